@@ -1,12 +1,12 @@
-"""Keeps cuts of joint graphs in a folder, so that a later process need not search for them again.
+"""Store cuts of joint graphs in a folder, so that a later process need not search for them again.
 
     {"key": {"graph": "5c0a…", …}, "saved": [3, 7]}
 
 This is an entry: the parts of its key, and the positions of the nodes of the joint graph that the
 cut saves. The program is always traced anew, so its graph, its constants and its code are those of
 this process. An entry is checked whatever it says. For example, a value that may not be computed
-twice must be among the saved ones. So no entry makes a wrong program, at worst one that takes more
-time or memory.
+twice must be among the saved ones. So no entry leads to a wrong program, at worst to one that takes
+more time or memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Modules = tuple[fx.GraphModule, fx.GraphModule]
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What a cache has done in this process, and what its folder has.
+    """Report what a cache has done in this process, and what its folder has.
 
     ``hits``: how many cuts came from the folder. ``misses``: how many were searched for, by reason.
     ``bypasses``: how many programs have no key, by reason. ``entries`` and ``bytes``: those of the
@@ -57,7 +57,7 @@ class CacheInfo:
 
 
 class Cache:
-    """Keeps partitions of joint graphs in a folder, for ``aot_function(…, cache=…)``.
+    """Store partitions of joint graphs in a folder, for ``aot_function(…, cache=…)``.
 
     >>> import tempfile
     >>> cache = Cache(tempfile.mkdtemp())
@@ -69,7 +69,7 @@ class Cache:
     >>> cache.info().hits, dict(cache.info().misses)
     (1, {'a new graph': 1})
 
-    ``folder`` is made when the first entry is written. Several processes may use it at a time.
+    The first write creates ``folder``. Several processes may use it at a time.
     ``max_bytes``: how much its files take; those that were not used for longest are removed.
     ``ValueError`` for a size below 0.
     """
@@ -79,7 +79,7 @@ class Cache:
             raise ValueError(f"max_bytes={max_bytes}; it is a number of bytes")
         self._folder = Folder(folder, max_bytes)
         self._lock = lock_of(self, "_lock")
-        self._warned = False  # that nothing can be written, once for each cache
+        self._warned = False  # each cache warns once that nothing can be written
         self._reset_counts()
 
     def _reset_counts(self) -> None:
@@ -91,7 +91,7 @@ class Cache:
         return f"Cache({str(self._folder.path)!r})"
 
     def info(self) -> CacheInfo:
-        """Return what this process has found so far, and what the folder holds."""
+        """Return the counts of this process so far, and the size of the folder."""
         entries, size = self._folder.size()
         with self._lock:
             return CacheInfo(self._hits, dict(self._misses), dict(self._bypasses), entries, size)
@@ -126,13 +126,17 @@ class Cache:
         return forward, backward
 
     def _load(self, name: str, parts: Mapping[str, str], joint: Joint) -> _Modules | None:
-        """Return the modules by the entry ``name``, and count a hit. None for no entry or one that
-        is no good, which is a miss. ``parts``: the key that the entry must have."""
+        """Return the modules by the entry ``name``, and count a hit.
+
+        None if there is no entry, or a damaged one, which is a miss. ``parts``: the key that the
+        entry must have.
+        """
         try:
             entry = self._folder.read(name)
             if entry is None:
                 self._count(self._misses, self._explain_miss(name, parts))
                 return None
+            # the name has only a part of the digest, and anybody may rename files
             if entry.get("key") != parts:
                 raise Damaged("it is for another program")
             modules = _cut(joint, entry.get("saved"))
@@ -156,6 +160,7 @@ class Cache:
         for other in self._folder.names():
             if not other.startswith(graph):
                 continue
+            # another process may remove or damage it meanwhile; then it explains nothing
             try:
                 key = (self._folder.read(other) or {}).get("key")
             except (Damaged, OSError):
@@ -208,8 +213,11 @@ def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | No
 
 
 def _cut(joint: Joint, positions: object) -> _Modules:
-    """Return the modules of a cut. ``positions``: what an entry says of the saved nodes, which may
-    be anything that JSON can have. ``Damaged`` if it makes no cut of this graph."""
+    """Return the modules of a cut.
+
+    ``positions``: of the saved nodes, as an entry has them. This may be anything that JSON can
+    have. ``Damaged`` if it is no cut of this graph.
+    """
     # by their texts, because an item may be a list, which has no hash
     if not isinstance(positions, list) or len(set(map(repr, positions))) < len(positions):
         raise Damaged("it is no list of nodes")
@@ -226,8 +234,10 @@ def _cut(joint: Joint, positions: object) -> _Modules:
 
 
 def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
-    """List the nodes at these positions of the joint graph. ``Damaged`` if there is none at one of
-    them, or one that cannot be saved."""
+    """List the nodes at these positions of the joint graph.
+
+    ``Damaged`` if there is none at one of them, or one that cannot be saved.
+    """
     candidates = set(parts.candidates)
     nodes: list[fx.Node] = []
     for i in positions:
@@ -242,8 +252,8 @@ def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
 
 
 def _is_saveable(node: fx.Node) -> bool:
-    """Return whether ``node`` is a tensor or a number that a call has made, or an argument. An
-    attribute of the module is there in the backward anyway."""
+    """Return whether ``node`` is a tensor or a number."""
+    # an attribute of the module is there in the backward anyway
     if node.op == "get_attr":
         return False
     return isinstance(node.meta.get("val"), torch.Tensor) or is_size(node)

@@ -1,7 +1,9 @@
-"""What the cut of a joint graph follows from, as text: the key of an entry.
+"""Compute the key of an entry: everything that decides where a joint graph is cut, as text.
 
-A part of the key that cannot be told by text, such as a function of the user's, makes the program
-one without a key."""
+    parts_of_key(partition, joint, options, False)      # {"graph": "5c0a…", "boundary": …}
+
+A program has no key if a part of it has no text, such as a function of the user.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ _OPERATORS = (operator, math, builtins, torch)
 
 
 class NoKey(Exception):
-    """Why a program has no key."""
+    """Say why a program has no key."""
 
 
 @functools.cache
@@ -63,7 +65,7 @@ def versions() -> str:
 
 
 def digest_of_source(root: Path) -> str:
-    """Another one for each other set of Python files under ``root``, by name and content."""
+    """Return a digest of the names and contents of all Python files under ``root``."""
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
@@ -73,9 +75,12 @@ def digest_of_source(root: Path) -> str:
 def parts_of_key(
     partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool
 ) -> dict[str, str]:
-    """Return the parts of the key by name, ``graph`` first. ``options``: the keywords of the call
-    of ``partition``. ``NoKey`` if there is none."""
-    name = _partition(partition, options)  # first, as it takes the least
+    """Return the parts of the key by name, ``graph`` first.
+
+    ``options``: the keywords of the call of ``partition``. ``NoKey`` if there is no key.
+    """
+    # first, as it takes the least time and may refuse
+    name = _describe_partition(partition, options)
     guards: object = ""
     if joint.abstraction is not None:
         guards = joint.abstraction.guards()
@@ -91,17 +96,18 @@ def parts_of_key(
 
 
 def file_name(parts: Mapping[str, str]) -> str:
-    """Return the name of the entry: the graph first, so that entries for the same graph are
-    found."""
+    """Return the name of the entry. It begins with the graph, as entries for one graph are compared
+    in order to explain a miss."""
     return f"{parts['graph'][:40]}-{_digest(sorted(parts.items()))[:40]}"
 
 
 def _digest(text: object) -> str:
+    """Return the SHA-256 of the text of an object."""
     return hashlib.sha256(repr(text).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _partition(partition: Partition, options: Mapping[str, object]) -> str:
-    """Return the partition with its options."""
+def _describe_partition(partition: Partition, options: Mapping[str, object]) -> str:
+    """Return a text for the partition with its options. ``NoKey`` if it has none."""
     options = dict(options)
     while isinstance(partition, functools.partial):
         if partition.args:
@@ -121,10 +127,11 @@ def _partition(partition: Partition, options: Mapping[str, object]) -> str:
 
 
 def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
-    """All nodes of a graph, with the facts that a partition asks for."""
+    """Return all nodes of a graph, with the facts that a partition asks for."""
     numbers: dict[fx.Node, int] = {}
-    regions: dict[int, int] = {}  # their numbers count the regions of the process
-    described = []
+    # the numbers of regions count those of the process, so each gets one of this graph
+    regions: dict[int, int] = {}
+    nodes = []
     tangents = set(marked(module.graph))
     for node in module.graph.nodes:
         region = region_of(node)
@@ -134,7 +141,7 @@ def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
         if node.op == "call_function":
             why = again(node)
             facts += [why.name, flops(node) if why is Again.HIGH else 0]
-        described.append(
+        nodes.append(
             (
                 node.op,
                 _target(node, module),
@@ -144,10 +151,11 @@ def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
             )
         )
         numbers[node] = len(numbers)
-    return tuple(described)
+    return tuple(nodes)
 
 
 def _target(node: fx.Node, module: fx.GraphModule) -> object:
+    """Return what a node calls or reads. ``NoKey`` for a function that is no op."""
     if node.op == "call_function":
         func: Any = node.target
         if isinstance(func, OpOverload):
@@ -159,18 +167,19 @@ def _target(node: fx.Node, module: fx.GraphModule) -> object:
             return f"higher order {func.name()}"
         raise NoKey(f"a call of {name or type(func).__name__}, which is no op")
     if node.op == "get_attr":
-        held = operator.attrgetter(str(node.target))(module)
-        if isinstance(held, fx.GraphModule):
-            return _graph(held)
+        attribute = operator.attrgetter(str(node.target))(module)
+        if isinstance(attribute, fx.GraphModule):
+            return _graph(attribute)
         # an entry holds none of its elements, so they are no part of the key
-        if isinstance(held, torch.Tensor):
-            return _value(held)
-        return type(held).__qualname__
-    return ""  # names of placeholders say nothing
+        if isinstance(attribute, torch.Tensor):
+            return _value(attribute)
+        return type(attribute).__qualname__
+    # names of placeholders decide nothing
+    return ""
 
 
 def _value(value: Any) -> object:
-    """Return a value of the trace: what is known of it without its elements."""
+    """Return the facts of a value of the trace, without its elements."""
     if isinstance(value, torch.Tensor):
         shape = tuple(map(_size, value.shape))
         strides = tuple(map(_size, value.stride())) if value.layout is torch.strided else None
@@ -191,15 +200,15 @@ def _value(value: Any) -> object:
 
 
 def _size(size: object) -> object:
-    """Return a number; of one that is a symbol the expression, and what it was in the trace."""
+    """Return a number as text; of a symbol the expression, and its value in the trace."""
     if not isinstance(size, SYMBOLIC):
         return repr(size)
-    known = hint(size) if size.node.has_hint() else None
-    return str(size.node.expr), known
+    hinted = hint(size) if size.node.has_hint() else None
+    return str(size.node.expr), hinted
 
 
 def _literal(argument: object, numbers: Mapping[fx.Node, int]) -> object:
-    """Return an argument of a call, or an option."""
+    """Return an argument of a call, or an option, with its type. ``NoKey`` if it has no text."""
     if isinstance(argument, fx.Node):
         return "node", numbers[argument]
     if isinstance(argument, list):
@@ -222,7 +231,7 @@ def _literals(each: Iterable[object], numbers: Mapping[fx.Node, int]) -> tuple[o
 
 
 def _record(a: object) -> object:
-    """Return a record of the boundary, and all in it."""
+    """Return a record of the boundary, with all records in it."""
     if is_dataclass(a):
         return type(a).__name__, tuple((f.name, _record(getattr(a, f.name))) for f in fields(a))
     if isinstance(a, (list, tuple)):
@@ -237,7 +246,8 @@ def _record(a: object) -> object:
         return type(a).__name__, repr(a)
     if isinstance(a, SYMBOLIC):
         return _size(a)
-    return type(a).__qualname__  # a constant that the program returns: it is of this process
+    # a constant that the program returns belongs to this process, and decides no cut
+    return type(a).__qualname__
 
 
 def differing(a: Mapping[str, str], b: Mapping[str, object], names: Sequence[str]) -> list[str]:

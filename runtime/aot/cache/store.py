@@ -1,5 +1,5 @@
-"""A folder of entries: JSON files with a digest, which one process reads while another writes
-or removes them.
+"""Read and write a folder of entries: JSON files with a digest, which other processes may write or
+remove meanwhile.
 
 The first line of a file is the SHA-256 of the rest. The rest is a JSON object. It holds numbers and
 names and no code, so reading it runs nothing.
@@ -25,11 +25,11 @@ _ABANDONED_AFTER = 3600.0  # seconds
 
 
 class Damaged(Exception):
-    """A file that is not what was written: cut off, changed, or from elsewhere."""
+    """Say that a file is not what was written: cut off, changed, or from elsewhere."""
 
 
 class Folder:
-    """Reads and writes the entries in the folder ``path``, which the first write makes.
+    """Read and write the entries in the folder ``path``, which the first write creates.
 
     ``max_bytes`` is how much the entries may take together. The entries that were not read or
     written for longest are removed to make room. Several processes may use the folder at a time.
@@ -77,7 +77,8 @@ class Folder:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
             os.replace(unfinished, self._file(name))
-        except BaseException:  # an interrupt as well
+        # an interrupt as well
+        except BaseException:
             _remove(unfinished)
             raise
         self._make_room()
@@ -126,7 +127,8 @@ class Folder:
             with os.scandir(self.path) as files:
                 yield from (file for file in files if file.name.endswith(suffixes))
         except OSError:
-            return  # not made yet, or not ours to read
+            # no write has created it yet, or this user may not read it
+            return
 
 
 def _parse(content: bytes) -> dict[str, object]:

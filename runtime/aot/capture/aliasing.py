@@ -1,4 +1,7 @@
-"""What shares memory: values of a graph, arguments of a call."""
+"""Find what shares memory: values of a graph, or arguments of a call.
+
+sharing([x[:2], y, x[1:]])      # one group, with members (0, 2)
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def fresh(node: fx.Node) -> bool:
         return True
     if node.target is operator.getitem:
         several: Any = node.args[0]
-        return _fresh(several.target) and not any(_shows(u, node) for u in several.users)
+        return _fresh(several.target) and not any(_shows(user, node) for user in several.users)
     return _fresh(node.target)
 
 
@@ -91,8 +94,11 @@ def _fresh(func: object) -> bool:
 
 
 def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
-    """Return which of the tensors that ``forward`` gives after its ``n_results`` results the caller
-    can write to: those that may share memory with what it was given or with a result."""
+    """List the tensors saved by ``forward`` that the caller can write to.
+
+    These are the tensors after its ``n_results`` results that may share memory with an input or
+    with a result. Each is a number among the saved values.
+    """
     behind = _behind(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
     (returned,) = forward.output_node().args
@@ -100,27 +106,27 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     for n in results[:n_results]:
         if isinstance(n, fx.Node):
             seen |= behind[n]
-    return _tensors_sharing(results[n_results:], behind, seen)
+    return _numbers_sharing(results[n_results:], behind, seen)
 
 
 def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
-    """Return which of the values that ``forward`` gives after its ``n_results`` results may share
-    memory with the inputs of these numbers."""
+    """List the values after the ``n_results`` results of ``forward`` that may share memory with the
+    inputs of these numbers."""
     behind = _behind(forward)
     placeholders = [node for node in forward.nodes if node.op == "placeholder"]
     wanted = {placeholders[i] for i in inputs}
     (returned,) = forward.output_node().args
     results: Any = returned
-    return _tensors_sharing(results[n_results:], behind, wanted)
+    return _numbers_sharing(results[n_results:], behind, wanted)
 
 
-def _tensors_sharing(
+def _numbers_sharing(
     values: Sequence[fx.Node],
     behind: Mapping[fx.Node, frozenset[fx.Node]],
     others: Set[fx.Node],
 ) -> tuple[int, ...]:
-    """Return which of ``values`` are tensors that may share memory with one of ``others``.
-    ``behind``: for each value, the values of whose memory it may be."""
+    """Return the numbers of those ``values`` that are tensors and may share memory with one of
+    ``others``. ``behind``: as :func:`_behind` returns it."""
     return tuple(
         index
         for index, node in enumerate(values)
@@ -131,30 +137,32 @@ def _tensors_sharing(
 def saved_of_results(
     forward: fx.Graph, results: Sequence[Sequence[int]], n_results: int
 ) -> tuple[int, ...]:
-    """Return which of ``results``, each the numbers of several results of ``forward``, may share
-    memory with what comes after all results."""
+    """List those of ``results`` that may share memory with what comes after all results.
+
+    Each of ``results`` is a list of numbers of results of ``forward``: the parts of one tensor.
+    """
     behind = _behind(forward)
     (returned,) = forward.output_node().args
-    given: Any = returned
+    returned_values: Any = returned
     saved: set[fx.Node] = set()
-    for node in given[n_results:]:
+    for node in returned_values[n_results:]:
         if isinstance(node.meta.get("val"), torch.Tensor):
             saved |= behind[node]
     sharing_saved: list[int] = []
     for i, numbers in enumerate(results):
-        nodes = [given[j] for j in numbers if isinstance(given[j], fx.Node)]
+        nodes = [returned_values[j] for j in numbers if isinstance(returned_values[j], fx.Node)]
         if not all(saved.isdisjoint(behind[n]) for n in nodes):
             sharing_saved.append(i)
     return tuple(sharing_saved)
 
 
 def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
-    """For each value, the values of whose memory it may be."""
+    """Return for each value the values that may own its memory, itself among them."""
     behind: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in graph.nodes:
         behind[node] = frozenset((node,))
         if node.op == "call_function" and may_alias(node):
-            behind[node] = behind[node].union(*(behind[u] for u in node.all_input_nodes))
+            behind[node] = behind[node].union(*(behind[source] for source in node.all_input_nodes))
     return behind
 
 
@@ -163,16 +171,16 @@ Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset
 
 @dataclass(frozen=True)
 class Group:
-    """Arguments that share memory, or one argument that shows an element of its
-    memory several times.
+    """Describe arguments that share memory, or one argument that shows an element of its memory
+    several times.
 
     ``members``: their numbers. ``identical``: they are one tensor. ``start`` and ``length``: the
     part of the storage with all of them, in elements. ``places``: size, stride and offset of each.
     ``base_place``: the place of the tensor whose views they are for autograd, if one of them
-    requires grad. ``histories``: a number for each, the same for views of one tensor, if they do
-    not all share the history of one tensor: ``x`` and ``x.detach()``. A write to one changes the
-    elements of the others, and not their histories. ``firsts``: for each the first member that is
-    the same tensor, which stands for both. ``parts_of``: the class of one of them that consists of
+    requires grad. ``histories``: a number for each, the same for views of one tensor. It is empty
+    if all share the history of one tensor. ``x`` and ``x.detach()`` do not: a write to one changes
+    the elements of the other, and not its history. ``firsts``: for each the first member that is
+    the same tensor, which stands for both. ``parts_of``: the class of a member that consists of
     several tensors, if parts of it share memory with one another or with another argument. Then
     there are no places.
     """
@@ -189,6 +197,7 @@ class Group:
 
     @property
     def differentiated(self) -> bool:
+        """Return whether a gradient goes to the base of the members."""
         return self.base_place is not None
 
     def first(self, index: int) -> int:
@@ -200,8 +209,10 @@ class Group:
         return self.firsts[self.members.index(index)]
 
     def alone(self, i: int, histories: Sequence[int]) -> bool:
-        """Return whether no other tensor among the members is a view of the tensor that member
-        ``i`` is a view of. ``histories``: of the members, as for a group."""
+        """Return whether no other tensor among the members has the history of member ``i``.
+
+        ``histories``: of the members, as for a group.
+        """
         own = histories[self.members.index(i)]
         return all(
             self.first(j) == self.first(i)
@@ -214,8 +225,10 @@ class Group:
         return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
 
     def place(self, index: int) -> Place:
-        """Size, stride and offset of member ``index`` in the base. An offset in a base of autograd
-        counts from the start of the storage."""
+        """Return size, stride and offset of member ``index`` in the base.
+
+        An offset in a base of autograd counts from the start of the storage.
+        """
         size, stride, offset = self.places[self.members.index(index)]
         if not self.differentiated:
             offset -= self.start
@@ -223,17 +236,20 @@ class Group:
 
 
 def place_of(tensor: torch.Tensor) -> Place:
+    """Return where the elements of ``tensor`` lie in its storage."""
     return tensor.shape, tensor.stride(), int(tensor.storage_offset())
 
 
 def memory_of(tensor: torch.Tensor) -> int | None:
-    """Return what tells the memory of ``tensor`` from other memory. None for a tensor that is not
-    strided."""
-    return storage_of(tensor)._cdata if tensor.layout is torch.strided else None
+    """Return a number for the storage of ``tensor``; None for a tensor that is not strided."""
+    if tensor.layout is not torch.strided:
+        return None
+    number: int = storage_of(tensor)._cdata
+    return number
 
 
 def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
-    """Return the groups of tensors among ``tensors`` that share memory, plain ones."""
+    """Return the groups of plain tensors among ``tensors`` that share memory."""
     by_storage: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
@@ -242,15 +258,15 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
             by_storage.setdefault(storage_of(tensor)._cdata, []).append(index)
     if len(by_storage) == len(tensors):
         return ()
-    found: list[Group] = []
+    groups: list[Group] = []
     for numbers in by_storage.values():
         if len(numbers) > 1:
-            found += _groups({i: tensors[i] for i in numbers})  # type: ignore[misc]
-    return tuple(found)
+            groups += _groups({i: tensors[i] for i in numbers})  # type: ignore[misc]
+    return tuple(groups)
 
 
 def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
-    """As :func:`sharing`, where some tensors consist of others."""
+    """Do what :func:`sharing` does where some tensors consist of others."""
     parts: list[object] = []
     whole_of: list[int] = []  # for each part the number of its tensor
     for index, tensor in enumerate(tensors):
@@ -263,8 +279,10 @@ def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:
 
 
 def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence[int]) -> Group:
-    """Return the group of those ``tensors`` whose parts are in ``group``. ``whole_of``: for each
-    part the number of its tensor."""
+    """Return the group of those ``tensors`` whose parts are in ``group``.
+
+    ``whole_of``: for each part the number of its tensor.
+    """
     members = [whole_of[p] for p in group.members]
     once = tuple(dict.fromkeys(members))
     wholes = [tensors[i] for i in once]
@@ -277,9 +295,10 @@ def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence
 
 
 def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
-    """Tensors of one storage by the parts of it that overlap."""
-    found = _groups_without_elements(tensors)
+    """Group tensors of one storage whose spans overlap."""
+    groups = _groups_without_elements(tensors)
     spans = sorted((_span(tensor), i) for i, tensor in tensors.items() if tensor.numel())
+    # in the order of their starts: a tensor joins the group while it starts before the group's end
     while spans:
         (start, end), first = spans.pop(0)
         members = [first]
@@ -288,8 +307,8 @@ def _groups(tensors: dict[int, torch.Tensor]) -> list[Group]:
             members.append(i)
             end = max(end, stop)
         if len(members) > 1:
-            found.append(_group_of_span(tensors, sorted(members), start, end))
-    return found
+            groups.append(_group_of_span(tensors, sorted(members), start, end))
+    return groups
 
 
 def _groups_without_elements(tensors: dict[int, torch.Tensor]) -> list[Group]:
@@ -320,27 +339,25 @@ def _group_of_span(
 
 
 def _firsts(tensors: dict[int, torch.Tensor], members: Sequence[int]) -> tuple[int, ...]:
-    """For each of ``members`` the first one that is the same tensor. Nothing if all
-    are different ones."""
-    known: dict[int, int] = {}
-    found = tuple([known.setdefault(id(tensors[i]), i) for i in members])
-    if len(known) == len(members):
+    """Return for each of ``members`` the first one that is the same tensor; () if all differ."""
+    first_of: dict[int, int] = {}
+    firsts = tuple([first_of.setdefault(id(tensors[i]), i) for i in members])
+    if len(first_of) == len(members):
         return ()
-    return found
+    return firsts
 
 
 def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Group]:
     """Return a group for each of ``tensors`` that shows an element of its memory several times and
     is in no group of ``shared``."""
-    known = {i for group in shared for i in group.members}
-    found = []
+    grouped: set[int] = set()
+    for group in shared:
+        grouped.update(group.members)
+    groups = []
     for index, tensor in enumerate(tensors):
-        if (
-            index not in known
-            and isinstance(tensor, torch.Tensor)
-            and not composed(tensor)
-            and shows_twice(tensor)
-        ):
+        if index in grouped or not isinstance(tensor, torch.Tensor) or composed(tensor):
+            continue
+        if shows_twice(tensor):
             if tensor.is_conj() or tensor.is_neg():
                 raise RuntimeError(
                     f"the program writes to argument {index}, which shows an element of its memory "
@@ -349,10 +366,10 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
                 )
             start, end = _span(tensor)
             size = tensor.element_size()
-            found.append(
+            groups.append(
                 Group((index,), False, start // size, (end - start) // size, (place_of(tensor),))
             )
-    return found
+    return groups
 
 
 def _span(t: torch.Tensor) -> tuple[int, int]:
@@ -365,8 +382,10 @@ def _span(t: torch.Tensor) -> tuple[int, int]:
 def refuse_written_pieces(
     returned: Sequence[FunctionalValue], arguments: Iterable[FunctionalValue]
 ) -> None:
-    """Refuse a result that shares memory with an argument or with another result, and of which a
-    graph gives the new value alone."""
+    """Refuse a written result of ``unsafe_split`` that shares memory with an argument or a result.
+
+    A graph would return its new value alone, and not write to the memory that it shares.
+    """
     arguments = list(arguments)
     for v in returned:
         memory = v._store.memory
@@ -376,9 +395,9 @@ def refuse_written_pieces(
         # a graph splits an intermediate after the write to it
         others = (*arguments, *returned) if memory.generation else arguments
         if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
-            made: Any = v._inner
+            inner: Any = v._inner
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares "
                 "with a result of unsafe_split or unsafe_chunk, and returns that. "
-                f"Return a clone of it, or use split or chunk.{made_at(made._node)}"
+                f"Return a clone of it, or use split or chunk.{made_at(inner._node)}"
             )

@@ -1,12 +1,12 @@
-"""What a program does at its boundary: to each argument, and how each result is made.
+"""Describe what a program does at its boundary: to each argument, and for each result.
 
     def f(x):
         x.add_(1)
         return x.view(-1), x * 2
 
-The graph of ``f`` is free of writes. It gives the new value of ``x`` and ``x * 2``. The record says
-the rest: ``x`` takes the new value. The first result is ``x.view(-1)`` of the caller's own ``x``,
-so it shares memory and history with ``x``.
+The graph of ``f`` is free of writes. It returns the new value of ``x`` and ``x * 2``. The
+record says the rest: ``x`` takes the new value. The first result is ``x.view(-1)`` of the caller's
+own ``x``, so it shares memory and history with ``x``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ...trace.random_states import Seeding
 
 @dataclass(frozen=True)
 class Size:
-    """A number that depends on the sizes of the arguments: result ``number`` of the graph."""
+    """Refer to a number that depends on sizes of arguments: result ``number`` of the graph."""
 
     number: int
 
@@ -43,8 +43,11 @@ _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 @dataclass(frozen=True)
 class ViewStep:
-    """One view op: ``func(t, *rest, **kwargs)``, or item ``which`` of it. A :class:`Size` may stand
-    for a number in ``rest``. ``recorded``: the grad mode in which the program took it."""
+    """Take one view: ``func(t, *rest, **kwargs)``, or item ``which`` of it.
+
+    A :class:`Size` may stand for a number in ``rest``. ``recorded``: the grad mode in which the
+    program took the view.
+    """
 
     func: OpOverload
     rest: tuple[Any, ...]
@@ -59,22 +62,21 @@ class ViewStep:
         return result[self.which]
 
     def sized(self, results: Sequence[object]) -> ViewStep:
-        """Return the same view op, with the numbers that the graph has given among ``results``."""
+        """Return the same view op, with numbers among ``results`` of the graph for its sizes."""
         return dataclasses.replace(
             self, rest=pytree.tree_map_only(Size, lambda size: results[size.number], self.rest)
         )
 
     def in_place(self) -> OpOverload | None:
-        """Return the op that gives its argument this geometry, such as ``t_`` for ``t``; None if
-        there is none."""
+        """Return the in-place form of the op, such as ``t_`` for ``t``; None if there is none."""
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
         if packet is None:
             return None
         wanted = _types_of_arguments(self.func)
         for name in packet.overloads():
-            found: OpOverload = getattr(packet, name)
-            if _types_of_arguments(found) == wanted:
-                return found
+            overload: OpOverload = getattr(packet, name)
+            if _types_of_arguments(overload) == wanted:
+                return overload
         return None
 
 
@@ -84,18 +86,17 @@ def _types_of_arguments(func: OpOverload) -> list[str]:
 
 @dataclass(frozen=True)
 class Input:
-    """What the program does to one argument.
+    """Describe what the program does to one argument.
 
     ``differentiated``: its gradient is among the graph's results. ``written``: its new value is.
     ``tangent``: the number of the new value's cotangent; None if autograd does not see the write
     (under ``no_grad``, through ``detach()``, of a tensor without history). ``counted``: by how much
     the program advances its version. ``reshaped``: the changes of its geometry, in order.
-    ``reshaped_unseen``: whether one of them is made under ``no_grad``. ``replaced``: how the tensor
-    is made whose memory it has after the call, by ``set_``. ``overwritten``: writes to other
-    arguments change its elements.
-    ``hooks``: what the program has registered for its gradient. ``begins``: the program has called
-    ``requires_grad_()`` of it, and so its gradient is wanted. ``written_at``: the user's line of
-    the last write.
+    ``reshaped_unseen``: whether one of them happens under ``no_grad``. ``replaced``: the output
+    whose memory it has after the call, by ``set_``. ``overwritten``: writes to other arguments
+    change its elements. ``hooks``: what the program has registered for its gradient. ``begins``:
+    the program has called ``requires_grad_()`` of it, and so its gradient is wanted.
+    ``written_at``: the user's line of the last write.
     """
 
     differentiated: bool
@@ -179,8 +180,11 @@ def geometry(tensor: Any) -> tuple[Any, Any, Any]:
 
 
 def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
-    """Carry out ``(input, target, new, recorded)`` for each: see :meth:`Input.write`. Plain ones
-    take two calls together."""
+    """Carry out :meth:`Input.write` for each ``(input, target, new, recorded)``.
+
+    Writes to plain tensors take two calls together: one for the writes that advance a version, and
+    one for the others.
+    """
     seen: tuple[list[Any], list[Any]] = [], []
     hidden: tuple[list[Any], list[Any]] = [], []
     for record, target, new, recorded in writes:
@@ -188,7 +192,7 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
             recorded
             or record.counted > 1
             or type(target) not in _PLAIN
-            or not _copied_in_list(target)
+            or not _can_copy_in_list(target)
         ):
             record.write(target, new, recorded)
         else:
@@ -202,21 +206,20 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
         uncounted(copy_each, *hidden)
 
 
-def _copied_in_list(target: torch.Tensor) -> bool:
-    """Return whether ``_foreach_copy_`` may write to ``target``. It refuses what is conjugated or
-    negated lazily."""
-    return (
-        target.layout is torch.strided
-        and 0 not in target.stride()
-        and not target.is_conj()
-        and not target.is_neg()
-    )
+def _can_copy_in_list(target: torch.Tensor) -> bool:
+    """Return whether ``_foreach_copy_`` may write to ``target``."""
+    if target.layout is not torch.strided or 0 in target.stride():
+        return False
+    # it refuses what is conjugated or negated lazily
+    return not target.is_conj() and not target.is_neg()
 
 
 def refuse_hooked_view(target: Tensor, hooked: bool) -> None:
-    """Refuse a recorded write to ``target``, a view, if a hook sees its gradient. ``hooked``:
-    whether the program registers one. The write gives the view another history, and the gradient of
-    what the program computes after the write does not reach the hook."""
+    """Refuse a recorded write to ``target``, a view, if a hook sees its gradient.
+
+    ``hooked``: whether the program registers a hook. The write gives the view another history. The
+    gradient of what the program computes after the write does not reach the hook.
+    """
     if _is_hooked_before_base(target) or hooked:
         raise RuntimeError(
             "the program registers a hook on an argument that is a view, or there is one, "
@@ -237,8 +240,10 @@ def _is_hooked_before_base(view: Tensor) -> bool:
 
 
 def _copy_into(target: Any, new: torch.Tensor) -> None:
-    """Copy ``new`` into ``target``, of an expanded dimension once. ``RuntimeError`` if its elements
-    along that dimension differ."""
+    """Copy ``new`` into ``target``, along an expanded dimension once.
+
+    ``RuntimeError`` if elements of ``new`` along that dimension differ.
+    """
     if target.layout is torch.strided and 0 in target.stride():
         for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
             if size > 1 and stride == 0:
@@ -253,14 +258,14 @@ def _copy_into(target: Any, new: torch.Tensor) -> None:
 
 
 def _as_leaf(tensor: Any) -> Tensor:
-    """Return ``tensor`` as a leaf that requires grad. A tensor that torch made is wrapped."""
+    """Return ``tensor`` as a leaf that requires grad. A tensor of torch is wrapped."""
     if isinstance(tensor, Tensor):
         return tensor.requires_grad_()
     return wrap(tensor, requires_grad=True)
 
 
 class Made(Enum):
-    """What a result of a program is made of."""
+    """Say where a result of a program comes from."""
 
     RESULT = "a result of the graph"
     INPUT = "an argument"
@@ -269,13 +274,13 @@ class Made(Enum):
 
 @dataclass(frozen=True)
 class Output:
-    """How one result of the program is made: from result ``number`` of the graph or from argument
+    """Build one result of the program from result ``number`` of the graph, or from argument
     ``number``, by view ops.
 
-    ``recorded``: whether views have a history. ``constant``: what is no tensor. ``leaf``: the
-    program has called ``requires_grad_()`` of it. ``sized``: the graph gives numbers of the view
-    ops. ``released``: a Function has written to it without grad mode, and returns a detached alias
-    if it requires grad.
+    ``recorded``: whether views have a history. ``constant``: the result, if it is no tensor.
+    ``leaf``: the program has called ``requires_grad_()`` of it. ``sized``: numbers of the view ops
+    are results of the graph. ``released``: a Function has written to it without grad mode. It is a
+    detached alias then, if it requires grad.
     """
 
     made: Made
@@ -289,16 +294,20 @@ class Output:
 
     @property
     def is_result(self) -> bool:
-        """Whether it is a result of the graph as it stands."""
+        """Return whether it is a result of the graph without a view or another change."""
         return self.made is Made.RESULT and not (self.steps or self.leaf or self.released)
 
     def of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
-        """Return the result, given the caller's arguments after all writes and the tensors of the
-        graph with their history."""
+        """Return the result.
+
+        ``arguments``: the caller's, after all writes. ``results``: of the graph, with history.
+        """
         tensor = self._of(arguments, results)
         if self.released and tensor.requires_grad:
             return tensor.detach()
-        return _as_leaf(tensor) if self.leaf else tensor
+        if self.leaf:
+            return _as_leaf(tensor)
+        return tensor
 
     def returned(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Return the result as the caller gets it. An argument is the caller's own object."""
@@ -308,6 +317,7 @@ class Output:
         return t
 
     def _of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
+        """Take the views, each in the grad mode of the program."""
         if self.made is Made.CONSTANT:
             return self.constant
         source = arguments if self.made is Made.INPUT else results
@@ -329,9 +339,10 @@ class Output:
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a program does at its boundary. The graph gives new values of written inputs,
-    computed results, gradients of differentiated inputs, then new values of what the
-    backward pass writes to.
+    """Describe what a program does at its boundary.
+
+    The graph returns new values of written inputs, computed results, gradients of differentiated
+    inputs, then new values of what the backward pass writes to.
 
     ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the
     program returns. ``tangents``: for each computed result of the graph the number of its
@@ -343,7 +354,7 @@ class Boundary:
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which
     cotangents it depends on, as the bits of a number. ``asking``: see
     :meth:`.program.Reach.asking`.
-    ``seedings``: what a call does with the states of random generators, beside the draws of the
+    ``seedings``: what a call does with the states of random generators, besides the draws of the
     graph. ``ordinary``: numbers of the graph's results that are no inference tensors although the
     program is called in inference mode. ``grad`` and its like leave it.
     """
@@ -363,8 +374,10 @@ class Boundary:
     ordinary: tuple[int, ...] = ()
 
     def finish(self, arguments: Sequence[object], results: list[Any]) -> None:
-        """Let computed results be leaves, and lie in other memory, before views of them are
-        taken."""
+        """Replace computed results, in place, by leaves and by aliases of other memory.
+
+        That comes before views of them are taken.
+        """
         for i, place in self.placed:
             alias = place.of(arguments, results).detach()
             edge = edge_of(results[i]) if isinstance(results[i], Tensor) else None
@@ -376,37 +389,39 @@ class Boundary:
 
     @property
     def direct(self) -> tuple[int, ...] | None:
-        """Which results of the graph the program returns, if it does nothing else beside its draws;
-        None if it does."""
-        beside = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
-        if any(beside) or self.changes_inputs or any(x.hooks for x in self.inputs):
+        """Return the numbers of the results of the graph that the program returns; None if it does
+        anything else than to draw random numbers and return results."""
+        effects = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
+        if any(effects) or self.changes_inputs or any(x.hooks for x in self.inputs):
             return None
         if not all(output.is_result for output in self.outputs):
             return None
-        return tuple(o.number for o in self.outputs)
+        return tuple(output.number for output in self.outputs)
 
     @property
     def written(self) -> tuple[int, ...]:
-        """Numbers of the inputs whose new values the graph gives."""
+        """Return the numbers of the inputs whose new values the graph returns."""
         return tuple(index for index, x in enumerate(self.inputs) if x.written)
 
     @property
     def differentiated(self) -> tuple[int, ...]:
-        """Numbers of the inputs whose gradients the graph gives."""
+        """Return the numbers of the inputs whose gradients the graph returns."""
         return tuple(index for index, x in enumerate(self.inputs) if x.differentiated)
 
     @property
     def changes_inputs(self) -> bool:
-        """Whether arguments that share memory with one of its own see what the program does."""
+        """Return whether the program changes an argument so that one which shares its memory shows
+        it."""
         return any(x.written or x.reshaped or x.replaced or x.begins for x in self.inputs)
 
     @property
     def n_forward(self) -> int:
-        """How many of the graph's results are not gradients."""
+        """Return how many of the graph's results are not gradients."""
         return len(self.written) + len(self.tangents)
 
     @property
     def n_tangents(self) -> int:
+        """Return how many cotangents the graph takes."""
         of_writes = sum(x.tangent is not None for x in self.inputs)
         of_results = sum(t is not None for t in self.tangents)
         return of_writes + of_results

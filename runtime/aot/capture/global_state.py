@@ -1,4 +1,7 @@
-"""What of torch's global state the trace of a program depends on, beside the arguments."""
+"""Read, check and restore the global state of torch that the trace of a program depends on.
+
+surroundings(True, False)       # (None, torch.float32, False, None, None)
+"""
 
 from __future__ import annotations
 

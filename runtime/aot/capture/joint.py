@@ -1,7 +1,12 @@
-"""The joint graph: forward and backward of a program in one, by running our own tape under a trace.
+"""Capture the joint graph: forward and backward of a program in one, by the tape under a trace.
 
-From the outside in: trace, functionalize, grad. The rules of the grad level so call the
-functionalize level, whose calls are traced."""
+The levels are, from the outer to the inner one: trace, functionalize, grad. So the rules of the
+grad level call the functionalize level, and its calls are traced.
+
+    def f(x):
+        return x.sin()
+    # primals_1, tangents_1 -> primals_1.sin(), tangents_1 * primals_1.cos()
+"""
 
 from __future__ import annotations
 
@@ -30,15 +35,17 @@ from .subclass_parts import Layout, Layouts, count, flattened, layout_of, number
 
 @dataclass(frozen=True)
 class Joint:
-    """A joint graph. Placeholders: primals (arguments, bases of arguments that share memory,
-    closed-over tensors), then tangents. Results are what ``boundary`` says.
+    """Hold a joint graph.
+
+    Placeholders: primals (arguments, bases of arguments that share memory, closed-over tensors),
+    then tangents. :class:`Boundary` says what the results are.
 
     ``traced``: the module, whose nodes may have no abstract values yet; those of ``module`` have.
     ``closed_over``: the tensors from outside, the last primals. ``groups``: the arguments that
     share memory; those that are not one tensor have a common base. ``elements``: tensors from
-    outside of which the program has read the elements in Python, each with what they were.
-    ``applications``: the calls of custom Functions. ``layouts``: of what the values of the program
-    consist; None if they are plain tensors. A value that consists of others is one primal, result
+    outside whose elements the program has read in Python, each with the bytes at that time.
+    ``applications``: the calls of custom Functions. ``layouts``: the parts of the values of the
+    program; None if all are plain tensors. A value that consists of others is one primal, result
     or gradient for ``boundary``, and as many in the graph as it has parts.
     """
 
@@ -55,18 +62,19 @@ class Joint:
 
     @property
     def module(self) -> fx.GraphModule:
+        """Return the module, with an abstract value at each node."""
         return with_values(self.traced)
 
     @property
     def n_forward(self) -> int:
-        """How many results of the graph are not gradients."""
+        """Return how many results of the graph are not gradients."""
         if self.layouts is None:
             return self.boundary.n_forward
         return count(self.layouts.results)
 
     @property
     def n_primals(self) -> int:
-        """How many placeholders of the graph are no tangents."""
+        """Return how many placeholders of the graph are no tangents."""
         if self.layouts is None:
             return len(self.boundary.inputs)
         return count(self.layouts.primals)
@@ -78,14 +86,14 @@ class Joint:
         return numbers(self.layouts.primals, primals)
 
     def whole_primals(self) -> Sequence[tuple[int, int]]:
-        """For each primal that is one placeholder: its number, and that of the placeholder."""
+        """List the primals that are one placeholder: the number of each, and of its placeholder."""
         if self.layouts is None:
             return [(index, index) for index in range(self.n_primals)]
-        return [
-            (i, numbers(self.layouts.primals, [i])[0])
-            for i, layout in enumerate(self.layouts.primals)
-            if layout is None
-        ]
+        plain = []
+        for i, layout in enumerate(self.layouts.primals):
+            if layout is None:
+                plain.append((i, numbers(self.layouts.primals, [i])[0]))
+        return plain
 
 
 def _refuse_composed(layouts: Sequence[Layout | None]) -> None:
@@ -106,6 +114,7 @@ def _erase_profiler_marks(graph: fx.Graph) -> None:
 
 
 def _generators_among(inputs: Iterable[object]) -> list[torch.Generator]:
+    """List the random generators among ``inputs``."""
     return [x for x in inputs if isinstance(x, torch.Generator)]
 
 
@@ -128,19 +137,21 @@ def joint_graph(
     reads: str = "refuse",
     generators: Sequence[object] = (),
 ) -> Joint:
-    """``function`` takes ``inputs`` (tensors, and other values that become constants) and returns a
-    pytree; see :class:`Joint`.
+    """Capture the joint graph of ``function``, which takes ``inputs`` and returns a pytree.
+
+    Inputs that are no tensors become constants.
 
     ``differentiate``: for each input whether its gradient is wanted. ``groups``: inputs that
     share memory, if ``function`` writes to any input. ``bases``: the common base of each group that
     is not one tensor.
-    ``lift``: make arguments of the tensors that ``function`` closes over, else they are constants
+    ``lift``: tensors that ``function`` closes over become arguments, else they are constants
     of the graph. ``whole``: the graph computes all that ``function`` returns, arguments and their
-    views as well. ``abstraction``: what makes the abstract values of the trace. ``loss``: the
-    number of the result whose gradients the graph gives. Then it takes no cotangents. ``unknown``:
-    the inputs that are numbers whose values are symbols. ``tracked``: ``function`` runs in the
-    present grad mode, and sees under ``no_grad``, too, what requires grad. ``kind``: the class of
-    the module. ``reads``: what becomes of ``item()``, see :class:`...trace.trace_level.Trace`.
+    views as well. ``abstraction``: creates the abstract values of the trace. ``loss``: the
+    number of the result whose gradients the graph returns. It takes no cotangents then.
+    ``unknown``: the inputs that are numbers whose values are symbols. ``tracked``: ``function``
+    runs in the present grad mode, and sees under ``no_grad``, too, what requires grad. ``kind``:
+    the class of the module. ``reads``: what becomes of ``item()``, see
+    :class:`...trace.trace_level.Trace`.
     ``generators``: random generators that ``function`` may find outside of it and of ``inputs``.
     """
     for tensor in inputs:
@@ -153,6 +164,7 @@ def joint_graph(
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: object) -> list[Any]:
+        """Run the program and its backward pass on values of ``trace``."""
         program = Program(
             trace,
             function,
@@ -167,15 +179,18 @@ def joint_graph(
             outside,
         )
         programs.append(program)
-        with HOOKS.suspended():  # hooks around a call see what the call saves
+        # hooks around a call see what the call saves, not what the trace does
+        with HOOKS.suspended():
             return program.results(traced)
 
-    given = [part for t in inputs for part in flattened(t)]
-    names = [f"primals_{index + 1}" for index in range(len(given))]
+    parts: list[Any] = []
+    for value in inputs:
+        parts += flattened(value)
+    names = [f"primals_{index + 1}" for index in range(len(parts))]
     with own_draws():  # the draws of the trace are not those of a call
         graph, attributes, level = trace_flat(
             run,
-            given,
+            parts,
             dynamic=dynamic,
             decompositions=decompositions,
             names=names,
@@ -191,8 +206,9 @@ def joint_graph(
     applications: tuple[Application, ...] = ()
     if not whole:
         applications = tuple(program.tape.applications.values())
-    kept = ends_of_used(applications, graph)
-    module = module_of(graph, attributes, "Joint", kind, kept)
+    # dead calls go, except those at which the part of a custom Function begins or stops
+    ends = ends_of_used(applications, graph)
+    module = module_of(graph, attributes, "Joint", kind, ends)
     if isinstance(module, LateGraphModule):
         module.values = level.abstract.complete
     closed_over = tuple(program.primals.outside)

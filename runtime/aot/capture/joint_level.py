@@ -1,4 +1,4 @@
-"""The tape of a joint graph."""
+"""Record the program of a joint graph on a tape, and note how each call is differentiated."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ _grad_enabled = torch.is_grad_enabled
 
 
 class JointLevel(ProgramTape):
-    """The tape of a joint graph. Hooks on saved tensors that the program itself sets see traced
-    values, so their work is in the graph."""
+    """Record the calls of a joint graph.
+
+    Hooks on saved tensors that the program itself sets see traced values, so their work is in the
+    graph.
+    """
 
     __slots__ = (
         "applications",
@@ -61,9 +64,9 @@ class JointLevel(ProgramTape):
         self.functional = functional
         # by the node of the tape, the calls of custom Functions
         self.applications: dict[FunctionNode, Application] = {}
-        # what their backward has got
+        # the cotangents that their backward has got
         self.cotangents: set[fx.Node] = set()
-        # the calls that the forward of the last one has made
+        # the calls in the forward of the last one
         self.made: set[fx.Node] = set()
         # how the result of each call is differentiated, see `.pullback`
         self.derivatives: dict[fx.Node, str] = {}
@@ -71,19 +74,21 @@ class JointLevel(ProgramTape):
         self.unrecorded: dict[int, Any] = {}
         # whether an argument is one that torch's own autograd has recorded
         self.refuses_recording = False
-        # made by a change of geometry under no_grad, which no call records
+        # nodes of a change of geometry under no_grad, which no call records
         self.turned: set[Node] = set()
         self.reshaped: list[Any] = []  # values whose geometry has changed in place under no_grad
         # calls whose results have the history of another value, see `.pullback`
         self.unseen: dict[fx.Node, str] = {}
 
     def wrap(self, inner: Any, edge: Any = None, /) -> Any:
+        """Return ``inner`` as a value of this tape, and note how it is differentiated."""
         application = None if edge is None else self.applications.get(edge[0])
         if application is not None:
             inner = self._output_of(application, edge[1], inner)
         v = shown(super().wrap(inner, edge), inner)
         node = getattr(getattr(inner, "_inner", None), "_node", None)
-        if node is None:  # a constant of the program
+        # a constant of the program has no node
+        if node is None:
             return v
         if edge is None:
             self.derivatives.setdefault(node, NONE)
@@ -94,10 +99,12 @@ class JointLevel(ProgramTape):
         return v
 
     def _output_of(self, application: Application, number: int, inner: object) -> object:
-        """``inner``, an output with a gradient, as a value that has no other history."""
-        if number in application.outputs:  # a saved tensor that is read
+        """Return ``inner``, an output with a gradient, as a value that has no other history."""
+        # a saved tensor that is read once more
+        if number in application.outputs:
             return inner
         node = self._node_of(inner)
+        # an input that the forward returns, or a value that it returns twice
         if node not in self.made or node in application.outputs.values():
             with torch.no_grad():
                 inner = torch.ops.aten.alias.default(inner)
@@ -113,20 +120,23 @@ class JointLevel(ProgramTape):
         if not isinstance(v, FunctionalValue):
             return None
         with without_modes():
-            found: fx.Node | None = getattr(v._level.read(v), "_node", None)
-        return found
+            node: fx.Node | None = getattr(v._level.read(v), "_node", None)
+        return node
 
-    def _since(self, last: fx.Node | None) -> list[fx.Node]:
+    def _calls_after(self, last: fx.Node | None) -> list[fx.Node]:
         """Return the calls of the graph after ``last``, in reverse order."""
         return list(takewhile(lambda n: n is not last, reversed(self.trace.graph.nodes)))
 
-    def _last(self) -> fx.Node | None:
+    def _last_node(self) -> fx.Node | None:
+        """Return the last node of the graph so far."""
         return next(iter(reversed(self.trace.graph.nodes)), None)
 
     def written_by_function(self, v: Any) -> None:
+        """Note that a custom Function has written to ``v``, whose derivative is the Function's."""
         written = v._inner
         if isinstance(written, FunctionalValue):
-            with without_modes():  # what is read is a value of an outer level
+            # what is read is a value of an outer level
+            with without_modes():
                 values = written._level.present(written._store), written._level.read(written)
             for value in values:
                 node = getattr(value, "_node", None)
@@ -149,9 +159,10 @@ class JointLevel(ProgramTape):
             )
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Record a call, by the shortest way that is right for it."""
         if not _grad_enabled():
             return self._call_under_no_grad(func, args, kwargs)
-        if not kwargs and (result := self._computed(func, args)) is not None:
+        if not kwargs and (result := self._compute_directly(func, args)) is not None:
             return result
         if self.refuses_recording and not op_of(func).nondiff:
             refuse_recording((args, kwargs))
@@ -160,20 +171,21 @@ class JointLevel(ProgramTape):
         return super().call(func, args, kwargs)
 
     def _call_under_no_grad(self, func: Any, args: Any, kwargs: Any) -> object:
-        """Call ``func``, and note which nodes of the graph, writes and views no history has."""
+        """Call ``func``, and note the nodes, writes and views that are in no history."""
         op = op_of(func)
         in_place = op.kind is INPLACE and self._has_history(next(iter(args), None))
         memories = self._memories_with_histories((args, kwargs))
-        self._read((args, kwargs))
+        self._read_writes((args, kwargs))
         before = _generations(memories)
-        last = self._last()
+        last = self._last_node()
         result = super().call(func, args, kwargs)
         unseen = in_place or _generations(memories) != before
-        for n in self._since(last):
+        for n in self._calls_after(last):
             self.derivatives.setdefault(n, NONE)
             if unseen:
                 self.unseen[n] = WRITTEN
-        if op.kind is VIEW and op.func is not torch.ops.aten.detach.default:  # which adds no step
+        # `detach` adds no step to the chain of views
+        if op.kind is VIEW and op.func is not torch.ops.aten.detach.default:
             self._note_unrecorded_views(result)
         if in_place and op.base_name in GEOMETRY:
             edge: Any = edge_of(result)
@@ -189,18 +201,19 @@ class JointLevel(ProgramTape):
         return isinstance(value, Value) and value._level is self
 
     def _note_unrecorded_views(self, result: object) -> None:
+        """Note the last steps of the chains of views in ``result``."""
         for v in pytree.tree_leaves(result):
             inner = getattr(v, "_inner", None)
             if isinstance(inner, FunctionalValue) and inner._chain:
                 step = inner._chain[-1]
                 self.unrecorded[id(step)] = step
 
-    def _computed(self, func: object, args: Any) -> object:
+    def _compute_directly(self, func: object, args: Any) -> object:
         """Return the result of a call that only computes, of values without a history and literals.
-        None for any other call.
 
-        It goes to the trace at once, and does what the calls of the levels between would do, in
-        half of their time."""
+        None for any other call. The call goes to the trace at once, and does what the calls of the
+        levels between would do, in half of their time.
+        """
         if not self._goes_straight(func):
             return None
         functional = self.functional
@@ -235,11 +248,11 @@ class JointLevel(ProgramTape):
         )
         return innermost and self.outer_mode and not self.refuses_recording and is_pure(func)
 
-    def _memories_with_histories(self, given: object) -> list[Memory]:
+    def _memories_with_histories(self, arguments: object) -> list[Memory]:
         """Return the memories of the arguments of a call that have a history, or are views of a
         tensor that has one."""
         memories: list[Memory] = []
-        for a in pytree.tree_leaves(given):
+        for a in pytree.tree_leaves(arguments):
             if not self._is_own(a):
                 continue
             if a._edge is None and base_edge(a) is None:
@@ -248,10 +261,13 @@ class JointLevel(ProgramTape):
                 memories.append(a._inner._store.memory)
         return memories
 
-    def _read(self, given: object) -> None:
-        """Bring arguments of a call to what was written to their memory. This is a part of their
-        histories, and the call may be none."""
-        for a in pytree.tree_leaves(given):
+    def _read_writes(self, arguments: object) -> None:
+        """Let arguments of a call have what was written to their memory.
+
+        These reads are a part of the histories of the arguments, and the call may be in none. So
+        they come before it.
+        """
+        for a in pytree.tree_leaves(arguments):
             v = a._inner if self._is_own(a) else a
             if isinstance(v, FunctionalValue):
                 with without_modes():
@@ -261,6 +277,10 @@ class JointLevel(ProgramTape):
     def shown_to_forward(
         self, node: FunctionNode, args: Sequence[Any], given: Sequence[Any]
     ) -> Iterator[None]:
+        """Run the forward of a custom Function, and note its calls.
+
+        ``args``: of the call. ``given``: what the forward gets in their place.
+        """
         recorded = [
             v
             for argument, v in zip(args, given, strict=True)
@@ -271,18 +291,19 @@ class JointLevel(ProgramTape):
             inputs = self._inputs_of(node, given)
             cls = node._forward_cls.__name__
             self.applications[node] = Application(cls, user_line(), inputs)
-        last = self._last()
+        last = self._last_node()
         with requiring_grad(recorded):
             yield
         if noted:
-            self.made = set(self._since(last))
-            for n in self.made:  # an intermediate value has no history
+            self.made = set(self._calls_after(last))
+            # an intermediate value has no history
+            for n in self.made:
                 self.derivatives.setdefault(n, NONE)
 
-    def _inputs_of(self, node: FunctionNode, given: Sequence[object]) -> list[fx.Node | None]:
-        """For each edge of a call of a custom Function, return the node of the tensor in ``given``;
-        None for a tensor without a gradient."""
-        tensors = [x for x in given if isinstance(x, torch.Tensor)]
+    def _inputs_of(self, node: FunctionNode, arguments: Sequence[object]) -> list[fx.Node | None]:
+        """Return for each edge of a call of a custom Function the node of the tensor in
+        ``arguments``; None for a tensor without a gradient."""
+        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
         inputs: list[fx.Node | None] = []
         for edge, x in zip(node.edges, tensors, strict=True):
             inputs.append(None if edge is None else self._node_of(x))
@@ -291,15 +312,16 @@ class JointLevel(ProgramTape):
     def noted_backward(
         self, node: FunctionNode, shown: list[Any], create_graph: bool
     ) -> tuple[Any, ...]:
+        """Run the backward of a custom Function, and note both ends of its part of the graph."""
         application = self.applications.get(node)
         if application is None or not application.why:
             return node.run_backward(shown, create_graph)
-        given = list(map(self._as_cotangent, shown))
-        cotangents = self._nodes_among(given, application.outputs)
-        last, applied = self._last(), self.functional.applied
+        received = list(map(self._as_cotangent, shown))
+        cotangents = self._nodes_among(received, application.outputs)
+        last, applied = self._last_node(), self.functional.applied
         with NoGradWatch() as watch:
-            gradients = node.run_backward(given, create_graph)
-        application.calls = frozenset(self._since(last))
+            gradients = node.run_backward(received, create_graph)
+        application.calls = frozenset(self._calls_after(last))
         application.cotangents = cotangents
         application.gradients = list(map(self._node_of, gradients))
         if _gives_constant(gradients, application.gradients, node.edges):
@@ -326,8 +348,10 @@ class JointLevel(ProgramTape):
         return nodes
 
     def _why_hides_derivative(self, applied: int, watch: NoGradWatch) -> str:
-        """Return why the calls of a backward without ``create_graph`` do not tell its derivative,
-        or nothing. ``applied``: how many Functions had been applied before it."""
+        """Return why the calls of a backward without ``create_graph`` do not show its derivative.
+
+        Empty if they do. ``applied``: how many Functions had been applied before it.
+        """
         if self.functional.applied != applied:
             return APPLIES
         if watch.seen:
@@ -335,7 +359,7 @@ class JointLevel(ProgramTape):
         return ""
 
     def _as_cotangent(self, g: object) -> object:
-        """``g`` as a value that the program cannot have beside its cotangent. None is None."""
+        """Return ``g`` as a value that the program has only as this cotangent. None is None."""
         node = self._node_of(g)
         if node is None:
             return g
@@ -350,9 +374,10 @@ class JointLevel(ProgramTape):
 
     @contextmanager
     def packing(self) -> Iterator[None]:
-        last = self._last()
+        """Run hooks that pack or unpack a saved tensor: no history has their calls."""
+        last = self._last_node()
         yield
-        self.unseen.update(dict.fromkeys(self._since(last), PACKED))
+        self.unseen.update(dict.fromkeys(self._calls_after(last), PACKED))
 
 
 def _generations(memories: Sequence[Memory]) -> list[int]:

@@ -1,4 +1,4 @@
-"""``backward()`` and ``.grad`` in a program that is captured.
+"""Handle ``backward()`` and ``.grad`` in a program that is captured.
 
     @jit
     def step(x):
@@ -7,9 +7,9 @@
         p.data.sub_(p.grad)
 
 The program runs on values that stand for its tensors, and a gradient is one of them. So it is not
-written to ``p.grad`` but kept here. A call writes it when the graph has run. ``asked``: the leaves
-whose gradients from before the call the program has read. They are arguments of the graph. If the
-program reads another one, it is captured once more.
+written to ``p.grad`` but stored here. A call writes it when the graph has run. ``asked``: the
+leaves whose gradients from before the call the program has read. They are arguments of the graph.
+If the program reads another one, it is captured once more.
 """
 
 from __future__ import annotations
@@ -64,10 +64,13 @@ _ZEROING = tuple(
 
 @dataclass
 class KeptGradient:
-    """The gradient of one leaf. ``leaf``: the tensor from outside, or the number of an argument;
-    None for one that the program has made. ``like``: what stands for it. ``known``: whether
-    ``value`` is it, else nobody has read it yet. ``changed``: whether a call is to assign it.
-    ``added``: whether a backward pass has added to it."""
+    """Store the gradient of one leaf.
+
+    ``leaf``: the tensor from outside, or the number of an argument; None for a leaf of the program
+    itself. ``like``: the value that stands for the leaf. ``known``: whether ``value`` is the
+    gradient, else nobody has read it yet. ``changed``: whether a call is to assign it. ``added``:
+    whether a backward pass has added to it.
+    """
 
     leaf: Any
     like: Any = None
@@ -78,14 +81,17 @@ class KeptGradient:
 
 
 class LeafGradients:
-    """The gradients that one run of a program sees. ``given``: those that are arguments, by id of
-    the leaf or by number of an argument. ``arguments``: what the program sees of its arguments."""
+    """Store the gradients that one run of a program sees.
+
+    ``given``: those that are arguments of the graph, by id of the leaf or by number of an argument.
+    ``arguments``: the values that the program has in place of its arguments.
+    """
 
     def __init__(self, given: Mapping[int, Any], arguments: Sequence[object]) -> None:
         self.given = given
         self.arguments = arguments
         self.asked: list[Any] = []  # leaves, or numbers of arguments
-        self.spent: set[Node] = set()  # which a pass has freed
+        self.spent: set[Node] = set()  # nodes that a pass has freed
         # tensors from outside whose gradients the program has asked torch.autograd.grad for
         self.differentiated: list[torch.Tensor] = []
         self.used = False
@@ -105,26 +111,28 @@ class LeafGradients:
     def __exit__(self, *exc: object) -> None:
         self._mode.__exit__(*exc)
         for t, flag in self._flags.values():
-            _flagged(t, flag)
+            _set_flag(t, flag)
         CAPTURE.gradients = self._before
 
     @property
     def changed(self) -> list[tuple[Any, Any]]:
-        """(leaf or number of an argument, gradient) for each that a call is to assign."""
+        """List (leaf or number of an argument, gradient) for each gradient that a call assigns."""
         return [
-            (kept.leaf, kept.value)
-            for kept in self._kept.values()
-            if kept.changed and kept.leaf is not None
+            (entry.leaf, entry.value)
+            for entry in self._kept.values()
+            if entry.changed and entry.leaf is not None
         ]
 
     @property
     def added(self) -> list[Any]:
-        """The leaves, or numbers of arguments, to whose gradients a backward pass has added."""
-        return [kept.leaf for kept in self._kept.values() if kept.added and kept.leaf is not None]
+        """List the leaves, or numbers of arguments, whose gradients grew in a backward pass."""
+        return [
+            entry.leaf for entry in self._kept.values() if entry.added and entry.leaf is not None
+        ]
 
     @property
     def has_effects(self) -> bool:
-        """Whether the program has run a backward pass, or left a tensor frozen."""
+        """Return whether the program has run a backward pass, or left a tensor frozen."""
         return bool(self.used or self.spent or self.frozen)
 
     def is_spent(self, value: object) -> bool:
@@ -139,8 +147,8 @@ class LeafGradients:
     # what the program asks for
 
     def inside(self, tree: object) -> Any:
-        """``tree`` with the values of the program in place of tensors from outside. What makes a
-        fake tensor of one reads its ``.grad``, and means what torch keeps."""
+        """Return ``tree`` with the values of the program in place of tensors from outside."""
+        # a fake tensor copies the `.grad` of its tensor: that is to be the one of torch
         before, self.entering = self.entering, True
         try:
             return pytree.tree_map(_mode().value, tree)
@@ -149,36 +157,39 @@ class LeafGradients:
 
     def as_value(self, grad: object) -> Any:
         """Return the value of the program for a gradient; None if there is no gradient."""
-        return None if grad is None else self.inside(grad)
+        if grad is None:
+            return None
+        return self.inside(grad)
 
     def gradient(self, tensor: Any) -> Any:
-        """``tensor.grad``."""
-        kept = self._of(tensor)
-        if kept is not None:
-            if not kept.known:
-                self.read(kept, _zeroing())
-            return kept.value
+        """Return ``tensor.grad`` as the program sees it."""
+        entry = self._entry_of(tensor)
+        if entry is not None:
+            if not entry.known:
+                self.read(entry, _zeroing())
+            return entry.value
         if isinstance(tensor, Value):
             return tensor.__dict__.get("_grad")
         return self.plain_gradient(tensor)
 
-    def read(self, kept: KeptGradient, dropped: bool) -> None:
-        """Find the gradient from before the call. ``dropped``: the program only asks for
-        it to assign None."""
-        kept.known = True
+    def read(self, entry: KeptGradient, dropped: bool) -> None:
+        """Find the gradient from before the call.
+
+        ``dropped``: the program only asks for it to assign None. So it is no argument of the graph.
+        """
+        entry.known = True
         if dropped:
-            kept.changed = True
-        elif kept.leaf is not None and id(kept.leaf) in self.given:
-            kept.value = self.given[id(kept.leaf)]
-        elif isinstance(kept.leaf, int) and kept.leaf in self.given:
-            kept.value = self.given[kept.leaf]
-        elif kept.leaf is not None:
-            self.asked.append(kept.leaf)
-            kept.value = self.as_value(self._gradient_of_leaf(kept.leaf))
+            entry.changed = True
+        elif entry.leaf is not None and id(entry.leaf) in self.given:
+            entry.value = self.given[id(entry.leaf)]
+        elif isinstance(entry.leaf, int) and entry.leaf in self.given:
+            entry.value = self.given[entry.leaf]
+        elif entry.leaf is not None:
+            self.asked.append(entry.leaf)
+            entry.value = self.as_value(self._gradient_of_leaf(entry.leaf))
 
     def _gradient_of_leaf(self, leaf: Any) -> object:
-        """Return the gradient that ``leaf`` has now. An argument, which is a number here, has none
-        before a call says so."""
+        """Return the gradient that ``leaf`` has now; None for the number of an argument."""
         if isinstance(leaf, int):
             return None
         if isinstance(leaf, Tensor):
@@ -186,19 +197,19 @@ class LeafGradients:
         return self.plain_gradient(leaf)
 
     def assign(self, tensor: object, g: object) -> None:
-        """``tensor.grad = g``."""
+        """Do ``tensor.grad = g``."""
         if g is not None:
             _refuse_misfit(g, tensor)
-        kept = self._of(tensor)
-        if kept is None:
+        entry = self._entry_of(tensor)
+        if entry is None:
             raise RuntimeError(
                 f"the program assigns a gradient to a tensor that it has computed.{here()}"
             )
-        kept.value = self.as_value(g)
-        kept.known = kept.changed = True
+        entry.value = self.as_value(g)
+        entry.known = entry.changed = True
 
     def retain(self, tensor: object) -> None:
-        """``tensor.retain_grad()``."""
+        """Do ``tensor.retain_grad()``."""
         v = self.inside(tensor)
         edge = edge_of(v)
         if edge is None:
@@ -208,28 +219,29 @@ class LeafGradients:
             v._retains, v._grad = True, None
 
     def require(self, tensor: Any, flag: bool = True) -> Any:
-        """``tensor.requires_grad_(flag)``, where ``tensor`` is from outside."""
+        """Do ``tensor.requires_grad_(flag)`` for a ``tensor`` from outside."""
         if tensor.requires_grad == flag or not tensor.is_leaf:
-            return _flagged(tensor, flag)
+            return _set_flag(tensor, flag)
         mode = _mode()
         self._flags.setdefault(id(tensor), (tensor, not flag))
         v = mode.value(tensor)
+        # freeze, end the freeze, or begin a leaf
         if not flag:
             mode.exchange(tensor, v.detach())
             self._frozen[id(tensor)] = tensor, v
         elif id(tensor) in self._frozen:
             mode.exchange(*self._frozen.pop(id(tensor)))
         else:
-            v.requires_grad_()  # each call does that
-            kept, node = self._kept.pop(id(tensor), None), _end(v)
+            v.requires_grad_()
+            entry, node = self._kept.pop(id(tensor), None), _end(v)
             # the program has read or assigned its gradient before
-            if kept is not None and node is not None:
-                kept.like, self._kept[node] = v, kept
-        return _flagged(tensor, flag)
+            if entry is not None and node is not None:
+                entry.like, self._kept[node] = v, entry
+        return _set_flag(tensor, flag)
 
     @property
     def frozen(self) -> list[Any]:
-        """The tensors that the program leaves frozen, and has not found so."""
+        """List the tensors that the program has frozen and leaves so."""
         return [t for t, _ in self._frozen.values() if id(t) in self._flags]
 
     def backward(
@@ -240,12 +252,13 @@ class LeafGradients:
         create_graph: bool,
         inputs: object,
     ) -> None:
-        """As ``torch.autograd.backward``."""
+        """Run a backward pass, as ``torch.autograd.backward`` does."""
         self.used = True
-        outputs, given = session.listed(self.inside(tensors)), self.inside(grad_tensors)
+        outputs, grad_outputs = session.listed(self.inside(tensors)), self.inside(grad_tensors)
         edges = list(map(_edge, outputs))
         _refuse_other_levels(edges)
-        cotangents = session.cotangents_of(outputs, edges, given)
+        cotangents = session.cotangents_of(outputs, edges, grad_outputs)
+        # one pass for the gradients of all leaves that it reaches
         reached = _behind([edge[0] for edge in edges if edge is not None])
         leaves = self._leaves_of(reached, inputs)
         ends = [GradientEdge(n, 0) for n in leaves]
@@ -253,14 +266,17 @@ class LeafGradients:
             _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
         if not _stays(retain_graph, create_graph):
             self.spent |= reached.keys() - set(leaves)
-        others = self._memories_shown(given)
+        # the gradients go to the leaves, each in memory of its own
+        others = self._memories_shown(grad_outputs)
         for node, grad in zip(leaves, grads, strict=True):
             if grad is not None:
                 self._add(node, hooks.for_users(node.level, grad), create_graph, others)
 
     def _leaves_of(self, reached: Mapping[Node, object], inputs: object) -> list[Any]:
-        """List the leaves among the nodes that a pass reaches: those of ``inputs``, if these are
-        given. A leaf that does not require grad now gets no gradient."""
+        """List the leaves among the nodes that a pass reaches; only those of ``inputs``, if any.
+
+        A leaf that does not require grad now gets no gradient.
+        """
         frozen = {_end(v) for _, v in self._frozen.values()}
         leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
         if inputs is None:
@@ -269,15 +285,19 @@ class LeafGradients:
         wanted = {edge[0] for edge in edges if edge is not None}
         return [n for n in leaves if n in wanted]
 
-    def _memories_shown(self, given: object) -> set[int]:
-        """Return the ids of the memories of all tensors that a new gradient must not share:
-        arguments, tensors from outside, gradients, and the cotangents ``given``."""
+    def _memories_shown(self, grad_outputs: object) -> set[int]:
+        """Return the ids of the memories that a new gradient must not share.
+
+        These are the memories of arguments, tensors from outside, gradients, and ``grad_outputs``.
+        """
         mode = _mode()
-        cotangents = () if given is None else given
+        cotangents: Any = ()
+        if grad_outputs is not None:
+            cotangents = grad_outputs
         shown = [
             *self.arguments,
             *map(mode.value, mode.found),
-            *(kept.value for kept in self._kept.values()),
+            *(entry.value for entry in self._kept.values()),
             *session.listed(cotangents),
         ]
         return set(map(_memory, shown))
@@ -291,28 +311,30 @@ class LeafGradients:
         create_graph: bool,
         **options: Any,
     ) -> Any:
-        """As ``torch.autograd.grad``."""
+        """Return gradients, as ``torch.autograd.grad`` does."""
         wanted = inputs.values() if isinstance(inputs, dict) else session.listed(inputs)
         for t in wanted:
             self.check_input(t)
         outputs, inputs = self.inside(outputs), self.inside(inputs)
         reached = _behind(_nodes(outputs))
         with without_autocast():
-            found = session.gradients_of(
+            gradients = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
         if not _stays(retain_graph, create_graph):
             self.spent |= _leading(reached, _nodes(inputs))
-        return found
+        return gradients
 
     # leaves
 
-    def _of(self, tensor: Any) -> KeptGradient | None:
-        """Return what is kept of leaf ``tensor``; None if it is none. One that does not require
-        grad may have a gradient from before."""
+    def _entry_of(self, tensor: Any) -> KeptGradient | None:
+        """Return the entry of leaf ``tensor``, or None if it is not a leaf.
+
+        A leaf that does not require grad is included: it may still have an old gradient.
+        """
         if id(tensor) in self._frozen:
             # it has a history
-            return self._of_node(edge_of(self._frozen[id(tensor)][1])[0])  # type: ignore[index]
+            return self._entry_of_node(edge_of(self._frozen[id(tensor)][1])[0])  # type: ignore[index]
         if not tensor.requires_grad:
             if isinstance(tensor, Value) and tensor._level.number:
                 return None
@@ -320,22 +342,24 @@ class LeafGradients:
         node = _end(self.inside(tensor))
         if node is None:
             return None
-        return self._of_node(node)
+        return self._entry_of_node(node)
 
-    def _of_node(self, node: Node) -> KeptGradient:
-        kept = self._kept.get(node)
-        if kept is None:
-            kept = self._kept[node] = self._leaf(node)
-            kept.known = kept.leaf is None
-        return kept
+    def _entry_of_node(self, node: Node) -> KeptGradient:
+        """Return the entry of the leaf at ``node``, a new one the first time."""
+        entry = self._kept.get(node)
+        if entry is None:
+            entry = self._kept[node] = self._leaf(node)
+            entry.known = entry.leaf is None
+        return entry
 
     def _leaf(self, node: Node) -> KeptGradient:
-        """Return what ``node`` stands for."""
+        """Return a new entry for the leaf at ``node``."""
         for index, v in enumerate(self.arguments):
             if _end(v) is node:
                 return KeptGradient(index, v)
         mode = _mode()
         for tensor in mode.found:
+            # in place of a frozen tensor the mode has a value without a history
             v = self._frozen[id(tensor)][1] if id(tensor) in self._frozen else mode.value(tensor)
             if _end(v) is node:
                 if not tensor.is_leaf:
@@ -347,30 +371,32 @@ class LeafGradients:
         return KeptGradient(None)
 
     def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
-        """Add ``g`` to the gradient of the leaf at ``node``. ``others``: ids of memories that other
-        tensors of the program show."""
-        kept = self._of_node(node)
-        kept.added = True
-        self.check_leaf(kept, node)
-        if not kept.known:
-            self.read(kept, False)
-        if kept.value is None:
+        """Add ``g`` to the gradient of the leaf at ``node``.
+
+        ``others``: ids of memories that other tensors of the program show.
+        """
+        entry = self._entry_of_node(node)
+        entry.added = True
+        self.check_leaf(entry, node)
+        if not entry.known:
+            self.read(entry, False)
+        if entry.value is None:
             if not create_graph:
-                g = _as_gradient(g.detach(), kept.like, others)
-            kept.value, kept.changed = g, True
+                g = _as_gradient(g.detach(), entry.like, others)
+            entry.value, entry.changed = g, True
         elif create_graph:
-            kept.value, kept.changed = kept.value + g, True
+            entry.value, entry.changed = entry.value + g, True
         else:
             with torch.no_grad():
-                kept.value.add_(g)
-        self.after_adding(kept, node)
+                entry.value.add_(g)
+        self.after_adding(entry, node)
 
     def check_input(self, tensor: object) -> None:
-        """Before a pass for the gradient of ``tensor``: raise if a graph would do something
-        else."""
-        if not isinstance(tensor, torch.Tensor) or (
-            isinstance(tensor, Value) and tensor._level.number
-        ):
+        """Raise before a pass for the gradient of ``tensor`` if a graph would do something else."""
+        if not isinstance(tensor, torch.Tensor):
+            return
+        # a value that the program has computed
+        if isinstance(tensor, Value) and tensor._level.number:
             return
         self.differentiated.append(tensor)
         if hooked(tensor):
@@ -379,26 +405,26 @@ class LeafGradients:
                 f"hooks, {HOOKS}{here()}"
             )
 
-    def check_leaf(self, kept: KeptGradient, node: Node) -> None:
-        """Before a backward pass adds to ``kept``: raise if a graph would do something else."""
-        if hooked(kept.leaf) or node.pre_hooks or node.post_hooks:
+    def check_leaf(self, entry: KeptGradient, node: Node) -> None:
+        """Raise before a backward pass adds to ``entry`` if a graph would do something else."""
+        if hooked(entry.leaf) or node.pre_hooks or node.post_hooks:
             raise RuntimeError(
                 "backward() in the program adds to the gradient of a tensor with "
                 f"hooks, {HOOKS}{here()}"
             )
 
-    def after_adding(self, kept: KeptGradient, node: Node) -> None:
-        """Do what is due after a backward pass has added to ``kept``. Here that is nothing."""
+    def after_adding(self, entry: KeptGradient, node: Node) -> None:
+        """Do what is due after a backward pass has added to ``entry``. Here that is nothing."""
 
     @staticmethod
     def plain_gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-        """``tensor.grad``, of which no capture hears."""
+        """Return ``tensor.grad`` without a capture seeing it."""
         with unseen_by_handlers():
             return _plain_grad(tensor)  # type: ignore[no-any-return]
 
 
-def _flagged(tensor: Any, flag: bool) -> object:
-    """``tensor.requires_grad_(flag)``, of which no capture hears."""
+def _set_flag(tensor: Any, flag: bool) -> object:
+    """Do ``tensor.requires_grad_(flag)`` without a capture seeing it."""
     if isinstance(tensor, Tensor):
         return tensor.set_requires_grad(flag)
     with unseen_by_handlers():
@@ -427,7 +453,9 @@ def _refuse_misfit(g: object, tensor: Any) -> None:
 
 def _stays(retain_graph: bool | None, create_graph: bool) -> bool:
     """Return whether a backward pass with these options leaves its graph for another pass."""
-    return create_graph if retain_graph is None else retain_graph
+    if retain_graph is None:
+        return create_graph
+    return retain_graph
 
 
 def _mode() -> EnteringMode:
@@ -437,48 +465,52 @@ def _mode() -> EnteringMode:
 
 
 def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
-    """Return the nodes that ``nodes`` lead to, in the same order at every capture of a program. A
-    graph that is another text each time is found in no cache on disk."""
-    found: dict[Node, None] = {}
+    """Return the nodes that ``nodes`` lead to, in the same order at every capture of a program.
+
+    A cache on disk finds a graph by its text, which has to be the same each time.
+    """
+    behind: dict[Node, None] = {}
     stack = list(nodes)
     while stack:
         node = stack.pop()
-        if node not in found:
-            found[node] = None
+        if node not in behind:
+            behind[node] = None
             stack.extend(edge[0] for edge in node.edges if edge is not None)
-    return found
+    return behind
 
 
 def _edge(value: object) -> Any:
     """Return the history of ``value``; None for a tensor that is no value of a tape."""
-    return edge_of(value) if isinstance(value, GradValue) else None
+    if not isinstance(value, GradValue):
+        return None
+    return edge_of(value)
 
 
 def _nodes(values: object) -> list[Node]:
-    """Return the nodes that made the values with a history."""
+    """Return the nodes at which the histories of ``values`` begin."""
     edges = [edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)]
     return [edge[0] for edge in edges if edge is not None]
 
 
 def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
-    """Those of ``nodes`` that lead to ``ends``, which a pass from ``nodes`` to ``ends`` runs."""
+    """Return those of ``nodes`` that a pass from ``nodes`` to ``ends`` runs."""
     users: dict[Node, list[Node]] = {}
     for node in nodes:
         for edge in node.edges:
             if edge is not None:
                 users.setdefault(edge[0], []).append(node)
-    found: set[Node] = set()
+    leading: set[Node] = set()
     stack = list(ends)
     while stack:
         for node in users.get(stack.pop(), ()):
-            if node not in found:
-                found.add(node)
+            if node not in leading:
+                leading.add(node)
                 stack.append(node)
-    return found
+    return leading
 
 
 def _end(value: object) -> Node | None:
-    """Return the node at which the path of a leaf ends; None if ``value`` is none, or does not
+    """Return the node at the end of the path of a leaf; None if ``value`` is no leaf, or does not
     require grad."""
     if not isinstance(value, GradValue) or not isinstance(value._level, ProgramTape):
         return None
@@ -500,8 +532,10 @@ def _memory(v: object) -> int:
 
 
 def _as_gradient(g: object, like: object, others: set[int]) -> Any:
-    """``g`` in memory of its own, with the strides that the gradient of a leaf
-    ``like`` this has."""
+    """Return ``g`` in memory of its own, with the strides of the gradient of a leaf ``like`` this.
+
+    Its memory joins ``others``.
+    """
     if like is None:
         like = g
     if not has_required_layout(g, like) or _memory(g) in others:
@@ -522,7 +556,7 @@ def _zeroing() -> bool:
 
 
 class _GradFunctions(TorchFunctionMode):
-    """Sees the functions of torch's that read or write gradients of leaves."""
+    """Replace the functions of torch that read or write gradients of leaves."""
 
     def __init__(self, gradients: LeafGradients) -> None:
         super().__init__()
@@ -536,19 +570,22 @@ class _GradFunctions(TorchFunctionMode):
                 return _leaf_of(func, args, kwargs)
             return func(*args, **kwargs)
         if handler in _ITERATING:
-            args = tuple(map(_listed, args))
-            kwargs = {name: _listed(value) for name, value in kwargs.items()}
-        with self:  # for hooks and custom Functions of a backward pass
+            args = tuple(map(_as_tuple, args))
+            kwargs = {name: _as_tuple(value) for name, value in kwargs.items()}
+        # on again, for hooks and custom Functions of a backward pass
+        with self:
             return unwatched(handler, self.gradients, *args, **kwargs)
 
 
 def _handler_of(func: object, entering: bool) -> Callable[..., object] | None:
-    """Return what a capture does in place of ``func``; None if it leaves ``func`` alone.
-    ``entering``: a tensor from outside becomes a value, and its attributes are torch's own."""
+    """Return the function that a capture runs in place of ``func``; None if that runs itself.
+
+    ``entering``: a tensor from outside becomes a value, and its attributes are torch's own.
+    """
     if not entering:
-        known = _HANDLERS.get(func) or _HANDLERS.get(NATIVE.get(func))
-        if known is not None:
-            return known
+        handler = _HANDLERS.get(func) or _HANDLERS.get(NATIVE.get(func))
+        if handler is not None:
+            return handler
     if type(func) is FunctionType and func.__module__ == "torch.autograd":
         return _OF_AUTOGRAD.get(func.__name__)
     return None
@@ -563,8 +600,8 @@ def _refuse_other_levels(edges: Sequence[Any]) -> None:
         )
 
 
-def _listed(value: object) -> Any:
-    """``value``, or its items if it is a generator or another iterable of the user's."""
+def _as_tuple(value: object) -> Any:
+    """Return ``value``, or its items if it is a generator or another iterable of the user."""
     if isinstance(value, (torch.Tensor, list, tuple, dict, str)) or not isinstance(value, Iterable):
         return value
     return tuple(value)
@@ -572,7 +609,7 @@ def _listed(value: object) -> Any:
 
 def _is_of_functorch(args: Any) -> bool:
     """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
-    list of them. Torch keeps its gradients."""
+    list of them. Torch has the gradients of these."""
     if not args:
         return False
     first = args[0]
@@ -581,8 +618,10 @@ def _is_of_functorch(args: Any) -> bool:
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> object:
-    """Return what a factory such as ``torch.zeros(…, requires_grad=True)`` gives. Torch would set
-    its own flag, on a value of the program."""
+    """Return a leaf of the program for a factory such as ``torch.zeros(…, requires_grad=True)``.
+
+    Torch would set its own flag, on a value of the program.
+    """
     return _mode().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
 
 
@@ -593,11 +632,12 @@ def _backward_of(
 
 
 def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> object:
-    """``torch.autograd.grad``, which names all its options."""
+    """Call ``torch.autograd.grad``, which names all its options."""
     return session.grad(outputs, inputs, **options)
 
 
 def _data(gradients: LeafGradients, tensor: object) -> Any:
+    """Return ``tensor.data``, as the program sees it."""
     v = gradients.inside(tensor)
     if v is not tensor:
         return v.data

@@ -1,4 +1,4 @@
-"""``make_fx``: a program as a ``GraphModule`` of ATen calls.
+"""Trace a program to a ``GraphModule`` of ATen calls, by ``make_fx``.
 
 A module among the inputs is a proxy in the graph.
 """
@@ -33,34 +33,40 @@ from .recording import Recording
 
 
 class _Tracer(GraphAppendingTracer):
-    """Proxies of a graph. ``lowered``: a tensor that they meet, as a node."""
+    """Append the calls of proxies to a graph.
+
+    ``lowered``: returns the node of a tensor that is an argument of such a call.
+    """
 
     def __init__(self, graph: fx.Graph, lowered: Callable[[Any], object]) -> None:
         super().__init__(graph)
         self.lowered = lowered
 
     def create_arg(self, argument: object) -> Any:
+        """Return ``argument`` as it stands in the graph, a tensor as its node."""
         if isinstance(argument, torch.Tensor):
             return self.lowered(argument)
         return super().create_arg(argument)
 
 
 class ModuleProxies:
-    """The proxies of the modules among the inputs of ``level``. ``lowered``: a tensor of the
-    program, as a node."""
+    """Replace the modules among the inputs of ``level`` by proxies.
+
+    ``lowered``: returns the node of a tensor of the program.
+    """
 
     def __init__(self, level: Trace, lowered: Callable[[Any], object]) -> None:
         self.level = level
         self.tracer = _Tracer(level.graph, lowered)
 
     def instead_of_modules(self, values: Sequence[object]) -> tuple[Any, ...]:
-        """``values``, the inputs of the program, with a proxy in place of each module."""
+        """Return ``values``, the inputs of the program, with a proxy in place of each module."""
         placeholders = [node for node in self.level.graph.nodes if node.op == "placeholder"]
-        given = list(values)
+        inputs = list(values)
         for index, (n, v) in enumerate(zip(placeholders, values, strict=True)):
             if isinstance(v, torch.nn.Module):
-                given[index] = fx.Proxy(n, self.tracer)
-        return tuple(given)
+                inputs[index] = fx.Proxy(n, self.tracer)
+        return tuple(inputs)
 
     def lowered(self, outs: Sequence[object]) -> list[Any]:
         """Return the results, with the node of each one that is a proxy."""
@@ -91,7 +97,9 @@ def make_fx(
     _disable_torch_fn_metadata_mode: bool = False,
     dynamic_shapes: object = None,
 ) -> Callable[..., fx.GraphModule]:
-    """``make_fx(f)(*args)`` runs ``f`` on ``args`` and returns the ATen calls that it made as a
+    """Return a function that traces ``f``.
+
+    ``make_fx(f)(*args)`` runs ``f`` on ``args``. It returns the ATen calls of ``f`` as a
     ``GraphModule`` of the same signature.
 
     >>> module = make_fx(lambda x: x.sin() + 1)(torch.zeros(2))
@@ -158,10 +166,12 @@ def make_fx(
     @wraps(f)
     @naming_line()
     def traced(*args: object) -> fx.GraphModule:
+        """Trace ``f`` for these arguments."""
         flat, spec = pytree.tree_flatten((args, {}))
         for value in flat:
             refuse_value_of_torch(value, line=False)
         out_spec: Any = None
+        # the levels at which the program runs
         abstraction = _abstraction_of(flat, tracing_mode, _allow_non_fake_inputs)
         provenance = _provenance_of(
             f,
@@ -176,6 +186,7 @@ def make_fx(
             proxies = ModuleProxies(level, lambda t: level.lower_output(recording.lowered(t)))
 
         def called(*values: object) -> list[Any]:
+            """Call ``f`` with values in place of its arguments, and return the flat results."""
             nonlocal out_spec
             if proxies is not None:
                 values = proxies.instead_of_modules(values)
@@ -186,10 +197,12 @@ def make_fx(
             return outs
 
         def run(_: Trace, *values: object) -> list[Any]:
+            """Run the program on values of the trace, with a tape if that sees ATen calls."""
             if pre_dispatch:
                 return called(*values)
             return list(map(recording.lowered, recording.run(called, flat, values)))
 
+        # the trace, and then the signature of its graph
         names = _names(f, args)
         with ExitStack() as stack:
             if provenance.functions is not None:
@@ -204,7 +217,7 @@ def make_fx(
                 unknown=_integers_of(flat) if symbolic else [],
                 dispatcher=symbolic or pre_dispatch,
             )
-        _structured(level.graph, names, spec, out_spec)
+        _set_signature(level.graph, names, spec, out_spec)
         module = module_of(level.graph, level.attributes, _name(f))
         if abstraction is not None and symbolic:
             module.shape_env = abstraction.shape_env
@@ -220,10 +233,14 @@ def _provenance_of(
     module_stack: bool,
     torch_functions: bool,
 ) -> Provenance:
-    """Return what notes where the nodes of a trace of ``function`` come from: the user's lines,
-    with ``module_stack`` also the modules, and with ``torch_functions`` also the functions of
-    torch's that they call."""
-    root = _root(function) if module_stack else None
+    """Return the provenance that notes where the nodes of a trace of ``function`` come from.
+
+    It notes the user's lines, with ``module_stack`` also the modules, and with ``torch_functions``
+    also the functions of torch that they call.
+    """
+    root: torch.nn.Module | None = None
+    if module_stack:
+        root = _root(function)
     functions: Functions | None = None
     if root is not None and torch_functions:
         functions = Functions()
@@ -238,8 +255,10 @@ def _integers_of(flat: Sequence[object]) -> list[int]:
 def _abstraction_of(
     flat: Sequence[object], mode: str, allows_real_constants: bool
 ) -> Abstraction | None:
-    """Return what makes the abstract values of a trace of ``flat``, or None if it runs on real
-    tensors. ``allows_real_constants``: in the modes that make all values abstract."""
+    """Return the abstraction for a trace of ``flat``, or None if it runs on real tensors.
+
+    ``allows_real_constants``: whether real tensors may be constants where all values are abstract.
+    """
     abstraction = Abstraction.of(
         [value for value in flat if isinstance(value, torch.Tensor)],
         dynamic=mode == "symbolic",
@@ -256,16 +275,19 @@ def _abstraction_of(
 
 def _placeholders_of(names: Sequence[str], args: Sequence[object]) -> list[str]:
     """Name the placeholders: ``x_1``, ``x_2``, … for the leaves of argument ``x``."""
-    return [
-        f"{name}_{i}"
-        for name, x in zip(names, args, strict=True)
-        for i in range(1, len(pytree.tree_leaves(x)) + 1)
-    ]
+    placeholders: list[str] = []
+    for name, argument in zip(names, args, strict=True):
+        n_leaves = len(pytree.tree_leaves(argument))
+        placeholders += [f"{name}_{i + 1}" for i in range(n_leaves)]
+    return placeholders
 
 
 class _uncached_autocast:
-    """Autocast makes one copy of a parameter for all its uses. A trace must see each: the copy may
-    be older than the trace."""
+    """Let autocast cast a parameter at each use.
+
+    Else it has one copy for all uses, which may be older than the trace, and the trace must see
+    each cast.
+    """
 
     def __enter__(self) -> None:
         self.before = torch.is_autocast_cache_enabled()
@@ -276,8 +298,10 @@ class _uncached_autocast:
 
 
 def _root(function: object) -> torch.nn.Module | None:
-    """Return the module whose submodules a module stack names: ``function``, or the module that the
-    function ``function`` says it calls."""
+    """Return the module whose submodules a module stack names.
+
+    It is ``function``, or the module in its attribute ``_orig_mod``.
+    """
     if isinstance(function, torch.nn.Module):
         return function
     root = getattr(function, "_orig_mod", None)
@@ -292,12 +316,14 @@ def _name(function: object) -> str:
     return name if name.isidentifier() else "Traced"
 
 
-def _structured(
+def _set_signature(
     graph: fx.Graph, names: list[str], in_spec: pytree.TreeSpec, out_spec: pytree.TreeSpec
 ) -> None:
-    """Give the graph the signature of the program. Plain where that is possible, so that graph
-    passes can copy its nodes: flat arguments need no code generation of their own, nor do results
-    in tuples, lists and dicts."""
+    """Give the graph the signature of the program.
+
+    Flat arguments need no code generation of their own, nor do results in tuples, lists and dicts.
+    Without it, graph passes can copy the nodes of the graph.
+    """
     output = graph.output_node()
     generated: pytree.TreeSpec | None = out_spec  # what the code has to make of the results
     if _is_plain(out_spec):
@@ -309,21 +335,24 @@ def _structured(
 
 
 def _is_plain(spec: pytree.TreeSpec) -> bool:
-    return spec.is_leaf() or (
-        spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children()))
-    )
+    """Return whether fx can write results of this structure without help."""
+    if spec.is_leaf():
+        return True
+    return spec.type in (tuple, list, dict) and all(map(_is_plain, spec.children()))
 
 
 def _names(function: Callable[..., object], args: Sequence[object]) -> list[str]:
-    """Names for the arguments: those of ``function`` where it says so, else ``arg0``,
-    ``arg1``, as torch's."""
-    known = _positional_names(function)[: len(args)]
-    return [*known, *(f"arg{index}" for index in range(len(known), len(args)))]
+    """Name the arguments: as ``function`` does, and else ``arg0``, ``arg1``, as torch does."""
+    names = _positional_names(function)[: len(args)]
+    return [*names, *(f"arg{index}" for index in range(len(names), len(args)))]
 
 
 def _positional_names(function: Callable[..., object]) -> list[str]:
-    """Return the names of the positional parameters of ``function``. None are known of a module, of
-    code that is not Python's, and of a function that takes any number of arguments."""
+    """Return the names of the positional parameters of ``function``.
+
+    The list is empty for a module, for code that is not Python, and for a function that takes any
+    number of arguments.
+    """
     if isinstance(function, torch.nn.Module) or not hasattr(unwrap(function), "__code__"):
         return []
     parameters = signature(function).parameters.values()

@@ -1,5 +1,5 @@
-"""Arguments and results in objects of data classes, whose attributes are arguments and results
-like the items of a dictionary.
+"""Open objects of data classes: their attributes are arguments and results, as the items of a
+dictionary are.
 
     @dataclass
     class State:
@@ -31,57 +31,65 @@ from ..python_state.values import MISSING, attributes_of, slot_value, slots_of
 
 @dataclasses.dataclass
 class _Opened:
-    """An object of a data class, as a node of a tree."""
+    """Stand for an object of a data class, as a node of a tree."""
 
     kind: type
     attributes: dict[str, Any]
 
 
 class Context(NamedTuple):
-    """What a tree says of an object of a data class: the class, and the names of attributes."""
+    """Name, in the structure of a tree, a data class and the attributes of its object."""
 
     kind: type
     names: tuple[str, ...]
 
 
-def _taken_apart(x: _Opened) -> tuple[list[object], Context]:
+def _take_apart(x: _Opened) -> tuple[list[object], Context]:
+    """Return the children of a node and its context, as a pytree node has to."""
     return list(x.attributes.values()), Context(x.kind, tuple(x.attributes))
 
 
-def _made(values: Sequence[object], context: Context) -> Any:
-    made: Any = object.__new__(context.kind)  # without __init__, which may compute
-    set_contents(made, dict(zip(context.names, values, strict=True)))
-    return made
+def _put_together(values: Sequence[object], context: Context) -> Any:
+    """Return an object with these attributes."""
+    # without __init__, which may compute
+    result: Any = object.__new__(context.kind)
+    set_contents(result, dict(zip(context.names, values, strict=True)))
+    return result
 
 
-pytree.register_pytree_node(_Opened, _taken_apart, _made)  # type: ignore[arg-type]
+pytree.register_pytree_node(_Opened, _take_apart, _put_together)  # type: ignore[arg-type]
 
 
 class _Sizes:
-    """``torch.Size``, as a node of a tree. Torch's own is put together again as a tuple."""
+    """Stand for ``torch.Size``, as a node of a tree.
+
+    The node of torch itself becomes a tuple when a tree is put together.
+    """
 
 
 def _parts_of_sizes(value: Any) -> tuple[list[object], None]:
     return list(value), None
 
 
-def _made_sizes(values: Sequence[Any], context: None) -> object:
-    found = tuple(values)
-    if all(isinstance(x, (int, torch.SymInt)) for x in found):
-        return torch.Size(found)
-    return found
+def _put_sizes_together(values: Sequence[Any], context: None) -> object:
+    """Return a ``torch.Size``; a tuple if not all of ``values`` are numbers."""
+    sizes = tuple(values)
+    if all(isinstance(x, (int, torch.SymInt)) for x in sizes):
+        return torch.Size(sizes)
+    return sizes
 
 
-pytree.register_pytree_node(_Sizes, _parts_of_sizes, _made_sizes)  # type: ignore[arg-type]
+pytree.register_pytree_node(_Sizes, _parts_of_sizes, _put_sizes_together)  # type: ignore[arg-type]
 
 
 def _open(x: object) -> object:
+    """Return ``x`` as a node of a tree if it is an object of a data class."""
     if not is_object(x):
         return x
     return _Opened(type(x), {name: opened(value) for name, value in contents(x).items()})
 
 
-# classes whose objects have more than attributes, or are found in another way
+# classes whose objects have more than attributes, or which a tree handles already
 _HOLD_MORE = (
     torch.nn.Module,
     torch.Tensor,
@@ -92,18 +100,18 @@ _HOLD_MORE = (
 
 def is_object(value: object) -> bool:
     """Return whether ``value`` is an object of a data class, which is taken apart."""
-    # of its class alone, as each leaf of each call is asked
+    # only the class is asked, as each leaf of each call passes here
     return hasattr(type(value), "__dataclass_fields__") and not isinstance(value, _HOLD_MORE)
 
 
 def contents(x: object) -> dict[str, Any]:
-    """Return the attributes that an object has itself, found without code of its class."""
-    found = dict(attributes_of(x) or ())
+    """Return the attributes that an object has itself, without running code of its class."""
+    attributes = dict(attributes_of(x) or ())
     for slot in slots_of(type(x)):
         value = slot_value(slot, x)
         if value is not MISSING:
-            found[slot.__name__] = value
-    return found
+            attributes[slot.__name__] = value
+    return attributes
 
 
 def set_contents(x: object, attributes: dict[str, Any]) -> None:
@@ -122,19 +130,21 @@ def set_contents(x: object, attributes: dict[str, Any]) -> None:
 
 
 def opened(tree: object) -> Any:
-    """``tree``, in which the objects of data classes are no leaves."""
+    """Return ``tree`` with the objects of data classes as nodes, not as leaves."""
     return replaced(_open, tree)
 
 
 def replaced(f: Callable[[Any], object], tree: object) -> Any:
-    """``tree`` with ``f`` of its leaves in place of these."""
+    """Return ``tree`` with ``f`` of its leaves in place of these."""
     leaves, spec = pytree.tree_flatten(tree)
     return unflatten(map(f, leaves), spec)
 
 
 def flatten(tree: object) -> tuple[list[Any], pytree.TreeSpec]:
-    """Return the leaves of ``tree`` and its structure. :func:`unflatten` makes objects of data
-    classes again."""
+    """Return the leaves of ``tree`` and its structure.
+
+    :func:`unflatten` builds the tree again, with its objects of data classes.
+    """
     leaves, spec = pytree.tree_flatten(tree)
     if any(map(is_object, leaves)):
         return pytree.tree_flatten(opened(tree))
@@ -142,61 +152,70 @@ def flatten(tree: object) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def unflatten(leaves: Iterable[object], spec: pytree.TreeSpec) -> Any:
-    """Return the reverse of :func:`flatten`."""
+    """Build a tree of ``leaves`` and the structure that :func:`flatten` returns."""
     return pytree.tree_unflatten(leaves, with_sizes(spec))
 
 
 def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
-    """``spec``, of which ``pytree.tree_unflatten`` makes a ``torch.Size`` where there was one."""
+    """Return ``spec``, changed so that ``pytree.tree_unflatten`` builds a ``torch.Size`` where one
+    was."""
     if spec.is_leaf():
         return spec
     below = spec.children()
-    made = list(map(with_sizes, below))
-    if spec.type is not torch.Size and not any(map(operator.is_not, made, below)):
+    children = list(map(with_sizes, below))
+    if spec.type is not torch.Size and not any(map(operator.is_not, children, below)):
         return spec
-    kind = _Sizes if spec.type is torch.Size else spec.type
-    return pytree.TreeSpec(kind, spec.context, made)
+    kind = spec.type
+    if spec.type is torch.Size:
+        kind = _Sizes
+    return pytree.TreeSpec(kind, spec.context, children)
 
 
 def beside_leaves(tree: object) -> list[Any]:
-    """Return what one comes to from a tree but from its leaves: the classes of its parts, keys,
-    what makes the defaults of a dictionary."""
-    found: list[Any] = []
+    """List the objects in a tree other than its leaves: the classes of its parts, keys, and the
+    default factories of dictionaries."""
+    objects: list[Any] = []
 
     def look_at(value: object) -> bool:
-        found.append(type(value))
+        """Add what ``value`` holds. Return that it is no leaf, so that its parts come too."""
+        objects.append(type(value))
         if is_object(value):
             pytree.tree_flatten(contents(value), is_leaf=look_at)
         if isinstance(value, dict):
-            found.extend(value)
+            objects.extend(value)
         if isinstance(value, defaultdict):
-            found.append(value.default_factory)
+            objects.append(value.default_factory)
         return False
 
     pytree.tree_flatten(tree, is_leaf=look_at)
-    return found
+    return objects
 
 
 def fix_keys(results: object) -> None:
-    """Let no key of the dictionaries in ``results`` be a symbol. A program that takes a size or
-    number as a key has asked for its value, so the graph is for it alone. ``RuntimeError`` for a
-    key that is a tensor of the trace: another one would stand there after each call."""
+    """Replace the symbols among the keys of dictionaries in ``results`` by their values.
+
+    A program that uses a size or a number as a key has asked for its value, so the graph is right
+    for this value alone. ``RuntimeError`` for a key that is a tensor of the trace: another one
+    would stand there after each call.
+    """
     pytree.tree_flatten(results, is_leaf=_fix_keys_of)
 
 
 def _fix_keys_of(x: object) -> bool:
-    """Return whether ``x`` is not to be taken apart: never."""
+    """Fix the keys of ``x`` if it is a dictionary. Return that it is no leaf."""
     if not isinstance(x, dict):
         return False
     _refuse_tensors_as_keys(x)
     if any(type(key) in KINDS for key in x):
-        items = [(_fixed(key), value) for key, value in x.items()]
-        x.clear()  # in place, since the program may return the dictionary twice
+        items = [(_fix(key), value) for key, value in x.items()]
+        # in place, since the program may return the dictionary twice
+        x.clear()
         x.update(items)
     return False
 
 
 def _refuse_tensors_as_keys(x: dict[object, object]) -> None:
+    """Raise ``RuntimeError`` if a key is a tensor of the trace, or holds one."""
     if any(isinstance(part, Value) for key in x for part in pytree.tree_leaves(key)):
         raise RuntimeError(
             "the program returns or leaves a dictionary with a tensor as a key, for which a graph "
@@ -205,7 +224,7 @@ def _refuse_tensors_as_keys(x: dict[object, object]) -> None:
         )
 
 
-def _fixed(key: object) -> object:
+def _fix(key: object) -> object:
     """Return the value of a symbol, which becomes a guard; any other key as it is."""
     kind = KINDS.get(type(key))
     if kind is None:

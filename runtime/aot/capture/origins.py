@@ -1,4 +1,4 @@
-"""Marks each call of a backward graph with the results of the program that it is for.
+"""Mark each call of a backward graph with the results of the program that it is for.
 
     def f(x):
         return x.sin(), x.cos()
@@ -30,8 +30,10 @@ ORIGIN = "origin"
 
 
 class Kind(Enum):
-    """Who makes a call in a backward pass. The kind decides whether the call can be left out when
-    some cotangents are absent."""
+    """Say who makes a call in a backward pass.
+
+    The kind decides whether the call can be left out when some cotangents are absent.
+    """
 
     SUM = "the engine, which adds two cotangents of one value"
     RULE = "the derivative of an op, which is linear in its cotangents"
@@ -39,7 +41,7 @@ class Kind(Enum):
 
 
 class Origin(NamedTuple):
-    """Where a call of a backward graph comes from.
+    """Say where a call of a backward graph comes from.
 
     ``roots``: bit ``i`` says whether the call runs if there is a cotangent for root ``i``, which is
     a result from which the backward pass may start. A sum has no bits: it runs if its operands do.
@@ -50,8 +52,9 @@ class Origin(NamedTuple):
 
 
 class Origins(Provenance):
-    """Notes where the nodes of a joint graph come from. Those of its backward pass get an
-    :class:`Origin`, too.
+    """Note where the nodes of a joint graph come from.
+
+    Those of its backward pass get an :class:`Origin`, too.
 
     ``tape`` and ``roots``: as :meth:`follow` has them. ``tape`` is None in the forward pass.
     """
@@ -62,11 +65,14 @@ class Origins(Provenance):
         self.roots: Mapping[Node, int] = {}
 
     def follow(self, tape: Tape, roots: Mapping[Node, int]) -> None:
-        """Begin to mark the calls of backward passes of ``tape``. ``roots``: for each node of the
-        tape the roots from which a path leads to it, as bits."""
+        """Begin to mark the calls of backward passes of ``tape``.
+
+        ``roots``: for each node of the tape the roots from which a path leads to it, as bits.
+        """
         self.tape, self.roots = tape, roots
 
     def note(self, node: fx.Node) -> None:
+        """Note the line of ``node``, and its backward pass and origin if it has one."""
         super().note(node)
         task = RUNNING.task
         if task is not None:

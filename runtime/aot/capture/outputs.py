@@ -1,5 +1,10 @@
-"""Which results of a program its graph computes, and how the others are made of arguments and of
-computed results."""
+"""Decide which results of a program its graph computes, and build the others of arguments and of
+computed results.
+
+    def f(x):
+        y = x * 2
+        return x[0], y[0], y[1]     # a view of x; the graph computes y, and two views of it
+"""
 
 from __future__ import annotations
 
@@ -20,11 +25,13 @@ from .primals import Primals
 
 
 class Computed:
-    """Which results of a program the graph computes: all but arguments and views of arguments.
-    Several views of one intermediate are views of one computed base. ``values``: those results, as
-    the program saw them. ``begun``: the numbers of bases that the program has called
-    ``requires_grad_()`` of. ``placed``: by the number of a result, the memory that it lies in and
-    whose history it does not have."""
+    """Collect the results of a program that the graph computes: all but arguments and their views.
+
+    Several views of one intermediate are views of one computed base. ``values``: the results of the
+    graph, as the program saw them. ``begun``: the numbers of bases that the program has called
+    ``requires_grad_()`` of. ``placed``: by the number of a result, the memory in which it lies and
+    whose history it does not have.
+    """
 
     def __init__(self, primals: Primals, whole: bool, outs: Sequence[object]) -> None:
         self.primals = primals
@@ -35,25 +42,24 @@ class Computed:
         self._numbers: dict[int, int] = {}  # by id of a value
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for output in outs:
-            found = primals.functional_value(output)
-            if found is None or id(found._store.memory) in primals.memories:
+            value = primals.functional_value(output)
+            if value is None or id(value._store.memory) in primals.memories:
                 continue
             if not _is_among(output, primals.values):
-                shared = self._sharing.setdefault(id(found._store.memory), [])
+                shared = self._sharing.setdefault(id(value._store.memory), [])
                 if not _is_among(output, shared):
                     shared.append(output)
 
     def memory_of(self, i: int) -> Output | None:
-        """Return how the tensor is made whose memory primal ``i`` was given by ``set_``, if it
-        was."""
+        """Return the output whose memory primal ``i`` has since ``set_``; None without ``set_``."""
         primals = self.primals
-        found = primals.functional_value(primals.values[i])
-        if found is None:
+        value = primals.functional_value(primals.values[i])
+        if value is None:
             return None
-        replaced = primals.functional.replaced.get(id(found))
+        replaced = primals.functional.replaced.get(id(value))
         if replaced is None:
             return None
-        memory = found._store.memory
+        memory = value._store.memory
         j = primals.memories.get(id(memory), -1)
         if j < 0:
             if id(memory) in self._sharing:
@@ -61,34 +67,36 @@ class Computed:
                     "the program gives an argument the memory of a result by set_(). "
                     "Return the argument instead of it."
                 )
-            return Output(Made.RESULT, self._number(found))
+            return Output(Made.RESULT, self._number(value))
         if memory is replaced.store.memory:
-            return Output(Made.INPUT, j, self._steps_from_whole(found), False)
+            return Output(Made.INPUT, j, self._steps_from_whole(value), False)
         source = primals.functional_value(primals.values[j])
         if source is None or id(source) in primals.functional.replaced or primals.is_joined(j):
             raise AssertionError(
                 "the program gives an argument by set_() the memory of another one that changes "
                 "its own. Return both instead."
             )
-        return Output(Made.INPUT, j, self._steps(found, primals.values[j]), False)
+        return Output(Made.INPUT, j, self._steps(value, primals.values[j]), False)
 
     def _steps_from_whole(self, value: FunctionalValue) -> tuple[ViewStep, ...]:
-        """Return the views by which ``value`` is taken of its whole memory; none if it is that."""
+        """Return the views that lead from the whole memory of ``value`` to ``value``."""
         whole = self.primals.functional.present(value._store)
         if geometry(whole) == geometry(value):
             return ()
         return tuple(ViewStep(*step) for step in value._chain)
 
-    def output(self, o: object) -> Output:
-        found = self.primals.functional_value(o)
-        if found is not None and found.released_from is not None:
-            return dataclasses.replace(self.output(found.released_from), released=True)
-        output = self._output(o)
-        if self.primals.is_leaf(o):
+    def output(self, result: object) -> Output:
+        """Return the record of a result of the program."""
+        value = self.primals.functional_value(result)
+        if value is not None and value.released_from is not None:
+            return dataclasses.replace(self.output(value.released_from), released=True)
+        output = self._output(result)
+        if self.primals.is_leaf(result):
             return dataclasses.replace(output, leaf=True)
         return output
 
     def _output(self, output: object) -> Output:
+        """Return the record of ``output`` without what a Function or a leaf adds to it."""
         if self.whole or isinstance(output, SYMBOLIC):
             return Output(Made.RESULT, self._number(output))
         if not isinstance(output, torch.Tensor):
@@ -97,68 +105,80 @@ class Computed:
             # an op that returns its argument gives a value of the tape
             if output is v or (isinstance(output, GradValue) and output._inner is v):
                 return Output(Made.INPUT, index)
-        found = self.primals.functional_value(output)
-        if found is None:
+        value = self.primals.functional_value(output)
+        if value is None:
             return Output(Made.RESULT, self._number(output))
-        return self._output_of_value(output, found)
+        return self._output_of_value(output, value)
 
-    def _output_of_value(self, output: object, found: FunctionalValue) -> Output:
-        """Make ``output`` of an argument or of a result in the same memory, if there is one.
-        ``found``: ``output`` at the functionalize level."""
+    def _output_of_value(self, output: object, value: FunctionalValue) -> Output:
+        """Return ``output`` as a view of an argument or of a result in the same memory, if any.
+
+        ``value``: ``output`` at the functionalize level.
+        """
         primals = self.primals
         recorded = primals.edge(output) is not None
-        memory = id(found._store.memory)
-        i = primals.apart(found)
+        memory = id(value._store.memory)
+        # a primal in the same memory
+        i = primals.apart(value)
         if i is None:
             i = primals.memories.get(memory, -1)
         if i >= 0:
-            steps = self._steps(found, primals.values[i])
+            steps = self._steps(value, primals.values[i])
             if self._is_view(output, primals.values[i], steps):
-                return self._viewed(Made.INPUT, i, steps, recorded)
-            return self._placed(output, Made.INPUT, i, primals.values[i])
+                return self._view_of(Made.INPUT, i, steps, recorded)
+            return self._output_in_memory(output, Made.INPUT, i, primals.values[i])
+        # other results in the same memory, or a base that the program does not return
         shared = self._sharing[memory]
         if len(shared) > 1 or (isinstance(output, GradValue) and output._follows_base()):
-            return self._shared(output, found, shared, recorded)
+            return self._output_of_base(output, value, shared, recorded)
         return Output(Made.RESULT, self._number(output))
 
-    def _shared(
-        self, output: object, found: FunctionalValue, results: Sequence[object], recorded: bool
+    def _output_of_base(
+        self, output: object, value: FunctionalValue, results: Sequence[object], recorded: bool
     ) -> Output:
-        """Make ``output`` of the base of ``results``, which all lie in one memory that the graph
-        makes. ``found``: ``output`` at the functionalize level. ``recorded``: it has a history."""
+        """Return ``output`` as a view of the base of ``results``.
+
+        All of ``results`` lie in one memory of the graph. ``value``: ``output`` at the
+        functionalize level. ``recorded``: it has a history.
+        """
         base = self._base(results)
         if output is base or base is None:
             return Output(Made.RESULT, self._number(output))
-        steps = self._steps(found, base)
+        steps = self._steps(value, base)
         if self._is_view(output, base, steps):
             if self.primals.is_leaf(base):
                 self.begun.add(self._number(base))
-            return self._viewed(Made.RESULT, self._number(base), steps, recorded)
+            return self._view_of(Made.RESULT, self._number(base), steps, recorded)
         if recorded:
-            return self._placed(output, Made.RESULT, self._number(base), base)
+            return self._output_in_memory(output, Made.RESULT, self._number(base), base)
         return Output(Made.RESULT, self._number(output))
 
-    def _placed(self, output: object, made: Made, number: int, whole: object) -> Output:
-        """Return a result in the memory of ``whole``, which is argument or result ``number``, with
-        a history of its own. The ``detach()`` of an argument has one after a write, and a view that
-        a user's Function has made."""
+    def _output_in_memory(self, output: object, made: Made, number: int, whole: object) -> Output:
+        """Return a result in the memory of ``whole``, with a history of its own.
+
+        ``whole`` is argument or result ``number``. The ``detach()`` of an argument has a history of
+        its own after a write, and so does a view that a user's Function returns.
+        """
         view = getattr(output, "_view", None)
         base = output if view is None or view.creation == "function" else view.base
-        found, own = self.primals.functional_value(output), self.primals.functional_value(base)
-        if found is None or own is None or own._store.memory is not found._store.memory:
+        value, own = self.primals.functional_value(output), self.primals.functional_value(base)
+        if value is None or own is None or own._store.memory is not value._store.memory:
             return Output(Made.RESULT, self._number(output))
-        place = self._viewed(made, number, self._steps(own, whole), False)
+        place = self._view_of(made, number, self._steps(own, whole), False)
         self.placed.setdefault(self._number(base), place)
         if self.primals.is_leaf(base) and output is not base:
             self.begun.add(self._number(base))
         if output is base:
             return Output(Made.RESULT, self._number(output))
-        return self._viewed(Made.RESULT, self._number(base), self._steps(found, base), True)
+        return self._view_of(Made.RESULT, self._number(base), self._steps(value, base), True)
 
-    def _viewed(self, made: Made, number: int, steps: Sequence[ViewStep], recorded: bool) -> Output:
-        """Return a view. The graph gives the numbers of its steps that depend on sizes."""
+    def _view_of(
+        self, made: Made, number: int, steps: Sequence[ViewStep], recorded: bool
+    ) -> Output:
+        """Return a view. Numbers of its steps that depend on sizes become results of the graph."""
 
         def bound(step: ViewStep) -> ViewStep:
+            """Return ``step`` with a number of a result in place of each symbol."""
             return dataclasses.replace(
                 step,
                 rest=pytree.tree_map_only(
@@ -166,28 +186,28 @@ class Computed:
                 ),
             )
 
-        known = len(self.values)
-        found = tuple(map(bound, steps))
-        return Output(made, number, found, recorded, sized=len(self.values) > known)
+        n_before = len(self.values)
+        bound_steps = tuple(map(bound, steps))
+        return Output(made, number, bound_steps, recorded, sized=len(self.values) > n_before)
 
     def _steps(self, value: FunctionalValue, base: object) -> tuple[ViewStep, ...]:
         """Return the view ops that lead from ``base``, which has this memory, to ``value``."""
-        found = self.primals.functional_value(base)
-        assert found is not None
-        replaced = self.primals.functional.replaced.get(id(found))
-        store, chain = found._store, found._chain
+        base_value = self.primals.functional_value(base)
+        assert base_value is not None
+        replaced = self.primals.functional.replaced.get(id(base_value))
+        store, chain = base_value._store, base_value._chain
         if replaced is not None:
             store, chain = replaced.store, replaced.chain
-        own = len(chain)  # what has changed the geometry of the base in place
-        if (
-            any(a is not b for a, b in zip(value._chain, chain, strict=False))
-            or len(value._chain) < own
-        ):
-            made: Any = value._inner
+        # the chain of the base has the ops that have changed its geometry in place; the view has
+        # the same ones at first, if it is younger than these
+        own = len(chain)
+        differs = any(step is not other for step, other in zip(value._chain, chain, strict=False))
+        if differs or len(value._chain) < own:
+            inner: Any = value._inner
             raise RuntimeError(
                 "the program returns a view of an argument that is older "
                 "than a change of the argument's sizes or strides in place. "
-                f"Return a copy, or take the view after the change.{made_at(made._node)}"
+                f"Return a copy, or take the view after the change.{made_at(inner._node)}"
             )
         steps: list[ViewStep] = []
         if value._store is not store:
@@ -198,8 +218,7 @@ class Computed:
         return tuple(steps)
 
     def _number(self, value: object) -> int:
-        """Return the number of result ``value``. A tensor is one result however often it is
-        returned."""
+        """Return the number of result ``value``. A tensor that is returned twice is one result."""
         if isinstance(value, torch.Tensor) and not self.whole and id(value) in self._numbers:
             return self._numbers[id(value)]
         number = self._numbers[id(value)] = len(self.values)
@@ -207,8 +226,10 @@ class Computed:
         return number
 
     def _is_view(self, output: object, base: object, steps: Sequence[ViewStep]) -> bool:
-        """Return whether the view ops ``steps`` of ``base`` are all the history that ``output``
-        has. It may come from a user's Function as well."""
+        """Return whether the view ops ``steps`` of ``base`` are the whole history of ``output``.
+
+        They are not if a user's Function returns it.
+        """
         if self.primals.edge(output) is None:
             return True
         view = getattr(output, "_view", None)
@@ -216,24 +237,28 @@ class Computed:
 
     def _base(self, shared: Sequence[object]) -> Any:
         """Return the value whose views are all of ``shared``, if there is one."""
-        for o in shared:
-            view = getattr(o, "_view", None)
-            base = o if view is None else view.base
-            found = self.primals.functional_value(base)
-            if found is not None and not found._chain:
+        for result in shared:
+            view = getattr(result, "_view", None)
+            base = result
+            if view is not None:
+                base = view.base
+            value = self.primals.functional_value(base)
+            if value is not None and not value._chain:
                 return base
         return None
 
 
 def _is_among(output: object, values: Sequence[object]) -> bool:
-    """Return whether ``output`` itself is one of ``values``, whose ``==`` may be code of the
-    user's."""
+    """Return whether ``output`` itself is one of ``values``."""
+    # not by `in`, as their `==` may be code of the user
     return any(output is v for v in values)
 
 
 def _constant(output: object) -> Output:
-    """Return the output for ``output``, which is no tensor: each call returns the same object.
-    Refuse one that holds tensors of the program."""
+    """Return the record of ``output``, which is no tensor: each call returns the same object.
+
+    Refuse an object that holds tensors of the program.
+    """
     if holds_values(output):
         raise RuntimeError(
             f"the program returns a {type(output).__name__} that holds tensors which it has "
@@ -245,23 +270,24 @@ def _constant(output: object) -> Output:
 
 
 def repeated(outs: Sequence[object]) -> tuple[tuple[int, int], ...]:
-    """Return the numbers of tensors that stand in ``outs`` before, each with that of the first
-    time."""
+    """List the tensors that come again in ``outs``: the number of each, and of its first place."""
     first: dict[int, int] = {}
-    found = [
+    firsts = [
         (i, first.setdefault(id(output), i))
         for i, output in enumerate(outs)
         if isinstance(output, torch.Tensor)
     ]
-    return tuple((i, j) for i, j in found if i != j)
+    return tuple((i, j) for i, j in firsts if i != j)
 
 
 def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], ...]:
-    """Return the numbers of tensors that a Function has returned in place of others in ``outs``,
-    each with the number of that one."""
+    """List the tensors that a Function has returned in place of others in ``outs``.
+
+    Each is the number of the tensor, and the number of the other one.
+    """
     numbers = {id(output): i for i, output in enumerate(outs) if output is not None}
-    found = [(i, numbers.get(id(o.released_from))) for i, o in enumerate(outs) if o is not None]
-    return tuple((i, j) for i, j in found if j is not None)
+    sources = [(i, numbers.get(id(o.released_from))) for i, o in enumerate(outs) if o is not None]
+    return tuple((i, j) for i, j in sources if j is not None)
 
 
 def leaf_of(spec: pytree.TreeSpec, number: int) -> int:

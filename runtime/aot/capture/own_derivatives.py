@@ -1,4 +1,4 @@
-"""The derivatives of custom Functions in a joint graph: what a second derivative needs of them.
+"""Find the derivatives of custom Functions in a joint graph, for second derivatives.
 
     class Step(Function):
         forward:  x -> (x > 0).to(x.dtype)
@@ -61,7 +61,7 @@ class Application:
         return [*known, *self.outputs.values(), *self.cotangents.values()]
 
     def refusal(self, why: str) -> str:
-        """The reason why there is no second derivative, with the line of the call."""
+        """Return the reason why there is no second derivative, with the line of the call."""
         where = ""
         if self.line is not None:
             where = f", called at {text_of(self.line)}"
@@ -81,20 +81,22 @@ def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx
     """Return the ends of the ``applications`` that a result of ``graph`` depends on."""
     if not applications:
         return set()
-    found: set[fx.Node] = set()
+    behind: set[fx.Node] = set()
     stack = [graph.output_node()]
     while stack:
         node = stack.pop()
-        if node not in found:
-            found.add(node)
+        if node not in behind:
+            behind.add(node)
             stack.extend(node.all_input_nodes)
-    used = [a for a in applications if not found.isdisjoint(a.outputs.values())]
-    return {n for a in used for n in a.ends()}
+    ends: set[fx.Node] = set()
+    for application in applications:
+        if not behind.isdisjoint(application.outputs.values()):
+            ends.update(application.ends())
+    return ends
 
 
 class NoGradWatch(TorchFunctionMode):
-    """While entered: whether the program turns grad mode off, although it is off. ``seen`` says
-    so."""
+    """Note in ``seen`` whether the program turns grad mode off, although it is off already."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,9 +112,11 @@ class NoGradWatch(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a joint graph that is the backward of one application. ``last``: the last one of
-    its outputs. ``rest``: what it reads beside the cotangents and outputs. ``nodes``: its calls, in
-    program order."""
+    """Delimit the part of a joint graph that is the backward of one application.
+
+    ``last``: the last one of its outputs. ``rest``: what it reads besides the cotangents and
+    outputs. ``nodes``: its calls, in program order.
+    """
 
     application: Application
     last: fx.Node
@@ -120,34 +124,36 @@ class Part:
     nodes: tuple[fx.Node, ...]
 
     def reads(self) -> list[fx.Node]:
-        """Return what a pullback computes before it applies the part."""
+        """Return the nodes that a pullback computes before it applies the part."""
         inputs = [n for n in self.application.inputs if n is not None]
         return [*inputs, *self.application.outputs.values(), *self.rest]
 
 
 def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | str:
     """Return the backward of ``application`` as a part of the graph, or why there is none.
-    ``places``: the number of each node."""
+
+    ``places``: the number of each node.
+    """
     if application.why:
         return application.refusal(application.why)
     last = max(application.outputs.values(), key=places.__getitem__)
     ends = {*application.cotangents.values(), *application.outputs.values()}
-    found: set[fx.Node] = set()
+    calls: set[fx.Node] = set()
     rest: set[fx.Node] = set()
     stack = [n for n in application.gradients if n is not None]
     while stack:
         node = stack.pop()
-        if node in found or node in ends or node in rest:
+        if node in calls or node in ends or node in rest:
             continue
         if places[node] <= places[last]:
             rest.add(node)
         elif node not in application.calls:
             return application.refusal("its backward uses what the program computed after it")
         else:
-            found.add(node)
+            calls.add(node)
             stack.extend(node.all_input_nodes)
     order = places.__getitem__
-    return Part(application, last, tuple(sorted(rest, key=order)), tuple(sorted(found, key=order)))
+    return Part(application, last, tuple(sorted(rest, key=order)), tuple(sorted(calls, key=order)))
 
 
 def apply(own: OwnDerivative, *values: object) -> tuple[Any, ...]:
@@ -157,10 +163,10 @@ def apply(own: OwnDerivative, *values: object) -> tuple[Any, ...]:
 
 
 class OwnDerivative(torch.nn.Module):
-    """The outputs of a custom Function with its derivative, for a pullback.
+    """Give the outputs of a custom Function its derivative, in a pullback.
 
-    :func:`apply` takes the ``n_inputs`` tensors whose gradients the Function gives, its
-    outputs, and ``rest``. ``numbers``: for each cotangent that the graph takes the number of its
+    :func:`apply` takes the ``n_inputs`` tensors whose gradients the Function returns, its outputs,
+    and ``rest``. ``numbers``: for each cotangent that the graph takes the number of its
     output, counted among the outputs with a gradient. The graph takes these, the outputs and
     ``rest``.
     """
@@ -176,8 +182,11 @@ class OwnDerivative(torch.nn.Module):
     def of(
         cls, part: Part, copied: Callable[[fx.Graph, fx.Node, Any], fx.Node], root: fx.GraphModule
     ) -> OwnDerivative:
-        """Return the derivative that ``part`` computes. ``copied(graph, node, values)`` writes a
-        call of the joint graph to another graph. ``root``: the module of the joint graph."""
+        """Return the derivative that ``part`` computes.
+
+        ``copied(graph, node, values)`` writes a call of the joint graph to another graph. ``root``:
+        the module of the joint graph.
+        """
         application = part.application
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
@@ -199,7 +208,7 @@ class OwnDerivative(torch.nn.Module):
 
 
 class _Own(Function):
-    """Returns the outputs among ``values``, with the derivative that the first argument has."""
+    """Return the outputs among ``values``, with the derivative that the first argument has."""
 
     generate_vmap_rule = True
 

@@ -1,5 +1,4 @@
-"""The primals of a joint graph: for each input, what the program sees in its place, and what
-it has done to it."""
+"""Run a program on the primals of a joint graph, and record what it does to each input."""
 
 from __future__ import annotations
 
@@ -31,15 +30,17 @@ _as_strided = torch.ops.aten.as_strided.default
 
 
 class Primals:
-    """The inputs of one run of a program under trace ⊃ functionalize ⊃ grad: arguments, bases of
-    arguments that share memory, then tensors that the program closes over.
+    """Hold the inputs of one run of a program under trace ⊃ functionalize ⊃ grad.
+
+    These are arguments, bases of arguments that share memory, then tensors that the program closes
+    over.
 
     ``recording``: whether the values may have histories. ``values``: per primal what the program
     sees. ``edges``: per primal where its gradient goes, as long as nothing writes to it.
-    ``layouts``: per primal what it consists of, if it is no plain tensor. ``memories``: by id of a
-    memory, the number of the primal whose it is. ``outside``: the tensors that the program closes
-    over. ``made``: the classes of tensors that the program has made of others, and their memories
-    with the generations at that time.
+    ``layouts``: per primal its parts, if it is no plain tensor. ``memories``: by id of a memory,
+    the number of its primal. ``outside``: the tensors that the program closes over. ``made``: the
+    classes of tensors that the program itself composes of others, and their memories with the
+    generations at that time.
     """
 
     def __init__(self, trace: Trace, groups: Sequence[Group], recording: bool) -> None:
@@ -55,18 +56,20 @@ class Primals:
         self.layouts: list[Layout | None] = []
         self.memories: dict[int, int] = {}
         self.shapes: dict[int, torch.Size] = {}
-        # by number of a primal; holds the memories, so that their ids stay theirs
+        # by number of a primal; it holds the memories alive, so no other one gets the id of one
         self.entered: dict[int, FunctionalValue] = {}
         self.outside: list[torch.Tensor] = []
         self.made: list[tuple[str, list[tuple[Memory, int]]]] = []
         # the bases of arguments that share memory and no history
         self.bases_apart: set[int] = set()
-        # of tensors from outside: the dispatcher counts the writes of the trace
+        # versions of tensors from outside, to restore, as the dispatcher counts the trace's writes
         self.versions: list[tuple[torch.Tensor, int]] = []
 
     def enter(self, tensor: object, flag: bool, layout: Layout | None = None) -> Any:
-        """Return a further primal as the program sees it. ``flag``: whether its gradient is wanted.
-        ``layout``: that of ``tensor``."""
+        """Add a primal, and return it as the program sees it.
+
+        ``flag``: whether its gradient is wanted. ``layout``: that of ``tensor``.
+        """
         self.flags.append(flag)
         self.layouts.append(layout)
         if not isinstance(tensor, torch.Tensor):
@@ -95,7 +98,7 @@ class Primals:
                     self.values[i] = self.values[group.members[0]]
                 continue
             with without_modes():
-                base = self._further(next(left), group.differentiated)
+                base = self._add_primal(next(left), group.differentiated)
             if group.histories:
                 self.bases_apart.add(len(self.values) - 1)
                 self._join_apart(group, len(self.values) - 1)
@@ -153,7 +156,7 @@ class Primals:
         """Return what the program sees in place of ``tensor``, which it closes over."""
         refuse_opaque(unwrap(tensor))
         if composed(tensor) and any(map(_is_computed, flattened(tensor))):
-            return self._made_inside(tensor)
+            return self._value_for_composed(tensor)
         if not tensor.is_inference():
             self.versions.append((tensor, tensor._version))
         with without_modes():
@@ -161,11 +164,13 @@ class Primals:
             flag = self.recording and tensor.requires_grad
             self.outside.append(tensor)
             # sizes of parameters as symbols would make traces ten times slower
-            return self._further(plain, flag, fixed=True)
+            return self._add_primal(plain, flag, fixed=True)
 
-    def _made_inside(self, tensor: object) -> object:
-        """Return a value for ``tensor``, which the program has made of tensors that it computes. It
-        has no history, as a leaf in eager mode."""
+    def _value_for_composed(self, tensor: object) -> object:
+        """Return a value for ``tensor``, which the program composes of tensors that it computes.
+
+        The value has no history, as a leaf in eager mode.
+        """
         kind = type(tensor).__name__
         parts: list[Any] = []
         for part in flattened(tensor):
@@ -177,11 +182,11 @@ class Primals:
                 f"make it of their detach(), or return the tensors and make it of them.{here()}"
             )
         layout = layout_of(tensor, self.trace.abstraction is not None)
-        found = list(map(self.functional_value, parts))
+        values_of_parts = list(map(self.functional_value, parts))
         assert layout is not None
         with without_modes():
             value = self.functional.wrap(layout.rebuilt(iter(list(map(self.read, parts)))))
-        memories = [v._store.memory for v in (value, *found) if v is not None]
+        memories = [v._store.memory for v in (value, *values_of_parts) if v is not None]
         self.made.append((kind, [(memory, memory.generation) for memory in memories]))
         return self._with_room_for_history(value)
 
@@ -193,8 +198,10 @@ class Primals:
         return value
 
     def refuse_writes_to_parts(self) -> None:
-        """Refuse a write to a tensor that the program has made of others, or to these: they share
-        memory in eager mode."""
+        """Refuse a write to a tensor that the program composes of others, or to these.
+
+        They share memory in eager mode, and not in the graph.
+        """
         for kind, memories in self.made:
             if any(memory.generation != generation for memory, generation in memories):
                 raise RuntimeError(
@@ -202,9 +209,11 @@ class Primals:
                     "Write to the tensors before, or to a clone."
                 )
 
-    def _further(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> object:
-        """Return a further primal, after those that there are. ``fixed``: its sizes are constants
-        of the graph."""
+    def _add_primal(self, plain: torch.Tensor, flag: bool, fixed: bool = False) -> object:
+        """Add a primal for ``plain`` after the others, with its placeholders.
+
+        ``fixed``: its sizes are constants of the graph.
+        """
         first = count(self.layouts) + 1
         layout = layout_of(plain)
         traced = [
@@ -215,16 +224,17 @@ class Primals:
         return self.enter(whole, flag, layout)
 
     def close(self) -> None:
+        """End the run: its values may not be used any more."""
         self.tape.close()
         self.functional.close()
-        # several may share a count: the first to be met tells it
+        # several tensors may share a counter: the first one that was met has the version to restore
         for t, version in reversed(self.versions):
             set_version_counters((t,), (version,))
 
     # what is known of a value
 
     def functional_value(self, v: object) -> FunctionalValue | None:
-        """``v`` at the functionalize level, if it is a value of it."""
+        """Return ``v`` at the functionalize level; None if it is no value of that."""
         if isinstance(v, Value) and v._level is self.tape:
             v = v._inner
         if isinstance(v, FunctionalValue) and v._level is self.functional:
@@ -232,14 +242,14 @@ class Primals:
         return None
 
     def read(self, value: Any) -> Any:
-        """``value`` as a traced value, or as it is."""
-        found = self.functional_value(value)
-        if found is None:
+        """Return ``value`` as a traced value; anything else as it is."""
+        functional_value = self.functional_value(value)
+        if functional_value is None:
             return value
-        return self.functional.read(found)
+        return self.functional.read(functional_value)
 
     def edge(self, value: object) -> Any:
-        """Return the history of ``value``, None for a leaf that the program has made."""
+        """Return the history of ``value``; None for a leaf of the program itself."""
         if not isinstance(value, Value) or value._level is not self.tape:
             return None
         edge = edge_of(value)
@@ -257,25 +267,30 @@ class Primals:
     # what the program has done to a primal
 
     def record(self, index: int, add: Callable[[Any, Any], int | None]) -> Input:
-        """Return what the program has done to primal ``index``. ``add(value, history)``: makes the
-        new value a result of the graph, and gives the number of its cotangent."""
+        """Return what the program has done to primal ``index``.
+
+        ``add(value, history)``: adds the new value to the results of the graph, and returns the
+        number of its cotangent.
+        """
         v = self.values[index]
-        found = self.functional_value(v)
-        if found is None or self._follows_another(index):
+        value = self.functional_value(v)
+        if value is None or self._follows_another(index):
             return Input(self.flags[index])
         # detach_() gives the value another one inside
-        known = self.functional.replaced
-        replaced = known.get(id(found)) or known.get(id(self.entered[index]))
+        replacements = self.functional.replaced
+        replaced = replacements.get(id(value)) or replacements.get(id(self.entered[index]))
         if replaced is not None:
-            return self._record_of_replaced(index, found, replaced)
+            return self._record_of_replaced(index, value, replaced)
         group = self._group(index)
         seen = self._record_of_flags(index, group)
-        memory = found._store.memory
-        if group is not None and not group.histories:  # its base is written, not this view of it
+        memory = value._store.memory
+        # its base is written, not this view of it
+        if group is not None and not group.histories:
             self._hooks_of(index)
             overwritten = memory.generation > 0
             return replace(seen, overwritten=overwritten, written_at=memory.written_at)
-        if index in self.bases_apart:  # the views are written
+        # the views of this base are written
+        if index in self.bases_apart:
             return Input(self.flags[index], overwritten=True)
         edge = self.edge(v)
         _refuse_detached(seen, edge)
@@ -283,7 +298,7 @@ class Primals:
         if not memory.generation:
             return seen
         self._refuse_write(index, seen.reshaped, memory)
-        return self._record_of_write(index, found._store, seen, group, edge, add)
+        return self._record_of_write(index, value._store, seen, group, edge, add)
 
     def _record_of_write(
         self,
@@ -294,8 +309,10 @@ class Primals:
         edge: object,
         add: Callable[[Any, Any], int | None],
     ) -> Input:
-        """Return ``seen``, the record of primal ``index``, with its new value. ``edge``: the
-        history of that value."""
+        """Return ``seen``, the record of primal ``index``, with its new value.
+
+        ``edge``: the history of that value.
+        """
         memory = store.memory
         recorded = self._changes_history(index, edge)
         if recorded and group is not None:
@@ -345,16 +362,18 @@ class Primals:
                 "it may show other elements of its memory. Take as_strided(), which is a view."
                 f"{happened_at(memory.written_at)}"
             )
-        layout, new = self.layouts[index], layout_of(self.read(self.values[index]))
-        if (layout and layout.key) != (new and new.key):
+        layout, new_layout = self.layouts[index], layout_of(self.read(self.values[index]))
+        if (layout and layout.key) != (new_layout and new_layout.key):
             raise RuntimeError(
-                f"the program writes a {new or 'plain tensor'} to a tensor that "
+                f"the program writes a {new_layout or 'plain tensor'} to a tensor that "
                 f"is a {layout or 'plain tensor'}.{happened_at(memory.written_at)}"
             )
 
     def _changes_history(self, index: int, edge: Any) -> bool:
-        """Return whether ``edge``, the history of primal ``index`` after its writes, is another one
-        than before. Changes of geometry under ``no_grad`` are none."""
+        """Return whether ``edge``, the history of primal ``index`` after its writes, is a new one.
+
+        Changes of geometry under ``no_grad`` change no history.
+        """
         if edge is None:
             return False
         entered = self.edges[index]
@@ -364,9 +383,11 @@ class Primals:
         return entered is None or node is not entered[0]
 
     def _hooks_of(self, i: int) -> tuple[Callable[[Any], object], ...]:
-        """Return the hooks that the program has registered on primal ``i``. They leave the tape of
-        the trace: a call registers them on the caller's tensor, where the gradient is known as a
-        whole."""
+        """Return the hooks that the program has registered on primal ``i``.
+
+        They leave the tape of the trace. A call registers them on the caller's tensor, whose
+        gradient is complete.
+        """
         hooks, refused = registered(self.values[i]), False
         if self.edges[i] is not None:
             node, index = self.edges[i]
@@ -381,9 +402,11 @@ class Primals:
             )
         return hooks
 
-    def _record_of_replaced(self, index: int, found: FunctionalValue, replaced: Replaced) -> Input:
-        """Return what the program has done to primal ``index``, which it has given other memory by
-        ``set_``. :class:`.outputs.Computed` says which."""
+    def _record_of_replaced(self, index: int, value: FunctionalValue, replaced: Replaced) -> Input:
+        """Return what the program has done to primal ``index``, which has other memory by ``set_``.
+
+        :class:`.outputs.Computed` says which.
+        """
         what = (
             "the program gives an argument other memory by set_(), "
             "but the input has other mutations that we cannot carry out with that"
@@ -396,25 +419,24 @@ class Primals:
                 "and then writes to a view of the memory that it had. Write to a copy."
                 f"{at}"
             )
-        if self._group(index) is not None or _has_other_changes(found, replaced):
+        if self._group(index) is not None or _has_other_changes(value, replaced):
             raise AssertionError(
                 f"{what}: a write, or a change of sizes or strides. "
                 f"Let the program return the new tensor instead.{at}"
             )
-        if self.layouts[index] is not None or found.shape != self.shapes[index]:
+        if self.layouts[index] is not None or value.shape != self.shapes[index]:
             raise AssertionError(
                 f"{what}: other sizes, or a tensor subclass. "
                 f"Let the program return the new tensor instead.{at}"
             )
-        if found is not self.entered[index] or self._has_other_history(index):
+        if value is not self.entered[index] or self._has_other_history(index):
             raise AssertionError(
                 f"{what}: another history. Let the program return the new tensor instead.{at}"
             )
         return Input(self.flags[index], counted=replaced.count, written_at=replaced.set_at)
 
     def _has_other_history(self, index: int) -> bool:
-        """Return whether primal ``index`` has become a leaf, or has another history than at
-        first."""
+        """Return whether primal ``index`` is a leaf now, or has another history than at first."""
         v = self.values[index]
         if self.is_leaf(v):
             return True
@@ -422,15 +444,15 @@ class Primals:
 
     def _changes_of_geometry(self, index: int) -> Chain:
         """Return the view ops that the program has applied to primal ``index`` in place."""
-        found = self.functional_value(self.values[index])
-        if found is None:
+        value = self.functional_value(self.values[index])
+        if value is None:
             return ()
         group = self._group(index)
         if group is None:
-            return found._chain
+            return value._chain
         # the ops that take the argument from its base: as_strided, or narrow and as_strided
         n_before = 1 if group.differentiated else 2
-        return found._chain[n_before:]
+        return value._chain[n_before:]
 
     def is_joined(self, index: int) -> bool:
         """Return whether argument ``index`` shares memory with another one."""
@@ -449,8 +471,10 @@ def _is_computed(part: object) -> bool:
 
 
 def _refuse_detached(seen: Input, edge: object) -> None:
-    """Refuse an argument whose gradient is wanted, and that the program has detached in place.
-    ``edge``: the history that it has now."""
+    """Refuse an argument that the program has detached in place though its gradient is wanted.
+
+    ``edge``: the history that it has now.
+    """
     if seen.differentiated and edge is None and not seen.begins:
         raise RuntimeError(
             "the program detaches an argument in place. Return its detach() instead, "
@@ -458,16 +482,18 @@ def _refuse_detached(seen: Input, edge: object) -> None:
         )
 
 
-def _has_other_changes(found: FunctionalValue, replaced: Replaced) -> bool:
+def _has_other_changes(value: FunctionalValue, replaced: Replaced) -> bool:
     """Return whether the program has changed an argument by more than ``set_``."""
     if replaced.generation or replaced.chain:
         return True
-    return found._store.counter[0] != replaced.version
+    return value._store.counter[0] != replaced.version
 
 
 def _refuse_shared_history(index: int, group: Group, memory: Memory) -> None:
-    """Refuse a write that gives argument ``index`` a history, if another one of ``group`` has the
-    same base: that one would need the history, too."""
+    """Refuse a write that gives argument ``index`` a history, if another of ``group`` has its base.
+
+    The other argument would need the history, too.
+    """
     if not group.alone(index, group.histories):
         raise RuntimeError(
             f"the program writes to argument {index} what requires grad. It shares memory "
@@ -477,6 +503,5 @@ def _refuse_shared_history(index: int, group: Group, memory: Memory) -> None:
 
 
 def _length(size: Sequence[int], stride: Sequence[int]) -> int:
-    """Return how many elements of memory lie between the first and the last one of a tensor, both
-    included."""
+    """Return how many elements of memory a tensor spans, from its first to its last one."""
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))

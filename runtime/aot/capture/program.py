@@ -1,4 +1,4 @@
-"""One run of a program under trace, functionalize and grad, which writes its joint graph.
+"""Run a program under trace, functionalize and grad, which writes its joint graph.
 
 :class:`Reach` says which gradients each result of the program reaches.
 """
@@ -53,14 +53,17 @@ from .tangents import mark
 
 @dataclass(frozen=True)
 class Reach:
-    """Bit ``i`` of a number says whether a path leads from root ``i``: to a node, or to
-    one of its outputs."""
+    """Say from which roots a path leads to each node, and to each of its outputs.
+
+    Bit ``i`` of a number stands for root ``i``.
+    """
 
     nodes: Mapping[Node, int]
     outputs: Mapping[Edge, int]
 
     @classmethod
     def of(cls, roots: Sequence[Edge]) -> Reach:
+        """Follow all paths from ``roots``."""
         nodes: dict[Node, int] = {}
         outputs: dict[Edge, int] = {}
         for index, (node, number) in enumerate(roots):
@@ -74,28 +77,32 @@ class Reach:
         return cls(nodes, outputs)
 
     def asking(self) -> dict[str, set[frozenset[int]]]:
-        """Return the nodes that ask which of their cotangents are there, by name: those of several
-        outputs with hooks, and custom Functions that take None. For each the numbers of its
-        outputs."""
-        found: dict[str, set[frozenset[int]]] = {}
+        """Return, by name, the nodes that see which of their cotangents are there.
+
+        These have several outputs. They have hooks, or are custom Functions that take None. For
+        each: the bits of its outputs.
+        """
+        asking: dict[str, set[frozenset[int]]] = {}
         arrived: dict[Node, set[int]] = {}
         for (node, _), bits in self.outputs.items():
             arrived.setdefault(node, set()).add(bits)
         for node, numbers in arrived.items():
-            asks = (
-                isinstance(node, FunctionNode)
-                and not node.materialize_grads
-                and not issubclass(node._forward_cls, ControlFlow)
-            )
-            if len(numbers) > 1 and (
-                asks or node.pre_hooks or node.tensor_hooks or node.post_hooks
-            ):
-                found.setdefault(node.name(), set()).add(frozenset(numbers))
-        return found
+            if len(numbers) > 1 and _sees_absence(node):
+                asking.setdefault(node.name(), set()).add(frozenset(numbers))
+        return asking
+
+
+def _sees_absence(node: Node) -> bool:
+    """Return whether code of the user sees which cotangents of ``node`` are None."""
+    if node.pre_hooks or node.tensor_hooks or node.post_hooks:
+        return True
+    if not isinstance(node, FunctionNode) or node.materialize_grads:
+        return False
+    return not issubclass(node._forward_cls, ControlFlow)
 
 
 def _order(starts: Sequence[Node]) -> list[Node]:
-    """All nodes behind ``starts``, each before those that its edges lead to."""
+    """List all nodes behind ``starts``, each before those that its edges lead to."""
     done: dict[Node, None] = {}
     for start in starts:
         stack: list[tuple[Node, bool]] = [(start, False)]
@@ -114,9 +121,12 @@ def _order(starts: Sequence[Node]) -> list[Node]:
 
 
 class Program:
-    """One run. ``boundary``, ``out_spec`` and ``layouts`` are known after it. The arguments are
-    those of :func:`.joint.joint_graph`; ``given``: the layouts of the inputs. ``layouts``: None if
-    there are plain tensors alone."""
+    """Run a program once.
+
+    ``boundary``, ``out_spec`` and ``layouts`` are known after the run. ``layouts`` is None if all
+    tensors are plain. The arguments are those of :func:`.joint.joint_graph`, and the ``layouts`` of
+    the inputs, which become ``given``.
+    """
 
     boundary: Boundary
     out_spec: pytree.TreeSpec
@@ -127,7 +137,7 @@ class Program:
         trace: Trace,
         function: Callable[..., Any],
         differentiate: Sequence[bool],
-        given: Sequence[Layout | None],
+        layouts: Sequence[Layout | None],
         groups: Sequence[Group],
         bases: Sequence[torch.Tensor],
         lift: bool,
@@ -141,7 +151,7 @@ class Program:
         trace.leaves_classes = lift
         self.f = function
         self.differentiate = differentiate
-        self.given = given
+        self.given = layouts
         self.tangents: list[Layout | None] = []
         self.reach: tuple[int, ...] = ()
         self.asking: dict[str, set[frozenset[int]]] = {}
@@ -159,7 +169,8 @@ class Program:
         self.tape = self.primals.tape
 
     def results(self, traced: Sequence[object]) -> list[Any]:
-        """Return the results of the graph, as traced values."""
+        """Run the program and its backward pass. Return the results of the graph, as traced
+        values."""
         primals, functional = self.primals, self.functional
         for t, flag, layout in zip(
             rebuilt(self.given, traced), self.differentiate, self.given, strict=True
@@ -170,16 +181,18 @@ class Program:
                 primals.join(self.bases)
                 with torch.set_grad_enabled(self.grad_mode):
                     outs, self.out_spec = self._run(primals.values[: len(self.given)])
+            # the forward is complete: its results, and the roots of the backward pass
             functional.settle(v._store for v in primals.entered.values())
             results, roots = self._results_of(outs)
             returned = [v for v in map(primals.functional_value, outs) if v is not None]
             refuse_written_pieces(returned, primals.entered.values())
-            before = self._writes(returned)
+            before = self._count_writes(returned)
             with functional.mode:
                 grads = self._gradients(roots)
+            # the backward is complete: what it has written, and its gradients
             self._refuse_writes_outside()
             primals.refuse_writes_to_parts()
-            changed = self._written_since(before, returned)
+            changed = self._written_by_backward(before, returned)
             gradients = self._read_gradients(grads)
             gradients += [primals.read(primals.entered[i]) for i in changed]
             self.layouts = Layouts.of(
@@ -197,19 +210,24 @@ class Program:
             self.boundary = dataclasses.replace(
                 whole, reach=self.reach, asking=self.asking, seedings=self.seedings
             )
-            return [part for t in (*results, *gradients) for part in flattened(t)]
+            parts: list[Any] = []
+            for value in (*results, *gradients):
+                parts += flattened(value)
+            return parts
         finally:
             primals.close()
 
-    def _run(self, given: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
+    def _run(self, arguments: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
+        """Run the program. Return its results and their tree."""
         states = self.trace.random_states = RandomStates(self.generators)
 
         def enter(tensor: torch.Tensor) -> Any:
+            """Return the primal for a tensor that the program closes over."""
             states.refuse_state(tensor)
             return self.primals.from_outside(tensor)
 
         with ClosedOver(enter) if self.lift else nullcontext() as closed_over, states, own_casts():
-            result = living(self.tape.run_inside(self.f, given, {}))
+            result = living(self.tape.run_inside(self.f, arguments, {}))
             opened.fix_keys(result)
             outs, of_result = opened.flatten(result)
             spec = opened.with_sizes(of_result)
@@ -218,7 +236,8 @@ class Program:
         for output in outs:
             states.refuse_state(output)
         self.seedings = states.seedings
-        self.trace.random_states = None  # a checkpoint sets states while the backward runs
+        # not during the backward pass, where a checkpoint sets states
+        self.trace.random_states = None
         if closed_over is None:
             return outs, spec
         closed_over.refuse_shared_writes()
@@ -231,13 +250,13 @@ class Program:
     # results
 
     def _results_of(self, outs: list[object]) -> tuple[list[object], list[object]]:
-        """Return the results of the forward pass, and for each that has a history (edge,
-        cotangent)."""
+        """Return the results of the forward pass, and (edge, cotangent) for each with a history."""
         primals = self.primals
         results: list[Any] = []
         roots: list[Any] = []
 
         def add(value: object, edge: object) -> int | None:
+            """Add a result of the graph. Return the number of its cotangent, if it has one."""
             traced = primals.read(value)
             results.append(traced)
             if edge is None or self.loss is not None:
@@ -277,9 +296,10 @@ class Program:
         return ordinary
 
     def _tangent(self, like: Any) -> Any:
-        """Return a value for the cotangent of ``like``: a placeholder, or what consists of
-        several."""
-        if composed(like) and not like.is_contiguous():  # a call makes a cotangent contiguous
+        """Return a value for the cotangent of ``like``: a placeholder, or a composed tensor of
+        several ones."""
+        # a call of the graph makes its cotangents contiguous
+        if composed(like) and not like.is_contiguous():
             like = like.contiguous()
         layout = layout_of(like, self.trace.abstraction is not None)
         first = count(self.tangents) + 1
@@ -294,21 +314,24 @@ class Program:
         return self.functional.wrap(whole)
 
     def _ones_like(self, v: object) -> object:
+        """Return the cotangent of a loss."""
         value = self.primals.functional_value(v)
         assert value is not None, "a result with a history is a value"
         with self.functional.mode, torch.no_grad():
             return factories.ones_like(value)
 
     def _gradients(self, roots: list[Any]) -> Sequence[object]:
+        """Run the backward pass. Return a gradient, or None, for each primal that wants one."""
         primals = self.primals
         captures = [e for e, flag in zip(primals.edges, primals.flags, strict=True) if flag]
         if not roots:
             return [None] * len(captures)
-        found = Reach.of([edge for edge, _ in roots])
-        self.reach, self.asking = tuple(found.outputs.get(e, 0) for e in captures), found.asking()
+        reach = Reach.of([edge for edge, _ in roots])
+        self.reach, self.asking = tuple(reach.outputs.get(e, 0) for e in captures), reach.asking()
         assert isinstance(self.trace.provenance, Origins)
-        self.trace.provenance.follow(self.tape, found.nodes)
-        with torch.no_grad(), without_autocast():  # as a backward pass after the autocast block
+        self.trace.provenance.follow(self.tape, reach.nodes)
+        # autocast is off, as in a backward pass after the autocast block
+        with torch.no_grad(), without_autocast():
             return execute(
                 self.tape, roots, captures, create_graph=False, keep_graph=False, accumulate=False
             )
@@ -326,6 +349,7 @@ class Program:
     # what must not be, or only once
 
     def _refuse_writes_outside(self) -> None:
+        """Refuse writes to tensors that are constants of the graph."""
         for v in self.functional.closed_over.values():
             if v._store.memory.generation:
                 raise RuntimeError(
@@ -333,32 +357,36 @@ class Program:
                     f"Pass it as an argument.{happened_at(v._store.memory.written_at)}"
                 )
 
-    def _writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
-        """Per primal, then per tensor in ``returned``: how often its memory was written to, and how
-        often its geometry changed in place."""
+    def _count_writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
+        """Count the writes to each primal, then to each tensor in ``returned``.
+
+        The first number is of writes to its memory, the second of changes of its geometry in place.
+        """
         return [
             (v._store.memory.generation, len(v._chain))
             for v in (*self.primals.entered.values(), *returned)
         ]
 
-    def _written_since(
+    def _written_by_backward(
         self, before: Sequence[tuple[int, int]], returned: Sequence[FunctionalValue]
     ) -> tuple[int, ...]:
         """Return the primals that the backward pass writes to."""
         entered = self.primals.entered
-        after = self._writes(returned)
+        after = self._count_writes(returned)
         count = len(entered)
-        if any(a[1] != b[1] for a, b in zip(before, after, strict=True)):
+        if any(old[1] != new[1] for old, new in zip(before, after, strict=True)):
             raise AssertionError(
                 "Found an input that had its metadata mutated in the backward, or a result: "
                 "the backward pass changes sizes or strides in place. "
                 "Let it use the op that returns a view."
             )
-        changed = tuple(i for i, a, b in zip(entered, before, after, strict=False) if a[0] != b[0])
+        changed = tuple(
+            i for i, old, new in zip(entered, before, after, strict=False) if old[0] != new[0]
+        )
         memories = {id(entered[i]._store.memory) for i in changed}
         if any(
-            a[0] != b[0] and id(v._store.memory) not in memories
-            for v, a, b in zip(returned, before[count:], after[count:], strict=True)
+            old[0] != new[0] and id(v._store.memory) not in memories
+            for v, old, new in zip(returned, before[count:], after[count:], strict=True)
         ):
             raise RuntimeError(
                 "the backward pass writes to a result of the program; let it write to a copy"
@@ -405,22 +433,26 @@ class Program:
         return seen
 
     def _is_in_memory_of_primal(self, v: object) -> bool:
+        """Return whether ``v`` lies in the memory of an argument or of a closed-over tensor."""
         value = self.primals.functional_value(v)
         return value is not None and id(value._store.memory) in self.primals.memories
 
     def _refuse_leaves(self, outs: Sequence[Any], nodes: set[object]) -> None:
-        """Refuse a leaf that the program makes by ``requires_grad_()``, and that the caller can
-        reach beside what depends on it. One that stays inside the program only ends histories."""
+        """Refuse a leaf of ``requires_grad_()`` that the caller gets together with a result that
+        depends on it.
+
+        A leaf that stays inside the program only cuts histories.
+        """
         primals = self.primals
         entered = {edge[0] for edge in primals.edges if edge is not None}
-        made = {node for node in nodes if type(node) is Leaf} - entered
-        if not made:
+        begun = {node for node in nodes if type(node) is Leaf} - entered
+        if not begun:
             return
         aliases = filter(self._is_in_memory_of_primal, outs)
         reached = self._behind(aliases) | {
             output._edge[0] for output in outs if primals.is_leaf(output)
         }
-        if made & reached:
+        if begun & reached:
             raise RuntimeError(
                 "the program calls requires_grad_() on a tensor, "
                 "and returns it or a view of it beside a result that depends on it. "

@@ -1,5 +1,8 @@
-"""The tape of a program that is captured. A program may ask it for gradients as it asks the
-session: by ``backward()``, ``grad()`` and ``.grad``, see :mod:`.leaf_gradients`."""
+"""Record a program that is captured on a tape.
+
+A program may ask the tape for gradients as it asks the session: by ``backward()``, ``grad()`` and
+``.grad``, see :mod:`.leaf_gradients`.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,36 @@ from ...tape.nodes import Node
 
 
 class Argument(Node):
-    """The end of a path: an argument of the program. Unlike an input of a transform it is no leaf,
-    so that the program may write to it."""
+    """End a path at an argument of the program.
+
+    Unlike an input of a transform it is no leaf, so the program may write to it.
+    """
 
     __slots__ = ()
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        """Return nothing: no path leads further."""
         return ()
 
 
 class ProgramTape(GradLevel):
-    """The tape of a program. Its inputs end in :class:`Argument` nodes."""
+    """Record a program. The paths of its inputs end in :class:`Argument` nodes."""
 
     __slots__ = ()
     runs_ctx_forward = packs = releases_written = follows_bases = True
     leaves_parts = False
 
     def input(self, outer: torch.Tensor) -> Any:
+        """Return ``outer`` as an argument of the program that requires grad."""
         return self.wrap(outer, (Argument(self, (), (meta_of(outer, outer.dtype),)), 0))
 
     def retain_grad_of(self, value: object) -> None:
+        """Do ``value.retain_grad()``; in a capture its gradient is stored there."""
         if CAPTURE.gradients is None:
             super().retain_grad_of(value)
         else:
             CAPTURE.gradients.retain(value)
 
     def refuse_data(self) -> NoReturn:
+        """Refuse a write to ``.data``."""
         refuse_data()

@@ -1,5 +1,6 @@
-"""The gradients of a joint graph as a function of arguments and cotangents. A second derivative
-differentiates this function.
+"""Write the gradients of a joint graph as a function of arguments and cotangents.
+
+A second derivative differentiates this function.
 
     f(x) = sin(x)        joint: x, t -> sin(x), cos(x) * t        pullback: x, t -> cos(x) * t
 
@@ -26,8 +27,9 @@ from .origins import ORIGIN
 from .own_derivatives import APPLIES, Application, OwnDerivative, Part, apply, part_of
 
 DERIVATIVE = "derivative"
-"""The key under which a call of a joint graph says how its result is differentiated: the next
-three, ``OF_THE_OP`` if it says nothing."""
+"""The key under which a call of a joint graph says how its result is differentiated.
+
+Its value is one of the next three, and ``OF_THE_OP`` if there is none."""
 NONE, OWN, OF_THE_OP = "none", "a custom Function's", "of the op"
 UNSEEN = "unseen"
 """The key under which a call says why its result has the history of another value: one
@@ -43,15 +45,18 @@ _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
 @dataclass(frozen=True)
 class Pullback:
-    """``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved
-    values that it takes, after the primals. Cotangents come last. ``drawn``: random numbers
-    that the forward pass must save, too; their numbers come after the others. ``parts``: the
-    derivatives of custom Functions that it needs. ``refused``: why there is none, or empty.
+    """Describe a pullback.
+
+    ``primals``: numbers of the primals that it takes. ``saved``: numbers of the saved values that
+    it takes, after the primals. Cotangents come last. ``nodes``: the calls of the joint graph that
+    it runs. ``drawn``: random numbers that the forward pass must save, too; their numbers come
+    after the others. ``parts``: the derivatives of custom Functions that it needs. ``refused``: why
+    there is no pullback, or empty.
     """
 
     primals: tuple[int, ...] = ()
     saved: tuple[int, ...] = ()
-    nodes: frozenset[fx.Node] = frozenset()  # the calls that it makes
+    nodes: frozenset[fx.Node] = frozenset()
     refused: str = ""
     drawn: tuple[fx.Node, ...] = ()
     parts: tuple[Part, ...] = ()
@@ -68,37 +73,40 @@ class Pullback:
             env[n] = graph.placeholder(n.name)
         for n in joint.graph.nodes:
             if n in self.nodes and n not in env:
-                env[n] = _copied(graph, n, env)
+                env[n] = _copy(graph, n, env)
             part = last.get(n)
             if part is not None:
-                rules[name := f"derivative_{len(rules)}"] = OwnDerivative.of(part, _copied, joint)
+                rules[name := f"derivative_{len(rules)}"] = OwnDerivative.of(part, _copy, joint)
                 _apply(graph, part, env, name)
         graph.output([env[grad] if isinstance(grad, fx.Node) else grad for grad in gradients])
         return GraphModule({**_attributes(joint, graph), **rules}, graph, "Pullback")
 
 
-def _copied(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
-    """Call ``node`` of a joint graph, written to ``graph``."""
+def _copy(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Write call ``node`` of a joint graph to ``graph``."""
     if node.target is _BATCH_NORM:
-        made = _copied_batch_norm(graph, node, env)
+        copy = _copy_batch_norm(graph, node, env)
     else:
-        made = graph.node_copy(node, env.__getitem__)
-    # made under no_grad
+        copy = graph.node_copy(node, env.__getitem__)
+    # a call under no_grad has no history, and in the pullback it would get one
     if node.meta.get(DERIVATIVE) == NONE and isinstance(node.meta.get("val"), torch.Tensor):
-        return graph.call_function(torch.ops.aten.detach.default, (made,))
-    return made
+        return graph.call_function(torch.ops.aten.detach.default, (copy,))
+    return copy
 
 
-def _copied_batch_norm(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
-    """Write a batch norm to ``graph``. Where the pullback does not compute its running statistics,
-    the op is the one that gives no new values of them."""
-    made = graph.node_copy(node, env.get)
-    if made.args[3] is None:
-        made.target, made.meta["val"] = (
+def _copy_batch_norm(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]) -> fx.Node:
+    """Write a batch norm to ``graph``.
+
+    Where the pullback does not compute its running statistics, the op is the one that returns no
+    new values of them.
+    """
+    copy = graph.node_copy(node, env.get)
+    if copy.args[3] is None:
+        copy.target, copy.meta["val"] = (
             torch.ops.aten.native_batch_norm.default,
             node.meta["val"][:3],
         )
-    return made
+    return copy
 
 
 def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) -> None:
@@ -115,14 +123,17 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
 
 
 def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, object]:
-    """Return what ``graph`` reads of the module of the joint graph."""
+    """Return the attributes of the module of the joint graph that ``graph`` reads."""
     names = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
     return {name: getattr(joint, name) for name in names if hasattr(joint, name)}
 
 
 class _Search:
-    """Finds what a pullback computes. ``given``: what it takes, with the numbers of saved values.
-    ``applications``: by output, the calls of custom Functions."""
+    """Find what a pullback computes.
+
+    ``given``: the saved values that it may take, with their numbers. ``applications``: by output,
+    the calls of custom Functions.
+    """
 
     def __init__(
         self,
@@ -133,23 +144,24 @@ class _Search:
         applications: Iterable[Application],
     ) -> None:
         self.varying = _varying(joint.graph, primals)
-        self.changed = _changed_unseen(joint.graph)
-        self.given = {
-            n: index
-            for index, n in enumerate(saved)
-            if n is not None and n not in primals and n not in self.varying
-        }
+        self.changed = _reasons_of_unseen_changes(joint.graph)
+        # a saved value that depends on a primal would hide that from the derivative
+        self.given: dict[fx.Node, int] = {}
+        for index, node in enumerate(saved):
+            if node is not None and node not in primals and node not in self.varying:
+                self.given[node] = index
         self.n_saved = len(saved)
         self.saves_draws = saves_draws
         self.places = {node: i for i, node in enumerate(joint.graph.nodes)}
-        self.applications = {n: a for a in applications for n in a.outputs.values()}
+        self.applications: dict[fx.Node, Application] = {}
+        for application in applications:
+            self.applications.update(dict.fromkeys(application.outputs.values(), application))
         self.parts: dict[Application, Part] = {}
         self.found: set[fx.Node] = set()
         self.drawn: list[fx.Node] = []
 
     def run(self, stack: list[fx.Node]) -> str:
-        """Find what leads to the nodes in ``stack``. Returns why there is no pullback, or
-        nothing."""
+        """Find what leads to the nodes in ``stack``. Return why there is no pullback, or ``""``."""
         while stack:
             node = stack.pop()
             if node in self.found:
@@ -159,12 +171,10 @@ class _Search:
                 return self.changed[node]
             if node in self.given:
                 continue
-            if (
-                node.meta.get(DERIVATIVE) == OWN
-                and node in self.varying
-                and (why := self._own(node, stack))
-            ):
-                return why
+            if node.meta.get(DERIVATIVE) == OWN and node in self.varying:
+                why = self._own(node, stack)
+                if why:
+                    return why
             if _draws(node):
                 if why := self._draw(node):
                     return why
@@ -173,7 +183,10 @@ class _Search:
         return self._without_cotangents()
 
     def _own(self, node: fx.Node, stack: list[fx.Node]) -> str:
-        """Find the derivative of a custom Function with the output ``node``."""
+        """Find the derivative of a custom Function with the output ``node``.
+
+        Return why it has none that the pullback can use, or nothing.
+        """
         application = self.applications.get(node)
         if application is None:
             return f"its derivative uses what a custom Function returned{_at(node)}"
@@ -191,17 +204,18 @@ class _Search:
         """Return why an output of a custom Function has no derivative, or nothing."""
         for application in self.parts:
             for i, n in application.outputs.items():
-                if n in self.found and i not in application.cotangents and self._used(n):
+                if n in self.found and i not in application.cotangents and self._is_used(n):
                     return application.refusal(
                         f"its backward got no cotangent of output {i} in the first backward pass"
                     )
         return ""
 
-    def _used(self, node: fx.Node) -> bool:
+    def _is_used(self, node: fx.Node) -> bool:
         """Return whether a call of the pullback takes ``node``."""
-        return any(u in self.found for u in node.users)
+        return any(user in self.found for user in node.users)
 
     def _draw(self, node: fx.Node) -> str:
+        """Let the forward pass save the random numbers of ``node``, or return why it cannot."""
         if ORIGIN in node.meta:
             return f"its derivative draws random numbers ({node.target}){_at(node)}"
         is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
@@ -230,9 +244,12 @@ def pullback_of(
     saves_draws: bool = True,
     applications: Iterable[Application] = (),
 ) -> Pullback:
-    """``saved``: the nodes of the joint graph that the forward pass saves, None for one that
-    is not in it. ``saves_draws``: whether it may save random numbers that only a second
-    derivative needs. ``applications``: the calls of custom Functions."""
+    """Return the pullback of a joint graph.
+
+    ``saved``: the nodes of the joint graph that the forward pass saves, None for one that is not in
+    it. ``saves_draws``: whether it may save random numbers that only a second derivative needs.
+    ``applications``: the calls of custom Functions.
+    """
     if boundary.once:
         return Pullback(refused=boundary.once)
     placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
@@ -242,11 +259,11 @@ def pullback_of(
     gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
     if why := search.run([grad for grad in gradients if isinstance(grad, fx.Node)]):
         return Pullback(refused=why)
-    found = search.found
+    nodes = search.found
     return Pullback(
-        _numbers_of(found, primals),
-        _numbers_of(found, search.given),
-        frozenset(found - primals.keys()),
+        _numbers_of(nodes, primals),
+        _numbers_of(nodes, search.given),
+        frozenset(nodes - primals.keys()),
         drawn=tuple(search.drawn),
         parts=tuple(search.parts.values()),
     )
@@ -258,8 +275,10 @@ def _numbers_of(nodes: Container[fx.Node], numbers: Mapping[fx.Node, int]) -> tu
 
 
 def _read(node: fx.Node) -> Sequence[fx.Node]:
-    """Return the values that decide ``node``. In training a batch norm reads its running statistics
-    only to give their new values."""
+    """Return the values that decide ``node``.
+
+    In training a batch norm reads its running statistics only to compute their new values.
+    """
     source = _source(node)
     if not _is_batch_norm_in_training(source):
         return node.all_input_nodes
@@ -281,21 +300,25 @@ def _nodes_among(arguments: Iterable[object]) -> list[fx.Node]:
 
 def _source(node: fx.Node) -> Any:
     """Return the call of which ``node`` is an item; ``node`` itself if it is none."""
-    return node.args[0] if node.target is operator.getitem else node
+    if node.target is operator.getitem:
+        return node.args[0]
+    return node
 
 
 def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     """Return the values that may have a derivative with respect to a primal."""
-    found: set[fx.Node] = set()
+    varying: set[fx.Node] = set()
     for node in graph.nodes:
-        if not _has_no_gradient(node) and (node in primals or _may_vary(node, found)):
-            found.add(node)
-    return found
+        if not _has_no_gradient(node) and (node in primals or _may_vary(node, varying)):
+            varying.add(node)
+    return varying
 
 
 def _may_vary(node: fx.Node, varying: set[fx.Node]) -> bool:
     """Return whether ``node``, which is no primal, may have a derivative with respect to one.
-    ``varying``: the values before ``node`` that may have one."""
+
+    ``varying``: the values before ``node`` that may have one.
+    """
     derivative = node.meta.get(DERIVATIVE)
     if derivative == NONE:
         return False
@@ -310,19 +333,22 @@ def _has_no_gradient(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype not in DIFFERENTIABLE
 
 
-def _changed_unseen(graph: fx.Graph) -> dict[fx.Node, str]:
-    """Return the values whose histories do not say how they were computed, each with the reason:
-    what is read of a tensor after a write that autograd does not see."""
-    found: dict[fx.Node, str] = {}
+def _reasons_of_unseen_changes(graph: fx.Graph) -> dict[fx.Node, str]:
+    """Return the values whose histories do not say how they were computed, each with the reason.
+
+    Such a value is read of a tensor after a write that autograd does not see.
+    """
+    changed: dict[fx.Node, str] = {}
     for node in graph.nodes:
         if _has_no_gradient(node):
             continue
-        why = node.meta.get(UNSEEN) or next(
-            (found[u] for u in node.all_input_nodes if u in found), ""
-        )
+        why = node.meta.get(UNSEEN)
+        if not why:
+            reasons = (changed[source] for source in node.all_input_nodes if source in changed)
+            why = next(reasons, "")
         if why:
-            found[node] = why
-    return found
+            changed[node] = why
+    return changed
 
 
 def _draws(node: fx.Node) -> bool:
@@ -336,9 +362,11 @@ def _draws(node: fx.Node) -> bool:
 
 
 def _without_derivative(node: fx.Node) -> bool:
-    """Return whether the elements of the arguments have no gradient by a call: a factory, a
-    comparison, a draw that shapes alone decide. Or whether ``node`` is a result of a call that has
-    none, such as the noise of a ``rrelu``."""
+    """Return whether no gradient flows through ``node``.
+
+    That is so for a factory, a comparison, or a draw that shapes alone decide. It is also so for a
+    result without gradient of another call, such as the noise of a ``rrelu``.
+    """
     source = _source(node)
     if not isinstance(source.target, OpOverload):
         return False

@@ -1,4 +1,4 @@
-"""A trace of a program that asks for gradients.
+"""Trace a program that asks for gradients.
 
     def step(x):
         model(x).sum().backward()
@@ -39,7 +39,7 @@ from .program_tape import ProgramTape
 
 
 class TraceTape(ProgramTape):
-    """The tape of a program that is traced and not functionalized.
+    """Record a program that is traced and not functionalized.
 
     ``accumulated``: for the node of a leaf, the leaf's value and the hooks that the program has
     registered for the complete gradient.
@@ -53,6 +53,7 @@ class TraceTape(ProgramTape):
         self.accumulated: dict[Node, tuple[Any, Hooks]] = {}
 
     def after_accumulating(self, value: Any, hook: Callable[[Any], object]) -> RemovableHandle:
+        """Register ``hook`` for the complete gradient of leaf ``value``."""
         edge = edge_of(value)
         if edge is None or not value.is_leaf:
             raise RuntimeError(
@@ -76,7 +77,7 @@ class TraceTape(ProgramTape):
 
 
 class TracedGradients(LeafGradients):
-    """The gradients of leaves in one trace.
+    """Store the gradients of leaves in one trace.
 
     The hooks of a leaf are called, so that what they do to a gradient is in the graph. ``inputs``:
     the caller's arguments. ``arguments``: the values that the program has in their place.
@@ -86,41 +87,41 @@ class TracedGradients(LeafGradients):
         super().__init__({}, arguments)
         self.inputs = inputs
 
-    def tensor_of(self, kept: KeptGradient) -> Any:
-        """Return the caller's tensor that ``kept`` is the gradient of. None if the program has made
-        the leaf."""
-        if type(kept.leaf) is int:  # the number of an argument
-            return self.inputs[kept.leaf]
-        return kept.leaf
+    def tensor_of(self, entry: KeptGradient) -> Any:
+        """Return the caller's tensor with gradient ``entry``; None for a leaf of the program."""
+        if type(entry.leaf) is int:  # the number of an argument
+            return self.inputs[entry.leaf]
+        return entry.leaf
 
-    def read(self, kept: KeptGradient, dropped: bool) -> None:
-        kept.known = True
-        leaf = self.tensor_of(kept)
+    def read(self, entry: KeptGradient, dropped: bool) -> None:
+        """Find the gradient from before the trace, which is a constant of the graph."""
+        entry.known = True
+        leaf = self.tensor_of(entry)
         if dropped or leaf is None:
             return
         before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
-        kept.value = self.as_value(before)
+        entry.value = self.as_value(before)
 
     def check_input(self, tensor: Any) -> None:
         """Refuse nothing: hooks of a leaf, which the base class refuses, are called in the
         trace."""
 
-    def check_leaf(self, kept: KeptGradient, node: Node) -> None:
+    def check_leaf(self, entry: KeptGradient, node: Node) -> None:
         """Raise if an argument has a history, which a backward pass of the graph would end in."""
-        leaf = self.tensor_of(kept)
+        leaf = self.tensor_of(entry)
         if leaf is not None and not leaf.is_leaf:
             raise RuntimeError(
                 "backward() in the program reaches an argument that has a history from "
                 f"before the trace. Pass its detach(), or what it was computed from.{here()}"
             )
 
-    def after_adding(self, kept: KeptGradient, node: Node) -> None:
+    def after_adding(self, entry: KeptGradient, node: Node) -> None:
         """Call the hooks for the complete gradient of a leaf, each with the program's value."""
-        leaf, level = self.tensor_of(kept), node.level
+        leaf, level = self.tensor_of(entry), node.level
         assert isinstance(level, TraceTape)
         for v, hooks in (
-            (kept.like, getattr(leaf, "_post_accumulate", None)),  # of a tensor of the session
-            (kept.like, getattr(leaf, "_post_accumulate_grad_hooks", None)),  # of one of torch
+            (entry.like, getattr(leaf, "_post_accumulate", None)),  # of a tensor of the session
+            (entry.like, getattr(leaf, "_post_accumulate_grad_hooks", None)),  # of one of torch
             level.accumulated.get(node, (None, None)),  # those of the program itself
         ):
             for hook in list((hooks or {}).values()):
@@ -128,10 +129,9 @@ class TracedGradients(LeafGradients):
 
 
 class Recording:
-    """One run of a program on a tape inside the trace ``level``.
+    """Run a program on a tape inside the trace ``level``.
 
-    It makes the values that the program has in place of its arguments and of tensors that it closes
-    over.
+    Values of the tape stand for its arguments and for tensors that it closes over.
     """
 
     def __init__(self, level: Trace) -> None:
@@ -147,10 +147,10 @@ class Recording:
         ``inputs``: the caller's arguments. ``values``: the values of the trace for them. What is no
         tensor is passed as it is.
         """
-        arguments = [
-            self._input_for(tensor, v) if isinstance(v, Value) else v
-            for tensor, v in zip(inputs, values, strict=True)
-        ]
+        arguments = list(values)
+        for index, (tensor, v) in enumerate(zip(inputs, values, strict=True)):
+            if isinstance(v, Value):
+                arguments[index] = self._input_for(tensor, v)
         with self.mode, TracedGradients(inputs, arguments):
             return living(self.tape.run_inside(function, arguments, {}))
 
@@ -162,8 +162,11 @@ class Recording:
         return self._input_for(tensor, constant)
 
     def _input_for(self, tensor: Any, value: Any) -> Any:
-        """Return the value of the tape for the caller's tensor ``tensor``, whose value at the trace
-        is ``value``. It requires grad as ``tensor`` does, and is a leaf if ``tensor`` is one."""
+        """Return the value of the tape for the caller's ``tensor``.
+
+        ``value``: its value at the trace. The result requires grad if ``tensor`` does, and is a
+        leaf if ``tensor`` is one.
+        """
         if value.dtype not in DIFFERENTIABLE:
             return value
         if not tensor.requires_grad:
@@ -176,9 +179,9 @@ class Recording:
         return leaf
 
     def lowered(self, value: Any) -> Any:
-        """Return the value of the trace for ``value``, a result of the program or of a part of
-        it."""
+        """Return the value of the trace for ``value``, a result of the program or of its part."""
         return self.tape.lowered(self.mode.value(value))
 
     def close(self) -> None:
+        """End the run: its values may not be used any more."""
         self.tape.close()

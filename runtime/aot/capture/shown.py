@@ -1,4 +1,4 @@
-"""What a program sees of a tensor, beside what its calls do.
+"""Let a value show its program the class and the flags of the tensor that it stands for.
 
 For ``isinstance`` a tensor that consists of others is an instance of its class.
 
@@ -10,7 +10,8 @@ A trace has a value in place of ``x``. ``isinstance`` also asks an object for it
 the value answers with the class of the tensor that it stands for. That holds for arguments, for
 what is closed over and for results of calls. ``type(x)`` is the value's class.
 
-In inference mode no value has a history. An argument that requires grad says so none the less.
+Under ``inference_mode`` nothing is recorded, but ``requires_grad`` of an argument still reads True,
+as in eager mode.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .subclass_parts import composed
 _set_class = object.__dict__["__class__"].__set__
 
 
-def _whole(v: Any) -> object:
+def _whole_tensor(v: Any) -> object:
     """Return the tensor that consists of traced values, for which ``v`` stands."""
     while type(v) in VALUES:
         v = v._inner
@@ -44,13 +45,15 @@ def _whole(v: Any) -> object:
 
 
 class _Shown:
-    """Of a value: it shows the class of what it stands for, and refuses to give its
-    other attributes."""
+    """Show the class of the tensor that a value stands for, and refuse its other attributes."""
 
-    __class__ = property(lambda self: type(_whole(self)), lambda self, kind: _set_class(self, kind))
+    __class__ = property(
+        lambda self: type(_whole_tensor(self)), lambda self, kind: _set_class(self, kind)
+    )
 
     def __getattr__(self, name: str) -> Any:
-        whole = _whole(self)
+        """Refuse an attribute that the whole tensor has."""
+        whole = _whole_tensor(self)
         if name.startswith("__") or not hasattr(whole, name):
             raise AttributeError(
                 f"{type(whole).__name__!r} object has no attribute {name!r}", name=name, obj=self
@@ -63,16 +66,18 @@ class _Shown:
 
 
 class ShownFunctionalValue(_Shown, FunctionalValue):
-    """A functional value of a tensor that consists of others."""
+    """Stand for a tensor that consists of others, at the functionalize level."""
 
 
 class ShownGradValue(_Shown, GradValue):
-    """A value of a tape that stands for one."""
+    """Stand for a tensor that consists of others, at a tape."""
 
 
 class WholeTensorsLevel(FunctionalLevel):
-    """The functionalize level of a program, whose tensors may consist of others. ``applied``: how
-    many custom Functions have run at this level."""
+    """Functionalize a program whose tensors may consist of others.
+
+    ``applied``: how many custom Functions have run at this level.
+    """
 
     __slots__ = ("applied",)
     leaves_parts = False
@@ -82,6 +87,7 @@ class WholeTensorsLevel(FunctionalLevel):
         self.applied = 0
 
     def wrap(self, inner: torch.Tensor, place: Any = None, /) -> FunctionalValue:
+        """Return ``inner`` as a value, which shows the class of a composed tensor."""
         v = super().wrap(inner, place)
         if composed(inner):
             _set_class(v, ShownFunctionalValue)
@@ -89,23 +95,25 @@ class WholeTensorsLevel(FunctionalLevel):
 
 
 def shown(value: object, inner: object) -> Any:
-    """``value``, a value of a tape that holds ``inner``. It shows the class that ``inner``
-    shows."""
+    """Return ``value``, a value of a tape that holds ``inner``, and let it show the class that
+    ``inner`` shows."""
     if type(inner) is ShownFunctionalValue:
         _set_class(value, ShownGradValue)
     return value
 
 
 class _Recorded:
-    """Of a value without history that stands for one with a history."""
+    """Show that a value requires grad which has no history and stands for one that has."""
 
     requires_grad = property(lambda self: True, lambda self, flag: self.requires_grad_(flag))
 
 
 @contextmanager
 def requiring_grad(values: Sequence[object]) -> Iterator[None]:
-    """While entered, ``values`` say that they require grad, as the arguments of a custom Function
-    do in its ``forward``."""
+    """Let ``values`` say, in the block, that they require grad.
+
+    The arguments of a custom Function do so in its ``forward``.
+    """
     kinds: list[tuple[Any, Any]] = [(v, type(v)) for v in values]
     for v, kind in kinds:
         _set_class(v, _with(_Recorded, kind))
@@ -117,9 +125,11 @@ def requiring_grad(values: Sequence[object]) -> Iterator[None]:
 
 
 class _Flagged:
-    """Of an argument that requires grad, and has no part in a history of the program. ``_is_leaf``:
-    what the caller's tensor says. ``_registered``: the hooks for its gradient, which a call
-    registers on the caller's tensor."""
+    """Show that an argument requires grad which is in no history of the program.
+
+    ``_is_leaf``: what the caller's tensor says. ``_registered``: the hooks for its gradient, which
+    a call registers on the caller's tensor.
+    """
 
     _is_leaf: bool
     _registered: hooks.Hooks
@@ -127,13 +137,15 @@ class _Flagged:
     requires_grad = property(lambda self: True, lambda self, flag: self.requires_grad_(flag))
 
     def register_hook(self, hook: hooks.Hook) -> RemovableHandle:
+        """Note ``hook`` for the calls."""
         return hooks.register(self._registered, hook)
 
 
 def registered(v: object) -> tuple[hooks.Hook, ...]:
-    """Return the hooks that the program has registered on ``v``, an argument without part in a
-    history of the program."""
-    return tuple(v._registered.values()) if isinstance(v, _Flagged) else ()
+    """Return the hooks that the program has registered on ``v``, an argument in no history."""
+    if not isinstance(v, _Flagged):
+        return ()
+    return tuple(v._registered.values())
 
 
 @cache
@@ -144,10 +156,13 @@ def _with(mixin: Any, kind: Any) -> Any:
 def with_flags(
     function: Callable[..., object], flags: Sequence[tuple[int, bool]]
 ) -> Callable[..., Any]:
-    """``function`` of values. ``flags``: which of them say that they require grad, and
-    whether each is a leaf."""
+    """Return ``function``, at values some of which say that they require grad.
+
+    ``flags``: the numbers of these values, each with whether it is a leaf.
+    """
 
     def flat(*leaves: object) -> Any:
+        """Set the flags, and call ``function``."""
         for i, is_leaf in flags:
             value: Any = leaves[i]
             kind: Any = type(value)

@@ -1,4 +1,5 @@
-"""Tensors that consist of other tensors: a graph takes and gives the plain tensors inside.
+"""Take tensors apart that consist of other tensors, and put them together: a graph takes and
+returns the plain tensors inside.
 
     x = TwoTensor(a, b)      # a class with __torch_dispatch__, __tensor_flatten__ and
                              # __tensor_unflatten__
@@ -6,7 +7,8 @@
 
 While a program is traced, an instance that holds traced values stands for ``x``. It lies between
 functionalize and trace. So writes, views and derivatives are those of the whole tensor. The class
-turns each call on it into calls on the parts, which the trace records."""
+turns each call on it into calls on the parts, which the trace records.
+"""
 
 from __future__ import annotations
 
@@ -81,8 +83,10 @@ def refuse_functions(tensors: Iterable[object]) -> None:
 
 
 def flattened(tensor: object) -> Iterator[Any]:
-    """The plain tensors of which ``tensor`` consists, in order. A plain tensor, or what is none, is
-    its own only part."""
+    """Yield the plain tensors of which ``tensor`` consists, in order.
+
+    A plain tensor, or a value that is no tensor, is its own only part.
+    """
     if composed(tensor):
         for part in _parts(tensor)[1]:
             yield from flattened(part)
@@ -91,7 +95,7 @@ def flattened(tensor: object) -> Iterator[Any]:
 
 
 def _parts(tensor: Any) -> tuple[list[str], list[Any], Any]:
-    """(names, tensors, context) of a composed tensor."""
+    """Return (names, tensors, context) of a composed tensor."""
     names, context = tensor.__tensor_flatten__()
     parts = [unwrap(getattr(tensor, name)) for name in names]
     for name, part in zip(names, parts, strict=True):
@@ -105,19 +109,22 @@ def _parts(tensor: Any) -> tuple[list[str], list[Any], Any]:
 
 
 class Context:
-    """What ``__tensor_flatten__`` says beside names, as it is now: a part of a key. Two are
-    equal if the class says so, by ``__metadata_guard__``, or if their leaves are equal and
-    of the same types."""
+    """Compare the context that ``__tensor_flatten__`` returns, as it is now, in keys.
+
+    Two contexts are equal if the class says so, by ``__metadata_guard__``, or if their leaves are
+    equal and of the same types.
+    """
 
     __slots__ = ("kind", "leaves", "spec")
 
     def __init__(self, kind: type, value: Any) -> None:
         self.kind = kind
         leaves, self.spec = pytree.tree_flatten(value)
-        self.leaves = list(map(_as_it_is_now, leaves))
+        self.leaves = list(map(_snapshot, leaves))
 
     @property
     def value(self) -> Any:
+        """Return the context for ``__tensor_unflatten__``."""
         return pytree.tree_unflatten(self.leaves, self.spec)
 
     def __hash__(self) -> int:
@@ -135,7 +142,7 @@ class Context:
         return repr(self.value)
 
 
-def _as_it_is_now(value: object) -> object:
+def _snapshot(value: object) -> object:
     """Return a copy of ``value`` if the user's code may change it, as it may change a list."""
     if isinstance(value, torch.Tensor) or type(value).__hash__ is not None:
         return value
@@ -143,6 +150,7 @@ def _as_it_is_now(value: object) -> object:
 
 
 def _same_leaf(a: object, b: object) -> bool:
+    """Return whether two leaves of contexts are the same for a program."""
     if a is b:
         return True
     if type(a) is not type(b) or isinstance(a, torch.Tensor):
@@ -157,11 +165,11 @@ def _same_leaf(a: object, b: object) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor of class ``kind`` is made of its parts.
+    """Compose a tensor of class ``kind`` of its parts.
 
     ``parts``: per part its own layout, None for a plain tensor. ``size``: numbers, or (part,
-    dimension) where the size is that of a part. ``stride``: numbers, the part whose strides they
-    are, or None for a contiguous tensor.
+    dimension) where the size is that of a part. ``stride``: numbers, the number of the part with
+    these strides, or None for a contiguous tensor.
     """
 
     kind: Any
@@ -173,12 +181,13 @@ class Layout:
 
     @property
     def n(self) -> int:
-        """The number of plain tensors."""
+        """Return the number of plain tensors."""
         return count(self.parts)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for tensors that are of one class and context, with parts that are."""
+        """Return a key that two tensors share if they and their parts have one class and
+        context."""
         parts = tuple(part and part.key for part in self.parts)
         return self.kind, self.names, self.context, parts
 
@@ -202,9 +211,11 @@ class Layout:
 
 
 def layout_of(tensor: Any, sized: bool = False) -> Layout | None:
-    """Return the layout of ``tensor``; None if it does not consist of other tensors. ``sized``:
-    another tensor of this layout may have other sizes. A size is then that of a part if there is
-    one with this number, and else a number."""
+    """Return the layout of ``tensor``; None if it does not consist of other tensors.
+
+    ``sized``: another tensor of this layout may have other sizes. A size is then that of a part if
+    there is one with this number, and else a number.
+    """
     if not composed(tensor):
         return None
     if tensor.is_nested:
@@ -237,8 +248,10 @@ def _is_of_program(value: object) -> bool:
 
 
 def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) -> object:
-    """Return where size ``n`` of dimension ``dim`` is found among the sizes of ``parts``: the
-    numbers of a part and of its dimension. ``n`` itself, if it is a number and none of theirs."""
+    """Return the numbers of a part and of its dimension that has size ``n``, of dimension ``dim``.
+
+    ``n`` itself, if it is a number and none of theirs.
+    """
     if not sized and isinstance(n, int):
         return n
     places = _places(dim, parts)
@@ -248,7 +261,8 @@ def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) ->
     if isinstance(n, int):
         return n
     for p, e in places:
-        if n == parts[p].shape[e]:  # the equality becomes a guard
+        # the comparison of symbols becomes a guard
+        if n == parts[p].shape[e]:
             return p, e
     raise RuntimeError(
         f"a size of a {kind.__name__} is that of none of its parts, "
@@ -257,16 +271,23 @@ def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) ->
 
 
 def _places(dim: int, parts: Sequence[Any]) -> list[tuple[int, int]]:
-    """List all dimensions of ``parts`` as (part, dimension). Dimension ``dim`` of each part comes
-    first, as it is the likelier place of a size of dimension ``dim``."""
+    """List all dimensions of ``parts`` as (part, dimension).
+
+    Dimension ``dim`` of each part comes first, as it is the likelier place of a size of dimension
+    ``dim``.
+    """
     likely = [(p, dim) for p, part in enumerate(parts) if dim < part.dim()]
-    others = [(p, e) for p, part in enumerate(parts) for e in range(part.dim()) if e != dim]
+    others: list[tuple[int, int]] = []
+    for p, part in enumerate(parts):
+        others += [(p, other) for other in range(part.dim()) if other != dim]
     return likely + others
 
 
 def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...] | int | None:
-    """Return the strides of ``tensor`` as they are for any sizes: the number of a part that has the
-    same ones, None if they are those of a new tensor, or the numbers themselves."""
+    """Return the strides of ``tensor`` for any sizes.
+
+    They are the number of a part with the same ones, None for those of a new tensor, or numbers.
+    """
     own = tensor.stride()
     are_numbers = all(isinstance(n, int) for n in own)
     if not sized and are_numbers:
@@ -280,7 +301,8 @@ def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...
     if are_numbers:
         return tuple(own)
     for p, stride in comparable:
-        if all(map(operator.eq, own, stride)):  # the equalities become guards
+        # the comparisons of symbols become guards
+        if all(map(operator.eq, own, stride)):
             return p
     raise RuntimeError(
         f"the strides of a {type(tensor).__name__} are those of none of its parts, "
@@ -306,18 +328,22 @@ def _same_number(a: Any, b: Any) -> bool:
 
 
 def _contiguous(size: Sequence[object]) -> tuple[Any, ...]:
+    """Return the strides of a new tensor of this size."""
     strides: list[Any] = []
     step: Any = 1
     for n in reversed(size):
         strides.insert(0, step)
+        # as torch counts a dimension without elements; a symbol has some
         step = step * (n if not isinstance(n, int) else max(n, 1))
     return tuple(strides)
 
 
 @dataclass(frozen=True)
 class Layouts:
-    """The layouts of a joint graph whose program takes or gives composed tensors; None for each
-    plain one. ``gradients``: also of what the backward pass writes."""
+    """Hold the layouts of a joint graph whose program takes or returns composed tensors.
+
+    A plain tensor has None. ``gradients``: of gradients, then of what the backward pass writes.
+    """
 
     primals: tuple[Layout | None, ...]
     results: tuple[Layout | None, ...]
@@ -333,17 +359,20 @@ class Layouts:
         gradients: Sequence[object],
         sized: bool,
     ) -> Layouts | None:
-        """``results`` and ``gradients``: the tensors themselves. None if all are plain."""
-        found = cls(
+        """Return the layouts, or None if all tensors are plain.
+
+        ``results`` and ``gradients``: the tensors themselves.
+        """
+        layouts = cls(
             tuple(primals),
             tuple(layout_of(t, sized) for t in results),
             tuple(tangents),
             tuple(layout_of(t, sized) for t in gradients),
         )
-        every = (*found.primals, *found.results, *found.tangents, *found.gradients)
+        every = (*layouts.primals, *layouts.results, *layouts.tangents, *layouts.gradients)
         if all(layout is None for layout in every):
             return None
-        return found
+        return layouts
 
 
 def count(layouts: Sequence[Layout | None]) -> int:
@@ -352,30 +381,30 @@ def count(layouts: Sequence[Layout | None]) -> int:
 
 
 def numbers(layouts: Sequence[Layout | None], wanted: Sequence[int]) -> list[int]:
-    """Return the numbers in a graph of the plain tensors of values ``wanted``, given the layouts of
-    all values."""
+    """Return the numbers in a graph of the plain tensors of the values ``wanted``.
+
+    ``layouts``: of all values.
+    """
     starts = [0]
     for layout in layouts:
         starts.append(starts[-1] + count((layout,)))
-    found: list[int] = []
+    places: list[int] = []
     for i in wanted:
-        found += range(starts[i], starts[i + 1])
-    return found
+        places += range(starts[i], starts[i + 1])
+    return places
 
 
 def rebuilt(layouts: Sequence[Layout | None], tensors: Iterable[object]) -> list[Any]:
-    """Return the values of these layouts that ``tensors`` are the parts of."""
+    """Put values of these layouts together from their parts ``tensors``."""
     left = iter(tensors)
     return [next(left) if layout is None else layout.rebuilt(left) for layout in layouts]
 
 
 def names_of_parts(layout: Layout | None) -> list[str]:
-    """Return what to write after the name of a value for each of its parts: ``.a``, ``.a.b``;
-    nothing for a plain tensor."""
+    """Return a suffix for each part of a value: ``.a``, ``.a.b``; ``""`` for a plain tensor."""
     if layout is None:
         return [""]
-    return [
-        f".{name}{rest}"
-        for name, part in zip(layout.names, layout.parts, strict=True)
-        for rest in names_of_parts(part)
-    ]
+    names: list[str] = []
+    for name, part in zip(layout.names, layout.parts, strict=True):
+        names += [f".{name}{rest}" for rest in names_of_parts(part)]
+    return names

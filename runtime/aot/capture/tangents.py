@@ -1,5 +1,6 @@
-"""Which inputs of a joint graph are tangents: the cotangents of the forward results, from which the
-backward starts."""
+"""Mark the inputs of a joint graph that are tangents: the cotangents of the forward results, from
+which the backward starts.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ def mark(node: fx.Node) -> None:
 
 
 def is_marked(node: fx.Node) -> bool:
+    """Return whether ``node`` is marked as a tangent."""
     return bool(node.meta.get(_MARK, False))
 
 
@@ -33,7 +35,8 @@ def primals_and_tangents(
 
     A graph of ours carries marks. A graph from elsewhere is a function of ``(primals, tangents)``:
     ``joint_inputs`` or the signature of the module says how many there are of each, or its tangents
-    are called ``tangents_1``, and so on."""
+    are called ``tangents_1``, and so on.
+    """
     inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
     tangents = marked(module.graph)
     if not tangents:
@@ -42,19 +45,19 @@ def primals_and_tangents(
             tangents = [n for n in inputs if str(n.target).startswith("tangents")]
         else:
             tangents = inputs[number:]
-    found = set(tangents)
-    return [n for n in inputs if n not in found], tangents
+    are_tangents = set(tangents)
+    return [n for n in inputs if n not in are_tangents], tangents
 
 
 def _number_of_primals(module: fx.GraphModule, joint_inputs: object, number: int) -> int | None:
     """Return how many of ``number`` placeholders are primals, if the inputs or the signature of the
     module say so."""
-    found = _leaves_of_inputs(joint_inputs)
-    if found is None or sum(found) != number:
-        found = _leaves_of_signature(module)
-    if found is None or sum(found) != number:
+    n_leaves = _leaves_of_inputs(joint_inputs)
+    if n_leaves is None or sum(n_leaves) != number:
+        n_leaves = _leaves_of_signature(module)
+    if n_leaves is None or sum(n_leaves) != number:
         return None
-    return found[0]
+    return n_leaves[0]
 
 
 def _leaves_of_inputs(joint_inputs: object) -> tuple[int, int] | None:

@@ -1,7 +1,6 @@
-"""What of the arguments of a call its kind has beside tensors: constants, and the trees of the
-arguments.
+"""Turn constants and trees of arguments into parts of the kind of a call, which is hashable.
 
-    f({1: x}); f({True: x})     # two kinds, although 1 == True
+f({1: x}); f({True: x})     # two kinds, although 1 == True
 """
 
 from __future__ import annotations
@@ -19,8 +18,11 @@ _OF_PYTHON = pytree.BUILTIN_TYPES
 
 
 class _Constant:
-    """An argument that is no tensor, as a part of a kind. An object that equals another one may
-    have other attributes, and a program changes the one that it is given."""
+    """Compare an argument that is no tensor, as a part of a kind.
+
+    An object that equals another one may have other attributes. A program changes its own argument,
+    so ``==`` is not enough.
+    """
 
     __slots__ = ("value",)
 
@@ -31,28 +33,33 @@ class _Constant:
         return type(other) is _Constant and same(self.value, other.value)
 
     def __hash__(self) -> int:
-        return hash((_Constant, type(self.value)))  # whose own hash may be code of the user's
+        # the hash of the value itself may be code of the user
+        return hash((_Constant, type(self.value)))
 
 
 def constant(value: object) -> object:
-    """``value`` as a part of a kind. 0.0 and -0.0 are equal, but programs tell them apart, and a
-    NaN does not even equal itself."""
+    """Return ``value`` as a part of a kind."""
     if type(value) in EXACT:
         return value
+    # 0.0 and -0.0 are equal, but programs distinguish them, and a NaN does not even equal itself
     if type(value) in (float, complex):
         return repr(value)
     return _Constant(value)
 
 
 def structure_of(spec: pytree.TreeSpec | None) -> object:
-    """``spec`` as a part of a kind. Trees that torch takes for equal may not be the same: the keys
-    ``1`` and ``True``, or two classes of one name."""
+    """Return ``spec`` as a part of a kind.
+
+    Trees that are equal for torch may not be the same: with keys ``1`` and ``True``, or with two
+    classes of one name.
+    """
     if spec is None or spec.type is None:
         return None
     return (spec.type, _context(spec.type, spec.context), *map(structure_of, spec.children()))
 
 
 def _context(kind: type, context: Any) -> object:
+    """Return the context of a node of a tree as a part of a kind, with the types of its items."""
     if context is None or type(context) is Context:
         return context
     if type(context) is list and _NAMES.issuperset(map(type, context)):
@@ -69,8 +76,10 @@ def _context(kind: type, context: Any) -> object:
 
 
 class _OfClass:
-    """What the flattening function of a class has said of an object. Torch's own trees ask its
-    ``==``, too: by that two contexts are the same."""
+    """Compare what the flattening function of a class has said of an object.
+
+    Trees of torch ask its ``==``, too. Two contexts that are equal by that are the same.
+    """
 
     __slots__ = ("context",)
 

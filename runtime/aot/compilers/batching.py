@@ -1,4 +1,4 @@
-"""Small pointwise calls of one op, taken together in one call of torch's ``_foreach`` kernels.
+"""Merge small pointwise calls of one op into one call of torch's ``_foreach`` kernels.
 
     m1 = lerp(m1, g1, 0.1); m2 = lerp(m2, g2, 0.1); …
     # becomes _foreach_lerp([m1, m2, …], [g1, g2, …], 0.1)
@@ -43,7 +43,7 @@ Form = tuple[OpOverload, tuple[str, ...]]
 
 
 def gather(graph: fx.Graph) -> list[list[fx.Node]]:
-    """Reorder calls so that those of one batch stand together. The batches.
+    """Reorder calls so that those of one batch stand together. Return the batches.
 
     The agenda of Neubig, Goldberg and Dyer, "On-the-fly Operation Batching in Dynamic Computation
     Graphs", 2017: of the calls whose arguments are computed, those with one key are the next batch.
@@ -68,13 +68,13 @@ def _distances(
     """Return for each call how many calls are on the longest way from it to the output."""
     distances: dict[fx.Node, int] = {}
     for node in reversed(nodes):
-        distances[node] = 1 + max((distances[u] for u in after[node]), default=0)
+        distances[node] = 1 + max((distances[user] for user in after[node]), default=0)
     return distances
 
 
 class _Schedule:
-    """The order in which the calls of a graph could run: single calls at once, others in the
-    batches of the agenda."""
+    """Order the calls of a graph as they could run: single calls at once, others in batches of the
+    agenda."""
 
     def __init__(self, after: Mapping[fx.Node, Sequence[fx.Node]], agenda: _Agenda) -> None:
         self._after = after
@@ -105,6 +105,7 @@ class _Schedule:
                 self._reach(user)
 
     def _reach(self, node: fx.Node) -> None:
+        """Note that the arguments of ``node`` are computed."""
         key = _key(node)
         if key is None:
             self._ready.append(node)
@@ -113,9 +114,9 @@ class _Schedule:
 
 
 class _Agenda:
-    """The calls whose arguments are computed, until a batch takes them.
+    """Hold the calls whose arguments are computed, until a batch takes them.
 
-    Each call is looked at a few times, however many wait: the calls of a chain's backward pass all
+    Each call is looked at a few times, however many wait. The calls of a chain's backward pass all
     wait from its beginning, and one by one they are the farthest.
     """
 
@@ -134,6 +135,7 @@ class _Agenda:
         return bool(self._waiting)
 
     def add(self, key: Hashable, node: fx.Node) -> None:
+        """Let ``node`` wait for a batch of calls with its ``key``."""
         number = self._waiting[node] = self._n_added
         self._n_added += 1
         distance = self._distance[node]
@@ -143,8 +145,8 @@ class _Agenda:
         heapq.heappush(free, (self._lifetimes.free_after(node), number, node))
 
     def take(self) -> list[fx.Node]:
-        """Return the farthest calls of one key, and the nearer ones that cost no memory beside
-        them."""
+        """Return the farthest calls of one key, and the nearer ones that cost no further memory."""
+        # an entry of the heap may be for calls that an earlier batch has taken
         farthest: list[fx.Node] = []
         while not farthest:
             distance, _, key = heapq.heappop(self._farthest)
@@ -162,7 +164,7 @@ class _Agenda:
 
 
 class _Lifetimes:
-    """Where the tensors of a graph are used last."""
+    """Find where the tensors of a graph are used last."""
 
     def __init__(self, place: Mapping[fx.Node, int]) -> None:
         self._place = place
@@ -170,8 +172,10 @@ class _Lifetimes:
         self._last_uses: dict[fx.Node, list[tuple[int, fx.Node]]] = {}
 
     def free_after(self, node: fx.Node) -> int:
-        """Return the place behind which ``node`` needs no more memory than at its own: its
-        arguments are there, and it frees one that is as large as its result."""
+        """Return the place behind which ``node`` needs no more memory than at its own.
+
+        There its arguments are computed, and it frees one that is as large as its result.
+        """
         size = node.meta["val"].nbytes
         arguments = node.all_input_nodes
         freed = [
@@ -186,7 +190,8 @@ class _Lifetimes:
 
     def _last_use_beside(self, n: fx.Node, node: fx.Node) -> int:
         """Return the place of the last use of ``node`` by another call than ``n``."""
-        if node not in self._last_uses:  # two: a tensor may have thousands of uses, and each asks
+        # only the last two: a tensor may have thousands of uses, and each asks
+        if node not in self._last_uses:
             self._last_uses[node] = heapq.nlargest(2, ((self._end(u), u) for u in node.users))
         return next((end for end, u in self._last_uses[node] if u is not n), -1)
 
@@ -203,8 +208,10 @@ def _key(node: fx.Node) -> Hashable | None:
 
 
 def _is_small_with_forms(node: fx.Node) -> bool:
-    """Return whether ``node`` computes few elements on the CPU by an op that has ``_foreach``
-    forms, from numbers and tensors of its own dtype."""
+    """Return whether ``node`` computes few elements on the CPU by an op with ``_foreach`` forms.
+
+    Its arguments are numbers and tensors of its own dtype.
+    """
     func: Any = node.target
     if type(func) is not OpOverload or not _has_forms(func) or not on_cpu(node):
         return False
@@ -223,18 +230,22 @@ def _has_dtype(node: fx.Node, dtype: torch.dtype) -> bool:
 
 
 def _ways(node: fx.Node, once: bool = False) -> tuple[str, ...]:
-    """Return how a batch with the call ``node`` takes each argument. ``once``: its second operand
-    is one tensor for all calls."""
+    """Return how a batch with the call ``node`` takes each argument.
+
+    ``once``: its second operand is one tensor for all calls.
+    """
     func: Any = node.target
     ways = []
     for index, kind in enumerate(_kinds(func)):
-        given: Any = _argument(node, index)
-        if isinstance(given, fx.Node) and _is_number(given):
+        argument: Any = _argument(node, index)
+        if isinstance(argument, fx.Node) and _is_number(argument):
             ways.append(NUMBERS)
-        elif kind == "Tensor" and isinstance(given, (int, float)):  # True is a number too
+        elif kind == "Tensor" and isinstance(argument, (int, float)):
             ways.append(NUMBER)
+        elif kind != "Tensor" or (once and index == 1):
+            ways.append(ONE)
         else:
-            ways.append(LIST if kind == "Tensor" and not (once and index == 1) else ONE)
+            ways.append(LIST)
     return tuple(ways)
 
 
@@ -244,34 +255,39 @@ def _kinds(func: OpOverload) -> tuple[str, ...]:
 
 
 def _argument(node: fx.Node, index: int) -> Any:
+    """Return argument ``index`` of ``node``, or its default."""
     a = node.target._schema.arguments[index]  # type: ignore[union-attr]
     return node.args[index] if index < len(node.args) else node.kwargs.get(a.name, a.default_value)
 
 
 def _constant(argument: object) -> Hashable:
+    """Return an argument as a part of a key. Of a node, only whether it is a number counts."""
     if isinstance(argument, fx.Node):
         return _is_number(argument)
-    return id(argument) if isinstance(argument, torch.Tensor) else (type(argument), repr(argument))
+    if isinstance(argument, torch.Tensor):
+        return id(argument)
+    return type(argument), repr(argument)
 
 
 def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
-    """Return the calls of ``group`` with the smallest results, which all may live at the same
-    time."""
-    found, total = [], 0
+    """Return the calls of ``group`` with the smallest results, as many as may live together."""
+    fitting, total = [], 0
     for node in sorted(group, key=lambda node: node.meta["val"].numel()):
         total += node.meta["val"].nbytes
         if total <= _BYTES:
-            found.append(node)
-    chosen = set(found)
+            fitting.append(node)
+    chosen = set(fitting)
     return [n for n in group if n in chosen]
 
 
 def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
-    """Make one call of the calls of each batch that take the same form. The last batch is
-    first: so the arguments of a batch still come from calls of their own, and are known to
-    share no memory."""
-    known: dict[fx.Node, frozenset[fx.Node]] = {}  # of the graph in which no calls are one yet
-    independent = [group for group in batches if not _conflict(group, known)]
+    """Merge the calls of each batch that take the same form.
+
+    The last batch is merged first. So the arguments of a batch still come from calls of their own,
+    and are known to share no memory.
+    """
+    memories: dict[fx.Node, frozenset[fx.Node]] = {}  # of the graph before any merge
+    independent = [group for group in batches if not _conflict(group, memories)]
     results: dict[fx.Node, fx.Node] = {}
     for group in reversed(independent):
         same: dict[Hashable, list[fx.Node]] = {}
@@ -281,9 +297,8 @@ def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
             if len(calls) > 1:
                 results.update(_merge(graph, calls, group[-1]))
     # at the end, because one user may take results of thousands of batches
-    for node in reversed(
-        results
-    ):  # the first batch is first: a write gives what an earlier one gives
+    # the first batch comes first: the result of a write may be that of a write in an earlier batch
+    for node in reversed(results):
         results[node] = results.get(results[node], results[node])
     replace_each(results)
     for node in results:
@@ -291,31 +306,36 @@ def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
 
 
 def _common(node: fx.Node) -> tuple[Hashable, ...]:
-    """Return the tensor without dimensions that is the second operand, if there is one: calls with
-    the same one take it once."""
+    """Return the second operand if it is a tensor without dimensions; else nothing.
+
+    Calls with the same one take it once.
+    """
     second: Any = node.args[1] if len(node.args) > 1 else None
     if static(second) and second.meta["val"].dim() == 0 and node.meta["val"].dim():
         return (second,)
     return ()
 
 
-def _conflict(group: Sequence[fx.Node], known: dict[fx.Node, frozenset[fx.Node]]) -> bool:
-    """Return whether a call writes to what another one reads or writes. ``known``: see
-    :func:`_memory`."""
+def _conflict(group: Sequence[fx.Node], memories: dict[fx.Node, frozenset[fx.Node]]) -> bool:
+    """Return whether a call of ``group`` writes to memory that another one reads or writes.
+
+    ``memories``: see :func:`_memory`.
+    """
     reads = [
-        frozenset[fx.Node]().union(*(_memory(a, known) for a in n.all_input_nodes)) for n in group
+        frozenset[fx.Node]().union(*(_memory(a, memories) for a in n.all_input_nodes))
+        for n in group
     ]
     readers = Counter(memory for read in reads for memory in read)
     for node, read in zip(group, reads, strict=True):
         if not node.target._schema.is_mutable:  # type: ignore[union-attr]
             continue
-        if any(readers[memory] > (memory in read) for memory in _memory(node, known)):
+        if any(readers[memory] > (memory in read) for memory in _memory(node, memories)):
             return True
     return False
 
 
-def _memory(node: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
-    """Return the values of whose memory ``node`` may be. ``known``: those of other nodes.
+def _memory(node: fx.Node, memories: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
+    """Return the values of whose memory ``node`` may be. ``memories``: those of other nodes.
 
     A loop, because a program may write to one tensor thousands of times in a row.
     """
@@ -323,19 +343,18 @@ def _memory(node: fx.Node, known: dict[fx.Node, frozenset[fx.Node]]) -> frozense
     while pending:
         last = pending[-1]
         aliased = _may_show(last)
-        missing = [a for a in aliased if a not in known]
+        missing = [a for a in aliased if a not in memories]
         if missing:
             pending += missing
             continue
         pending.pop()
         own = frozenset[fx.Node]() if aliased else frozenset((last,))
-        known[last] = own.union(*(known[a] for a in aliased))
-    return known[node]
+        memories[last] = own.union(*(memories[a] for a in aliased))
+    return memories[node]
 
 
 def _may_show(node: fx.Node) -> Sequence[fx.Node]:
-    """Return the arguments whose memory the result of ``node`` may show. Empty: it has memory of
-    its own."""
+    """Return the arguments whose memory the result of ``node`` may show; none if it is new."""
     if node.op != "call_function" or not may_alias(node):
         return ()
     func: Any = node.target
@@ -350,12 +369,14 @@ def _may_show(node: fx.Node) -> Sequence[fx.Node]:
 
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[fx.Node, fx.Node]:
-    """Make one call of ``calls`` behind ``last``. For each of them, what has its result; nothing
-    if they have no common form."""
-    found = _common_form(calls[0])
-    if found is None:
+    """Add one call behind ``last`` in place of ``calls``.
+
+    Return for each of them the node that has its result; nothing if they have no common form.
+    """
+    common = _common_form(calls[0])
+    if common is None:
         return {}
-    target, ways = found
+    target, ways = common
     arguments = [_argument_of_all(calls, index, way) for index, way in enumerate(ways)]
     # all that a form may lack is a factor at the end
     alpha = arguments[len(target._schema.arguments) :]
@@ -405,32 +426,35 @@ def _add_items(
 
 
 def _common_form(first: fx.Node) -> Form | None:
-    """Return the form of calls like ``first``: with one second operand for all, if there is
-    such a form, else with one for each."""
-    second = first.args[1] if len(first.args) > 1 else None
+    """Return the form of calls like ``first``.
+
+    It takes one second operand for all, if there is such a form, else one for each.
+    """
+    second = None
+    if len(first.args) > 1:
+        second = first.args[1]
     is_number = isinstance(second, torch.Tensor) and not second.dim()
     if is_number or _common(first):
-        found: Form | None = form(first.target, _ways(first, True))
-        if found is not None:
-            return found
+        shared_form: Form | None = form(first.target, _ways(first, True))
+        if shared_form is not None:
+            return shared_form
     return form(first.target, _ways(first))
 
 
 @cache
 def _has_forms(func: OpOverload) -> bool:
     """Return whether there is a ``_foreach`` op that makes several calls of ``func``."""
-    several = hasattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
-    return (
-        several
-        and func not in SETS
-        and bool(in_place(func) or with_out(func) or _is_in_place(func))
-    )
+    if func in SETS or not hasattr(aten, f"_foreach_{func._schema.name.split('::')[1]}"):
+        return False
+    return bool(in_place(func) or with_out(func) or _is_in_place(func))
 
 
 @cache
 def form(func: object, ways: tuple[str, ...]) -> Form | None:
-    """Return the form of the pointwise op ``func`` that takes its arguments in these ways. None if
-    there is none. Of a sum there may be one without ``alpha``, which then is one."""
+    """Return the form of the pointwise op ``func`` that takes its arguments in these ways.
+
+    None if there is none. The form of a sum may lack ``alpha``, which must be 1 then.
+    """
     if type(func) is not OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
@@ -439,15 +463,17 @@ def form(func: object, ways: tuple[str, ...]) -> Form | None:
         for way, argument in zip(ways, func._schema.arguments, strict=True)
     ]
     for name in packet.overloads():
-        found: OpOverload = getattr(packet, name)
-        taken = [str(a.type) for a in found._schema.arguments]
+        overload: OpOverload = getattr(packet, name)
+        taken = [str(a.type) for a in overload._schema.arguments]
         if taken == kinds or (taken == kinds[:-1] and func._schema.arguments[-1].name == "alpha"):
-            return found, ways
+            return overload, ways
     return None
 
 
 def _is_in_place(func: OpOverload) -> bool:
     """Return whether ``func`` is the in-place form of a pointwise op."""
     name = func._schema.name.split("::")[1]
-    packet = getattr(aten, name[:-1], None) if name.endswith("_") else None
+    if not name.endswith("_"):
+        return False
+    packet = getattr(aten, name[:-1], None)
     return packet is not None and in_place(getattr(packet, func._overloadname, None)) is func

@@ -1,7 +1,7 @@
-"""Compilers and the boxed calling convention.
+"""Convert functions and compilers to the boxed calling convention.
 
-A *boxed* function takes one list of arguments and empties it, so that it can free each tensor after
-its last use although its caller made the list.
+A *boxed* function takes one list of arguments and empties it. So it can free each tensor after its
+last use, although its caller has the list.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 
 
 def make_boxed_func(f: Callable[..., object]) -> Boxed:
-    """``f(*args)`` as a boxed function."""
+    """Return ``f(*args)`` as a boxed function."""
 
     def boxed(args: list[Any]) -> Any:
-        given = tuple(args)
+        """Call ``f`` with the items of ``args``, and empty the list before."""
+        arguments = tuple(args)
         args.clear()
-        return f(*given)
+        return f(*arguments)
 
     boxed._boxed_call = True  # type: ignore[attr-defined]
     return boxed
 
 
 def make_boxed_compiler(compiler: Compiler) -> Compiler:
-    """Return a compiler whose results are called boxed."""
+    """Return ``compiler`` with boxed functions as its results."""
 
     def compile_boxed(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         return make_boxed_func(compiler(module, inputs))
@@ -42,25 +43,33 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
 
 
 def as_boxed(function: Callable[..., object]) -> Boxed:
-    """Return what a compiler returned, as a boxed function."""
+    """Return the function that a compiler returned as a boxed one.
+
+    ``TypeError`` if it is no function.
+    """
     if not callable(function):
         raise TypeError(
             f"a compiler returned {function!r}. It takes a GraphModule and example inputs, "
             "and returns a function of such inputs"
         )
-    return function if getattr(function, "_boxed_call", False) else make_boxed_func(function)
+    if getattr(function, "_boxed_call", False):
+        return function
+    return make_boxed_func(function)
 
 
 def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
-    """Return the compiler that runs the graph as it is, one call after the other. The code for it
-    is generated at the second call, or at once if the graph may write to arguments of the caller,
-    which a :class:`.placing.Destination` says."""
+    """Compile nothing: return a function that runs the calls of the graph one after the other.
+
+    The code for it is generated at the second call. It is generated at once if the graph may write
+    to arguments of the caller, which a :class:`.placing.Destination` says.
+    """
     if not replayable(module):
         return make_boxed_func(complete(module).forward)
-    return as_python(module) if module.meta.get(DESTINATIONS) else Staged(module)
+    if module.meta.get(DESTINATIONS):
+        return as_python(module)
+    return Staged(module)
 
 
 def examples(module: fx.GraphModule) -> list[Any]:
-    """Return the values that the inputs of ``module`` had in the trace, as a compiler takes
-    them."""
+    """Return the values that the inputs of ``module`` had in the trace, for a compiler."""
     return [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]

@@ -1,10 +1,10 @@
-"""What a graph computes from constants alone is computed once, and arithmetic with ones and zeros
-that changes no bit is left out.
+"""Compute once what a graph computes from constants alone, and leave out arithmetic with ones and
+zeros that changes no bit.
 
     grad(f)      # begins with ones_like(f(x)), so f(x) was computed for its size
 
 ``x * 1``, ``x / 1`` and ``x - 0.0`` are ``x``, also for zeros of both signs and infinities.
-``x + 0.0`` is not: it makes ``0.0`` of ``-0.0``.
+``x + 0.0`` is not: ``-0.0 + 0.0`` is ``0.0``.
 """
 
 from __future__ import annotations
@@ -46,15 +46,18 @@ _WIDE = (torch.float32, torch.float64)
 
 
 def fold(graph: fx.Graph) -> None:
-    """Compute small constants now. Those that a result may share memory with are made by every
-    call, as the caller may write to them."""
+    """Compute small constants now.
+
+    A constant whose memory a result may share is computed by every call, as the caller may write
+    to it.
+    """
     values: dict[fx.Node, torch.Tensor] = {}
     with below_autograd(), without_dispatch_to_python():
         for node in calls_of(graph):
-            if _constant(node, values) and _small(node):
-                found = _computed(node, values)
-                if _fits(found, node):
-                    values[node] = found
+            if _is_constant(node, values) and _is_small(node):
+                constant = _compute(node, values)
+                if _fits(constant, node):
+                    values[node] = constant
     results = Returned(graph)
     for node, value in values.items():
         if node not in results:
@@ -65,6 +68,7 @@ def _take_constant(node: fx.Node, value: torch.Tensor, users: Sequence[fx.Node])
     """Let ``users`` of ``node`` take the constant ``value`` in its place."""
 
     def constant_for(a: fx.Node) -> Any:
+        """Return the constant for ``node``, and other arguments as they are."""
         if a is node:
             return value
         return a
@@ -74,48 +78,49 @@ def _take_constant(node: fx.Node, value: torch.Tensor, users: Sequence[fx.Node])
         user.kwargs = fx.map_arg(user.kwargs, constant_for)
 
 
-def _small(node: fx.Node) -> bool:
+def _is_small(node: fx.Node) -> bool:
     return on_cpu(node) and node.meta["val"].numel() <= _ELEMENTS
 
 
-def _constant(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
+def _is_constant(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> bool:
+    """Return whether constants, whose ``values`` are known, decide the result of ``node``."""
     if node.target in _LIKE:
         return static(node.args[0]) and len(node.all_input_nodes) == 1
     if node.target in _FACTORIES:
         return not node.all_input_nodes
-    return (
-        node.target in _MADE_OF_CONSTANTS
-        and bool(node.all_input_nodes)
-        and all(a in values for a in node.all_input_nodes)
-    )
+    if node.target not in _MADE_OF_CONSTANTS or not node.all_input_nodes:
+        return False
+    return all(argument in values for argument in node.all_input_nodes)
 
 
-def _computed(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
+def _compute(node: fx.Node, values: dict[fx.Node, torch.Tensor]) -> torch.Tensor:
+    """Call ``node`` with the constants ``values`` of its arguments."""
     func: Any = node.target
     args: Any = node.args
-    if func in _LIKE:  # of the argument, only the layout and the dtype matter
+    # of the argument of such a factory only the layout and the dtype matter
+    if func in _LIKE:
         like: Any = node.args[0]
         value = like.meta["val"]
         args = (
             torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cpu"),
             *args[1:],
         )
-    found: torch.Tensor = func(*fx.map_arg(args, values.__getitem__), **node.kwargs)
-    return found
+    result: torch.Tensor = func(*fx.map_arg(args, values.__getitem__), **node.kwargs)
+    return result
 
 
-def _fits(found: torch.Tensor, node: fx.Node) -> bool:
+def _fits(result: torch.Tensor, node: fx.Node) -> bool:
+    """Return whether ``result`` has the dtype and layout that ``node`` had in the trace."""
     value = node.meta["val"]
     return (
-        found.dtype is value.dtype
-        and found.shape == value.shape
-        and found.stride() == value.stride()
+        result.dtype is value.dtype
+        and result.shape == value.shape
+        and result.stride() == value.stride()
     )
 
 
 def without_neutral(graph: fx.Graph) -> None:
-    """Leave out arithmetic that changes no bit, and take a number for a tensor whose elements
-    are all the same."""
+    """Leave out arithmetic that changes no bit, and replace a tensor of equal elements by one."""
     results = Returned(graph)
     for node in calls_of(graph):
         if not _is_float_arithmetic(node):
@@ -124,14 +129,14 @@ def without_neutral(graph: fx.Graph) -> None:
         number = _number(other)
         if number is None or not static(x) or not same_layout(node, x):
             continue
-        if _neutral(node.target, number):
+        if _is_neutral(node.target, number):
             results.replace(node, x)
         elif isinstance(other, torch.Tensor) and other.dim():
             node.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
 
 
 def _operand_and_constant(node: fx.Node) -> tuple[Any, Any]:
-    """Return the operands of ``node`` with the one behind the other that may be a constant."""
+    """Return the operands of ``node``, the one that may be a constant last."""
     a, b = node.args
     if node.target is aten.mul.Tensor and not isinstance(a, fx.Node):
         return b, a
@@ -139,27 +144,36 @@ def _operand_and_constant(node: fx.Node) -> tuple[Any, Any]:
 
 
 def _is_float_arithmetic(node: fx.Node) -> bool:
+    """Return whether ``node`` is plain arithmetic in float32 or float64."""
     if node.target not in _ARITHMETIC or len(node.args) != 2 or node.kwargs:
         return False
     return static(node) and node.meta["val"].dtype in _WIDE
 
 
 def _number(argument: Any) -> float | None:
-    """Return the number that all elements of ``argument`` are, if they are one."""
+    """Return the number that all elements of ``argument`` equal, if there is one."""
     if isinstance(argument, torch.Tensor):
         if argument.dtype not in _WIDE or not argument.numel():
             return None
         elements = argument.reshape(-1)
         first = elements[0]
-        same = bool((elements == first).all()) and bool(
-            (elements.signbit() == first.signbit()).all()
-        )
-        return float(first) if same else None
-    return float(argument) if type(argument) in (int, float) else None
+        if not bool((elements == first).all()):
+            return None
+        # 0.0 and -0.0 are equal
+        if not bool((elements.signbit() == first.signbit()).all()):
+            return None
+        return float(first)
+    if type(argument) in (int, float):
+        return float(argument)
+    return None
 
 
-def _neutral(func: object, number: float) -> bool:
+def _is_neutral(func: object, number: float) -> bool:
+    """Return whether ``func(x, number)`` has the bits of ``x`` for every ``x``."""
     if func is aten.mul.Tensor or func is aten.div.Tensor:
         return number == 1.0
+    if number != 0.0:
+        return False
+    # `x + -0.0` and `x - 0.0` leave the sign of a zero as it is
     negative = str(number) == "-0.0"
-    return number == 0.0 and (negative if func is aten.add.Tensor else not negative)
+    return negative is (func is aten.add.Tensor)

@@ -1,4 +1,7 @@
-"""Which graph is being compiled: what a compiler asks in order to name its files."""
+"""Name the graph that is being compiled, for compilers that name their files.
+
+get_aot_graph_name()        # model__0_forward_0
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _programs = itertools.count()
 
 
 class _Now(Ambient):
-    """The names of the graphs that this thread compiles, and how many it has compiled."""
+    """Hold the names of the graphs that this thread compiles, and how many it has compiled."""
 
     names: tuple[str, ...] = ()
     compiled: int = 0
@@ -28,8 +31,8 @@ _MODEL = "model"
 
 
 def get_aot_compilation_context() -> tuple[list[str], str, int]:
-    """Return the graph that is being compiled on this thread, the name of the model, and the number
-    of the graph.
+    """Return the names of the graph that is being compiled on this thread, the name of the model,
+    and the number of the graph.
 
     >>> get_aot_compilation_context()[0]
     []
@@ -38,8 +41,10 @@ def get_aot_compilation_context() -> tuple[list[str], str, int]:
 
 
 def get_aot_graph_name() -> str:
-    """Return a name for the graph that is being compiled, another one for each:
-    ``model__0_forward_0``, ``model__0_backward_1``, …"""
+    """Return a name for the graph that is being compiled.
+
+    Each graph has another one: ``model__0_forward_0``, ``model__0_backward_1``, …
+    """
     return f"{_MODEL}__{'_'.join(_NOW.names)}_{_NOW.compiled}"
 
 
@@ -53,8 +58,11 @@ def next_number() -> int:
 
 @dataclass(frozen=True)
 class Compilers:
-    """The compilers of the graphs of one program: of its forward and its backward where gradients
-    are wanted, and ``inference`` of the only graph where none are."""
+    """Hold the compilers of the graphs of one program.
+
+    ``forward`` and ``backward`` are for a program with gradients, ``inference`` is for the only
+    graph of one without.
+    """
 
     forward: Compiler
     backward: Compiler
@@ -62,15 +70,20 @@ class Compilers:
 
 
 def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) -> Compilers:
-    """Return the compilers of one program. While one runs, the functions above say which graph it
-    compiles."""
+    """Return the compilers of one program.
+
+    While one of them runs, the functions above say which graph it compiles.
+    """
     number = next_number()
 
     def named(compiler: Compiler, kind: str) -> Compiler:
+        """Return ``compiler``, with a name for the graph while it runs."""
+
         @wraps(compiler)
         def compile(module: fx.GraphModule, examples: list[Any]) -> Any:
             before, _NOW.names = _NOW.names, (f"{number}_{kind}",)
-            if compiler is not nop:  # which makes code of its own
+            # `nop` generates code of its own
+            if compiler is not nop:
                 module = complete(module)
             try:
                 return compiler(module, examples)

@@ -1,4 +1,4 @@
-"""Inductor as a compiler: a graph of ATen calls becomes C++ or Triton kernels.
+"""Compile a graph of ATen calls to C++ or Triton kernels, by torch's Inductor.
 
 Inductor lowers few ops itself. So a graph is traced once more by :mod:`~runtime.trace.trace_level`,
 on abstract values, with the table of decompositions that Inductor selects. Derivatives, cuts and
@@ -50,8 +50,9 @@ _REASONS = {
 def inductor(
     module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOLATED, limit: float = 600.0
 ) -> Boxed:
-    """Return the compiler that makes kernels of a graph by ``torch._inductor``. On the CPU it needs
-    a C++ compiler, and takes seconds.
+    """Compile a graph to kernels by ``torch._inductor``.
+
+    On the CPU that needs a C++ compiler, and takes seconds.
 
     A function on the CPU, a module, and a jitted function for which Inductor has a minute:
 
@@ -59,8 +60,8 @@ def inductor(
         model = aot_module(torch.nn.Linear(2, 1), inductor)
         step = jit(step, compiler=functools.partial(inductor, limit=60))
 
-    Random numbers are eager's under the same seed. Results agree with eager's as far as
-    rounding goes: sums are added in another order. Inductor keeps kernels on disk by itself,
+    Random numbers are those of eager mode under the same seed. Results agree with eager mode as far
+    as rounding goes: sums are added in another order. Inductor stores kernels on disk by itself,
     see ``TORCHINDUCTOR_CACHE_DIR``.
 
     ``isolated``: whether another process compiles the graph and runs its code first
@@ -69,20 +70,22 @@ def inductor(
     """
     given = [index for index, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
     try:
-        run, placed = _compiled(module, inputs, given, limit if isolated else None)
+        run, placed = _compile(module, inputs, given, limit if isolated else None)
     except TrialFailed as error:
         raise RuntimeError(
-            f"Inductor does not compile {_program(module)}: "
+            f"Inductor does not compile {_describe(module)}: "
             f"{_REASONS[error.what].format(error)}. {_INSTEAD}"
         ) from error
     except Exception as error:
         raise RuntimeError(
-            f"Inductor does not compile {_program(module)}: {cause(error)}. {_INSTEAD}"
+            f"Inductor does not compile {_describe(module)}: {cause(error)}. {_INSTEAD}"
         ) from error
 
+    # the arguments that the code writes to, for the first call alone
     first = [list(placed)]
 
     def boxed(args: list[Any]) -> Any:
+        """Run the code below autograd, and empty ``args``."""
         taken = [args[i] for i in given]
         uncounted = first.pop() if first else ()
         written = [(i, args[i], args[i]._version) for i in uncounted if not args[i].is_inference()]
@@ -98,14 +101,17 @@ def inductor(
     return boxed
 
 
-def _compiled(
+def _compile(
     module: fx.GraphModule, inputs: list[object], given: Sequence[int], limit: float | None
 ) -> tuple[Callable[[list[Any]], object], dict[int, int]]:
-    """Return the code, and to which arguments it writes, see
-    :func:`.inductor_graphs.write_at_the_end`. ``limit``: seconds for a trial in another process, or
-    None."""
+    """Return the code, and the arguments to which it writes with the number of writes.
+
+    See :func:`.inductor_graphs.write_at_the_end`. ``limit``: seconds for a trial in another
+    process, or None.
+    """
     if not isinstance(module.graph.output_node().args[0], (list, tuple)):
         raise ValueError("it returns no list")
+    # the other process imports torch while this one lowers the graph
     if limit is not None:
         inductor_trial.start()
     compile_fx: Any = importlib.import_module(COMPILE_FX)
@@ -129,7 +135,7 @@ def _compiled(
 
 
 def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:
-    """Erase the placeholders that are not in ``given``: a number or None, which the graph does not
+    """Erase the placeholders that are not in ``given``: numbers and None, which the graph does not
     use."""
     # a list, because erasing changes the graph's nodes
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
@@ -139,40 +145,50 @@ def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:
 
 
 def _mark_results_as_visible(graph: fx.Graph) -> None:
-    """Let Inductor give all results the strides of the trace: views are taken of them, and the
-    backward expects what the forward saves."""
+    """Let Inductor give all results the strides of the trace.
+
+    A call takes views of them, and the backward expects the strides of what the forward saves.
+    """
     output = graph.output_node()
     results: Any = output.args[0]
-    numbers = [index for index, r in enumerate(results) if isinstance(r, fx.Node)]
+    numbers = [index for index, result in enumerate(results) if isinstance(result, fx.Node)]
     output.meta["user_visible_output_idxs"] = numbers
 
 
 def _with_known_sizes(value: object) -> Any:
-    """Return a symbol or an abstract tensor, whose sizes are plain numbers where the guards leave
-    one value: as another process has them."""
-    if not isinstance(value, torch.Tensor) or not any(
-        isinstance(n, torch.SymInt) for n in (*value.shape, *value.stride(), value.storage_offset())
-    ):
+    """Return ``value`` with plain numbers for symbols that the guards leave one value.
+
+    Another process has such a symbol as a number, and must compile the same graph.
+    """
+    if not isinstance(value, torch.Tensor):
         return value
-    sizes, strides, (offset,) = (
-        list(map(_known, numbers))
-        for numbers in (value.shape, value.stride(), [value.storage_offset()])
-    )
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    if not any(isinstance(number, torch.SymInt) for number in numbers):
+        return value
+    sizes = list(map(_fixed_number, value.shape))
+    strides = list(map(_fixed_number, value.stride()))
+    offset = _fixed_number(value.storage_offset())
     with below_autograd():
         return value.as_strided(sizes, strides, offset)
 
 
-def _known(n: object) -> Any:
-    found = n.node.maybe_as_int() if isinstance(n, torch.SymInt) else None
-    return n if found is None else found
+def _fixed_number(n: object) -> Any:
+    """Return the number to which guards have fixed symbol ``n``; else ``n``."""
+    if not isinstance(n, torch.SymInt):
+        return n
+    fixed = n.node.maybe_as_int()
+    if fixed is None:
+        return n
+    return fixed
 
 
 def _with_numbers(
     run: Callable[[list[Any]], Any], numbers: Sequence[int]
 ) -> Callable[[list[Any]], object]:
-    """``run``, whose results ``numbers`` are numbers for the program."""
+    """Return ``run``, with results ``numbers`` as numbers of Python."""
 
     def returned(args: list[Any]) -> Any:
+        """Run the code, and read the numbers from its tensors."""
         results = list(run(args))
         for i in numbers:
             results[i] = results[i].item()
@@ -182,36 +198,34 @@ def _with_numbers(
 
 
 def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModule:
-    """``module`` in the ops that Inductor lowers, for abstract values ``inputs`` of its
-    arguments."""
+    """Return ``module`` in the ops that Inductor lowers, for abstract values ``inputs``."""
     table: Any = importlib.import_module(INDUCTOR_DECOMPOSITIONS).select_decomp_table()
     program = NumberTensors(transformable(module))
 
     def run(_: object, *given: object) -> Sequence[Any]:
+        """Run the graph on values of the trace."""
         results: Sequence[Any] = program.run(*given)
         return results
 
     names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
     graph, attributes, _ = trace_flat(run, inputs, decompositions=table, names=names)
     for name, branch in attributes.items():
-        if isinstance(branch, fx.GraphModule):  # of a condition
+        # the graph of a condition or a loop
+        if isinstance(branch, fx.GraphModule):
             attributes[name] = decomposed(branch, examples(branch))
     return module_of(graph, attributes, "Inductor")
 
 
 def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> None:
-    """Refuse a graph with an op whose abstract kernel gives another layout than the kernel
-    gave in the trace."""
+    """Refuse a graph with an op whose abstract kernel returns another layout than its kernel did in
+    the trace."""
     results: Any = module.graph.output_node().args[0]
     for before, after in zip(results, lowered, strict=True):
-        a, b = (
-            node.meta.get("val") if isinstance(node, fx.Node) else None for node in (before, after)
-        )
-        if (
-            not isinstance(a, torch.Tensor)
-            or not isinstance(b, torch.Tensor)
-            or any(type(n) is not int for n in a.shape)
-        ):
+        a, b = _value_of(before), _value_of(after)
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+            continue
+        # a comparison of symbols would become a guard
+        if any(type(n) is not int for n in a.shape):
             continue
         if (a.shape, a.stride(), a.dtype) != (b.shape, b.stride(), b.dtype):
             raise RuntimeError(
@@ -221,9 +235,17 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> 
             )
 
 
-def _program(module: fx.GraphModule) -> str:
+def _value_of(node: object) -> object:
+    """Return the abstract value of ``node``; None if it is no node, or has none."""
+    if not isinstance(node, fx.Node):
+        return None
+    return node.meta.get("val")
+
+
+def _describe(module: fx.GraphModule) -> str:
+    """Describe a graph in a message: ``a graph of 2 calls that begins at f.py:3``."""
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
-    line = next((found for n in calls if (found := line_of(n))), "")
+    line = next(filter(None, map(line_of, calls)), "")
     return (
         f"a graph of {len(calls)} "
         f"call{'s' * (len(calls) != 1)}{f' that begins at {line}' * bool(line)}"

@@ -1,4 +1,4 @@
-"""What a graph becomes before Inductor compiles it.
+"""Rewrite a graph before Inductor compiles it.
 
 Layers of an LSTM get ops that know the sizes of their results. Numbers that the graph reads of
 tensors become tensors. Arguments that the program writes to are written to at the end.
@@ -34,8 +34,7 @@ _LIBRARY = torch.library.Library("runtime", "FRAGMENT")
 
 
 def _schema(func: Any, *more: str) -> str:
-    """Return the parameters and results of an op, with ``more`` parameters, as a library reads
-    them."""
+    """Write the schema of an op with ``more`` parameters, as a library reads it."""
     types = [
         (
             str(argument.type).replace("List[int]", "int[]").replace("Optional[Tensor]", "Tensor?"),
@@ -43,11 +42,12 @@ def _schema(func: Any, *more: str) -> str:
         )
         for argument in func._schema.arguments
     ]
-    given = ", ".join([*(f"{kind} {name}" for kind, name in types), *more])
-    return f"({given}) -> ({', '.join(['Tensor'] * len(func._schema.returns))})"
+    parameters = ", ".join([*(f"{kind} {name}" for kind, name in types), *more])
+    return f"({parameters}) -> ({', '.join(['Tensor'] * len(func._schema.returns))})"
 
 
 def _contiguous(args: tuple[object, ...]) -> list[Any]:
+    """Return ``args`` with contiguous tensors."""
     return [
         argument.contiguous() if isinstance(argument, torch.Tensor) else argument
         for argument in args
@@ -55,8 +55,9 @@ def _contiguous(args: tuple[object, ...]) -> list[Any]:
 
 
 def _layer(*args: object) -> object:
-    *given, size = args
-    out, *states, workspace = _LAYER(*_contiguous(tuple(given)))
+    """Run a layer, and return a workspace of the size that is the last argument."""
+    *arguments, size = args
+    out, *states, workspace = _LAYER(*_contiguous(tuple(arguments)))
     # There is none without grad mode. In grad mode there is one even where no backward pass reads
     # it, and Inductor compares results that nobody reads too.
     if workspace is None or not size:
@@ -72,6 +73,7 @@ def _abstract_layer(*args: object) -> object:
 def _define(
     name: str, schema: str, kernel: Callable[..., object], abstract: Callable[..., object]
 ) -> None:
+    """Define an op of this project, with its kernel and its abstract kernel."""
     _LIBRARY.define(name + schema)
     _LIBRARY.impl(name, kernel, "CPU")
     _LIBRARY.impl(name, abstract, "Meta")
@@ -88,23 +90,29 @@ _define("lstm_layer_backward", _schema(_BACKWARD), _layer_backward, _layer_backw
 def for_inductor(
     node: fx.Node, target: object, args: tuple[object, ...]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The call ``target(*args)`` of the node ``node``, by an op of this module if it is a layer.
-    ``RuntimeError`` for a layer whose sizes are symbols: a trace on abstract values does not
-    see the workspace."""
+    """Return the target and arguments of call ``target(*args)`` of ``node``.
+
+    They are an op of this module if the call is a layer. ``RuntimeError`` for a layer whose sizes
+    are symbols: a trace on abstract values does not see the workspace.
+    """
     if target is _BACKWARD:
         return torch.ops.runtime.lstm_layer_backward.default, args
     if target is not _LAYER:
         return target, args
     values = [v for v in node.meta["val"] if v is not None]
-    if any(type(size) is not int for v in values for size in v.shape):
+    sizes: list[object] = []
+    for value in values:
+        sizes += value.shape
+    if any(type(size) is not int for size in sizes):
         raise RuntimeError(
             f"{target}, a layer of an LSTM, has a workspace of unknown size unless sizes are "
             "fixed: say dynamic=False"
         )
-    return torch.ops.runtime.lstm_layer.default, (
-        *args,
-        values[3].numel() if len(values) > 3 else 0,
-    )
+    # the workspace is the fourth result; there is none without grad mode
+    n_elements = 0
+    if len(values) > 3:
+        n_elements = values[3].numel()
+    return torch.ops.runtime.lstm_layer.default, (*args, n_elements)
 
 
 # --- numbers that a graph reads of tensors --------------------------------------------------------
@@ -154,15 +162,16 @@ def _is_number(n: object) -> bool:
 
 
 def numbers_of(module: fx.GraphModule) -> list[int]:
-    """Return which results of ``module`` are numbers that it has read of tensors."""
+    """List the results of ``module`` that are numbers which it has read from tensors."""
     results: Any = module.graph.output_node().args[0]
-    return [index for index, r in enumerate(results) if _is_number(r)]
+    return [index for index, result in enumerate(results) if _is_number(result)]
 
 
 class NumberTensors(fx.Interpreter):
-    """Runs a graph with a tensor for each number that it reads."""
+    """Run a graph with a tensor in place of each number that it reads."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call ``target``, by a function of tensors if a number among its arguments is one."""
         node = self._node
         if _is_number(node) and target is aten._local_scalar_dense.default:
             return args[0].double()
@@ -200,32 +209,31 @@ class NumberTensors(fx.Interpreter):
 
 
 def write_at_the_end(graph: fx.Graph, wanted: Sequence[Destination]) -> dict[int, int]:
-    """Let ``graph`` write the new values of its arguments to them, where no result shows the memory
-    of the argument. Of each such argument: how many writes of the program that stands for."""
+    """Let ``graph`` write new values to its arguments, where no result shows their memory.
+
+    Return for each such argument how many writes of the program the one write stands for.
+    """
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     output = graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    found: dict[int, int] = {}
-    for d in wanted:
-        new, target = results[d.result], inputs[d.argument]
+    placed: dict[int, int] = {}
+    for destination in wanted:
+        value, target = results[destination.result], inputs[destination.argument]
         views = shown(target)
-        if (
-            not isinstance(new, fx.Node)
-            or results.count(new) != 1
-            or any(r in views for r in results)
-            or _is_lazy(target)
-        ):
+        if not isinstance(value, fx.Node) or results.count(value) != 1:
+            continue
+        if any(result in views for result in results) or _is_lazy(target):
             continue
         with graph.inserting_before(output):
-            graph.call_function(torch.ops.aten.copy_.default, (target, new)).meta["val"] = (
+            graph.call_function(torch.ops.aten.copy_.default, (target, value)).meta["val"] = (
                 target.meta["val"]
             )
-        results[d.result] = None
-        found[d.argument] = d.counted
+        results[destination.result] = None
+        placed[destination.argument] = destination.counted
     output.args = (results,)
-    return found
+    return placed
 
 
 def _is_lazy(node: fx.Node) -> bool:
-    """Return whether the elements are those of the memory conjugated or negated."""
+    """Return whether ``node`` shows its memory conjugated or negated."""
     return bool(node.meta["val"].is_conj() or node.meta["val"].is_neg())

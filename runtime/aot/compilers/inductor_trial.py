@@ -1,10 +1,11 @@
-"""Inductor is tried in another process first, so that a crash or a hang of it is an error.
+"""Try Inductor in another process first, so that a crash or a hang of it is an error.
 
     tried(graph, inputs, limit=600.0)       # returns, or raises TrialFailed
 
 The other process compiles the graph and runs the code once. What it has compiled is on disk then,
 in Inductor's own cache, from where this process takes it. One process serves all trials of a
-program until it dies; it is started by the first one, and ends with this process."""
+program until it dies. The first trial starts it, and it stops with this process.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +28,17 @@ from ...seam.locks import in_child
 from .trial_process import GRACE, cause, request
 
 _PROGRAM = Path(__file__).with_name("trial_process.py")
-# a process goes on with those that it has used
+# a process uses the folders of its start, so a change of one needs a new process
 _FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _START = 300.0  # seconds for the start of the process
 _LONGEST_LINE = 300
 
 
 class TrialFailed(Exception):
-    """Why there is no result. ``what``: ``"error"``, ``"unread"``, ``"unsent"``,
-    ``"late"`` or ``"dead"``."""
+    """Say why a trial has no result.
+
+    ``what``: ``"error"``, ``"unread"``, ``"unsent"``, ``"late"`` or ``"dead"``.
+    """
 
     def __init__(self, text: str, what: str) -> None:
         super().__init__(text)
@@ -43,14 +46,14 @@ class TrialFailed(Exception):
 
 
 class _Process:
-    """A process for trials."""
+    """Run one process for trials."""
 
     def __init__(self) -> None:
         self.folders = _folders()
         self._ready = False
         self.connection, other = Pipe()
-        # of this object, which outlives this function
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        # no `with`: the file belongs to this object, which outlives this function
+        self._output_file = tempfile.TemporaryFile()  # noqa: SIM115
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
@@ -60,25 +63,29 @@ class _Process:
                 [sys.executable, "-P", str(_PROGRAM), str(other.fileno())],
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output_file,
+                stderr=self._output_file,
                 pass_fds=[other.fileno()],
                 start_new_session=True,  # so that all compilers that it starts end with it
             )
 
     def usable(self) -> bool:
+        """Return whether the process lives, and has the folders of now."""
         return self._process.poll() is None and self.folders == _folders()
 
     def tried(self, messages: Sequence[bytes], limit: float) -> None:
-        """Send a request and wait for the last answer. After ``TrialFailed`` the process goes on;
-        after any other error it is of no use."""
+        """Send a request and wait for the last answer.
+
+        After ``TrialFailed`` the process goes on. After any other error it is of no use.
+        """
         doing = "importing torch"
         try:
             if not self._ready:
                 self._answer(doing, _START, time.monotonic() + _START)
                 self._ready = True
-            self._said.seek(0)
-            self._said.truncate()
+            # only the output of this trial may be in its error
+            self._output_file.seek(0)
+            self._output_file.truncate()
             until, doing = time.monotonic() + limit, "compiling"
             for message in messages:
                 self.connection.send_bytes(message)
@@ -92,13 +99,14 @@ class _Process:
             raise TrialFailed(text, word)
 
     def _answer(self, doing: str, limit: float, until: float) -> tuple[str, str]:
+        """Wait for one answer, until time ``until``. ``TimeoutError`` if it is late."""
         if not self.connection.poll(max(0.0, until - time.monotonic())):
             raise TimeoutError(f"it takes more than {limit:g} s, and was {doing}")
         answer: tuple[str, str] = self.connection.recv()
         return answer
 
     def _end(self) -> str:
-        """Return how the process has ended."""
+        """Return how the process has ended, as a clause of an error."""
         try:
             code = self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
@@ -110,12 +118,17 @@ class _Process:
         return f"it ends by signal {-code}"
 
     def _last_words(self) -> str:
-        self._said.seek(0, os.SEEK_END)
-        self._said.seek(max(0, self._said.tell() - 10_000))
+        """Return the last line that the process has written, as a clause of an error."""
+        self._output_file.seek(0, os.SEEK_END)
+        self._output_file.seek(max(0, self._output_file.tell() - 10_000))
         lines = [
-            line for line in self._said.read().decode(errors="replace").splitlines() if line.strip()
+            line
+            for line in self._output_file.read().decode(errors="replace").splitlines()
+            if line.strip()
         ]
-        return f"; its last line is {lines[-1].strip()[:_LONGEST_LINE]!r}" if lines else ""
+        if not lines:
+            return ""
+        return f"; its last line is {lines[-1].strip()[:_LONGEST_LINE]!r}"
 
     def close(self) -> None:
         """End the process and what it has started."""
@@ -129,11 +142,11 @@ class _Process:
         """Leave the process to its owner, of which this one is a fork."""
         self._process.returncode = self._process.returncode or 0  # else its destructor warns
         self.connection.close()
-        self._said.close()
+        self._output_file.close()
 
 
 class _Trials:
-    """The process of this program, if there is one."""
+    """Hold the process of this program, if there is one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -145,6 +158,7 @@ class _Trials:
             self._ready()
 
     def _ready(self) -> _Process:
+        """Return the process, a new one if there is none that can be used."""
         if self._process is not None and not self._process.usable():
             self._end()
         if self._process is None:
@@ -152,13 +166,15 @@ class _Trials:
         return self._process
 
     def tried(self, messages: Sequence[bytes], limit: float) -> None:
+        """Run one trial. Threads take turns, as the process answers one request at a time."""
         with self._lock:
             process = self._ready()
             try:
                 process.tried(messages, limit)
             except TrialFailed:
                 raise
-            except BaseException:  # an interruption as well: what it goes on with is of no use
+            # also after an interruption: the process would answer the request of before
+            except BaseException:
                 self._end()
                 raise
 
@@ -168,14 +184,16 @@ class _Trials:
             process.close()
 
     def end(self) -> None:
-        """At the exit of the interpreter. A thread that waits for an answer finds
-        the process dead."""
+        """End the process at the exit of the interpreter.
+
+        Without the lock: a thread that waits for an answer has it, and finds the process dead.
+        """
         process = self._process
         if process is not None:
             process.close()
 
     def forked(self) -> None:
-        """In a fork of this program, which gets a process of its own."""
+        """Forget the process in a fork of this program, which gets a process of its own."""
         process, self._process, self._lock = self._process, None, threading.Lock()
         if process is not None:
             process.forget()

@@ -1,4 +1,4 @@
-"""Rewrites of a graph that choose the memory of results: the same bits, sooner.
+"""Rewrite a graph so that results lie in better memory: the same bits, sooner.
 
 The pieces of a concatenation are put in their places as soon as they are computed. Large results
 lie in huge pages. Images are pooled with channels last.
@@ -30,7 +30,7 @@ aten = torch.ops.aten
 #
 # The gradients of the samples of a convolution are computed some samples at a time and then
 # concatenated. A piece that is copied at once is still in the cache, and its memory is free for the
-# next one. Otherwise all pieces live until the last one is done, beside their copy.
+# next one. Otherwise all pieces live until the last one is done, together with their copy.
 
 _BYTES = 1 << 16  # of a piece on average, below which a call takes longer than it saves
 
@@ -40,24 +40,25 @@ def fill(graph: fx.Graph) -> None:
     for node in calls_of(graph):
         if node.target is aten.cat.default and not node.kwargs and static(node):
             pieces: Any = node.args[0]
-            if (
-                _pays(node, pieces)
-                and all(_fits(p, node) for p in pieces)
-                and _are_near(node, sorted(pieces))
-            ):
+            if not _pays(node, pieces) or not all(_fits(piece, node) for piece in pieces):
+                continue
+            if _are_near(node, sorted(pieces)):
                 _take_apart(graph, node, pieces, min(pieces))
 
 
 def _pays(node: fx.Node, pieces: Sequence[object]) -> bool:
+    """Return whether the pieces are different ones, and large enough."""
     value = node.meta["val"]
     several = len({*pieces}) == len(pieces) > 1
     return several and value.nbytes >= _BYTES * len(pieces) and bool(value.is_contiguous())
 
 
 def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
-    """Return whether what is computed between two pieces is no larger than ``n``. For so long the
-    rest of ``n`` is memory that is not used yet, and a copy of all pieces is what it saves: so the
-    peak does not rise."""
+    """Return whether what is computed between two pieces is no larger than ``n``.
+
+    Between them the rest of ``n`` is memory that is not used yet. In exchange no copy of all pieces
+    is needed, so the peak does not rise.
+    """
     size, node = 0, pieces[0].next
     while node is not n:
         size = 0 if node in pieces else size + _bytes_of(node)
@@ -68,12 +69,11 @@ def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
 
 
 def _bytes_of(node: fx.Node) -> int:
-    """Of the new memory that the call ``node`` returns, at most."""
-    if (
-        node.op != "call_function"
-        or node.target is operator.getitem
-        or (may_alias(node) and not isinstance(node.meta.get("val"), (list, tuple)))
-    ):
+    """Return how much new memory the call ``node`` returns at most."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return 0
+    # of several results only some may be views
+    if may_alias(node) and not isinstance(node.meta.get("val"), (list, tuple)):
         return 0
     return sum(
         tensor.nbytes
@@ -83,8 +83,7 @@ def _bytes_of(node: fx.Node) -> int:
 
 
 def _fits(piece: Any, whole: fx.Node) -> bool:
-    """Return whether ``piece`` is computed for this concatenation alone, and a copy of it has the
-    same bits."""
+    """Return whether ``piece`` is computed for this concatenation alone, which leaves its bits."""
     if not static(piece) or piece.op != "call_function" or len(piece.users) > 1:
         return False
     mine, its = piece.meta["val"], whole.meta["val"]
@@ -92,6 +91,10 @@ def _fits(piece: Any, whole: fx.Node) -> bool:
 
 
 def _take_apart(graph: fx.Graph, node: fx.Node, pieces: Sequence[fx.Node], first: fx.Node) -> None:
+    """Replace concatenation ``node`` by a copy of each piece, as soon as it is computed.
+
+    ``first``: the first piece in program order.
+    """
     value = node.meta["val"]
     dim = (node.args[1] if len(node.args) > 1 else 0) % value.dim()
     with graph.inserting_before(first):
@@ -116,6 +119,7 @@ def _take_apart(graph: fx.Graph, node: fx.Node, pieces: Sequence[fx.Node], first
 
 
 def _starts(pieces: Sequence[fx.Node], dim: int) -> Iterator[int]:
+    """Yield where each piece begins along ``dim``."""
     start = 0
     for piece in pieces:
         yield start
@@ -139,21 +143,19 @@ _PRODUCTS: dict[Any, tuple[Callable[..., Any], str]] = {
 def use_huge_pages(graph: fx.Graph) -> None:
     """Let kernels that can do so write their large results to memory in huge pages."""
     for node in calls_of(graph):
-        if (
-            not on_cpu(node)
-            or node.meta["val"].nbytes < LARGE
-            or not node.meta["val"].is_contiguous()
-        ):
+        if not on_cpu(node):
             continue
         value = node.meta["val"]
-        made = (list(value.shape), value.dtype, value.device)
-        # none that is pinned, for example
+        if value.nbytes < LARGE or not value.is_contiguous():
+            continue
+        layout = (list(value.shape), value.dtype, value.device)
+        # other options, such as pinned memory, have no counterpart
         if node.target is aten.empty.memory_format and node.kwargs.keys() <= {"dtype", "device"}:
-            node.target, node.args, node.kwargs = empty_in_huge_pages, made, {}
-        elif (found := _PRODUCTS.get(node.target) or _with_out(node.target)) is not None:
-            func, out = found
+            node.target, node.args, node.kwargs = empty_in_huge_pages, layout, {}
+        elif (product := _PRODUCTS.get(node.target) or _with_out(node.target)) is not None:
+            func, out = product
             with graph.inserting_before(node):
-                memory = add_call(graph, empty_in_huge_pages, made)
+                memory = add_call(graph, empty_in_huge_pages, layout)
             memory.meta = dict(node.meta)
             node.target, node.kwargs = func, {**node.kwargs, out: memory}
 
@@ -181,28 +183,24 @@ _ELEMENTS = 1 << 22
 
 
 def poolings(graph: fx.Graph) -> None:
-    """Maximum pooling of contiguous images becomes :func:`max_pool2d`, unless their sizes are known
-    and it would take longer."""
+    """Replace maximum pooling of images by :func:`max_pool2d`, unless their sizes are known and it
+    would take longer."""
     for node in graph.nodes:
-        if (
-            node.op == "call_function"
-            and node.target is _with_indices
-            and not node.kwargs
-            and _images(node.args[0].meta.get("val"))
-        ):
-            value: Any = node.args[0].meta["val"]
-            if not all(type(size) is int for size in value.shape) or pays(value, *node.args[1:3]):
-                node.target = max_pool2d
+        if node.op != "call_function" or node.target is not _with_indices or node.kwargs:
+            continue
+        value: Any = node.args[0].meta.get("val")
+        if not _are_images(value):
+            continue
+        # with symbols for sizes, each call decides
+        if not all(type(size) is int for size in value.shape) or pays(value, *node.args[1:3]):
+            node.target = max_pool2d
 
 
-def _images(value: object) -> bool:
-    return (
-        isinstance(value, torch.Tensor)
-        and value.layout is torch.strided
-        and value.is_cpu
-        and value.dtype is torch.float32
-        and value.dim() == 4
-    )
+def _are_images(value: object) -> bool:
+    """Return whether ``value`` is a batch of images for which both kernels exist."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return value.is_cpu and value.dtype is torch.float32 and value.dim() == 4
 
 
 def pays(x: torch.Tensor, window: Sequence[int], stride: Sequence[int] = ()) -> bool:
@@ -220,7 +218,7 @@ def _area(sides: Sequence[int]) -> int:
 def max_pool2d(
     x: torch.Tensor, window: Sequence[int], stride: Sequence[int] = (), *rest: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``aten.max_pool2d_with_indices`` of the same arguments."""
+    """Return ``aten.max_pool2d_with_indices`` of the same arguments."""
     if not pays(x, window, stride):
         result: tuple[torch.Tensor, torch.Tensor] = max_pool2d_with_indices(
             x, window, stride, *rest

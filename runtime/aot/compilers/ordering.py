@@ -1,4 +1,4 @@
-"""Calls of a graph in another order: some of them side by side, and none before what it needs."""
+"""Reorder the calls of a graph: bring some of them together, and none before what it needs."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ def movable(graph: fx.Graph) -> list[fx.Node]:
 
 
 def successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """Return the calls that must come after each: its users, and for a draw or an effect the next
-    one."""
-    known = set(nodes)
-    after = {node: [u for u in node.users if u in known] for node in nodes}
-    ordered = [n for n in nodes if n.op == "call_function" and _ordered(n)]
+    """Return the calls that must come after each.
+
+    These are its users. For a draw or an effect it is also the next draw or effect.
+    """
+    movable_nodes = set(nodes)
+    after = {node: [user for user in node.users if user in movable_nodes] for node in nodes}
+    ordered = [n for n in nodes if n.op == "call_function" and _has_order(n)]
     for first, second in itertools.pairwise(ordered):
         after[first].append(second)
     return after
 
 
-def _ordered(node: fx.Node) -> bool:
+def _has_order(node: fx.Node) -> bool:
+    """Return whether ``node`` is a draw or an effect, or may be one."""
     func: Any = node.target
-    # read from a tensor, or computed from what is
+    # a number that is read from a tensor, or computed from such numbers
     if isinstance(node.meta.get("val"), NUMBERS_OF_PYTHON):
         return False
     if type(func) is not OpOverload:
@@ -57,10 +60,10 @@ def bring_together(
     groups: Sequence[list[fx.Node]],
 ) -> None:
     """Move the calls of each group to the place of its last one, and what needs them behind them.
-    Other calls keep their order.
 
-    ``after``: the :func:`successors` of ``nodes``. No call of a group may need another one of it,
-    nor may two groups need one another."""
+    Other calls stay in their order. ``after``: the :func:`successors` of ``nodes``. No call of a
+    group may need another one of it, nor may two groups need one another.
+    """
     place = {node: index for index, node in enumerate(nodes)}
     # what moves as one: a group, at the place of its last call, or a call that is in none
     unit_at = {i: [n] for n, i in place.items()}
@@ -71,7 +74,7 @@ def bring_together(
     every_user = itertools.chain.from_iterable(after.values())
     # how many calls of others the unit at each place still waits for
     missing = Counter(map(place.__getitem__, every_user))
-    # by place, so that what could run anywhere stays where it was
+    # always the ready unit with the first place, so a call that could run anywhere stays
     ready = list(set(place.values()) - missing.keys())
     heapq.heapify(ready)
     end = graph.output_node()

@@ -1,4 +1,8 @@
-"""The forms of an op that write to a given tensor, and what is known of the tensors of a graph."""
+"""Find the forms of an op that write to an existing tensor, and facts about the tensors of a graph.
+
+in_place(aten.add.Tensor)       # aten.add_.Tensor
+with_out(aten.add.Tensor)       # (aten.add.out, "out")
+"""
 
 from __future__ import annotations
 
@@ -22,79 +26,83 @@ _KNOWN = "static"
 
 @cache
 def in_place(func: Any) -> Callable[..., Any] | None:
-    """Return the op that writes the result of the pointwise op ``func`` over its first argument:
-    ``add_`` for ``add``. None if there is none."""
-    if not _deterministic(func) and func not in SETS:
+    """Return the in-place form of the pointwise op ``func``: ``add_`` for ``add``. None if there is
+    none."""
+    if not _is_deterministic(func) and func not in SETS:
         return None
-    found = getattr(
-        getattr(aten, func._schema.name.split("::")[1] + "_", None), func._overloadname, None
-    )
-    return (
-        found
-        if found is not None
-        and _parameters(found._schema.arguments) == _parameters(func._schema.arguments)
-        else None
-    )
+    packet = getattr(aten, func._schema.name.split("::")[1] + "_", None)
+    overload: Callable[..., Any] | None = getattr(packet, func._overloadname, None)
+    if overload is None:
+        return None
+    # an overload of the same name may take other arguments
+    parameters = _parameters(overload._schema.arguments)  # type: ignore[attr-defined]
+    if parameters != _parameters(func._schema.arguments):
+        return None
+    return overload
 
 
 @cache
 def with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
-    """Return the overload that writes the result of the pointwise op ``func`` to a given tensor,
-    and the name of that argument."""
-    if not _deterministic(func):
+    """Return the overload of the pointwise op ``func`` that writes its result to an argument, and
+    the name of that argument. None if there is none."""
+    if not _is_deterministic(func):
         return None
-    given = _parameters(func._schema.arguments)
+    parameters = _parameters(func._schema.arguments)
     packet = func.overloadpacket
-    for found in (getattr(packet, name) for name in packet.overloads()):
-        *others, last = found._schema.arguments
-        if last.kwarg_only and last.alias_info is not None and _parameters(others) == given:
-            return found, last.name
+    for overload in (getattr(packet, name) for name in packet.overloads()):
+        *others, last = overload._schema.arguments
+        if last.kwarg_only and last.alias_info is not None and _parameters(others) == parameters:
+            return overload, last.name
     return None
 
 
-def _deterministic(func: Any) -> bool:
+def _is_deterministic(func: Any) -> bool:
+    """Return whether ``func`` is a pointwise op of ATen that draws no random numbers."""
     return functional_pointwise(func) and bool(
         func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags
     )
 
 
 def _parameters(arguments: Iterable[Any]) -> list[tuple[str, str]]:
-    """Names and types: overloads may differ in the types alone."""
+    """Return names and types: overloads may differ in the types alone."""
     return [(argument.name, str(argument.type)) for argument in arguments]
 
 
 def calls_of(graph: fx.Graph) -> list[fx.Node]:
+    """List the calls of ``graph``, so that a rewrite may change it meanwhile."""
     return [node for node in graph.nodes if node.op == "call_function"]
 
 
 def static(n: object) -> bool:
-    """Return whether ``n`` is a strided tensor whose sizes, strides and offset are known, none of
-    them a symbol."""
+    """Return whether ``n`` is a strided tensor without symbols in sizes, strides and offset."""
     if not isinstance(n, fx.Node):
         return False
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return False
-    known = n.meta.get(_KNOWN)
-    if known is None or known[0] is not value:  # each rewrite asks
-        known = n.meta[_KNOWN] = value, value.layout is torch.strided and _plain(value)
-    found: bool = known[1]
-    return found
+    fact = n.meta.get(_KNOWN)
+    # each rewrite asks, so the answer is stored with the value for which it is right
+    if fact is None or fact[0] is not value:
+        fact = n.meta[_KNOWN] = value, value.layout is torch.strided and _has_known_sizes(value)
+    is_static: bool = fact[1]
+    return is_static
 
 
-def _plain(value: torch.Tensor) -> bool:
+def _has_known_sizes(value: torch.Tensor) -> bool:
+    """Return whether sizes, strides and offset are no symbols."""
     return all(
         type(size) is int for size in (*value.shape, *value.stride(), value.storage_offset())
     )
 
 
 def on_cpu(node: fx.Node) -> bool:
-    """Return whether ``node`` is such a tensor on the CPU."""
+    """Return whether ``node`` is a static tensor on the CPU."""
     # `is_cpu` of an abstract tensor is a call of an op
     return static(node) and node.meta["val"].device.type == "cpu"
 
 
 def kind(n: Any) -> Any:
+    """Return shape, dtype and device of node ``n``."""
     value = n.meta["val"]
     return value.shape, value.dtype, value.device
 

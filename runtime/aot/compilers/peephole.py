@@ -1,9 +1,8 @@
-"""Rewrites of a graph that is about to be run as Python: the same bits from fewer
-and cheaper calls.
+"""Rewrite a graph that is about to run as Python: the same bits from fewer and cheaper calls.
 
-They are for :mod:`.replay` alone, which no compiler sees, and work on a copy of the graph. They
-name ops, as each rests on what kernels do with numbers bit for bit, which is no fact of an op.
-:func:`layers` asks ATen itself what ``linear`` is made of.
+The rewrites are for :mod:`.replay` alone and work on a copy of the graph, which no compiler sees.
+They name ops, as each relies on the exact bits of kernels, and these are no fact of an op.
+:func:`layers` asks ATen itself which calls ``linear`` consists of.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ _EXACT = 1 << 24  # integers up to here are numbers of float32
 def rewritten(
     graph: fx.Graph, destinations: Sequence[Destination] = ()
 ) -> tuple[fx.Graph, Mapping[int, int]]:
-    """Return a copy of ``graph`` with every rewrite of this module, and what :func:`.placing.place`
-    says of it.
+    """Return a copy of ``graph`` with every rewrite of this module, and the result of
+    :func:`.placing.place`.
 
-    A graph that writes to a value of its own, as for a write through ``unfold``, gets those alone
-    that look at single calls. For the others a value is the same at any time.
+    A graph that writes to a value of its own, as for a write through ``unfold``, gets only the
+    rewrites that look at single calls. The others rely on values that never change.
     """
     copied = copy_of(graph)
     if any(map(_writes, calls_of(copied))):
@@ -62,6 +61,7 @@ def rewritten(
         without_unused,
     ):
         rewrite(copied)
+    # the cheaper calls may be repetitions too
     for rewrite in (
         layers,
         means,
@@ -72,6 +72,7 @@ def rewritten(
         without_unused,
     ):
         rewrite(copied)
+    # order the calls, then decide where results lie, and only then merge the calls of a batch
     sums(copied)
     batches = gather(copied)
     placed = place(copied, destinations)
@@ -88,43 +89,38 @@ def _writes(node: fx.Node) -> bool:
 
 
 def layers(graph: fx.Graph) -> None:
-    """The transposition of a weight and ``addmm`` with it become one call of torch's ``linear``,
-    which does just these two below Python."""
+    """Replace the transposition of a weight and ``addmm`` with it by a call of torch's ``linear``.
+
+    It does just these two below Python.
+    """
     for node in calls_of(graph):
         if node.target is not aten.addmm.default or node.kwargs:
             continue
         bias, x, transposed = node.args
-        if (
-            not isinstance(transposed, fx.Node)
-            or transposed.target is not aten.t.default
-            or len(transposed.users) > 1
-        ):
+        if not isinstance(transposed, fx.Node) or transposed.target is not aten.t.default:
+            continue
+        if len(transposed.users) > 1:
             continue
         (weight,) = transposed.args
         args = (x, weight, bias)
-        if [
-            func
-            for func, *_ in Witness(node.meta.get("val")).watch(_steps_of_linear, example(args), {})
-        ] == [aten.t.default, node.target]:
+        witness = Witness(node.meta.get("val"))
+        steps = [func for func, *_ in witness.watch(_steps_of_linear, example(args), {})]
+        if steps == [aten.t.default, node.target]:
             node.target, node.args = LINEAR, args
             graph.erase_node(transposed)
 
 
 def squares(graph: fx.Graph) -> None:
-    """``x ** 2`` becomes ``x * x``, which is how the kernels compute it."""
+    """Replace ``x ** 2`` by ``x * x``, which is how the kernels compute it."""
     for node in calls_of(graph):
-        if (
-            node.target is aten.pow.Tensor_Scalar
-            and node.args[1] == 2
-            and static(node)
-            and node.meta["val"].dtype in _WIDE
-        ):
+        if node.target is not aten.pow.Tensor_Scalar or node.args[1] != 2:
+            continue
+        if static(node) and node.meta["val"].dtype in _WIDE:
             node.target, node.args = aten.mul.Tensor, (node.args[0], node.args[0])
 
 
 def means(graph: fx.Graph) -> None:
-    """The mean of all elements becomes their sum and a division, which is how the
-    kernel computes it."""
+    """Replace the mean of all elements by their sum and a division, as the kernel computes it."""
     for node in calls_of(graph):
         if node.target is not aten.mean.default or node.kwargs:
             continue
@@ -141,8 +137,7 @@ def means(graph: fx.Graph) -> None:
 
 
 def broadcasts(graph: fx.Graph) -> None:
-    """What was expanded only for the sake of arithmetic with a tensor of that shape is left for the
-    arithmetic to expand."""
+    """Leave out an expansion for arithmetic with a tensor of that shape: the arithmetic expands."""
     for node in calls_of(graph):
         if node.target is not aten.expand.default or not static(node) or not static(node.args[0]):
             continue
@@ -155,8 +150,8 @@ def broadcasts(graph: fx.Graph) -> None:
 
 
 def _has_shape_without(user: fx.Node, node: fx.Node) -> bool:
-    """Return whether ``user`` is arithmetic of ``node`` and a tensor that has the shape and the
-    dtype of the result by itself."""
+    """Return whether ``user`` is arithmetic of ``node`` and a tensor of the shape and dtype of the
+    result."""
     if not _is_plain_arithmetic(user):
         return False
     others = [argument for argument in user.args if argument is not node]
@@ -167,21 +162,24 @@ def _has_shape_without(user: fx.Node, node: fx.Node) -> bool:
 
 
 def numbers(graph: fx.Graph) -> None:
-    """A number in arithmetic with floating point tensors becomes a tensor now instead
-    of at each call."""
-    made: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+    """Replace a number in arithmetic with floating point tensors by a tensor.
+
+    A call would create this tensor each time.
+    """
+    tensors: dict[tuple[str, torch.dtype], torch.Tensor] = {}
     for node in calls_of(graph):
         if not _is_plain_arithmetic(node) or not static(node) or not static(node.args[0]):
             continue
         x, number = node.args
         dtype = node.meta["val"].dtype
+        # for narrower types the kernels read numbers in a wider one
         if dtype not in _WIDE or x.meta["val"].dtype is not dtype:  # type: ignore[union-attr]
-            continue  # of narrower types the kernels read numbers in a wider one
+            continue
         if _is_exact_number(number):
             key = repr(number), dtype
-            if key not in made:
-                made[key] = factories.tensor(number, dtype=dtype, device="cpu")
-            node.args = (x, made[key])
+            if key not in tensors:
+                tensors[key] = factories.tensor(number, dtype=dtype, device="cpu")
+            node.args = (x, tensors[key])
 
 
 def _is_plain_arithmetic(node: fx.Node) -> bool:
@@ -195,9 +193,12 @@ def _is_exact_number(argument: object) -> bool:
 
 
 def overwrites(graph: fx.Graph) -> None:
-    """A pointwise call writes its result over its first argument, or either of two that commute,
-    where that is a buffer that the graph made itself, to which no view refers and which nothing
-    uses later: neither a call nor the caller, since the output uses what is returned."""
+    """Let pointwise calls write their results over an argument.
+
+    It is the first argument, or either of two that commute. It must be a buffer of the graph itself
+    which no view shows, and which nothing uses later. The output is a use too, so a result of the
+    graph is never written over.
+    """
     last_use = _last_uses_of_buffers(graph)
     for node in calls_of(graph):
         if not static(node) or (in_place(node.target) is None and with_out(node.target) is None):
@@ -212,8 +213,7 @@ def overwrites(graph: fx.Graph) -> None:
 
 
 def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """Return what the graph makes itself and no view shows, each with the node that uses it
-    last."""
+    """Return the buffers of the graph itself that no view shows, each with its last user."""
     last_use = {a: n for n in graph.nodes for a in n.all_input_nodes}
     views = set(filter(may_alias, graph.nodes))
     return {

@@ -1,10 +1,9 @@
-"""Results that are computed where they belong: in the tensor of the caller that
-takes the new value.
+"""Compute new values of arguments in the tensors of the caller.
 
     def step(p, g):
         p.sub_(0.1 * g)
 
-The graph of ``step`` writes to nothing and gives the new value of ``p``, which is then copied to
+The graph of ``step`` writes to nothing and returns the new value of ``p``, which is then copied to
 the caller's ``p``. Where nothing reads the former value any more, the replay computes the new one
 in the caller's memory. Then there is no second buffer, and no copy.
 
@@ -33,8 +32,10 @@ DESTINATIONS = "destinations"
 
 @dataclass(frozen=True)
 class Destination:
-    """Result ``result`` of a graph is the new value of its argument ``argument``. ``counted``: by
-    how much the program advances the version of the argument."""
+    """Say that result ``result`` of a graph is the new value of its argument ``argument``.
+
+    ``counted``: by how much the program advances the version of the argument.
+    """
 
     result: int
     argument: int
@@ -42,23 +43,24 @@ class Destination:
 
 
 def destinations(joint: Joint) -> tuple[Destination, ...]:
-    """Return the written inputs of a program without a backward that may be written while its graph
-    runs: plain tensors which share memory with no other argument, keep their geometry and count the
-    write."""
+    """Return the inputs of a program without a backward that may be written while its graph runs.
+
+    They are plain tensors that share memory with no other argument. Their geometry does not change,
+    and their versions count the write.
+    """
     if joint.layouts is not None:
         return ()
     shared = set(itertools.chain.from_iterable(group.members for group in joint.groups))
-    found = []
+    placeable = []
     for result, i in enumerate(joint.boundary.written):
         written = joint.boundary.inputs[i]
         if i not in shared and _counts_plain_write(written):
-            found.append(Destination(result, i, written.counted))
-    return tuple(found)
+            placeable.append(Destination(result, i, written.counted))
+    return tuple(placeable)
 
 
 def _counts_plain_write(written: Input) -> bool:
-    """Return whether all that happens to an argument is that it gets new elements, and that its
-    version advances."""
+    """Return whether an argument only gets new elements and a new version."""
     if written.reshaped or written.begins or written.overwritten:
         return False
     return written.tangent is None and written.replaced is None and bool(written.counted)
@@ -66,8 +68,10 @@ def _counts_plain_write(written: Input) -> bool:
 
 @dataclass(frozen=True)
 class _Chain:
-    """Calls that may all write to ``target``, the last one first. Each takes the next one's
-    result, and nothing else does."""
+    """List calls that may all write to ``target``, the last one first.
+
+    Each takes the result of the next one, and nothing else does.
+    """
 
     destination: Destination
     target: fx.Node
@@ -75,12 +79,14 @@ class _Chain:
 
 
 def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
-    """Let pointwise calls write to the arguments that take their results, in place. For each such
-    argument: by how much its version is behind that of the program then, as one call may stand
-    for several writes."""
+    """Let pointwise calls write to the arguments that take their results, in place.
+
+    Return for each such argument by how much its version is behind that of the program then, as one
+    call may stand for several writes.
+    """
     if not wanted:
         return {}
-    # after all have been found: a call that writes is taken for a view of what it reads
+    # find all chains before the first write, as `shown` takes a call that writes for a view
     chains = _find_chains(graph, wanted)
     behind: dict[int, int] = {}
     for chain in chains:
@@ -99,45 +105,48 @@ def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]
     # a value that is returned twice has to become two tensors
     times = Counter(results)
     order = {n: index for index, n in enumerate(graph.nodes)}
-    # until here a call may be for another program
+    # up to here the graph may raise, as the call is for another program, and must write nothing
     refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
     chains = []
     for destination in wanted:
-        new, target = results[destination.result], inputs[destination.argument]
-        if isinstance(new, fx.Node) and times[new] == 1 and _is_placeable(target):
-            calls = _calls_into(target, new, output, order, refusal)
+        value, target = results[destination.result], inputs[destination.argument]
+        if isinstance(value, fx.Node) and times[value] == 1 and _is_placeable(target):
+            calls = _calls_into(target, value, output, order, refusal)
             chains.append(_Chain(destination, target, calls[: destination.counted]))
     return chains
 
 
 def _is_placeable(target: fx.Node) -> bool:
-    """Return whether a kernel may write its result to ``target``, which is no lazy conjugate or
-    negative."""
+    """Return whether a kernel may write to ``target``: it is no lazy conjugate or negative."""
     return static(target) and not target.meta["val"].is_conj() and not target.meta["val"].is_neg()
 
 
 def _calls_into(
-    target: fx.Node, new: fx.Node, output: fx.Node, order: Mapping[fx.Node, int], refusal: int
+    target: fx.Node, value: fx.Node, output: fx.Node, order: Mapping[fx.Node, int], refusal: int
 ) -> list[fx.Node]:
-    """Return the calls behind place ``refusal`` that may write to ``target``, the last one first:
-    ``new``, what it is computed from if nothing else needs that, and so on."""
+    """Return the calls behind place ``refusal`` that may write to ``target``, the last one first.
+
+    They are ``value``, the operand of ``value`` if nothing else needs that, and so on.
+    """
     views = shown(target)
     # a call that writes earlier would change what another one still reads
     first = max(_last_read(views, order), refusal + 1)
-    found: list[fx.Node] = []
-    n: fx.Node | None = new if _takes(new, target, views) else None
+    calls: list[fx.Node] = []
+    n: fx.Node | None = value if _may_write_to(value, target, views) else None
     later: fx.Node | None = None
     while n is not None and first <= order[n] and _is_spent(n, later, output, order):
-        found.append(n)
+        calls.append(n)
         later = n
         operands = (a for a in n.all_input_nodes if a is not target)
-        n = next((a for a in operands if _takes(a, target, views)), None)
-    return found
+        n = next((a for a in operands if _may_write_to(a, target, views)), None)
+    return calls
 
 
 def _last_read(memory: Sequence[fx.Node], order: Mapping[fx.Node, int]) -> int:
-    """Return the place of the last node that uses one of ``memory``; -1 if none does. The output
-    is such a node too, and behind all others."""
+    """Return the place of the last node that uses one of ``memory``; -1 if none does.
+
+    The output is such a node too, and behind all others.
+    """
     readers = itertools.chain.from_iterable(node.users for node in memory)
     return max(map(order.__getitem__, readers), default=-1)
 
@@ -145,9 +154,9 @@ def _last_read(memory: Sequence[fx.Node], order: Mapping[fx.Node, int]) -> int:
 def _is_spent(
     node: fx.Node, later: fx.Node | None, output: fx.Node, order: Mapping[fx.Node, int]
 ) -> bool:
-    """Return whether the memory of ``node`` may be written over by ``later``: nothing reads it
-    afterwards, and ``later`` reads it as ``node`` alone, not by a view.
+    """Return whether ``later`` may write over the memory of ``node``.
 
+    Nothing reads this memory afterwards, and ``later`` reads it as ``node`` alone, not by a view.
     None for ``later``: ``node`` is the new value itself, of which no view may be returned.
     """
     memory = shown(node)
@@ -158,15 +167,14 @@ def _is_spent(
     return last_use == order[later] and not any(v in later.all_input_nodes for v in views)
 
 
-def _takes(node: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
-    """Return whether the call ``node`` may have ``target`` as its result. It may read ``target``
-    itself, as each element is read before it is written, and no view of it."""
-    if (
-        node.op != "call_function"
-        or not static(node)
-        or not same_layout(node, target)
-        or (node.target not in SETS and with_out(node.target) is None)
-    ):
+def _may_write_to(node: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
+    """Return whether the call ``node`` may write its result to ``target``.
+
+    It may read ``target`` itself, as each element is read before it is written, and no view of it.
+    """
+    if node.op != "call_function" or not static(node) or not same_layout(node, target):
+        return False
+    if node.target not in SETS and with_out(node.target) is None:
         return False
     return not any(v in node.all_input_nodes for v in views if v is not target)
 

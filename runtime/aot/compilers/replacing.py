@@ -1,7 +1,10 @@
-"""Replacing one value of a graph by another one of the same elements, where nobody can tell.
+"""Replace one value of a graph by another one of the same elements, where nobody sees a difference.
+
+    y = x.clone(); z = y + 1        # becomes z = x + 1
 
 The results of a program are tensors of their own: two of them are not one object, and share memory
-only where they did."""
+only where they did before.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,19 @@ _COPIES = frozenset(
 
 
 def shown(node: fx.Node) -> list[fx.Node]:
-    """``node`` and all that may share memory with it and is computed from it."""
-    found = [node]
-    known = {node}
-    for v in found:
-        new = [u for u in v.users if u.op == "call_function" and may_alias(u) and u not in known]
-        found += new
-        known.update(new)
-    return found
+    """List ``node`` and the values computed from it that may share its memory."""
+    views = [node]
+    seen = {node}
+    # `views` grows meanwhile
+    for v in views:
+        further = [
+            user
+            for user in v.users
+            if user.op == "call_function" and may_alias(user) and user not in seen
+        ]
+        views += further
+        seen.update(further)
+    return views
 
 
 def is_result(node: fx.Node) -> bool:
@@ -41,8 +49,10 @@ def is_result(node: fx.Node) -> bool:
 
 
 def returned(node: fx.Node) -> bool:
-    """Return whether a result of the graph is ``node``, or may share memory with it. For one value:
-    :class:`Returned` answers for all values of a graph in one walk."""
+    """Return whether a result of the graph is ``node``, or may share memory with it.
+
+    This walks the graph for one value. :class:`Returned` walks once for all values.
+    """
     return any(map(is_result, shown(node)))
 
 
@@ -50,13 +60,17 @@ def results_in(node: fx.Node) -> list[fx.Node]:
     """Return the results of the graph that may share memory with ``node``, one by one."""
     views = set(shown(node))
     results: Any = node.graph.output_node().args[0]
-    return [r for r in results if r in views] if isinstance(results, (list, tuple)) else list(views)
+    return (
+        [result for result in results if result in views]
+        if isinstance(results, (list, tuple))
+        else list(views)
+    )
 
 
 class Returned:
-    """The values of a graph with which a result may share memory, while a pass replaces some.
+    """Hold the values of a graph with which a result may share memory, while a pass replaces some.
 
-    Example: of ``y = x.t(); return y`` these are ``y`` and ``x``.
+    For ``y = x.t(); return y`` these are ``y`` and ``x``.
     """
 
     def __init__(self, graph: fx.Graph) -> None:
@@ -68,19 +82,22 @@ class Returned:
 
     def _add(self, nodes: list[fx.Node]) -> None:
         """Note ``nodes`` and whatever they may be views of."""
-        new = [n for n in nodes if n not in self._nodes]
-        for node in new:  # grows
-            if node not in self._nodes:
-                self._nodes.add(node)
-                new += (
-                    node.all_input_nodes if node.op == "call_function" and may_alias(node) else ()
-                )
+        pending = [n for n in nodes if n not in self._nodes]
+        # `pending` grows meanwhile
+        for node in pending:
+            if node in self._nodes:
+                continue
+            self._nodes.add(node)
+            if node.op == "call_function" and may_alias(node):
+                pending += node.all_input_nodes
 
     def replace(self, node: fx.Node, by: Any) -> None:
-        """Let the users of ``node`` take ``by``, which has the same elements and layout. What makes
-        results of the graph of ``node`` takes it only where no other result is ``by``, an argument
-        or memory of one of these. Views of ``node`` take it only where it begins at the same place
-        of its memory: what is known of a view counts from there."""
+        """Let the users of ``node`` take ``by``, which has the same elements and layout.
+
+        A result of the graph takes ``by`` only if that is new memory of no other result. Views of
+        ``node`` take it only if it begins at the same place of its memory, as the geometry of a
+        view counts from there.
+        """
         if isinstance(by, fx.Node) and fresh(by) and by not in self:
             node.replace_all_uses_with(by)
             if node in self:
@@ -93,7 +110,9 @@ class Returned:
 
     def _may_take_other(self, user: fx.Node, viewable: bool) -> bool:
         """Return whether ``user`` of a value may take another one of the same elements.
-        ``viewable``: whether a view of the other one is at the same place of its memory."""
+
+        ``viewable``: whether a view of the other one is at the same place of its memory.
+        """
         if user.op == "output":
             return False
         if not may_alias(user):
@@ -109,19 +128,19 @@ class Returned:
 
 
 def _offset(node: fx.Node) -> object:
-    """Where ``node`` begins in its memory, None if it is no tensor of known sizes."""
+    """Return where ``node`` begins in its memory; None if it is no tensor of known sizes."""
     return node.meta["val"].storage_offset() if static(node) else None
 
 
 def replace_alias(node: fx.Node, by: fx.Node) -> None:
-    """:meth:`Returned.replace_alias`, for a pass that does not ask what is returned."""
+    """Do :meth:`Returned.replace_alias` in a pass that does not ask what is returned."""
     for user in list(node.users):
         if user.op != "output":
             user.replace_input_with(node, by)
 
 
 def without_copies(graph: fx.Graph) -> None:
-    """A copy of a value that nothing writes to is the value. ``neg(neg(x))`` is ``x``."""
+    """Replace copies by their source, and ``neg(neg(x))`` by ``x``, in a graph without writes."""
     results = Returned(graph)
     for n in calls_of(graph):
         source = _source_of_copy(n)
@@ -130,18 +149,15 @@ def without_copies(graph: fx.Graph) -> None:
 
 
 def _source_of_copy(node: fx.Node) -> Any:
-    """Return the value whose elements the result of ``node`` has; None if there is no such
-    value."""
+    """Return the value whose elements the result of ``node`` has; None if there is none."""
     if node.target is aten.copy.default:
         return node.args[1]
     source = next(iter(node.args), None)
     if node.target in _COPIES:
         return source
-    if (
-        node.target is aten.neg.default
-        and isinstance(source, fx.Node)
-        and source.target is node.target
-    ):
+    if node.target is not aten.neg.default or not isinstance(source, fx.Node):
+        return None
+    if source.target is aten.neg.default:
         return source.args[0]
     return None
 
@@ -155,21 +171,23 @@ def _stands_for(source: fx.Node, node: fx.Node) -> bool:
 
 
 def without_repetitions(graph: fx.Graph) -> None:
-    """What is computed twice is computed once. A large value does not live longer for that: its
-    memory may be what a checkpoint saves."""
+    """Compute once what is computed twice.
+
+    A large value does not live longer for that: its memory may be what a checkpoint saves.
+    """
     order = {n: index for index, n in enumerate(graph.nodes)}
-    known: dict[Hashable, fx.Node] = {}
+    first_calls: dict[Hashable, fx.Node] = {}
     results = Returned(graph)
     for node in calls_of(graph):
         if not _pure(node):
             continue
         key = (node.target, _key(node.args), _key(tuple(node.kwargs.items())))
-        first = known.setdefault(key, node)
+        first = first_calls.setdefault(key, node)
         if first is node:
             continue
         if may_alias(node) and node.target is not operator.getitem:
             results.replace_alias(node, first)
-        elif _small(node) or _is_used_after(first, order[node], order):
+        elif _is_small(node) or _is_used_after(first, order[node], order):
             results.replace(node, first)
 
 
@@ -180,38 +198,35 @@ def _is_used_after(node: fx.Node, place: int, order: Mapping[fx.Node, int]) -> b
 
 
 def _pure(node: fx.Node) -> bool:
+    """Return whether the arguments of ``node`` decide its result, and it does nothing else."""
     func: Any = node.target
     if func is operator.getitem or func is LINEAR:
         return True
-    if (
-        type(func) is not OpOverload
-        or func.namespace != "aten"
-        or torch.Tag.nondeterministic_seeded in func.tags
-    ):
+    if type(func) is not OpOverload or func.namespace != "aten":
         return False
-    return (
-        not func._schema.is_mutable
-        and not has_effect(node)
-        and not func._schema.name.startswith("aten::empty")
-    )
+    if torch.Tag.nondeterministic_seeded in func.tags or func._schema.is_mutable:
+        return False
+    # each empty tensor has a memory of its own, to which a call may write
+    return not has_effect(node) and not func._schema.name.startswith("aten::empty")
 
 
 def _key(argument: object) -> Hashable:
-    """Return what tells an argument from others. A node has a name of its own."""
+    """Return an argument as a part of a key. The text of a node is its name, which is unique."""
     if isinstance(argument, (list, tuple)):
         return tuple(map(_key, argument))
-    return (
-        (id(argument), torch.Tensor)
-        if isinstance(argument, torch.Tensor)
-        else (type(argument), repr(argument))
-    )
+    if isinstance(argument, torch.Tensor):
+        return id(argument), torch.Tensor
+    return type(argument), repr(argument)
 
 
-def _small(node: fx.Node) -> bool:
+def _is_small(node: fx.Node) -> bool:
+    """Return whether all results of ``node`` are known to have few elements."""
     values: Any = node.meta.get("val")
-    every = values if isinstance(values, (list, tuple)) else [values]
-    return all(
-        not isinstance(v, torch.Tensor)
-        or (all(type(size) is int for size in v.shape) and v.numel() <= _ELEMENTS)
-        for v in every
-    )
+    if not isinstance(values, (list, tuple)):
+        values = [values]
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            continue
+        if any(type(size) is not int for size in value.shape) or value.numel() > _ELEMENTS:
+            return False
+    return True

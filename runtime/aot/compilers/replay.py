@@ -1,10 +1,10 @@
-"""Running a graph of ATen calls as straight Python: one line for each call, each tensor freed
-after its last use.
+"""Run a graph of ATen calls as straight Python: one line for each call, each tensor freed after its
+last use.
 
 Most of what a small call costs is the way to the kernel. An ``OpOverload`` converts its arguments
-by a general schema; torch's own Python binding of the same op has a parser made for it and takes
-little more than half the time. A binding stands for an overload only where it was seen to make
-exactly that call.
+by a general schema. Torch's own Python binding of the same op has a parser for just its arguments,
+and takes little more than half the time. A binding stands for an overload only where a
+:class:`.witness.Witness` has seen exactly that call.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def replayable(module: fx.GraphModule) -> bool:
 
 
 def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
-    """Return the boxed function that runs ``module``'s graph, below torch's autograd.
+    """Return the boxed function that runs the graph of ``module``, below torch's autograd.
 
-    ``placed``, an attribute of the function: the numbers of the arguments that it writes new values
-    to, and by how much their versions are behind then. See :mod:`.placing`. ``writes``: for each of
-    them the number of the line that writes first.
+    It has two attributes. ``placed``: the numbers of the arguments that it writes new values to,
+    and by how much their versions are behind then. See :mod:`.placing`. ``writes``: for each of
+    these arguments the number of the line that writes first.
     """
     graph, placed = rewritten(with_values(module).graph, module.meta.get(DESTINATIONS, ()))
     body = _Body(module, graph)
@@ -53,7 +53,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     writes: dict[int, int] = {}
     for node in graph.nodes:
         if placed:
-            for i in _written(node, numbers):
+            for i in _inputs_written_by(node, numbers):
                 writes.setdefault(i, len(body.lines) + 2)  # for Python the first line is 1
         body.add(node)
     lines = ["def run(args):", *(f"    {line}" for line in body.lines)]
@@ -65,7 +65,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
 
 
 class _Body:
-    """The body of the generated function, line by line.
+    """Write the body of the generated function, line by line.
 
         [v_x, v_w] = args
         args.clear()
@@ -106,25 +106,25 @@ class _Body:
             self._add_call(node)
 
     def _add_call(self, node: fx.Node) -> None:
+        """Add the line of a call, and one that frees what is used last there."""
         items = _items(node)
         self.unpacked.update(items.values())
         origin = origin_of(node)
         if origin is not None:
             self.origins[len(self.lines) + 1] = origin
         func, args = shortest(node)
-        given = list(map(self.source.text, args))
-        given += [f"{name}={self.source.text(a)}" for name, a in node.kwargs.items()]
-        call = f"{self.source.constant(func, _named(node))}({', '.join(given)})"
+        arguments = list(map(self.source.text, args))
+        arguments += [f"{name}={self.source.text(a)}" for name, a in node.kwargs.items()]
+        call = f"{self.source.constant(func, _name_stem(node))}({', '.join(arguments)})"
         if items:
             self._unpack(call, items, len(node.meta["val"]))
         else:
             self.lines.append(f"    {self.source.name(node)} = {call}")
             self._free_unused([node])
-        self._free(u for u in node.all_input_nodes if self.last_use[u] is node)
+        self._free(used for used in node.all_input_nodes if self.last_use[used] is node)
 
     def _unpack(self, call: str, items: Mapping[int, fx.Node], n_results: int) -> None:
-        """Add the line of a ``call`` with several results. Those that nothing uses are freed
-        at once."""
+        """Add the line of a ``call`` with several results. Unused ones are freed at once."""
         names = ["_"] * n_results
         for i, item in items.items():
             names[i] = self.source.name(item)
@@ -142,20 +142,25 @@ class _Body:
             self.lines.append(f"    del {names}")
 
 
-def _written(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
-    """The numbers of the inputs that the call ``node`` writes to. ``numbers``: those of each."""
+def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterator[int]:
+    """Yield the numbers of the inputs that the call ``node`` writes to.
+
+    ``numbers``: those of all inputs.
+    """
     if not isinstance(node.target, OpOverload):
         return
     for index, argument in enumerate(node.target._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
-        given: Any = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-        values = given if isinstance(given, (list, tuple)) else (given,)
-        yield from (numbers[value] for value in values if value in numbers)
+        value: Any = node.kwargs.get(argument.name)
+        if index < len(node.args):
+            value = node.args[index]
+        values = value if isinstance(value, (list, tuple)) else (value,)
+        yield from (numbers[item] for item in values if item in numbers)
 
 
-def _named(node: fx.Node) -> str:
-    """Return how the name of the function begins that makes the call ``node``."""
+def _name_stem(node: fx.Node) -> str:
+    """Return how the name of the function begins that runs the call ``node``: ``mul_``."""
     func: Any = node.target
     return f"{func._schema.name.split('::')[1]}_" if isinstance(func, OpOverload) else "call_"
 
@@ -169,11 +174,13 @@ def _items(node: fx.Node) -> dict[int, fx.Node]:
             return {}
         items[i] = user
     value = node.meta.get("val")
-    return items if isinstance(value, (list, tuple)) and all(i < len(value) for i in items) else {}
+    if not isinstance(value, (list, tuple)) or any(i >= len(value) for i in items):
+        return {}
+    return items
 
 
 class _Source:
-    """Names and literals of the generated function. What has no literal is a global of it."""
+    """Write names and literals of the generated function. An object without literal is a global."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         self.names: dict[str, Any] = {"module": module, "below_autograd": below_autograd}
@@ -184,6 +191,7 @@ class _Source:
         return f"v_{n.name}"
 
     def constant(self, value: object, stem: str = "c") -> str:
+        """Return the name of a global with ``value``, the same each time."""
         name = self.known.get(id(value))
         if name is None:
             name = self.known[id(value)] = f"{stem}{len(self.known)}"
@@ -191,6 +199,7 @@ class _Source:
         return name
 
     def text(self, a: object) -> str:
+        """Return argument ``a`` as an expression."""
         if isinstance(a, fx.Node):
             return self.name(a)
         if isinstance(a, list):
@@ -205,25 +214,30 @@ class _Source:
 
 
 def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
-    """Return what runs the call ``node`` with the least on the way, and with which arguments:
-    torch's Python binding, which reads a number sooner than a list of one, the overload's kernel,
-    or the target as it is."""
+    """Return the callable that runs the call ``node`` with the least overhead, and its arguments.
+
+    It is torch's Python binding, which reads a number sooner than a list of one, or the kernel of
+    the overload, or the target as it is.
+    """
     func = node.target
     if type(func) is not OpOverload:
         return func, node.args  # type: ignore[return-value]
     if func is _READ:
         return TensorBase.item, node.args
-    value = node.meta.get("val") if func._schema.returns else None
-    if func.namespace != "aten" or not (
-        isinstance(value, (torch.Tensor, list, tuple)) or not func._schema.returns
-    ):
+    if func.namespace != "aten":
         return func._op, node.args
+    value = None
+    if func._schema.returns:
+        value = node.meta.get("val")
+        # a number is no answer that a witness could give
+        if not isinstance(value, (torch.Tensor, list, tuple)):
+            return func._op, node.args
     kwargs = example(node.kwargs)
     pattern = func, _pattern(example(node.args)), _pattern(kwargs)
     if pattern not in _SHORTEST:
         _SHORTEST[pattern] = _binding(func, node.args, kwargs, value)
     binding, short = _SHORTEST[pattern]
-    return binding, _shortened(node.args) if short else node.args
+    return binding, _unpack_lists_of_one(node.args) if short else node.args
 
 
 # by op and form of the arguments: the shortest way to the kernel
@@ -233,20 +247,22 @@ _SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
 def _binding(
     func: OpOverload, args: Sequence[object], kwargs: dict[str, object], value: object
 ) -> tuple[Callable[..., object], bool]:
-    """Return what makes the call with the least on the way, and whether it takes a number for a
-    list of one."""
+    """Return the callable with the least overhead, and whether it takes a number for a list of
+    one."""
     name = func._schema.name.split("::")[1]
     for namespace in _NAMESPACES:
-        found: Any = getattr(namespace, name, None)
-        for short in (True, False) if callable(found) else ():
-            if Witness(value).sees_only(
-                found, func, example(_shortened(args) if short else args), kwargs
-            ):
-                return found, short
+        binding: Any = getattr(namespace, name, None)
+        if not callable(binding):
+            continue
+        if Witness(value).sees_only(binding, func, example(_unpack_lists_of_one(args)), kwargs):
+            return binding, True
+        if Witness(value).sees_only(binding, func, example(args), kwargs):
+            return binding, False
     return func._op, False
 
 
-def _shortened(args: Sequence[object]) -> tuple[object, ...]:
+def _unpack_lists_of_one(args: Sequence[object]) -> tuple[object, ...]:
+    """Return ``args`` with a number in place of each list of one integer."""
     return tuple(
         argument[0]
         if isinstance(argument, list) and len(argument) == 1 and type(argument[0]) is int
@@ -256,12 +272,16 @@ def _shortened(args: Sequence[object]) -> tuple[object, ...]:
 
 
 def _pattern(a: object) -> object:
-    """Return what a binding knows arguments by: their types. A tensor without dimensions may be
-    taken for a number."""
+    """Return the types by which a binding reads an argument.
+
+    A binding may read a tensor without dimensions as a number, so its dtype counts.
+    """
     if isinstance(a, torch.Tensor):
         return (torch.Tensor, a.dtype, a.requires_grad) if a.dim() == 0 else torch.Tensor
     if isinstance(a, (list, tuple)):
         return (type(a), *map(_pattern, a))
     if isinstance(a, dict):
         return tuple((k, _pattern(b)) for k, b in a.items())
-    return a if a is None else type(a)
+    if a is None:
+        return None
+    return type(a)

@@ -1,4 +1,4 @@
-"""A graph that is run as it is by the first call, and as generated code by the next ones.
+"""Run a graph as it is at the first call, and as generated code at the next ones.
 
     f = jit(hessian(g))
     f(x)        # captured, and the graph run node by node
@@ -6,7 +6,8 @@
     f(x)        # run
 
 To rewrite a graph and to generate its code takes a third of the time of a capture. A program that
-is called once does without it."""
+is called once does without it.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +28,11 @@ Run = Callable[[list[Any]], Any]
 
 
 class Staged:
-    """The boxed function of ``module``, which :func:`.replay.as_python` can run and whose graph
-    writes to no argument. ``settled``: what is told of the generated function, to call it without a
-    way through this object."""
+    """Run ``module`` as a boxed function.
+
+    :func:`.replay.as_python` can run the module, and its graph writes to no argument. ``settled``:
+    gets the generated function once there is one, so that its owner calls that directly.
+    """
 
     _boxed_call = True
 
@@ -41,16 +44,17 @@ class Staged:
         self.settled: Callable[[Run], None] | None = None
 
     def __call__(self, args: list[Any]) -> Any:
+        """Return the results of the graph, and empty ``args``."""
         module = self._module
         if module is None:
             return self._run(args)
         if self._called:
-            return self._generated()(args)
+            return self._generate()(args)
         self._called = True
         return run_graph(module, args)
 
-    def _generated(self) -> Run:
-        """Return the generated function. One thread makes it, and others wait."""
+    def _generate(self) -> Run:
+        """Return the generated function. One thread generates it, and others wait."""
         with self._lock:
             if self._module is not None:
                 with without_autocast(), without_collection():
@@ -63,15 +67,17 @@ class Staged:
 
 
 def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
-    """Return the results of ``module``'s graph, node by node. ``args`` is emptied, and each value
-    freed after its last use."""
+    """Return the results of the graph of ``module``, computed node by node.
+
+    ``args`` is emptied, and each value freed after its last use.
+    """
     nodes = module.graph.nodes
     last_use: dict[fx.Node, fx.Node] = {}
     for node in nodes:
         last_use.update(dict.fromkeys(node.all_input_nodes, node))
     values: dict[fx.Node, Any] = {}
-    given = iter(args)
-    values.update((n, next(given)) for n in nodes if n.op == "placeholder")
+    arguments = iter(args)
+    values.update((n, next(arguments)) for n in nodes if n.op == "placeholder")
     args.clear()
     with below_autograd():
         for node in nodes:
@@ -88,7 +94,7 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
 
 
 def _run_node(module: fx.GraphModule, node: fx.Node, values: Mapping[fx.Node, Any]) -> object:
-    """Return the value of an attribute or a call. ``values``: those of its arguments."""
+    """Return the value of an attribute or a call. ``values``: of its arguments."""
     if node.op == "get_attr":
         return operator.attrgetter(str(node.target))(module)
     func: Any = node.target

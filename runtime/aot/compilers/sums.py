@@ -1,10 +1,11 @@
-"""Sums of small matrices over their rows, taken together as one sum of their stack.
+"""Merge sums of small matrices over their rows into one sum of their stack.
 
     b1 = g1.sum(0); b2 = g2.sum(0); …        # becomes stack([g1, g2, …]).sum(1).unbind()
 
 The gradient of a vector that a program uses many times has such a sum for each use. The kernel adds
 the rows of each matrix of a stack as it adds those of a single one, so the bits are the same. For
-matrices of a thousand elements that is a third of the time."""
+matrices of a thousand elements that is a third of the time.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,10 @@ _BYTES = 1 << 16
 
 
 def sums(graph: fx.Graph) -> None:
-    """Take together the sums whose results only go into pointwise calls. A result that is returned,
-    or of which there are views, has memory of its own."""
+    """Merge the sums whose results only go into pointwise calls.
+
+    A result that is returned, or that has views, must have memory of its own.
+    """
     nodes = movable(graph)
     after = successors(nodes)
     groups: dict[Hashable, list[fx.Node]] = {}
@@ -39,28 +42,31 @@ def sums(graph: fx.Graph) -> None:
     for node in nodes:
         if _is_sum(node):
             level[node] += 1
-            groups.setdefault((level[node], _matrix(node).shape, _matrix(node).dtype), []).append(
-                node
-            )
-        for u in after[node]:
-            level[u] = max(level[u], level[node])
-    stacks = [part for group in groups.values() for part in _parts(group) if len(part) >= _FEWEST]
+            matrix = _matrix(node)
+            groups.setdefault((level[node], matrix.shape, matrix.dtype), []).append(node)
+        for user in after[node]:
+            level[user] = max(level[user], level[node])
+    stacks: list[list[fx.Node]] = []
+    for group in groups.values():
+        stacks += [part for part in _split(group) if len(part) >= _FEWEST]
     if stacks:
         bring_together(graph, nodes, after, stacks)
     for stack in stacks:
-        _stacked(graph, stack)
+        _stack(graph, stack)
 
 
 def _is_sum(node: fx.Node) -> bool:
-    """Return whether ``node`` adds the rows of a small matrix that nothing else uses, for pointwise
-    calls alone."""
+    """Return whether ``node`` adds the rows of a small matrix, and only pointwise calls use it.
+
+    Nothing else uses the matrix.
+    """
     if node.target is not aten.sum.dim_IntList or node.kwargs or node.args[1:] != ([0],):
         return False
     x: Any = node.args[0]
     if not on_cpu(x) or len(x.users) > 1:
         return False
     # an item of the stack's sum is a view, and another user could tell
-    if not all(functional_pointwise(u.target) for u in node.users):
+    if not all(functional_pointwise(user.target) for user in node.users):
         return False
     value = x.meta["val"]
     return value.dtype is node.meta["val"].dtype and _is_small_matrix(value)
@@ -74,19 +80,20 @@ def _is_small_matrix(value: torch.Tensor) -> bool:
 
 
 def _matrix(node: fx.Node) -> Any:
-    """Return the abstract value of what the call ``node`` adds up."""
+    """Return the abstract value of the matrix whose rows the call ``node`` adds."""
     source: Any = node.args[0]
     return source.meta["val"]
 
 
-def _parts(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
-    """Return the sums that follow one another, as many as a stack may have."""
+def _split(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
+    """Split ``group`` into parts, each as long as a stack may be."""
     each = max(_FEWEST, _BYTES // max(1, _matrix(group[0]).nbytes))
     return [list(group[index : index + each]) for index in range(0, len(group), each)]
 
 
-def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
-    given = [n.args[0] for n in calls]
+def _stack(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
+    """Replace the sums ``calls`` by one of their stack, behind the last of them."""
+    matrices = [n.args[0] for n in calls]
     before, after = _matrix(calls[0]), calls[0].meta["val"]
     with without_modes():
         values = (
@@ -95,17 +102,21 @@ def _stacked(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
         )
     meta = calls[0].meta
 
-    def made(behind: fx.Node, target: Any, args: tuple[object, ...], value: object) -> fx.Node:
+    def add_behind(
+        behind: fx.Node, target: Any, args: tuple[object, ...], value: object
+    ) -> fx.Node:
+        """Add a call behind another one, with its abstract value."""
         with graph.inserting_after(behind):
-            new = add_call(graph, target, args)
-        new.meta = {**meta, "val": value}
-        return new
+            call = add_call(graph, target, args)
+        call.meta = {**meta, "val": value}
+        return call
 
-    stacked = made(calls[-1], aten.stack.default, (given,), values[0])
-    total = made(stacked, aten.sum.dim_IntList, (stacked, [1]), values[1])
-    each = made(total, aten.unbind.int, (total,), [after] * len(calls))
-    replace_each(
-        {n: made(each, operator.getitem, (each, index), after) for index, n in enumerate(calls)}
-    )
+    stacked = add_behind(calls[-1], aten.stack.default, (matrices,), values[0])
+    total = add_behind(stacked, aten.sum.dim_IntList, (stacked, [1]), values[1])
+    each = add_behind(total, aten.unbind.int, (total,), [after] * len(calls))
+    items: dict[fx.Node, fx.Node] = {}
+    for index, node in enumerate(calls):
+        items[node] = add_behind(each, operator.getitem, (each, index), after)
+    replace_each(items)
     for n in calls:
         graph.erase_node(n)

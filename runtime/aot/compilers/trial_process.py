@@ -1,4 +1,4 @@
-"""The process in which Inductor is tried: it compiles a graph and runs the code once, on zeros.
+"""Try Inductor in a process of its own: compile a graph and run the code once, on zeros.
 
 :mod:`.inductor_trial` starts this file as a program. It imports torch alone, so that it is ready
 soon. A request is two messages: what is needed in order to read the graph, and the graph. The
@@ -40,16 +40,16 @@ _OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")
 
 
 def request(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> tuple[bytes, bytes]:
-    """Return the messages that ask for a trial. They have facts about tensors, and of constants the
-    elements."""
+    """Return the messages that ask for a trial.
+
+    They have facts about tensors, and the elements of constants.
+    """
     from torch.fx._graph_pickler import Options
 
-    names = {
-        n.target.namespace
-        for g in _graphs(graph)
-        for n in g.nodes
-        if isinstance(n.target, torch._ops.OpOverload)
-    }
+    names: set[str] = set()
+    for part in _graphs(graph):
+        targets = [node.target for node in part.nodes]
+        names.update(t.namespace for t in targets if isinstance(t, torch._ops.OpOverload))
     config = importlib.import_module("torch._inductor.config").get_config_copy()
     head = {"limit": limit, "operators": sorted(names), "state": _state()}
     options = Options(ops_filter=None, node_metadata_key_filter=_FACTS.__contains__)
@@ -57,20 +57,23 @@ def request(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> tu
 
 
 def cause(error: BaseException) -> str:
-    """Return the error that Inductor's own one wraps, in a line."""
+    """Return, in a line, the error that one of Inductor wraps."""
     inner = getattr(error, "inner_exception", None)
-    found = inner if isinstance(inner, BaseException) else error
-    return f"{type(found).__name__}: {str(found).strip().partition(chr(10))[0].rstrip('.')}"
+    reason = error
+    if isinstance(inner, BaseException):
+        reason = inner
+    return f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
 
 
 @contextlib.contextmanager
 def with_key(values: Sequence[object]) -> Iterator[None]:
-    """The context in which Inductor keeps a graph for ``values`` on disk, under a key that is the
-    same in every process.
+    """Let Inductor store a graph for ``values`` on disk, under a key that is the same in every
+    process.
 
     It does so for fake tensors of a mode that has an environment of sizes. So a mode without one
-    has one for a while. The key is made of a pickle, in which a memory format is called after the
-    first imported module that shows it. Here it is always called the same."""
+    gets one for a while. The key is the hash of a pickle. That names a memory format by the first
+    imported module that shows it. Here it always has the same name.
+    """
     from torch._guards import TracingContext, tracing
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -96,6 +99,7 @@ def _by_name(value: torch.memory_format) -> tuple[Callable[[str], Any], tuple[st
 
 
 def main() -> None:
+    """Answer requests until the other process closes the connection."""
     connection = Connection(int(sys.argv[1]))
     warnings.simplefilter("ignore")
     importlib.import_module("torch._inductor.compile_fx")
@@ -103,16 +107,16 @@ def main() -> None:
     while True:
         try:
             head, content = pickle.loads(connection.recv_bytes()), connection.recv_bytes()
-        except EOFError:  # the other process has ended, or wants no more
+        # the other process has ended, or wants no more
+        except EOFError:
             return
         signal.setitimer(signal.ITIMER_REAL, head["limit"] + GRACE)
-        connection.send(_tried(head, content, lambda: connection.send(("compiled", ""))))
+        connection.send(_try(head, content, lambda: connection.send(("compiled", ""))))
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _tried(
-    head: dict[str, object], content: bytes, compiled: Callable[[], None]
-) -> tuple[str, str]:
+def _try(head: dict[str, object], content: bytes, compiled: Callable[[], None]) -> tuple[str, str]:
+    """Carry out one request. Return its answer. ``compiled``: is called before the code runs."""
     try:
         graph, inputs, config = _read(head, content)
     except Exception as error:
@@ -125,13 +129,13 @@ def _tried(
     except Exception as error:
         return "error", cause(error)
     compiled()
-    # which may never end on zeros
-    if not any("while_loop" in str(n.target) for g in _graphs(graph) for n in g.nodes):
+    # a loop may never end on zeros
+    if not any(map(_has_loop, _graphs(graph))):
         try:
             with torch._C._AutoDispatchBelowAutograd():
                 run(list(map(_zeros, inputs)))
         except AssertionError as error:
-            # of the layout that a kernel gives, which does not depend on elements
+            # the code asserts the layout that a kernel returns, which depends on no element
             return (
                 "error",
                 (
@@ -139,9 +143,15 @@ def _tried(
                     f"{str(error).strip().partition(chr(10))[0]}"
                 ),
             )
+        # some kernels raise for zeros, which says nothing about the code
         except Exception:
             pass
     return "done", ""
+
+
+def _has_loop(graph: fx.Graph) -> bool:
+    """Return whether a call of ``graph`` is a loop."""
+    return any("while_loop" in str(node.target) for node in graph.nodes)
 
 
 def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[Any], Any]:
@@ -175,17 +185,16 @@ def _with_code(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _graphs(module: fx.GraphModule) -> Iterator[fx.Graph]:
+    """Yield the graphs of ``module`` and of the modules in it."""
     return (m.graph for m in module.modules() if isinstance(m, fx.GraphModule))
 
 
 def _zeros(value: object) -> Any:
-    """Zeros in the layout of an abstract value, and a symbol's present value."""
+    """Return zeros in the layout of an abstract value; of a symbol its present value."""
     if not isinstance(value, torch.Tensor):
         return _number(value)
-    sizes, strides, (offset,) = (
-        list(map(_number, numbers))
-        for numbers in (value.shape, value.stride(), [value.storage_offset()])
-    )
+    sizes, strides = list(map(_number, value.shape)), list(map(_number, value.stride()))
+    offset = _number(value.storage_offset())
     if 0 in sizes:
         return torch.zeros(sizes, dtype=value.dtype, device=value.device)
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
@@ -199,7 +208,7 @@ def _number(n: Any) -> Any:
 
 
 def _state() -> dict[str, Any]:
-    """Return what of torch's state generated code depends on."""
+    """Return the state of torch that generated code depends on."""
     return {
         "threads": torch.get_num_threads(),
         "deterministic": (
@@ -213,11 +222,12 @@ def _state() -> dict[str, Any]:
 
 
 def _set_state(state: dict[str, Any]) -> None:
+    """Set what :func:`_state` has returned in the other process."""
     torch.set_num_threads(state["threads"])
     torch.use_deterministic_algorithms(
         state["deterministic"][0], warn_only=state["deterministic"][1]
     )
-    # to set it again writes more than it
+    # to set it, even to the same value, changes further settings
     if state["precision"] != torch.get_float32_matmul_precision():
         torch.set_float32_matmul_precision(state["precision"])
     torch.set_default_dtype(state["dtype"])
@@ -225,8 +235,8 @@ def _set_state(state: dict[str, Any]) -> None:
 
 
 def _pickler() -> Any:
-    """Torch's pickler of graphs, for abstract values that are views and for symbols of any kind
-    and environment."""
+    """Return torch's pickler of graphs, extended for abstract values that are views, and for all
+    symbols."""
     from torch._subclasses.fake_tensor import FakeTensor
     from torch.fx import _graph_pickler as known
     from torch.fx.experimental.sym_node import SymNode
@@ -241,8 +251,9 @@ def _pickler() -> Any:
 
     class Pickler(known.GraphPickler):
         def reducer_override(self, obj: object) -> Any:
+            """Return how to pickle ``obj``."""
             if isinstance(obj, FakeTensor):
-                # the same memory without a base, of which torch sends the mode, too
+                # the same memory without a base: torch would send the mode of the base, too
                 with torch._C._AutoDispatchBelowAutograd():
                     alone: Any = obj.detach()
                 return tensors.reduce_helper(self, alone)

@@ -1,10 +1,10 @@
-"""Views: one call instead of a chain, and none where the values that a view was taken for are
-computed in its geometry anyway.
+"""Shorten chains of views to one call, and leave views out where a pointwise call can compute in
+the other geometry.
 
     y = x.view(8, 1, 64) + bias; z = y.view(8, 64).tanh()
     # becomes z = (x + bias).tanh(), for x of 8 × 64
 
-A view is told by the value whose memory it shows, and by where it lies in it. Two that agree are
+The key of a view is the value whose memory it shows, and its place there. Two views of one key are
 one. Batching rules take many views, each of which costs as much as a small kernel.
 """
 
@@ -27,20 +27,22 @@ _VIEW = aten.view.default
 
 
 def shorter_views(graph: fx.Graph) -> None:
-    """Views of views become views of what these show, or that itself; pointwise calls of reshaped
-    values compute the values' own shape."""
-    known: dict[tuple[fx.Node, Geometry], fx.Node] = {}
+    """Replace views of views by views of the value that these show, or by that value.
+
+    Pointwise calls of reshaped values compute in the shape of the values themselves.
+    """
+    views: dict[tuple[fx.Node, Geometry], fx.Node] = {}
     roots: dict[fx.Node, fx.Node] = {}
     for node in calls_of(graph):
         if _source(node) is not None:
-            _shorten(node, known, roots)
+            _shorten(node, views, roots)
         elif functional_pointwise(node.target) and static(node):
-            _reshape(graph, node, known, roots)
+            _reshape(graph, node, views, roots)
 
 
 def _source(node: fx.Node) -> fx.Node | None:
-    """Return what ``node`` is a view of, if that is known: the memory, dtype and lazy bits are
-    those of the result."""
+    """Return the value of which ``node`` is a view with the same dtype and lazy bits; None if
+    ``node`` is no such view."""
     if node.op != "call_function" or not static(node):
         return None
     call = _call_of(node)
@@ -57,8 +59,10 @@ def _source(node: fx.Node) -> fx.Node | None:
 
 
 def _call_of(node: fx.Node) -> fx.Node:
-    """Return the call whose item ``node`` is, or ``node``. An item of a call with several results
-    shows what the call takes."""
+    """Return the call whose item ``node`` is, or ``node``.
+
+    An item of a call with several results shows the argument of the call.
+    """
     if node.target is not operator.getitem:
         return node
     call: Any = node.args[0]
@@ -66,7 +70,7 @@ def _call_of(node: fx.Node) -> fx.Node:
 
 
 def _shows_first_argument(func: object) -> bool:
-    """Return whether ``func`` is an op of ATen whose one result lies in the memory of its first
+    """Return whether ``func`` is an op of ATen whose one result shares memory with its first
     argument."""
     if type(func) is not OpOverload or func.namespace != "aten":
         return False
@@ -88,8 +92,9 @@ def _read_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _geometry(node: fx.Node, root: fx.Node) -> Geometry:
-    """Where ``node`` lies in ``root``. The caller's tensor may begin anywhere in its storage."""
+    """Return where ``node`` lies in ``root``."""
     value = node.meta["val"]
+    # from the start of `root`, as the tensor of a caller may begin anywhere in its storage
     return (
         tuple(value.shape),
         tuple(value.stride()),
@@ -99,59 +104,60 @@ def _geometry(node: fx.Node, root: fx.Node) -> Geometry:
 
 
 def _shorten(
-    node: fx.Node, known: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]
+    node: fx.Node, views: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]
 ) -> None:
+    """Replace view ``node`` by its root, by an equal view, or by one call on its root."""
     source: Any = _source(node)
     root = roots[node] = roots.get(source, source)
     geometry = _geometry(node, root)
     if geometry == _geometry(root, root):
-        if (
-            is_result(node) and fresh(root) and results_in(root) == [node]
-        ):  # then the result may be the value itself
+        # the result of the graph may be the root itself if no other result shows it
+        if is_result(node) and fresh(root) and results_in(root) == [node]:
             node.replace_all_uses_with(root)
-        _leave_for(node, root)
+        _replace_by(node, root)
         return
-    first = known.setdefault((root, geometry), node)
+    first = views.setdefault((root, geometry), node)
     if first is not node:
-        _leave_for(node, first)
-    elif source is not root and node.target is not operator.getitem and _viewable(root, geometry):
+        _replace_by(node, first)
+    elif source is not root and node.target is not operator.getitem and _is_view_of(root, geometry):
         node.target, node.args, node.kwargs = _VIEW, (root, list(geometry[0])), {}
 
 
-def _leave_for(node: fx.Node, same: fx.Node) -> None:
-    """Let the users of ``node`` take ``same``, the same part of the same memory. An unused view
-    goes at once: a root may have thousands of them, and each look at its views would see them
-    all."""
+def _replace_by(node: fx.Node, same: fx.Node) -> None:
+    """Let the users of ``node`` take ``same``, the same part of the same memory."""
     replace_alias(node, same)
+    # at once: a root may have thousands of views, and each look at its views would see them all
     if not node.users:
         node.graph.erase_node(node)
 
 
-def _viewable(root: fx.Node, geometry: Geometry) -> bool:
-    """Return whether ``root.view(sizes)`` has this geometry."""
+def _is_view_of(root: fx.Node, geometry: Geometry) -> bool:
+    """Return whether ``root.view(sizes)`` has this geometry, whose sizes are the same."""
     value = root.meta["val"]
     try:
-        found = torch.empty_strided(
+        view = torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device="meta"
         ).view(geometry[0])
     except RuntimeError:
         return False
-    return geometry[2] == 0 and found.stride() == geometry[1]
+    return geometry[2] == 0 and view.stride() == geometry[1]
 
 
 def _reshape(
     graph: fx.Graph,
     node: fx.Node,
-    known: dict[tuple[fx.Node, Geometry], fx.Node],
+    views: dict[tuple[fx.Node, Geometry], fx.Node],
     roots: dict[fx.Node, fx.Node],
 ) -> None:
-    """Let the pointwise call ``node`` take the values whose views it takes, where that gives a view
-    of the same elements."""
+    """Let pointwise call ``node`` take the roots of its operands, and view the result.
+
+    That is right if each operand has a counterpart that meets the same elements.
+    """
     value = node.meta["val"]
     sizes = _sizes_of_views(node, roots)
     if sizes is None or not value.is_contiguous() or not value.numel() or returned(node):
         return
-    if sizes == tuple(value.shape) or not _viewable_as(value, sizes):
+    if sizes == tuple(value.shape) or not _can_be_viewed_as(value, sizes):
         return
     operands = _operands_for(node, sizes, roots)
     like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
@@ -161,11 +167,11 @@ def _reshape(
     computed.meta = {**node.meta, "val": like.meta["val"]}
     node.target, node.args, node.kwargs = _VIEW, (computed, list(value.shape)), {}
     roots[node] = computed
-    known[computed, _geometry_of(value)] = node
+    views[computed, _geometry_of(value)] = node
 
 
 def _compute_from(graph: fx.Graph, node: fx.Node, operands: dict[fx.Node, fx.Node]) -> fx.Node:
-    """Add the call ``node`` once more, with others in place of its ``operands``."""
+    """Add the call ``node`` once more, with the values of ``operands`` in place of their keys."""
     with graph.inserting_before(node):
         computed = add_call(graph, node.target, node.args, node.kwargs)  # type: ignore[arg-type]
     for operand, other in operands.items():
@@ -174,8 +180,8 @@ def _compute_from(graph: fx.Graph, node: fx.Node, operands: dict[fx.Node, fx.Nod
 
 
 def _sizes_of_views(node: fx.Node, roots: dict[fx.Node, fx.Node]) -> tuple[int, ...] | None:
-    """Return the sizes of the value that the first operand of ``node`` shows as a whole; None if no
-    operand is such a view."""
+    """Return the sizes of the root of the first operand that shows all of its root; None if no
+    operand does."""
     views = (a for a in node.all_input_nodes if _is_whole_view(a, roots))
     view = next(views, None)
     if view is None:
@@ -186,19 +192,18 @@ def _sizes_of_views(node: fx.Node, roots: dict[fx.Node, fx.Node]) -> tuple[int, 
 def _operands_for(
     node: fx.Node, sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
 ) -> dict[fx.Node, fx.Node]:
-    """Return for each operand of call ``node`` what stands for it if the result has ``sizes``.
+    """Return for each operand of call ``node`` its counterpart if the result has ``sizes``.
 
-    Empty, if there is nothing at hand for one of them.
+    Empty, if one of them has none.
     """
-    if any(
-        isinstance(argument, torch.Tensor) and argument.dim()
-        for argument in (*node.args, *node.kwargs.values())
-    ):
-        return {}  # a constant of the present shape
+    # a constant tensor has the present shape
+    arguments = (*node.args, *node.kwargs.values())
+    if any(isinstance(argument, torch.Tensor) and argument.dim() for argument in arguments):
+        return {}
     shape = tuple(node.meta["val"].shape)
     operands: dict[fx.Node, fx.Node] = {}
     for a in node.all_input_nodes:
-        other = _reshaped(a, shape, sizes, roots)
+        other = _counterpart(a, shape, sizes, roots)
         if other is None:
             return {}
         operands[a] = other
@@ -210,22 +215,18 @@ def _geometry_of(value: torch.Tensor) -> Geometry:
 
 
 def _is_whole_view(node: fx.Node, roots: dict[fx.Node, fx.Node]) -> bool:
-    return node in roots and _whole(node, roots[node])
+    return node in roots and _shows_all_of(node, roots[node])
 
 
-def _whole(view: fx.Node, root: fx.Node) -> bool:
+def _shows_all_of(view: fx.Node, root: fx.Node) -> bool:
     """Return whether ``view`` shows all elements of ``root`` in their order, both without gaps."""
     a, b = view.meta["val"], root.meta["val"]
-    return bool(
-        a.is_contiguous()
-        and b.is_contiguous()
-        and a.numel() == b.numel()
-        and _canonical(a)
-        and _canonical(b)
-    )
+    if not a.is_contiguous() or not b.is_contiguous() or a.numel() != b.numel():
+        return False
+    return _has_new_strides(a) and _has_new_strides(b)
 
 
-def _canonical(value: torch.Tensor) -> bool:
+def _has_new_strides(value: torch.Tensor) -> bool:
     """Return whether the strides are those of a new tensor, also of dimensions of size one."""
     expected, strides = 1, []
     for size in reversed(value.shape):
@@ -234,23 +235,24 @@ def _canonical(value: torch.Tensor) -> bool:
     return value.stride() == tuple(reversed(strides))
 
 
-def _viewable_as(value: torch.Tensor, sizes: tuple[int, ...]) -> bool:
+def _can_be_viewed_as(value: torch.Tensor, sizes: tuple[int, ...]) -> bool:
+    """Return whether ``value.view(sizes)`` has the elements in the order of a new tensor."""
     elements = 1
     for size in sizes:
         elements *= size
-    return elements == value.numel() and _canonical(value)
+    return elements == value.numel() and _has_new_strides(value)
 
 
 def _is_like(node: fx.Node, sizes: tuple[int, ...], dtype: torch.dtype) -> bool:
     value = node.meta["val"]
-    return tuple(value.shape) == sizes and value.dtype is dtype and _canonical(value)
+    return tuple(value.shape) == sizes and value.dtype is dtype and _has_new_strides(value)
 
 
-def _reshaped(
+def _counterpart(
     node: fx.Node, shape: tuple[int, ...], sizes: tuple[int, ...], roots: dict[fx.Node, fx.Node]
 ) -> fx.Node | None:
-    """Return what stands for the operand ``node`` of a call if its result has ``sizes`` instead of
-    ``shape``; None if there is nothing at hand."""
+    """Return the operand that a call takes in place of ``node`` if its result has ``sizes`` instead
+    of ``shape``; None if there is none."""
     if not static(node):
         return None
     value = node.meta["val"]

@@ -1,5 +1,7 @@
-"""What a call does without doing it: which ATen calls a Python callable makes of
-given arguments."""
+"""Find which ATen calls a Python callable makes, without running them.
+
+Witness(result).watch(torch.relu, (x,), {})     # [(aten.relu.default, (x,), {})]
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ from ...torch_private.pytrees import pytree
 
 
 def example(a: Any) -> Any:
-    """Arguments as they were when the graph was traced; a symbolic size stays a node, which
-    no binding takes."""
+    """Return arguments as they were when the graph was traced.
+
+    A symbolic size stays a node, which no binding takes.
+    """
     if isinstance(a, fx.Node):
         value = a.meta.get("val")
         return value if isinstance(value, torch.Tensor) else a
@@ -30,7 +34,7 @@ def example(a: Any) -> Any:
 
 
 class Witness(TorchDispatchMode):
-    """Notes the calls that reach ATen and answers each with ``result`` instead of running it."""
+    """Note the calls that reach ATen, and answer each with ``result`` instead of running it."""
 
     def __init__(self, result: object) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -44,6 +48,7 @@ class Witness(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        """Note a call, and return ``result`` with new tensors."""
         # a question about an abstract tensor, which is no call of the graph
         if func is torch.ops.prim.device.default:
             return args[0].device
@@ -56,7 +61,7 @@ class Witness(TorchDispatchMode):
     def watch(
         self, call: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
     ) -> list[Any]:
-        """Return the calls that ``call(*args, **kwargs)`` makes; none if it does not take these
+        """Return the ATen calls of ``call(*args, **kwargs)``; none if it does not take these
         arguments."""
         try:
             with self, below_autograd():
@@ -79,8 +84,7 @@ class Witness(TorchDispatchMode):
 
 
 def _same(a: object, b: object) -> bool:
-    """Return whether two arguments are the same: tensors one object, others equal and of one
-    type."""
+    """Return whether two arguments are the same: one tensor, or equal objects of one type."""
     if isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor):
         return a is b
     if isinstance(a, (list, tuple)):
@@ -91,6 +95,8 @@ def _same(a: object, b: object) -> bool:
 
 
 def _is_same_list(a: Sequence[object], b: object) -> bool:
+    """Return whether ``b`` is a list of the same items as ``a``."""
+    # a schema may take a number for a list of one
     if type(b) is int:
-        b = (b,)  # a schema may take a number for a list of one
+        b = (b,)
     return isinstance(b, (list, tuple)) and len(a) == len(b) and all(map(_same, a, b))

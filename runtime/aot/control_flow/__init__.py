@@ -1,8 +1,7 @@
-"""Control flow by the value of a tensor: functions that are captured apart, and operators that take
-them.
+"""Provide control flow by the value of a tensor, under transforms and in graphs.
 
 ``conditions``, ``loops`` and ``scans`` have ``cond``, ``while_loop``, and ``map``, ``scan``,
-``associative_scan``, each with its derivative and its batch. ``branches`` captures the function
-apart. ``torch_operators`` brings torch's own operators of higher order here. The package imports
-``python_state``, and no other room of ``aot``. Start with ``conditions.py``.
+``associative_scan``, each with its derivative and its batch. ``branches`` captures a branch or a
+body as a graph of its own. ``torch_operators`` brings torch's own operators of higher order here.
+The package imports ``python_state``, and no other room of ``aot``. Start with ``conditions.py``.
 """

@@ -1,5 +1,4 @@
-"""Batches of control flow: functions on all elements of a batch, and values that elements take
-which do not run them.
+"""Run branches on all elements of a batch, with harmless values for elements that do not take them.
 
     cond(x > 0, torch.sqrt, torch.neg, (x,))        x: a batch [4, -1]
 
@@ -27,28 +26,37 @@ def batched(
     in_dims: Sequence[int | None],
     out_dims: Sequence[int | None] | None = None,
 ) -> Callable[..., Any]:
-    """``branch`` on a batch. Its results are batches along dimension 0, or as ``out_dims`` says."""
-    outs = tuple(out_dims) if out_dims is not None else (0,) * len(branch.results())
+    """Return ``branch`` as a function on a batch.
+
+    Its results are batches along dimension 0, or as ``out_dims`` says.
+    """
+    outs: tuple[int | None, ...] = (0,) * len(branch.results())
+    if out_dims is not None:
+        outs = tuple(out_dims)
 
     def on_all(*args: torch.Tensor) -> Tensors:
+        """Run the branch on all elements."""
         if any(d is not None for d in in_dims):
-            found = vmap(
+            results = vmap(
                 transformable(branch.module),
                 in_dims=tuple(in_dims),
                 out_dims=outs,
                 randomness=info.randomness,
             )(*args)
+        # no argument is a batch, but each element draws for itself
         elif draws(branch):
             count = torch.empty(info.batch_size)
             module = transformable(branch.module)
-            found = vmap(lambda _: module(*args), out_dims=outs, randomness=info.randomness)(count)
+            results = vmap(lambda _: module(*args), out_dims=outs, randomness=info.randomness)(
+                count
+            )
         else:
             plain = run(branch, args)
-            found = tuple(
-                r if d is None else r.expand(info.batch_size, *r.shape)
-                for r, d in zip(plain, outs, strict=True)
+            results = tuple(
+                result if d is None else result.expand(info.batch_size, *result.shape)
+                for result, d in zip(plain, outs, strict=True)
             )
-        return found  # type: ignore[no-any-return]
+        return results  # type: ignore[no-any-return]
 
     return on_all
 
@@ -56,24 +64,28 @@ def batched(
 def of_active_lanes(
     active: torch.Tensor, operands: Sequence[Any], dims: Sequence[int | None]
 ) -> list[Any]:
-    """``operands`` as batches along dimension 0, in which each element that is not ``active`` has
-    the values of the first one that is. No gradient reaches it."""
+    """Return ``operands`` as batches along dimension 0 for a function that active elements run.
+
+    Each element that is not ``active`` has the values of the first one that is. No gradient reaches
+    these values.
+    """
     first = active.to(torch.int8).argmax().reshape(1)
-    found = []
+    batches = []
     for tensor, dim in zip(operands, dims, strict=True):
         if dim is None:
             tensor = tensor.expand(active.shape[0], *tensor.shape)
             other = tensor
         else:
             other = tensor.index_select(0, first)
-        found.append(torch.where(_along(active, tensor), tensor, other.detach()))
-    return found
+        batches.append(torch.where(_along(active, tensor), tensor, other.detach()))
+    return batches
 
 
 def chosen_lanes(
     mask: torch.Tensor, where_true: Sequence[Any], where_false: Sequence[Any]
 ) -> Tensors:
-    """Batches of the elements of ``where_true`` where ``mask`` is true, else of ``where_false``."""
+    """Return batches with the elements of ``where_true`` where ``mask`` is true, else those of
+    ``where_false``."""
     return tuple(
         torch.where(_along(mask, a), a, b) for a, b in zip(where_true, where_false, strict=True)
     )

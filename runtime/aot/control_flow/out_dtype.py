@@ -1,5 +1,5 @@
-"""``out_dtype``: an op whose result has another dtype than its arguments. In a
-graph it is one call.
+"""Run an op whose result has another dtype than its arguments: ``out_dtype``. In a graph it is one
+call.
 
     out_dtype(torch.ops.aten.mm.default, torch.int32, x, w)
     # of int8 matrices, without an overflow
@@ -34,12 +34,13 @@ _OPERATOR = torch.ops.higher_order.out_dtype
 
 
 @stands_for(_OPERATOR)
-def _of_values(op: object, dtype: torch.dtype, *args: object) -> object:
+def _apply(op: object, dtype: torch.dtype, *args: object) -> object:
+    """Call ``torch.ops.higher_order.out_dtype`` for values of any level."""
     return _OutDtype.apply(op, dtype, *args)
 
 
-def _in_parts(op: Any, dtype: torch.dtype, args: Sequence[object]) -> object:
-    """Return the same by other ops."""
+def _compute_by_parts(op: Any, dtype: torch.dtype, args: Sequence[object]) -> object:
+    """Compute the result by a conversion to a wide dtype, the op, and a conversion back."""
     numbers = [
         argument for argument in pytree.tree_leaves(args) if isinstance(argument, torch.Tensor)
     ]
@@ -55,15 +56,18 @@ def _tensors_at(args: Sequence[object]) -> list[int]:
     return [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
 
 
-def _of(
+def _function_of(
     op: object, dtype: torch.dtype, args: Sequence[object], moving: Sequence[int]
 ) -> Callable[..., Any]:
     """Return the result as a function of the arguments ``moving``."""
-    return lambda *some: _in_parts(op, dtype, replaced(args, moving, some))
+    return lambda *some: _compute_by_parts(op, dtype, replaced(args, moving, some))
 
 
 class _OutDtype(ControlFlow):
-    """One call of ``out_dtype``. Takes the op, the dtype of its result and its arguments."""
+    """Differentiate and batch one call of ``out_dtype``.
+
+    It takes the op, the dtype of its result and its arguments.
+    """
 
     @staticmethod
     def forward(op: Any, dtype: torch.dtype, *args: Any) -> Any:
@@ -75,12 +79,12 @@ class _OutDtype(ControlFlow):
         def compute() -> Any:
             plain = [unwrap(args[i]) for i in at]
             if current_dispatch_mode() is not None or any(isinstance(t, Value) for t in plain):
-                return (_in_parts(op, dtype, args),)
+                return (_compute_by_parts(op, dtype, args),)
             return (_OPERATOR(op, dtype, *replaced(args, at, plain)),)
 
         tensors = [args[i] for i in at]
         return through_levels(
-            tensors, again, lambda trace: (_recorded(trace, op, dtype, args, at),), compute
+            tensors, again, lambda trace: (_record(trace, op, dtype, args, at),), compute
         )[0]
 
     @staticmethod
@@ -98,15 +102,17 @@ class _OutDtype(ControlFlow):
         moving = [
             i for i in ctx.at if args[i].dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 2]
         ]
-        found = vjp(_of(ctx.op, ctx.dtype, args, moving), *(args[i] for i in moving))[1](g)
-        return (None, None, *replaced([None] * len(args), moving, found))
+        gradients = vjp(_function_of(ctx.op, ctx.dtype, args, moving), *(args[i] for i in moving))[
+            1
+        ](g)
+        return (None, None, *replaced([None] * len(args), moving, gradients))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [index for index, t in enumerate(tangents[2:]) if t is not None]
-        given, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
-        return jvp(_of(ctx.op, ctx.dtype, args, moving), given, moved)[1]
+        primals, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
+        return jvp(_function_of(ctx.op, ctx.dtype, args, moving), primals, moved)[1]
 
     @staticmethod
     def vmap(
@@ -114,21 +120,23 @@ class _OutDtype(ControlFlow):
     ) -> Any:
         at = _tensors_at(args)
         each = vmap(
-            _of(op, dtype, args, at), tuple(in_dims[2 + i] for i in at), randomness=info.randomness
+            _function_of(op, dtype, args, at),
+            tuple(in_dims[2 + i] for i in at),
+            randomness=info.randomness,
         )
         return each(*(args[i] for i in at)), 0
 
 
-def _recorded(
+def _record(
     trace: Trace, op: object, dtype: torch.dtype, args: Sequence[object], at: Sequence[int]
 ) -> Any:
-    """One call in the graph of ``trace``."""
-    given = replaced(args, at, [trace.lower_output(args[i]) for i in at])
+    """Write one call to the graph of ``trace``."""
+    nodes = replaced(args, at, [trace.lower_output(args[i]) for i in at])
     inner = replaced(args, at, trace.lowered_args([args[i] for i in at]))
     with without_modes():
         if trace.abstraction is None:
             out = _OPERATOR(op, dtype, *inner)
         else:
             with trace.abstraction.running():
-                out = _in_parts(op, dtype, inner)
-    return trace.noted(_OPERATOR, (op, dtype, *given), out)
+                out = _compute_by_parts(op, dtype, inner)
+    return trace.noted(_OPERATOR, (op, dtype, *nodes), out)

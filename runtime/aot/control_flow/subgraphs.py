@@ -1,11 +1,12 @@
-"""Torch's operators that call a function once: each does what the function does, or is
+"""Declare torch's operators that call a function once: each does what the function does, or is
 refused by name.
 
     invoke_quant(module, x, scheme="nf4")    # in a graph: the calls of module(x)
 
-Torch's graphs keep such a call, so that a compiler finds it. A graph of ours has the calls of the
-function in its place: the numbers are the same, and what the operator tells a compiler is lost.
-``torch.compile`` hands graphs that have such a call to torch's AOTAutograd."""
+Torch's graphs have such a call for a compiler. A graph of this package has the calls of the
+function in its place: the numbers are the same, and the hints for a compiler are lost.
+``torch.compile`` hands graphs that have such a call to torch's AOTAutograd.
+"""
 
 from __future__ import annotations
 
@@ -26,37 +27,38 @@ _HIGHER = torch.ops.higher_order
 @stands_for(_HIGHER.invoke_quant)
 @stands_for(_HIGHER.invoke_quant_packed)
 @stands_for(_HIGHER.foreach_map)
-def _called(function: Callable[..., object], *operands: object, **_: object) -> Any:
+def _call(function: Callable[..., object], *operands: object, **_: object) -> Any:
     return function(*operands)
 
 
 @stands_for(_HIGHER.invoke_subgraph)
-def _called_by_name(function: Callable[..., object], identifier: str, *operands: object) -> object:
+def _call_by_name(function: Callable[..., object], identifier: str, *operands: object) -> object:
     return function(*operands)
 
 
 @stands_for(_HIGHER.strict_mode)
 @stands_for(_HIGHER.run_const_graph)
-def _called_on(function: Callable[..., object], operands: Sequence[object]) -> object:
+def _call_on(function: Callable[..., object], operands: Sequence[object]) -> object:
     return function(*operands)
 
 
 @stands_for(_HIGHER.hints_wrapper)
-def _hinted(
+def _call_with_hints(
     function: Callable[..., object],
     args: Sequence[object],
     kwargs: dict[str, object],
     hints: object = None,
 ) -> object:
+    """Call ``function``, and drop the ``hints`` for a compiler."""
     return function(*args, **kwargs)
 
 
 @stands_for(_HIGHER._export_tracepoint)
-def _passed(*args: object, **_: object) -> object:
+def _pass_on(*args: object, **_: object) -> object:
     return args
 
 
-def _in_parts(operator: Any) -> None:
+def _use_parts(operator: Any) -> None:
     """Let ``operator`` be the calls of which torch's kernel consists."""
     stands_for(operator)(operator.py_kernels[DispatchKey.CompositeExplicitAutograd])
 
@@ -66,11 +68,12 @@ for _operator in (
     _HIGHER.auto_functionalized_v2,
     _HIGHER.with_effects,
 ):
-    _in_parts(_operator)
+    _use_parts(_operator)
 
 
 @stands_for(_HIGHER.print)
-def _printed(text: str, *args: object, **kwargs: object) -> None:
+def _print(text: str, *args: object, **kwargs: object) -> None:
+    """Print ``text``. ``NotImplementedError`` in a trace."""
     leaves = pytree.tree_leaves((args, kwargs))
     if traced(leaves):
         raise NotImplementedError(

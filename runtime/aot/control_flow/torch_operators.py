@@ -1,12 +1,12 @@
-"""Torch's operators of higher order on values of any level: in a trace a call of the operator
-itself, under a transform its rule.
+"""Let torch's operators of higher order work on values of any level: in a trace as a call of the
+operator itself, under a transform by its rule.
 
 Torch finds the implementation of such an operator in tables of the operator, by the class of a
-tensor, by the class of a dispatch mode or by a dispatch key. The entries that are made here lead to
-ours for our classes of values and modes alone:
+tensor, by the class of a dispatch mode or by a dispatch key. The entries of this module lead to our
+functions only for our classes of values and modes:
 
-- Entries by class are new. A class of values that is made later, such as one of a third party's
-  level, gets its entries when it is made.
+- Entries by class are new. A class of values that comes later, such as one of a third party's
+  level, gets its entries when it is defined.
 - The entry of the key ``Autograd`` is torch's for every tensor that has torch's history. It
   is replaced by one that asks first whether an argument or the innermost mode is ours, and
   else calls torch's.
@@ -44,7 +44,7 @@ from .branches import Branch, Entering, example
 
 Tensors = tuple[torch.Tensor, ...]
 OURS: dict[Any, Callable[..., Any]] = {}
-"""Ours for each operator of torch."""
+"""The function of this package for each operator of torch."""
 _ENTERED: dict[Any, Callable[..., Any]] = {}
 """What each operator calls for our values, those included that refuse."""
 
@@ -65,10 +65,11 @@ _MODES = (LevelMode, PreDispatchMode, DrawPerElement, ClosedOver, Entering)
 
 
 def stands_for(operator: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare what torch's ``operator`` does on values of ours, and inside of our levels: in a
-    graph that is called with them."""
+    """Declare the function that torch's ``operator`` calls on values of this package, and inside of
+    its levels."""
 
     def declare(function: Callable[..., object]) -> Callable[..., Any]:
+        """Enter ``function`` in the tables of the operator."""
         OURS[operator] = function
         _enter(operator, function)
         return function
@@ -77,10 +78,13 @@ def stands_for(operator: object) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def refuse(operator: Any, advice: str) -> None:
-    """Declare that ``operator`` is refused on values of ours and inside of our levels. ``advice``:
-    what to do instead."""
+    """Declare that ``operator`` is refused on values of this package and inside of its levels.
+
+    ``advice``: what to do instead.
+    """
 
     def refused(*args: object, **kwargs: object) -> NoReturn:
+        """Raise ``NotImplementedError``."""
         name = f"torch.ops.higher_order.{operator.name()}"
         raise NotImplementedError(
             f"{name} is no part of what this package differentiates, "
@@ -94,6 +98,7 @@ def _enter(operator: Any, function: Callable[..., object]) -> None:
     """Let ``operator`` call ``function`` for our values and modes."""
 
     def inside(mode: Any, *args: object, **kwargs: object) -> Any:
+        """Call ``function`` with ``mode`` on: the dispatcher has popped it."""
         with mode:
             return function(*args, **kwargs)
 
@@ -103,15 +108,18 @@ def _enter(operator: Any, function: Callable[..., object]) -> None:
     _ENTERED[operator] = function
     theirs = operator.py_kernels.get(DispatchKey.Autograd)
     if theirs is not None:
+        # a second declaration must not call the entry of the first one
         theirs = getattr(theirs, "theirs", theirs)
 
         def differentiated(*args: object, **kwargs: object) -> Any:
-            """Torch's rule is for tensors of torch's engine. Values have a tape of their own."""
+            """Call ``function`` for values, which have their own tape, and else torch's rule."""
             mode = current_dispatch_mode()
             of_ours = isinstance(mode, _MODES) or any(
                 isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
             )
-            return function(*args, **kwargs) if of_ours else theirs(*args, **kwargs)
+            if of_ours:
+                return function(*args, **kwargs)
+            return theirs(*args, **kwargs)
 
         differentiated.theirs = theirs  # type: ignore[attr-defined]
         operator.py_kernels[DispatchKey.Autograd] = differentiated
@@ -132,20 +140,27 @@ _compile_and_call: Any = higher_order_utils._hop_compile_and_call
 
 
 def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> object:
-    """Return what ``torch.cond`` and its like do with ``fn``, which calls their operator. Torch
-    compiles it, and its compiler does not know values of ours or a running capture. Then the
-    operator is called, which knows them."""
+    """Do what ``torch.cond`` and its like do with ``fn``, which calls their operator.
+
+    Torch compiles ``fn``. Its compiler does not know values of this package or a running capture.
+    With these ``fn`` is called instead, as the operator knows them.
+    """
     of_ours = running_traces() or any(
         isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
     )
-    return fn(*args, **(kwargs or {})) if of_ours else _compile_and_call(fn, args, kwargs)
+    if of_ours:
+        return fn(*args, **(kwargs or {}))
+    return _compile_and_call(fn, args, kwargs)
 
 
 higher_order_utils._hop_compile_and_call = _call_operator
 
 
 def transformable(module: fx.GraphModule) -> fx.GraphModule:
-    """``module`` with ours for each call of torch's operators, which know no levels of ours."""
+    """Return ``module`` with a function of this package for each call of an operator of torch.
+
+    The operators themselves know no levels of this package.
+    """
     if not any(n.target in OURS for n in module.graph.nodes):
         return module
     graph = fx.Graph()
@@ -170,8 +185,11 @@ def through_levels(
     record: Callable[[Trace], Tensors],
     compute: Callable[[], Tensors],
 ) -> Tensors:
-    """Return the results of an operator on ``tensors``: at a functionalize level ``again`` on what
-    they hold, in a trace what ``record`` writes down, else what ``compute`` gives."""
+    """Return the results of an operator on ``tensors``.
+
+    At a functionalize level these are those of ``again`` on the inner tensors. In a trace
+    ``record`` writes a call to the graph. Else ``compute`` computes them.
+    """
     level = innermost(tensors, None)
     if isinstance(level, FunctionalLevel):
         # else the level would see the calls that bring its values up to date
@@ -182,9 +200,10 @@ def through_levels(
 
 
 def abstract_results(trace: Trace, branch: Branch, operands: Sequence[object]) -> Tensors:
-    """Abstract values of what ``branch`` returns for ``operands``, of the mode of ``trace``."""
+    """Return abstract results of ``branch`` for ``operands``, in the mode of ``trace``."""
     assert trace.abstraction is not None
     if branch.spec is not None:
         return tuple(example(node.meta["val"], trace.abstraction.mode) for node in branch.results())
-    with trace.abstraction.running():  # a graph from elsewhere, whose notes are of another mode
+    # the values noted in a graph from elsewhere are of another mode, so the graph runs
+    with trace.abstraction.running():
         return tuple(branch.module(*trace.lowered_args(operands)))

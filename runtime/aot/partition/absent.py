@@ -1,4 +1,4 @@
-"""A backward graph for a pass in which some cotangents are absent.
+"""Write a backward graph for a pass in which some cotangents are absent.
 
     backward: t0, t1 -> t0 * cos(x) + t1 * exp(x)
     without t1: t0, t1 -> t0 * cos(x)
@@ -8,14 +8,16 @@ that where zero times infinity is NaN, or a custom Function adds a constant.
 :mod:`..capture.origins` has marked each call with the cotangents for which it runs.
 
 The graphs of ``cond``, ``map`` and ``scan`` are written anew in the same way, without the operands
-that are absent."""
+that are absent.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import fx
@@ -39,8 +41,7 @@ _WITH_GRAPHS = (_COND, _MAP, _SCAN)
 def without(
     module: fx.GraphModule, roots: Sequence[int], present: int, whole: bool
 ) -> fx.GraphModule:
-    """``module`` for a pass that has the cotangents of the roots in ``present``, as the
-    bits of a number.
+    """Return ``module`` for a pass that has the cotangents of the roots in ``present``, as bits.
 
     ``roots``: of each of the last placeholders its root. An absent cotangent may be any tensor
     of its sizes, or None if its placeholder has no users. A result that is absent is None;
@@ -53,7 +54,7 @@ def without(
 
 @dataclasses.dataclass(frozen=True)
 class _GraphCall:
-    """A call of ``cond``, ``map`` or ``scan``, taken apart.
+    """Hold the arguments of a call of ``cond``, ``map`` or ``scan`` by their meaning.
 
         scan(step, [c], [x, y], [w])    # graphs: step; groups: [c], [x, y], [w]
 
@@ -70,18 +71,22 @@ class _GraphCall:
 
     @classmethod
     def of(cls, node: fx.Node) -> _GraphCall:
+        """Return the arguments of call ``node``."""
         args: Any = node.args
         if node.target is _COND:
             predicate, if_true, if_false, *groups = args
             return cls((predicate,), (if_true, if_false), tuple(groups), 0, range(0))
         graph, *groups = args
-        n_carried = len(groups[0]) if node.target is _SCAN else 0
+        n_carried = 0
+        if node.target is _SCAN:
+            n_carried = len(groups[0])
         elements = range(n_carried, n_carried + len(groups[-2]))
         return cls((), (graph,), tuple(groups), n_carried, elements)
 
     @property
     def operands(self) -> list[Any]:
-        return [a for group in self.groups for a in group]
+        """List the operands of all groups."""
+        return list(itertools.chain.from_iterable(self.groups))
 
     def droppable(self, absent: set[int], modules: Sequence[fx.GraphModule]) -> set[int]:
         """Return the numbers of the ``absent`` operands that no graph in ``modules`` uses.
@@ -109,10 +114,14 @@ class _GraphCall:
 
 
 class _Writer:
-    """``full``: for each node of the module its copy with all operands, which gives an absent value
-    its sizes. ``kept``: for each node that is not absent the one that gives its value. ``varying``:
-    those of them that depend on a present cotangent. ``gone``: of a call with several results the
-    numbers of those that are absent. ``modules``: the graphs that were written anew."""
+    """Write the graph, node by node.
+
+    ``full``: for each node of the module its copy with all operands, which gives an absent value
+    its sizes. ``kept``: for each node that is not absent the one with its value. ``varying``: the
+    nodes among these that depend on a present cotangent. ``zeros``: for each absent node its zeros,
+    if somebody needs them. ``gone``: of a call with several results the numbers of those that are
+    absent. ``modules``: the graphs that were written anew.
+    """
 
     def __init__(
         self,
@@ -134,6 +143,7 @@ class _Writer:
         self.inner = inner  # the graph of a call, whose results share no memory with its operands
 
     def written(self, whole: bool) -> fx.GraphModule:
+        """Return the module. ``whole``: absent results are zeros, and else None."""
         for node in self.module.graph.nodes:
             if node.op == "output":
                 results: Any
@@ -157,6 +167,7 @@ class _Writer:
         return {name: operator.attrgetter(name)(self.module) for name in names}
 
     def _enter(self, node: fx.Node) -> None:
+        """Write a placeholder, and note whether it is absent."""
         self.full[node] = self.graph.node_copy(node)
         root = self.root_of.get(node)
         if root is None or self.present >> root & 1:
@@ -164,14 +175,15 @@ class _Writer:
             if root is not None:
                 self.varying.add(node)
 
-    def _result(self, r: object, whole: bool) -> Any:
-        if not isinstance(r, fx.Node):
-            return r
-        if r in self.kept:
-            return self.kept[r]
+    def _result(self, result: object, whole: bool) -> Any:
+        """Return a result of the new graph for result ``result`` of the module."""
+        if not isinstance(result, fx.Node):
+            return result
+        if result in self.kept:
+            return self.kept[result]
         if not whole:
             return None
-        return self._zero(r)
+        return self._zero(result)
 
     def _write(self, node: fx.Node) -> None:
         """Write call ``node``, or find that its value is absent."""
@@ -219,7 +231,7 @@ class _Writer:
             return True
         term = a if a in self.kept else b
         of_gradients = origin is not None and origin.kind is Kind.SUM
-        if not of_gradients and not _alike(term, node):
+        if not of_gradients and not _have_same_sizes(term, node):
             return False
         self.kept[node] = self._write_term(node, term, term is b and node.target is aten.sub.Tensor)
         if term in self.varying:
@@ -232,7 +244,8 @@ class _Writer:
         value = self.kept[term]
         if negative:
             value = self._write_call(node, aten.neg.default, value)
-        if not _same_strides(term, node):  # a view that follows may need those of the sum
+        # a view that follows may need the strides of the sum
+        if not _have_same_strides(term, node):
             return self._write_call(node, aten.copy.default, self._zero(node), value)
         if self.inner and not negative:
             return self._write_call(node, aten.clone.default, value)
@@ -263,13 +276,15 @@ class _Writer:
         its absent operands."""
         call = _GraphCall.of(node)
         operands = call.operands
+        # graphs without the absent operands, as far as these can be left out
         absent = {index for index, a in enumerate(operands) if self._is_absent(a)}
         modules, self.gone[node] = self._write_graphs(call, absent)
         unused = call.droppable(absent, modules)
         for module in modules:
             _erase_placeholders(module, unused)
-        given = [None if i in unused else self._value(a) for i, a in enumerate(operands)]
-        groups = call.regroup(given, unused)
+        values = [None if i in unused else self._value(a) for i, a in enumerate(operands)]
+        groups = call.regroup(values, unused)
+        # the call of these graphs
         names = list(map(self._add_module, modules))
         head = list(map(self._value, call.predicate))
         graphs = list(map(self.graph.get_attr, names))
@@ -284,11 +299,12 @@ class _Writer:
     def _write_graphs(
         self, call: _GraphCall, absent: set[int]
     ) -> tuple[list[fx.GraphModule], set[int]]:
-        """Write the graphs of ``call`` without the operands in ``absent``. Return them with the
-        numbers of the results that none of them gives.
+        """Write the graphs of ``call`` without the operands in ``absent``.
 
-        What a scan carries may be absent at its start and get a cotangent in a step. Such an
-        operand is taken out of ``absent``, and the graphs are written once more.
+        Return them with the numbers of the results that none of them returns.
+
+        A value that a scan carries may be absent at its start and get a cotangent in a step. Such
+        an operand is taken out of ``absent``, and the graphs are written once more.
         """
         while True:
             writers = [self._writer_of(graph, call, absent) for graph in call.graphs]
@@ -300,8 +316,10 @@ class _Writer:
             absent -= later
 
     def _writer_of(self, graph: fx.Node, call: _GraphCall, absent: set[int]) -> _Writer:
-        """Make the writer of a ``graph`` of ``call``. What a scan carries from step to step
-        depends on the present cotangents."""
+        """Return the writer of a ``graph`` of ``call``.
+
+        A value that a scan carries from step to step depends on the present cotangents.
+        """
         module = operator.attrgetter(str(graph.target))(self.module)
         roots = {}
         for index, (placeholder, a) in enumerate(
@@ -314,16 +332,17 @@ class _Writer:
         return _Writer(module, roots, 0b01, inner=True)
 
     def absent_results(self) -> set[int]:
+        """Return the numbers of the results that are absent."""
         results: Any
         (results,) = self.module.graph.output_node().args
         return {
             index
-            for index, r in enumerate(results)
-            if isinstance(r, fx.Node) and r not in self.kept
+            for index, result in enumerate(results)
+            if isinstance(result, fx.Node) and result not in self.kept
         }
 
     def _value(self, argument: Any) -> Any:
-        """Return what stands for operand ``argument``: zeros if it is absent."""
+        """Return the value of operand ``argument``; zeros if it is absent."""
         if not isinstance(argument, fx.Node):
             return argument
         if argument in self.kept:
@@ -337,7 +356,7 @@ class _Writer:
         return name
 
     def _zero(self, node: fx.Node) -> fx.Node:
-        """Zeros like the value of ``node``."""
+        """Return zeros like the value of ``node``."""
         if node not in self.zeros:
             zeros = self._write_zeros(node)
             zeros.meta = {key: node.meta[key] for key in ("val", "tensor_meta") if key in node.meta}
@@ -345,23 +364,26 @@ class _Writer:
         return self.zeros[node]
 
     def _write_zeros(self, node: fx.Node) -> fx.Node:
-        """Write zeros like the value of ``node``, from constants alone where its sizes are
-        known."""
+        """Write zeros like the value of ``node``, from constants alone if its sizes are known."""
         value = node.meta.get("val")
-        if (
-            not isinstance(value, torch.Tensor)
-            or value.layout is not torch.strided
-            or any(type(size) is not int for size in value.shape)
-        ):
+        if not _has_known_sizes(value):
             return self.graph.call_function(aten.zeros_like.default, (self.full[node],))
         options: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
         zeros = self.graph.call_function(aten.full.default, (list(value.shape), 0), options)
         if value.is_contiguous() or not aten.is_non_overlapping_and_dense.default(value):
             return zeros
+        # `full` has no strides, so the zeros are copied to memory that has them
         places = self.graph.call_function(
             aten.empty_strided.default, (list(value.shape), list(value.stride())), options
         )
         return self.graph.call_function(aten.copy.default, (places, zeros))
+
+
+def _has_known_sizes(value: object) -> TypeGuard[torch.Tensor]:
+    """Return whether ``value`` is a strided tensor without symbols in its shape."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    return all(type(size) is int for size in value.shape)
 
 
 def _terms_of(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
@@ -385,21 +407,19 @@ def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _alike(a: fx.Node, b: fx.Node) -> bool:
+def _have_same_sizes(a: fx.Node, b: fx.Node) -> bool:
     """Return whether two values have the same sizes and dtype, as far as is known without a
     condition on sizes."""
     x, y = a.meta.get("val"), b.meta.get("val")
-    if (
-        not isinstance(x, torch.Tensor)
-        or not isinstance(y, torch.Tensor)
-        or x.dtype is not y.dtype
-        or x.dim() != y.dim()
-    ):
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         return False
+    if x.dtype is not y.dtype or x.dim() != y.dim():
+        return False
+    # by the texts, as a comparison of symbols would become a guard
     return all(str(size) == str(t) for size, t in zip(x.shape, y.shape, strict=True))
 
 
-def _same_strides(a: fx.Node, b: fx.Node) -> bool:
+def _have_same_strides(a: fx.Node, b: fx.Node) -> bool:
     """Return whether two values have the same strides, as far as is known without a condition on
     sizes."""
     x, y = a.meta.get("val"), b.meta.get("val")
@@ -414,8 +434,8 @@ def _same_strides(a: fx.Node, b: fx.Node) -> bool:
 
 
 def _takes_no_elements(node: fx.Node) -> bool:
-    """Return whether the elements of the operands do not decide a result with derivatives: a
-    factory such as ``ones_like``, a comparison."""
+    """Return whether no gradient flows through ``node``: a factory such as ``ones_like``, a
+    comparison."""
     if not isinstance(node.target, OpOverload):
         return False
     record = op_of(node.target).record

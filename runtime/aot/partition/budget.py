@@ -1,9 +1,8 @@
-"""Memory budgets: which values to save such that the peak memory is small enough and little
-is computed again.
+"""Choose values to save such that the peak memory is within a budget and little is computed again.
 
-Several choices are measured by the lives of their values: those of the cheapest cuts at every price
-of recomputation, and those that cut the forward into segments, of which the values at their borders
-are saved. Of these a chain is kept. In it each choice computes more again, has a smaller peak, and
+Several choices are measured by the lives of their values. They are the cheapest cuts at every price
+of recomputation, and cuts of the forward into segments that save the values at the borders. The
+longest chain of choices remains. In it each choice computes more again, has a smaller peak, and
 saves no more bytes than the one before. A budget picks from the chain, so that a smaller one never
 takes more memory.
 """
@@ -28,8 +27,11 @@ _MOST_CUTS = 12
 
 @dataclass(frozen=True)
 class Choice:
-    """Values to save, and what it means: bytes saved, peak bytes, the work of computing
-    again in bytes moved."""
+    """Hold values to save, and what that costs.
+
+    ``bytes``: saved. ``peak``: the most bytes at any time. ``work``: of computing again, in bytes
+    moved.
+    """
 
     saved: tuple[fx.Node, ...]
     bytes: int
@@ -42,41 +44,44 @@ class Choice:
 
 
 def within(budget: float, network: Network, anything: bool) -> tuple[fx.Node, ...]:
-    """Return the values to save. ``anything``: any pure call may be computed again, at its
-    price."""
+    """Return the values to save.
+
+    ``anything``: any pure call may be computed again, at its price.
+    """
     chain = choices(network, anything)
     least, most = chain[-1].peak, chain[0].peak
-    return next(c for c in chain if c.peak <= least + budget * (most - least)).saved
+    return next(choice for choice in chain if choice.peak <= least + budget * (most - least)).saved
 
 
 def choices(network: Network, anything: bool = True) -> list[Choice]:
-    """Return the chain, from the one that computes no expensive op again to the one with the least
-    peak."""
+    """Return the chain, from the choice that computes no expensive op again to the one with the
+    least peak."""
     memory = Memory(network.parts)
 
     def measured(cut: list[fx.Node]) -> Choice:
+        """Return the choice for a cut."""
         saved = network.parts.saved(cut)
         again = sum(network.work(n) for n in network.recomputed(cut) if not is_item(n))
         return Choice(tuple(cut), memory.saved(saved), memory.peak(saved), again)
 
     first = network.cut()
-    found = {frozenset(first): measured(first)}
+    choice_of = {frozenset(first): measured(first)}
     for cut in _other_cuts(network, memory, first, anything):
-        if frozenset(cut) not in found:
-            found[frozenset(cut)] = measured(cut)
-    start = found.pop(frozenset(first))
-    return _chain(start, list(found.values()))
+        if frozenset(cut) not in choice_of:
+            choice_of[frozenset(cut)] = measured(cut)
+    start = choice_of.pop(frozenset(first))
+    return _chain(start, list(choice_of.values()))
 
 
-def _chain(start: Choice, found: list[Choice]) -> list[Choice]:
+def _chain(start: Choice, candidates: list[Choice]) -> list[Choice]:
     """Return the longest chain from ``start`` to the choice of least peak."""
-    found = [c for c in found if c.peak < start.peak and c.bytes <= start.bytes]
-    if not found:
+    candidates = [c for c in candidates if c.peak < start.peak and c.bytes <= start.bytes]
+    if not candidates:
         return [start]
-    goal = min(found, key=lambda c: (c.peak, c.bytes, c.work))
+    goal = min(candidates, key=lambda c: (c.peak, c.bytes, c.work))
     chains = {goal: [goal]}  # by its first choice, the longest chain from there to the goal
-    found.remove(goal)
-    for choice in sorted(found, key=lambda c: c.peak):
+    candidates.remove(goal)
+    for choice in sorted(candidates, key=lambda c: c.peak):
         after = [chain for first, chain in chains.items() if choice.may_precede(first)]
         if after:
             chains[choice] = [choice, *max(after, key=len)]
@@ -86,10 +91,12 @@ def _chain(start: Choice, found: list[Choice]) -> list[Choice]:
 def _other_cuts(
     network: Network, memory: Memory, first: list[fx.Node], anything: bool
 ) -> Iterator[list[fx.Node]]:
+    """Yield cuts at other prices than that of ``first``, then cuts into segments."""
     if anything:
         last = network.cut(price=_nothing)
         yield last
         yield from _between(network, _line(network, first), _line(network, last), [_MOST_CUTS])
+    # inside of a segment every call is free, or else only the allowed ones
     price = _nothing if anything else None
     for number in _SEGMENTS:
         borders = _borders(network, memory, number)
@@ -108,6 +115,7 @@ Line = tuple[int, int]
 
 
 def _line(network: Network, cut: list[fx.Node]) -> Line:
+    """Return what a cut costs: bytes, and the price of computing again."""
     saved = sum(n_bytes(node.meta["val"]) for node in cut if node not in network.static)
     priced = [n for n in network.recomputed(cut) if not network.allowed[n]]
     return saved, sum(map(network.price_of, priced))
@@ -116,15 +124,17 @@ def _line(network: Network, cut: list[fx.Node]) -> Line:
 def _between(
     network: Network, costly: Line, cheap: Line, left: list[int]
 ) -> Iterator[list[fx.Node]]:
-    """The cheapest cuts at the prices between that of two: the one where both cost the same has the
-    next one, if there is any."""
+    """Yield the cheapest cuts at the prices between those of two cuts.
+
+    At the price where both cost the same, the next cut is cheaper, if there is any.
+    """
     if not left[0] or costly[0] <= cheap[0] or costly[1] >= cheap[1]:
         return
     left[0] -= 1
     factor = (costly[0] - cheap[0]) / (cheap[1] - costly[1])
-    cut = network.cut(price=partial(_scaled, network, factor))
+    cut = network.cut(price=partial(_scaled_price, network, factor))
     line = _line(network, cut)
-    # by more than rounding
+    # by more than the error of rounding
     is_cheaper = line[0] + factor * line[1] < (costly[0] + factor * costly[1]) * (1 - 1e-6)
     if is_cheaper and line not in (costly, cheap):
         yield cut
@@ -132,13 +142,16 @@ def _between(
         yield from _between(network, line, cheap, left)
 
 
-def _scaled(network: Network, factor: float, node: fx.Node) -> int:
+def _scaled_price(network: Network, factor: float, node: fx.Node) -> int:
     return max(1, round(factor * network.price_of(node)))
 
 
 def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
-    """Return the values at the borders of ``number`` segments of the forward with about the same
-    number of bytes each. Of the places around a border the one that the fewest bytes cross."""
+    """Return the values at the borders of ``number`` segments of the forward.
+
+    Each segment makes about the same number of bytes. A border is the place, of those around it,
+    that the fewest bytes cross.
+    """
     order = [
         node for node in network.parts.forward if node.op == "call_function" and not is_size(node)
     ]
@@ -149,14 +162,14 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     crossing = _crossing(own, reach)
     sums = list(accumulate(own))
     total = sum(own)
-    found: set[fx.Node] = set()
+    borders: set[fx.Node] = set()
     for k in range(1, number):
         middle, width = total * k / number, total / number / 2.5
         border = _border(crossing, sums, middle, width)
         if border is not None:
             across = _used_behind(border, own, reach)
-            found.update(order[i] for i in across if not network.inside(order[i]))
-    return found
+            borders.update(order[i] for i in across if not network.inside(order[i]))
+    return borders
 
 
 def _used_behind(border: int, own: Sequence[int], reach: Sequence[int]) -> list[int]:
@@ -171,8 +184,10 @@ def _used_behind(border: int, own: Sequence[int], reach: Sequence[int]) -> list[
 def _border(
     crossing: Sequence[int], sums: Sequence[int], middle: float, width: float
 ) -> int | None:
-    """Return the call after which the fewest bytes cross, of those around ``middle``; None if there
-    are none. ``sums``: the bytes that all calls up to one make."""
+    """Return the call, of those around ``middle``, after which the fewest bytes cross.
+
+    None if there are none. ``sums``: the bytes that all calls up to one make.
+    """
     places = [index for index, total in enumerate(sums) if abs(total - middle) <= width]
     if not places:
         return None
@@ -204,7 +219,7 @@ def _crossing(own: list[int], reach: list[int]) -> list[int]:
 
 
 def _reach(memory: Memory, order: list[fx.Node]) -> list[int]:
-    """For each call the place of the last use of its memory, by itself or by a view of it."""
+    """Return for each call the place of the last use of its memory, by itself or by a view."""
     place = {n: index for index, n in enumerate(order)}
     last: dict[fx.Node, int] = {}
     for node in order:

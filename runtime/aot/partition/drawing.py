@@ -1,5 +1,6 @@
-"""A drawing of a cut joint graph: the forward down on the left, what is saved in the middle, the
-backward up on the right."""
+"""Draw a cut joint graph: the forward down on the left, the saved values in the middle, the
+backward up on the right.
+"""
 
 from __future__ import annotations
 
@@ -46,14 +47,19 @@ def drawn(
     names: Mapping[fx.Node, str],
     title: str,
 ) -> str:
-    """Return the SVG. ``again``: the names of calls that run again. ``names``: those of primals.
-    Sizes, which are numbers, are left out."""
+    """Return the SVG.
+
+    ``again``: the names of calls that run again. ``names``: those of primals. Sizes, which are
+    numbers, are left out.
+    """
     return _Drawing(parts, saved, again, backward, names).svg(title)
 
 
 class _Side:
-    """The boxes of one graph: their names, labels, classes and edges. Items of a call are
-    drawn as the call."""
+    """Collect the boxes of one graph: their names, labels, classes and edges.
+
+    Items of a call are drawn as the call.
+    """
 
     def __init__(self) -> None:
         self.labels: dict[str, tuple[str, str]] = {}
@@ -66,13 +72,16 @@ class _Side:
         self.plan: Layout
 
     def add(self, node: fx.Node, kind: str, label: str, note: str = "") -> None:
+        """Add a box. ``kind``: its classes in the SVG. ``note``: shows when one points at it."""
         self.labels[node.name] = label, _kind(node.meta.get("val"))
         self.classes[node.name] = kind
         self.notes[node.name] = note or node.name
 
     def put_off(self, which: Callable[[str], bool]) -> None:
-        """Let those boxes stand right before their first user, after which nothing but such boxes
-        comes on their way from the inputs."""
+        """Let the boxes for which ``which`` is true stand right before their first user.
+
+        All boxes before such a box must be late too.
+        """
         inputs: dict[str, list[str]] = {}
         for a, b in self.edges:
             inputs.setdefault(b, []).append(a)
@@ -81,9 +90,11 @@ class _Side:
                 self.late.add(n)
 
     def width(self, name: str) -> float:
+        """Return the width of a box, by its labels."""
         return max(34.0, 14 + _CHARACTER * max(map(len, self.labels[name])))
 
     def arrange(self) -> None:
+        """Place the boxes."""
         self.plan = layout(
             list(self.labels), self.edges, {n: self.width(n) for n in self.labels}, self.late
         )
@@ -93,12 +104,15 @@ class _Side:
         return self.left + self.plan.x[name], self.level(self.plan.layer[name], depth)
 
     def level(self, layer: int, depth: int) -> float:
+        """Return the height of a layer."""
         if self.up:
             layer = depth - 1 - layer
         return TOP + STEP * layer + HEIGHT / 2
 
 
 class _Drawing:
+    """Draw both graphs and the saved values between them."""
+
     def __init__(
         self,
         parts: Parts,
@@ -119,10 +133,14 @@ class _Drawing:
         self.sources = {v.name: call_of(self.by_name[v.name]).name for v in self.saved}
 
     def _fill_forward(self, saved: Collection[str], names: Mapping[fx.Node, str]) -> None:
-        """Add the inputs that the forward uses or saves, then its calls. ``saved``: the names
-        of all that is saved, numbers included."""
+        """Add the inputs that the forward uses or saves, then its calls.
+
+        ``saved``: the names of all that is saved, numbers included.
+        """
         order = self.parts.forward_order([self.by_name[name] for name in saved])
-        used = {u for n in order for u in n.all_input_nodes}
+        used: set[fx.Node] = set()
+        for node in order:
+            used.update(node.all_input_nodes)
         for node in self.parts.primals:
             if (node in used or node.name in saved) and not is_size(node):
                 self.forward.add(
@@ -143,6 +161,7 @@ class _Drawing:
         ]
 
         def kind_of(node: fx.Node) -> str:
+            """Return the class of a box."""
             return "again" if node.name in again else "backward"
 
         self._fill(self.backward, order, kind_of, self.parts.gradients)
@@ -180,6 +199,8 @@ class _Drawing:
                     side.edges.append((call_of(u).name, node.name))
 
     def svg(self, title: str) -> str:
+        """Return the SVG."""
+        # the sizes: of both sides, of the values in the middle, and of the whole
         for side in (self.forward, self.backward):
             side.arrange()
         depth = max(
@@ -196,6 +217,7 @@ class _Drawing:
         )
         height = TOP + STEP * depth + MARGIN
         places = self._pills(depth)
+        # edges first, so that boxes lie over them
         body = [
             *self._edges(self.forward, depth),
             *self._edges(self.backward, depth),
@@ -230,11 +252,11 @@ class _Drawing:
 
     @staticmethod
     def _pill_width(value: SavedValue) -> float:
+        """Return the width of the box of a saved value."""
         return 20 + _CHARACTER * max(map(len, _pill_text(value)))
 
     def _pills(self, depth: int) -> dict[str, float]:
-        """Return the heights of the saved values: near that of the box that made each, without
-        overlaps."""
+        """Return the heights of the saved values: near that of their source, without overlaps."""
         wish = {v.name: self.forward.at(self.sources[v.name], depth)[1] for v in self.saved}
         order = sorted(wish, key=wish.__getitem__)
         room = HEIGHT + 6
@@ -250,6 +272,7 @@ class _Drawing:
 
     @staticmethod
     def _pill(value: SavedValue, x: float, y: float, width: float) -> str:
+        """Draw a saved value."""
         size, what = _pill_text(value)
         note = f"{value.name}\n{value.source}\n{value.why.value}"
         if value.line:
@@ -264,6 +287,7 @@ class _Drawing:
         )
 
     def _savings(self, places: dict[str, float], x: float, width: float, depth: int) -> list[str]:
+        """Draw the lines from sources to saved values, and from these to their users."""
         lines = []
         for v in self.saved:
             name = self.sources[v.name]
@@ -278,22 +302,24 @@ class _Drawing:
 
     @staticmethod
     def _boxes(side: _Side, depth: int) -> list[str]:
-        found = []
+        """Draw the boxes of a side."""
+        boxes = []
         for name, (label, kind) in side.labels.items():
             x, y = side.at(name, depth)
             width = side.width(name)
-            found.append(
+            boxes.append(
                 f'<g><title>{escape(side.notes[name])}</title><rect class="box '
                 f'{side.classes[name]}" x="{x - width / 2:.1f}" y="{y - HEIGHT / 2:.1f}" '
                 f'width="{width:.1f}" height="{HEIGHT}" rx="5"/><text x="{x:.1f}" '
                 f'y="{y - 2:.1f}">{escape(label)}</text><text class="small" x="{x:.1f}" '
                 f'y="{y + 11:.1f}">{escape(kind)}</text></g>'
             )
-        return found
+        return boxes
 
     @staticmethod
     def _edges(side: _Side, depth: int) -> list[str]:
-        found = []
+        """Draw the edges of a side, as curves through their bends."""
+        paths = []
         half = HEIGHT / 2  # from the middle of a box to where edges leave it
         if side.up:
             half = -half
@@ -308,11 +334,12 @@ class _Drawing:
             for (x0, y0), (x1, y1) in pairwise(points):
                 turn = (y1 - y0) / 2
                 path += f" C{x0:.1f} {y0 + turn:.1f} {x1:.1f} {y1 - turn:.1f} {x1:.1f} {y1:.1f}"
-            found.append(f'<path class="edge" d="{path}"/>')
-        return found
+            paths.append(f'<path class="edge" d="{path}"/>')
+        return paths
 
 
 def _across(x0: float, y0: float, x1: float, y1: float) -> str:
+    """Draw a curve that leaves and arrives horizontally."""
     turn = (x1 - x0) / 2
     return (
         f'<path class="saving" d="M{x0:.1f} {y0:.1f} C{x0 + turn:.1f} {y0:.1f} {x1 - turn:.1f} '
@@ -321,7 +348,8 @@ def _across(x0: float, y0: float, x1: float, y1: float) -> str:
 
 
 def _legend() -> list[str]:
-    found, x = [], MARGIN
+    """Draw an example of each kind of box, with its meaning."""
+    texts, x = [], MARGIN
     shown = (
         ("box forward", "forward"),
         ("box backward", "backward"),
@@ -333,12 +361,12 @@ def _legend() -> list[str]:
     )
     for kind, label in shown:
         radius = 3 if kind.startswith("box") else 6
-        found.append(
+        texts.append(
             f'<rect class="{kind}" x="{x:.0f}" y="36" width="20" height="12" rx="{radius}"/>'
         )
-        found.append(f'<text class="left small" x="{x + 26:.0f}" y="46">{label}</text>')
+        texts.append(f'<text class="left small" x="{x + 26:.0f}" y="46">{label}</text>')
         x += 44 + 5.6 * len(label)
-    return found
+    return texts
 
 
 def _through_items(node: fx.Node) -> list[fx.Node]:
@@ -361,6 +389,7 @@ def _op(node: fx.Node) -> str:
 
 
 def _kind(value: object) -> str:
+    """Describe a value in a few letters: ``2×3 f32``."""
     if isinstance(value, torch.Tensor):
         short = str(value.dtype).removeprefix("torch.").replace("float", "f").replace("int", "i")
         return f"{'×'.join(map(str, value.shape)) or 'scalar'} {short}"

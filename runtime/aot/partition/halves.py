@@ -1,5 +1,8 @@
-"""What of a joint graph belongs to the forward and what to the backward, and the two modules for a
-choice of saved values."""
+"""Split a joint graph into what belongs to the forward and to the backward, and extract the two
+modules for a choice of saved values.
+
+    Parts(joint, 1).cut([node])     # (forward, backward), between which `node` is saved
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,16 @@ from ..capture.origins import ORIGIN
 from ..capture.tangents import primals_and_tangents
 from .recompute import call_of, is_item, is_size
 
+_NUMBERS = (int, torch.SymInt, float, torch.SymFloat)
+
 
 class Parts:
-    """A joint graph taken apart.
+    """Split the nodes of a joint graph.
 
-    ``forward``: what the forward results need; ``after_tangents``: what depends on a tangent, or on
-    a draw of the backward pass; ``backward``: what the gradients need and the forward does not
-    give, so that it must run in the backward. ``effects``: draws and checks of the forward, which
-    run even if nothing uses them; ``late_effects``: those of the backward.
+    ``forward``: what the forward results need. ``after_tangents``: what depends on a tangent, or on
+    a draw of the backward pass. ``backward``: what the gradients need and the forward does not
+    compute, so that it must run in the backward. ``effects``: draws and checks of the forward,
+    which run even if nothing uses them. ``late_effects``: those of the backward.
     """
 
     def __init__(
@@ -56,7 +61,10 @@ class Parts:
 
     def _list_forward(self) -> list[fx.Node]:
         """List what the forward results and effects need, and all primals, in the order of the
-        graph. ``RuntimeError`` if a result depends on a tangent."""
+        graph.
+
+        ``RuntimeError`` if a result depends on a tangent.
+        """
         needed = _closure(
             [*_nodes_of(self.results), *self.effects], lambda node: node.all_input_nodes
         )
@@ -70,31 +78,36 @@ class Parts:
 
     @cached_property
     def candidates(self) -> list[fx.Node]:
-        """The values that can be saved."""
+        """Return the values that can be saved."""
         return [
             node for node in self.nodes if node not in self.after_tangents and node.op != "output"
         ]
 
     def leaves_region(self, node: fx.Node) -> bool:
-        """Return whether ``node`` is made in a checkpoint region and used by the forward outside of
-        it, or returned."""
+        """Return whether a checkpoint region computes ``node``, and the forward uses it outside of
+        the region, or returns it."""
         region = region_of(call_of(node))
         if region is None or node not in self.forward_set:
             return False
-        return any(
-            u.op == "output"
-            or (u in self.forward_set and not is_item(u) and region_of(u) != region)
-            for u in node.users
-        )
+        for user in node.users:
+            if user.op == "output":
+                return True
+            # an item belongs to no region of its own
+            if user in self.forward_set and not is_item(user) and region_of(user) != region:
+                return True
+        return False
 
     @cached_property
     def forward_set(self) -> set[fx.Node]:
+        """Return the nodes of the forward, for questions whether one is among them."""
         return set(self.forward)
 
     def saved(self, chosen: Iterable[fx.Node]) -> list[fx.Node]:
-        """Return what the forward hands over if ``chosen`` is saved: tensors, then numbers. Of a
-        call with several results, the items that only the backward asks for; and values of the
-        forward that are gradients themselves."""
+        """Return what the forward hands over if ``chosen`` is saved: tensors, then numbers.
+
+        Of a call with several results these are the items that only the backward takes. Values of
+        the forward that are gradients themselves are handed over too.
+        """
         every: dict[fx.Node, None] = {}
         for n in chosen:
             every.update(dict.fromkeys(self._tensors_of(n)))
@@ -114,29 +127,34 @@ class Parts:
         return [n for n in self.nodes if n in needed and n.op != "placeholder"]
 
     def backward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
-        """Return the calls of the backward from ``saved`` and the tangents. Each value that is
-        computed again comes right before its first use, so that it does not wait in memory."""
-        given = {*saved, *self.tangents}
+        """Return the calls of the backward from ``saved`` and the tangents.
+
+        A value that is computed again comes right before its first use, so that it does not wait in
+        memory. ``RuntimeError`` if a value is missing in ``saved``.
+        """
+        inputs = {*saved, *self.tangents}
         order: dict[fx.Node, None] = {}
         needed = _closure(
-            [n for n in self.goals if n not in given],
-            lambda node: [u for u in node.all_input_nodes if u not in given],
+            [n for n in self.goals if n not in inputs],
+            lambda node: [u for u in node.all_input_nodes if u not in inputs],
         )
         for n in sorted(needed & self.after_tangents):
-            self._with_inputs(n, given, order)
+            self._append_with_inputs(n, inputs, order)
         for n in self.goals:
-            self._with_inputs(n, given, order)
+            self._append_with_inputs(n, inputs, order)
         return list(order)
 
-    def _with_inputs(self, goal: fx.Node, given: set[fx.Node], order: dict[fx.Node, None]) -> None:
+    def _append_with_inputs(
+        self, goal: fx.Node, inputs: set[fx.Node], order: dict[fx.Node, None]
+    ) -> None:
         """Append ``goal`` to ``order`` after what it needs."""
         stack = [goal]
         while stack:
             node = stack[-1]
-            if node in order or node in given:
+            if node in order or node in inputs:
                 stack.pop()
                 continue
-            missing = [u for u in node.all_input_nodes if u not in order and u not in given]
+            missing = [u for u in node.all_input_nodes if u not in order and u not in inputs]
             if missing:
                 stack.extend(sorted(missing, reverse=True))
                 continue
@@ -159,15 +177,16 @@ class Parts:
     def _extract(
         self, inputs: Sequence[fx.Node], order: Sequence[fx.Node], outputs: Sequence[Any], name: str
     ) -> fx.GraphModule:
+        """Return a module with the calls in ``order``, between ``inputs`` and ``outputs``."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         for n in inputs:
             env[n] = graph.placeholder(n.name)
-            env[n].meta = _described(n)
+            env[n].meta = _copy_facts(n)
         # constants first, as in the joint graph
         for n in sorted(order, key=lambda node: node.op != "get_attr"):
             env[n] = graph.node_copy(n, lambda x: env[x])
-            env[n].meta = _described(n)
+            env[n].meta = _copy_facts(n)
         graph.output([env[output] if isinstance(output, fx.Node) else output for output in outputs])
         return LateGraphModule(self.module, graph, name)
 
@@ -191,7 +210,7 @@ def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[object], li
             f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: "
             "forward results, then gradients"
         )
-    if any(isinstance(r, (list, tuple)) for r in results):
+    if any(isinstance(result, (list, tuple)) for result in results):
         raise ValueError(
             "the joint graph returns nested results. A partition takes one flat list: "
             "forward results, then gradients"
@@ -201,41 +220,35 @@ def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[object], li
 
 def _complete(node: fx.Node) -> None:
     """Note the value of arithmetic with sizes, where the trace has left it out."""
-    if (
-        node.op == "call_function"
-        and "val" not in node.meta
-        and not isinstance(node.target, OpOverload)
-    ):
-        inputs = node.all_input_nodes
-        if inputs and all(
-            isinstance(u.meta.get("val"), (int, torch.SymInt, float, torch.SymFloat))
-            for u in inputs
-        ):
-            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda u: u.meta["val"])
-            node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
+    if node.op != "call_function" or "val" in node.meta or isinstance(node.target, OpOverload):
+        return
+    inputs = node.all_input_nodes
+    if inputs and all(isinstance(source.meta.get("val"), _NUMBERS) for source in inputs):
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
+        node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def _described(node: fx.Node) -> dict[str, object]:
-    """Return the facts of a node, ``tensor_meta`` among them, which graph passes and compilers of
-    torch ask for."""
+def _copy_facts(node: fx.Node) -> dict[str, object]:
+    """Return the facts of a node, with ``tensor_meta`` if it can have that.
+
+    Graph passes and compilers of torch ask for it.
+    """
     meta = dict(node.meta)
     value = meta.get("val")
-    if (
-        "tensor_meta" not in meta
-        and isinstance(value, torch.Tensor)
-        and value.layout is torch.strided
-        and not value.is_nested
-    ):
+    if "tensor_meta" in meta or not isinstance(value, torch.Tensor):
+        return meta
+    if value.layout is torch.strided and not value.is_nested:
         meta["tensor_meta"] = metadata_of(value)
     return meta
 
 
 def _closure(start: Iterable[fx.Node], following: Callable[[fx.Node], Any]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
+    """Return the nodes that ``following`` leads to from ``start``, those of ``start`` included."""
+    closure: set[fx.Node] = set()
     stack = list(start)
     while stack:
         n = stack.pop()
-        if n not in found:
-            found.add(n)
+        if n not in closure:
+            closure.add(n)
             stack.extend(following(n))
-    return found
+    return closure

@@ -1,5 +1,8 @@
-"""Places for the boxes of a drawn graph: in layers by depth, with few crossings (Sugiyama,
-Tagawa and Toda 1981)."""
+"""Place the boxes of a drawing of a graph: in layers by depth, with few crossings (Sugiyama, Tagawa
+and Toda 1981).
+
+    layout(["a", "b"], [("a", "b")], {"a": 30.0, "b": 30.0}).layer      # {"a": 0, "b": 1}
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,12 @@ Neighbours = Mapping[Key, list[Key]]
 
 @dataclass
 class Layout:
-    """``layer``: of each box, from 0. ``width``: of the whole. ``depth``: the number of layers.
-    ``x``: the middle of each box. ``bends``: for each edge the (layer, x) at which it passes the
-    layers between its ends."""
+    """Hold the places of boxes.
+
+    ``layer``: of each box, from 0. ``width``: of the whole. ``depth``: the number of layers. ``x``:
+    the middle of each box. ``bends``: for each edge the (layer, x) at which it passes the layers
+    between its two boxes.
+    """
 
     layer: dict[str, int]
     width: float
@@ -36,8 +42,10 @@ def layout(
     widths: Mapping[str, float],
     late: Collection[str] = (),
 ) -> Layout:
-    """Places for ``nodes``, which come in topological order. Those in ``late`` stand right before
-    their first user."""
+    """Place ``nodes``, which come in topological order.
+
+    Those in ``late`` stand right before their first user.
+    """
     edges = list(dict.fromkeys(edges))
     layer = _layers(nodes, edges, late)
     depth = 1 + max(layer.values(), default=-1)
@@ -48,18 +56,21 @@ def layout(
     x = _places(rows, above, below, widths)
     left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
     right = max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0)
-    found = Layout(layer, right - left, depth)
-    found.x = {n: x[n] - left for row in rows for n in row if isinstance(n, str)}
+    placed = Layout(layer, right - left, depth)
+    for row in rows:
+        placed.x.update((key, x[key] - left) for key in row if isinstance(key, str))
     for a, b in edges:
-        found.bends[a, b] = [(i, x[a, b, i] - left) for i in range(layer[a] + 1, layer[b])]
-    return found
+        placed.bends[a, b] = [(i, x[a, b, i] - left) for i in range(layer[a] + 1, layer[b])]
+    return placed
 
 
 def _add_bends(
     rows: list[list[Key]], edges: Sequence[Edge], layer: Mapping[str, int]
 ) -> tuple[Neighbours, Neighbours]:
-    """Add to ``rows`` the places where edges pass layers. Return the neighbours of each box and
-    place in the layer above, and those in the layer below."""
+    """Add to ``rows`` the places where edges pass layers.
+
+    Return the neighbours of each box and place in the layer above, and those in the layer below.
+    """
     above: dict[Key, list[Key]] = {}
     below: dict[Key, list[Key]] = {}
     for a, b in edges:
@@ -74,8 +85,10 @@ def _add_bends(
 
 
 def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) -> dict[str, int]:
-    """Return the layer of each node: the length of the longest way to it. A node in ``late``
-    moves down, to right above its highest user."""
+    """Return the layer of each node: the length of the longest way to it.
+
+    A node in ``late`` moves down, to right above its highest user.
+    """
     users: dict[str, list[str]] = {n: [] for n in nodes}
     inputs: dict[str, list[str]] = {n: [] for n in nodes}
     for a, b in edges:
@@ -99,8 +112,11 @@ def _width(key: Key, widths: Mapping[str, float]) -> float:
 def _places(
     rows: list[list[Key]], above: Neighbours, below: Neighbours, widths: Mapping[str, float]
 ) -> dict[Key, float]:
-    """Return the middle of each box and bend. Down and up in turns, each row is put in the order of
-    its neighbours' places, and near to them."""
+    """Return the middle of each box and bend.
+
+    Down and up in turns, each row is sorted by the places of its neighbours, and moved near to
+    them.
+    """
     x = _side_by_side(rows, widths)
     for sweep in range(_SWEEPS):
         if sweep % 2 == 0:
@@ -108,16 +124,17 @@ def _places(
         else:
             neighbours, order = below, rows[::-1]
         for row in order:
-            # what has no neighbours stays where it is
+            # a box without neighbours stays where it is
             wish = {key: _median_place(neighbours.get(key, (key,)), x) for key in row}
             row.sort(key=wish.__getitem__)
-            x.update(_apart(row, wish, widths))
+            x.update(_place_without_overlap(row, wish, widths))
+    # at last between the neighbours on both sides, without a change of the order
     wish = {}
     for key, at in x.items():
         around = (*above.get(key, ()), *below.get(key, ()), key)
         wish[key] = (at + _median_place(around, x)) / 2
     for row in rows:
-        x.update(_apart(row, wish, widths))
+        x.update(_place_without_overlap(row, wish, widths))
     return x
 
 
@@ -137,11 +154,13 @@ def _median_place(keys: Iterable[Key], x: Mapping[Key, float]) -> float:
     return median(x[key] for key in keys)
 
 
-def _apart(
+def _place_without_overlap(
     row: Sequence[Key], wish: Mapping[Key, float], widths: Mapping[str, float]
 ) -> dict[Key, float]:
-    """Places in this order, near to those wished and without overlaps. Boxes that would overlap
-    move as one block around their mean."""
+    """Return places in this order, near to those wished and without overlaps.
+
+    Boxes that would overlap move as one block around their mean.
+    """
     # keys, their distances from the first, place of the first
     blocks: list[tuple[list[Key], list[float], float]] = []
     for key in row:

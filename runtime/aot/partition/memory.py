@@ -1,5 +1,8 @@
-"""How much memory a partition takes: bytes saved between forward and backward, and the peak of
-both, by the lives of values."""
+"""Compute how much memory a partition takes: bytes saved between forward and backward, and the peak
+of both, by the lives of values.
+
+    Memory(parts).peak(saved)       # 4096
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,14 @@ from .recompute import is_item, n_bytes
 
 
 class Memory:
-    """The memories of the values of one joint graph. Arguments and constants belong to the caller,
-    so they count nothing."""
+    """Find the memories of the values of one joint graph.
+
+    Arguments and constants belong to the caller, so they count nothing.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        # the calls that made the memories in which a value lies
+        # for each value the calls that allocate the memories in which it lies
         self.homes: dict[fx.Node, tuple[fx.Node, ...]] = {}
         self.size: dict[fx.Node, int] = {}
         for node in parts.nodes:
@@ -31,6 +36,7 @@ class Memory:
             self.size[node] = n_bytes(node.meta.get("val"))
 
     def _homes(self, node: fx.Node) -> tuple[fx.Node, ...]:
+        """Return the calls in whose memories ``node`` lies, the homes of its inputs being known."""
         if node.op != "call_function":
             return (node,)
         value = node.meta.get("val")
@@ -40,32 +46,41 @@ class Memory:
                 return (self._items(call)[node.args[1]],)
             return self.homes[call]
         if not isinstance(value, (torch.Tensor, list, tuple)):
-            return (node,)  # a size lies in no memory of a tensor
-        shared = _aliased(node)
+            # a size lies in no memory of a tensor
+            return (node,)
+        shared = _aliased_arguments(node)
         if shared:
-            return tuple(dict.fromkeys(home for u in shared for home in self.homes[u]))
+            return tuple(self._homes_of(shared))
         if isinstance(value, torch.Tensor):
             return (node,)
         items = list(self._items(node).values())
-        # the results that nobody asks for
+        # the home of the results that nobody takes is the call itself
         self.size[node] = n_bytes(value) - sum(n_bytes(item.meta.get("val")) for item in items)
         return (*items, node)
 
+    def _homes_of(self, nodes: Iterable[fx.Node]) -> dict[fx.Node, None]:
+        """Return the homes of ``nodes``, each once, in order."""
+        homes: dict[fx.Node, None] = {}
+        for node in nodes:
+            homes.update(dict.fromkeys(self.homes[node]))
+        return homes
+
     @staticmethod
     def _items(call: fx.Node) -> dict[Any, fx.Node]:
-        """For each result of a call that somebody asks for, the node that does so first."""
-        found: dict[Any, fx.Node] = {}
+        """Return for each result of a call that somebody takes the first node that does so."""
+        items: dict[Any, fx.Node] = {}
         for u in call.users:
             if is_item(u):
-                found.setdefault(u.args[1], u)
-        return found
+                items.setdefault(u.args[1], u)
+        return items
 
     def saved(self, saved: Iterable[fx.Node]) -> int:
-        """Return the bytes of ``saved``, every memory counted once. Arguments count if they are
-        saved."""
-        homes = dict.fromkeys(home for n in saved for home in self.homes[n])
+        """Return the bytes of ``saved``, every memory counted once.
+
+        Arguments count if they are saved.
+        """
         total = 0
-        for home in homes:
+        for home in self._homes_of(saved):
             if home.op == "placeholder":
                 total += n_bytes(home.meta.get("val"))
             else:
@@ -88,13 +103,13 @@ class Memory:
     def _run(
         self,
         order: Sequence[fx.Node],
-        given: Iterable[fx.Node],
+        inputs: Iterable[fx.Node],
         outputs: Iterable[fx.Node],
-        kept: Iterable[fx.Node] = (),
+        alive_throughout: Iterable[fx.Node] = (),
     ) -> int:
         """Return the peak of one graph. Each value is freed after its last use."""
         last = self._last_uses(order, outputs)
-        alive = {home for n in (*given, *kept) for home in self.homes[n] if home in last}
+        alive = {home for home in self._homes_of((*inputs, *alive_throughout)) if home in last}
         freed: dict[int, list[fx.Node]] = {}
         for home, i in last.items():
             freed.setdefault(i, []).append(home)
@@ -115,8 +130,10 @@ class Memory:
     def _last_uses(
         self, order: Sequence[fx.Node], outputs: Iterable[fx.Node]
     ) -> dict[fx.Node, int]:
-        """Return for each memory the place of the last call that uses it. That of an output is
-        after all calls."""
+        """Return for each memory the place of the last call that uses it.
+
+        An output is used after all calls.
+        """
         last: dict[fx.Node, int] = {}
         for index, node in enumerate(order):
             for u in (node, *node.all_input_nodes):
@@ -126,41 +143,42 @@ class Memory:
         return last
 
 
-def _aliased(node: fx.Node) -> list[fx.Node]:
+def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
     """Return the arguments in whose memory the result of a call lies, by the schema of its op."""
     func = node.target
     if not isinstance(func, OpOverload):
         return []
     if func._can_decompose():
-        return node.all_input_nodes  # it may be a view or not
-    names: set[str] = set()  # that the schema gives to memories of results
+        # it may be a view or not
+        return node.all_input_nodes
+    # the names that the schema has for memories of results
+    names: set[str] = set()
     for result in func._schema.returns:
         if result.alias_info is not None:
             names |= result.alias_info.before_set
-    found: list[fx.Node] = []
+    nodes: list[fx.Node] = []
     for index, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and names & argument.alias_info.before_set:
-            found += _nodes_of_argument(node, index, argument.name)
-    return found
+            nodes += _nodes_of_argument(node, index, argument.name)
+    return nodes
 
 
 def _nodes_of_argument(node: fx.Node, index: int, name: str) -> list[fx.Node]:
     """List the values that a call takes as one argument, which may be a list of tensors."""
-    given = node.args[index] if index < len(node.args) else node.kwargs.get(name)
-    several = given if isinstance(given, (list, tuple)) else (given,)
+    value = node.args[index] if index < len(node.args) else node.kwargs.get(name)
+    several = value if isinstance(value, (list, tuple)) else (value,)
     return [a for a in several if isinstance(a, fx.Node)]
 
 
 def _own_bytes(node: fx.Node) -> int:
-    """Return the bytes of the memory that ``node`` makes. That of a caller's tensor counts
-    nothing."""
+    """Return the bytes that ``node`` allocates. A caller's tensor counts nothing."""
     if node.op in ("placeholder", "get_attr", "output"):
         return 0
     return n_bytes(node.meta.get("val"))
 
 
 def in_units(size: int) -> str:
-    """``1.5 MiB`` for 1572864."""
+    """Return a number of bytes as text: ``1.5 MiB`` for 1572864."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit:
             return f"{size / unit:.1f} {name}"

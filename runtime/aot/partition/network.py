@@ -1,4 +1,4 @@
-"""A joint graph as a flow network whose cheapest cut says what to save.
+"""Turn a joint graph into a flow network whose cheapest cut says what to save.
 
 Each value is two vertices, and the edge between them weighs the bytes of saving it. The cut passes
 through the saved values; those behind it, on the side of the sink, are computed again. So the sink
@@ -36,17 +36,20 @@ _LARGEST = 2**31 - 1
 def min_cut(
     n: int, edges: Sequence[tuple[int, int, int]], source: int, sink: int
 ) -> tuple[int, np.ndarray[Any, Any]]:
-    """(value of the cut, which of the ``n`` vertices are on the sink's side).
+    """Return the value of the minimum cut, and which of the ``n`` vertices are on the sink's side.
 
     ``edges``: (from, to, capacity), capacity a number of bytes or ``INFINITE``. Of several minimum
-    cuts, the one nearest to the sink. The value is that of the edges cut, unscaled; scaling may
-    miss a cut that is better by less than one part in 2**31 / (number of edges)."""
+    cuts this is the one nearest to the sink. The value is that of the edges cut, unscaled. Scaling
+    may miss a cut that is better by less than one part in 2**31 / (number of edges).
+    ``ValueError`` if no cut is finite.
+    """
     start = np.array([edge[0] for edge in edges], dtype=np.int64)
     end = np.array([e[1] for e in edges], dtype=np.int64)
     capacity = np.array([e[2] for e in edges], dtype=np.int64)
     finite = capacity >= 0
     total = int(capacity[finite].sum())
-    limit = _LARGEST - 1 - len(edges)  # room for an infinite capacity above, and for rounding up
+    # scale the capacities, with room for an infinite one above all others, and for rounding up
+    limit = _LARGEST - 1 - len(edges)
     scale = max(1, -(-total // max(limit, 1)))
     scaled = np.where(finite, -(-capacity // scale), 0)
     scaled[~finite] = scaled.sum() + 1
@@ -55,6 +58,7 @@ def min_cut(
     dense.sum_duplicates()
     dense.data = np.minimum(dense.data, _LARGEST)
     network = csr_array((dense.data.astype(np.int32), dense.indices, dense.indptr), shape=(n, n))
+    # the vertices from which the sink can still be reached are on its side
     flow = maximum_flow(network, source, sink).flow
     residual = csr_array(network.astype(np.int64) - flow.astype(np.int64))
     residual.data = np.maximum(residual.data, 0)
@@ -74,24 +78,27 @@ AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 def _views_of_inputs(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     """Return the views of arguments, and views of these. ``nodes``: in program order."""
-    found: set[fx.Node] = set()
+    views: set[fx.Node] = set()
     for node in nodes:
         source = node.args[0] if is_view(node) else None
-        if isinstance(source, fx.Node) and (source.op == "placeholder" or source in found):
-            found.add(node)
-    return found
+        if isinstance(source, fx.Node) and (source.op == "placeholder" or source in views):
+            views.add(node)
+    return views
 
 
 class Network:
-    """``static``: inputs that cost nothing to save. ``allowed``: which calls may be computed
-    again for nothing."""
+    """Build the network of a joint graph, and cut it.
+
+    ``static``: inputs that cost nothing to save. ``allowed``: says which calls may be computed
+    again for nothing.
+    """
 
     def __init__(
         self, parts: Parts, static: Collection[fx.Node], allowed: Callable[[fx.Node], bool]
     ) -> None:
         self.parts = parts
         self.static = static
-        self.allowed = {n: _allowed(n, allowed) for n in parts.candidates}
+        self.allowed = {n: _costs_nothing(n, allowed) for n in parts.candidates}
         self.fixed = {n: kept_in_forward(n, parts) for n in parts.candidates}
         self.vertex = {n: 2 * index for index, n in enumerate(parts.candidates)}
         self.source = 2 * len(self.vertex)
@@ -101,10 +108,11 @@ class Network:
         self.works: dict[fx.Node, int] = {}
 
     def _edges(self) -> list[tuple[int, int, int]]:
+        """List the edges that no price changes: of values, to their users, and to the sink."""
         parts, vertex, edges = self.parts, self.vertex, []
         gradients = {n for n in parts.gradients if isinstance(n, fx.Node)}
         for node, i in vertex.items():
-            edges.append((i, i + 1, self._bytes(node)))
+            edges.append((i, i + 1, self._price_of_saving(node)))
             edges += [(i + 1, vertex[user], INFINITE) for user in node.users if user in vertex]
             if node in gradients or self._feeds_backward(node):
                 edges.append((i + 1, self.sink, INFINITE))
@@ -114,11 +122,14 @@ class Network:
         """Return whether a call that only the backward can make takes ``node``."""
         return any(user in self.parts.backward and user not in self.vertex for user in node.users)
 
-    def _bytes(self, node: fx.Node) -> int:
-        """Return what it costs to save ``node``. A call with several results is saved by its items,
-        and no value inside of a region is saved."""
+    def _price_of_saving(self, node: fx.Node) -> int:
+        """Return what it costs to save ``node``.
+
+        A call with several results is saved by its items, and no value inside of a region is saved.
+        """
         value = node.meta.get("val")
-        if not node.users:  # an argument that is no tensor, a call for its effect
+        # an argument that is no tensor, a call for its effect
+        if not node.users:
             return 0
         if value is None and node.op != "get_attr":
             raise ValueError(
@@ -129,14 +140,13 @@ class Network:
             return 0
         if self.inside(node) or not (isinstance(value, torch.Tensor) or is_size(node)):
             return INFINITE
-        # of two that take the same: rather an argument than a view of it, rather what the forward
-        # needs than what it does not
+        # One byte more decides between equal values: rather an argument than a view of it, rather
+        # a value that the forward needs than another one.
         behind = node not in self.parts.forward_set or node in self.views_of_inputs
         return max(1, n_bytes(value)) + behind
 
     def inside(self, node: fx.Node) -> bool:
-        """Return whether ``node`` is computed again in any case, since it is inside of a checkpoint
-        region."""
+        """Return whether a checkpoint region has ``node`` inside, and so always runs it again."""
         if policy_of(node) is not CheckpointPolicy.MUST_RECOMPUTE:
             return False
         return again(node).pure and not self.parts.leaves_region(node)
@@ -144,9 +154,11 @@ class Network:
     def cut(
         self, price: Callable[[fx.Node], int] | None = None, fixed: Collection[fx.Node] = ()
     ) -> list[fx.Node]:
-        """Return what to save. ``price``: what it costs to compute a call again that is not allowed
-        for nothing; None: such calls are not. ``fixed``: further values that the forward alone may
-        compute."""
+        """Return what to save.
+
+        ``price``: what it costs to compute a call again that is not allowed for nothing; None: such
+        calls are not. ``fixed``: further values that the forward alone may compute.
+        """
         edges = list(self.edges)
         for n, i in self.vertex.items():
             capacity = self._price_of_again(n, price, fixed)
@@ -166,7 +178,9 @@ class Network:
         self, node: fx.Node, price: Callable[[fx.Node], int] | None, fixed: Collection[fx.Node]
     ) -> int:
         """Return what it costs to compute ``node`` again; ``INFINITE`` if the forward alone may.
-        ``price`` and ``fixed`` as for :meth:`cut`."""
+
+        ``price`` and ``fixed`` as for :meth:`cut`.
+        """
         if self.fixed[node] or node in fixed:
             return INFINITE
         if self.allowed[node]:
@@ -178,10 +192,10 @@ class Network:
     def work(self, n: fx.Node) -> int:
         """Return the cost of a call in bytes moved; of an item that of its call."""
         n = call_of(n)
-        known = self.works.get(n)
-        if known is None:
-            known = self.works[n] = work(n)
-        return known
+        cost = self.works.get(n)
+        if cost is None:
+            cost = self.works[n] = work(n)
+        return cost
 
     def price_of(self, node: fx.Node) -> int:
         """Return what it costs at the least price to compute a call again."""
@@ -198,15 +212,16 @@ class Network:
 
 def kept_in_forward(node: fx.Node, parts: Parts) -> bool:
     """Return whether the forward alone may compute ``node``."""
-    return (
-        not again(node).pure
-        or policy_of(node) is CheckpointPolicy.MUST_SAVE
-        or parts.leaves_region(node)
-    )
+    if not again(node).pure or policy_of(node) is CheckpointPolicy.MUST_SAVE:
+        return True
+    return parts.leaves_region(node)
 
 
-def _allowed(node: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:
-    """An item costs nothing once its call has run."""
-    return (
-        is_item(node) or (again(node) is Again.HIGH and policy_of(node) in AGAIN) or allowed(node)
-    )
+def _costs_nothing(node: fx.Node, allowed: Callable[[fx.Node], bool]) -> bool:
+    """Return whether ``node`` may be computed again for nothing."""
+    # an item costs nothing once its call has run
+    if is_item(node):
+        return True
+    if again(node) is Again.HIGH and policy_of(node) in AGAIN:
+        return True
+    return allowed(node)

@@ -1,8 +1,9 @@
-"""Cutting a joint graph into a forward and a backward module: which values are saved between the
+"""Cut a joint graph into a forward and a backward module: decide which values are saved between the
 two, and which are computed again.
 
 A forward module maps primals to (forward results, saved values); a backward module maps (saved
-values, tangents) to gradients. Before the cut, calls that undo each other leave the joint graph."""
+values, tangents) to gradients. Before the cut, calls that undo each other leave the joint graph.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ def default_partition(
     static_lifetime_input_indices: Sequence[int] | None = None,
     static_lifetime_input_nodes: Collection[fx.Node] | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Save every value that the forward computes anyway and the backward uses; what only the
-    backward needs is computed there.
+    """Save every value that the forward computes anyway and the backward uses.
+
+    Values that only the backward needs are computed there. Return the forward and the backward.
 
     ``joint_inputs``: the (primals, tangents) of the joint graph, for one that is not of
     this package. The inputs that stay alive in any case are saved like any other, so the
@@ -59,6 +61,8 @@ def min_cut_rematerialization_partition(
     may_recompute: Callable[[fx.Node], bool] | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Save the fewest bytes from which cheap ops can compute what the backward needs.
+
+    Return the forward and the backward.
 
     >>> from functools import partial
     >>> cut = partial(min_cut_rematerialization_partition, memory_budget=0.5)
@@ -101,9 +105,13 @@ def min_cut_rematerialization_partition(
 
 
 def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
-    """Return whether a call is of one of ``ops``. ``ValueError`` if that op must not run again."""
+    """Return the question whether a call is of one of ``ops``.
+
+    The question is a ``ValueError`` if that op must not run again.
+    """
 
     def allowed(node: fx.Node) -> bool:
+        """Return whether ``node`` calls one of ``ops``, or is a cheap call of no op."""
         func = call_of(node).target
         if func not in ops and getattr(func, "overloadpacket", None) not in ops:
             return not isinstance(func, OpOverload) and recomputable(node)
@@ -125,11 +133,12 @@ aten = torch.ops.aten
 
 
 def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
-    """Replace a transposition of a transposition by what it started from, in place. Those in
-    ``kept`` stay, and those whose derivative is not that of the op.
+    """Replace a transposition of a transposition by its source, in place.
 
-    A forward result that is such a view stays one: a program's results are tensors of their own,
-    not its arguments or one another."""
+    Those in ``kept`` stay, and those whose derivative is not that of the op. A forward result that
+    is such a view stays one: a program's results are tensors of their own, not its arguments or one
+    another.
+    """
     output = graph.output_node()
     results = set(output.all_input_nodes)
     for node in graph.nodes:
@@ -148,32 +157,35 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
 
 
 def _start_of_round_trip(node: fx.Node) -> fx.Node | None:
-    """Return what ``node`` and the call before it transpose forth and back, or None."""
+    """Return the value that ``node`` and the call before it transpose forth and back, or None."""
     if not node.args:
         return None
     first = node.args[0]
     if not isinstance(first, fx.Node) or not first.args:
         return None
-    swapped = _swapped(node)
-    if swapped is None or swapped != _swapped(first):
+    swapped = _swapped_dimensions(node)
+    if swapped is None or swapped != _swapped_dimensions(first):
         return None
-    if not _plain(node) or not _plain(first):
+    if not _has_derivative_of_op(node) or not _has_derivative_of_op(first):
         return None
     source = first.args[0]
-    return source if isinstance(source, fx.Node) else None
+    if not isinstance(source, fx.Node):
+        return None
+    return source
 
 
-def _plain(node: fx.Node) -> bool:
-    """Return whether the derivative of ``node`` is that of its op: one under ``no_grad`` has
-    none."""
+def _has_derivative_of_op(node: fx.Node) -> bool:
+    """Return whether ``node`` has the derivative of its op. Under ``no_grad`` it has none."""
     derivative: str = node.meta.get(DERIVATIVE, OF_THE_OP)
     return derivative == OF_THE_OP
 
 
-def _swapped(node: fx.Node) -> tuple[int, int] | None:
-    """Return the dimensions that a transposition swaps; None for any other call. Of the views in a
-    graph of derivatives these two alone come in pairs, so they are named here instead of asking
-    records for views that undo each other."""
+def _swapped_dimensions(node: fx.Node) -> tuple[int, int] | None:
+    """Return the dimensions that a transposition swaps; None for any other call.
+
+    Of the views in a graph of derivatives only these two ops come in pairs. So they are named here,
+    and no record has to say which views undo each other.
+    """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return None

@@ -1,4 +1,7 @@
-"""The values that a partition saves, with where they come from and the reason."""
+"""Describe the values that a partition saves: where they come from, and why they are saved.
+
+saved_values(parts, memory, saved, names, set(), False)[0].why      # Why.EXPENSIVE
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .recompute import Again, again, call_of, is_size, n_bytes, policy_of, viewe
 
 
 class Why(Enum):
-    """Why a value is saved."""
+    """Say why a value is saved."""
 
     ARGUMENT = "an argument of the program"
     CLOSED_OVER = "a tensor that the program closes over"
@@ -44,12 +47,12 @@ _OF_CALLS = {
 
 @dataclass(frozen=True)
 class SavedValue:
-    """One value that the forward hands to the backward.
+    """Describe one value that the forward hands to the backward.
 
-    ``name``: of its node, in the joint graph, the forward and the backward. ``source``: the op that
-    made it, as ``aten.mm.default``; for an argument its place, as ``args[0]``, or the name of the
-    parameter. ``line``: the user's line that made it, if it is known. ``bytes``: of its elements.
-    ``shares``: the saved value before it in whose memory it lies.
+    ``name``: of its node, in the joint graph, the forward and the backward. ``source``: the op of
+    its call, as ``aten.mm.default``; for an argument its place, as ``args[0]``, or the name of the
+    parameter. ``line``: the user's line of the call, or None. ``bytes``: of its elements.
+    ``shares``: the saved value before it in whose memory it lies, or None.
     """
 
     name: str
@@ -70,10 +73,13 @@ def saved_values(
     outside: set[fx.Node],
     recomputes: bool,
 ) -> tuple[SavedValue, ...]:
-    """Describe the ``saved`` values. ``called``: the names of arguments. ``outside``: the tensors
-    that the program closes over. ``recomputes``: whether the partition runs calls again."""
+    """Describe the ``saved`` values.
+
+    ``called``: the names of arguments. ``outside``: the tensors that the program closes over.
+    ``recomputes``: whether the partition runs calls again.
+    """
     owners: dict[fx.Node, str] = {}  # by memory, the first value that lies in it
-    found = []
+    descriptions = []
     for node in saved:
         value = node.meta.get("val")
         shape: tuple[Any, ...] = ()
@@ -85,7 +91,7 @@ def saved_values(
         for home in memory.homes[node]:
             owners.setdefault(home, node.name)
         why = _why(parts, node, outside, recomputes)
-        found.append(
+        descriptions.append(
             SavedValue(
                 node.name,
                 source_of(node, called),
@@ -97,11 +103,11 @@ def saved_values(
                 shares,
             )
         )
-    return tuple(found)
+    return tuple(descriptions)
 
 
 def _why(parts: Parts, node: fx.Node, outside: set[fx.Node], recomputes: bool) -> Why:
-    """Return the first reason that holds. The reason of a view is that of what it views."""
+    """Return the first reason that holds. A view has the reason of its base."""
     reason = again(node)
     required = _why_never_again(node, reason, outside)
     if required is not None:
@@ -123,7 +129,9 @@ def _why(parts: Parts, node: fx.Node, outside: set[fx.Node], recomputes: bool) -
 def _why_never_again(node: fx.Node, reason: Again, outside: set[fx.Node]) -> Why | None:
     """Return why no partition computes ``node`` again; None if one may."""
     if reason is Again.INPUT:
-        return Why.CLOSED_OVER if node in outside else Why.ARGUMENT
+        if node in outside:
+            return Why.CLOSED_OVER
+        return Why.ARGUMENT
     if is_size(node):
         return Why.SIZE
     if reason in _OF_CALLS:
@@ -134,7 +142,7 @@ def _why_never_again(node: fx.Node, reason: Again, outside: set[fx.Node]) -> Why
 
 
 def source_of(node: fx.Node, called: dict[fx.Node, str]) -> str:
-    """Describe what made ``node``: an argument by its name in ``called``, a call by its op."""
+    """Name the source of ``node``: an argument by its name in ``called``, a call by its op."""
     if node.op == "placeholder":
         return called.get(node, str(node.target))
     call, seen = call_of(node), viewed(node)

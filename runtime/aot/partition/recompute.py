@@ -1,10 +1,11 @@
-"""Decides which calls of a joint graph the backward may run again, and what that costs.
+"""Decide which calls of a joint graph the backward may run again, and what that costs.
 
     again(sin)       # Again.LOW: the backward computes it anew, and saves its argument alone
     again(mm)        # Again.HIGH: it may, but the memory of the result is cheaper
     again(rand)      # Again.DRAW: it may not
 
-The records of the ops decide. A checkpoint region may ask for more (:func:`policy_of`)."""
+The records of the ops decide. A checkpoint region may ask for more (:func:`policy_of`).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ _NEVER_TAGS = frozenset(
 
 
 class Again(Enum):
-    """The reasons for which a value has to be saved, or may be computed again."""
+    """Say why a value has to be saved, or that it may be computed again."""
 
     INPUT = "an argument"
     CONSTANT = "a constant of the program"
@@ -53,7 +54,7 @@ class Again(Enum):
 
     @property
     def pure(self) -> bool:
-        """Whether the value may be computed again, at whatever cost."""
+        """Return whether the value may be computed again, at whatever cost."""
         return self in (Again.LOW, Again.HIGH, Again.SIZE)
 
 
@@ -63,7 +64,8 @@ _OF_COST = {"low": Again.LOW, "high": Again.HIGH}
 def again(n: fx.Node) -> Again:
     """Return whether node ``n`` of a graph may run again, as a reason.
 
-    An item of a call with several results has the reason of the call."""
+    An item of a call with several results has the reason of the call.
+    """
     n = call_of(n)
     if n.op == "placeholder":
         return Again.INPUT
@@ -116,8 +118,10 @@ def _is_run_for_effect(func: OpOverload) -> bool:
 
 
 def recomputable(node: fx.Node) -> bool:
-    """Return whether a call may be run again in the backward: without effect, not random, and cheap
-    as far as its record knows."""
+    """Return whether the backward may run a call again for nothing.
+
+    The call has no effect, draws no random numbers, and is cheap as far as its record knows.
+    """
     return again(node) in (Again.LOW, Again.SIZE)
 
 
@@ -147,8 +151,10 @@ def is_size(node: fx.Node) -> bool:
 
 
 def hint(size: Any) -> int:
-    """Return ``size``, a number or a symbol, as it was in the trace. A size that depends on values
-    was not known there. It counts as :data:`UNKNOWN_SIZE`."""
+    """Return ``size``, a number or a symbol, as it was in the trace.
+
+    A size that depends on values was not known there. It counts as :data:`UNKNOWN_SIZE`.
+    """
     if isinstance(size, int):
         return size
     if size.node.hint is None:
@@ -157,8 +163,10 @@ def hint(size: Any) -> int:
 
 
 def n_bytes(value: object) -> int:
-    """Return the bytes of the elements of ``value``, a tensor or a list of tensors. Any other value
-    counts as a number of eight bytes."""
+    """Return the bytes of the elements of ``value``, a tensor or a list of tensors.
+
+    Any other value counts as a number of eight bytes.
+    """
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
             return max(1, value.element_size() * hint(value.numel()))
@@ -188,7 +196,8 @@ def work(n: fx.Node) -> int:
     """Return the cost of a call, in bytes.
 
     These are the bytes of its arguments and results, and those that could be moved in the time of
-    its floating-point operations. A view or a size costs nothing."""
+    its floating-point operations. A view or a size costs nothing.
+    """
     if is_view(n) or is_size(n) or n.op != "call_function":
         return 0
     moved = n_bytes(n.meta.get("val"))
@@ -202,7 +211,8 @@ def flops(n: fx.Node) -> int:
     """Return the number of floating-point operations of a call, 0 if its op is cheap.
 
     The record of the op has a formula, whose parameters are named as the operands that it needs.
-    Without a formula the number is estimated from the size of the result."""
+    Without a formula the number is estimated from the size of the result.
+    """
     func = n.target
     if not isinstance(func, OpOverload):
         return 0

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from runtime.aot.capture.aliasing import LINEAR
-from runtime.aot.compilers.ordering import _ordered, bring_together, successors
+from runtime.aot.compilers.ordering import _has_order, bring_together, successors
 from runtime.aot.compilers.replacing import _pure
 
 from .by_hand import node_of
@@ -42,14 +42,14 @@ def test_draws_effects_and_functions_keep_their_order(func: Any, value: Any, ord
     graph = fx.Graph()
     n = graph.call_function(func, (graph.placeholder("x"),))
     n.meta["val"] = value
-    assert _ordered(n) is ordered
+    assert _has_order(n) is ordered
 
 
 def test_the_op_of_another_library_keeps_its_order() -> None:
     with torch.library._scoped_library("tools_tests", "DEF") as library:
         library.define("own(Tensor x) -> Tensor")
         n = fx.Graph().call_function(torch.ops.tools_tests.own.default, ())
-        assert _ordered(n) and not _pure(n)
+        assert _has_order(n) and not _pure(n)
 
 
 def _line(*funcs: Any) -> tuple[fx.Graph, list[fx.Node]]:

@@ -14,8 +14,8 @@ from runtime import aot, jit
 from runtime.aot.capture.aliasing import LINEAR
 from runtime.aot.compilers.replacing import (
     Returned,
+    _is_small,
     _pure,
-    _small,
     replace_alias,
     results_in,
     returned,
@@ -275,7 +275,7 @@ def test_other_keywords_dtypes_and_constants_make_another_call() -> None:
 def test_small_values_are_those_of_known_sizes() -> None:
     small, large = torch.empty(1 << 14, device="meta"), torch.empty((1 << 14) + 1, device="meta")
     values = (small, large, [small, small], [small, large], 3, None, symbolic(0))
-    assert [_small(node_of(v)) for v in values] == [True, False, True, False, True, True, False]
+    assert [_is_small(node_of(v)) for v in values] == [True, False, True, False, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from runtime.aot.compilers.trial_process import (
     _read,
     _set_state,
     _state,
-    _tried,
+    _try,
     _zeros,
     cause,
     request,
@@ -213,7 +213,7 @@ def tried(
 ) -> tuple[tuple[str, str], list[str]]:
     head, content = request(*graph_of(f, torch.ones(2, 2)), 1.0)
     said: list[str] = []
-    answer = _tried(
+    answer = _try(
         {**importlib.import_module("pickle").loads(head), **changes},
         content,
         lambda: said.append("compiled"),
@@ -312,7 +312,7 @@ def test_the_process_says_when_it_is_ready_and_limits_the_time_of_each_trial(
         return "done", str(len(timers))
 
     stand_in(_raises(AssertionError()))
-    monkeypatch.setattr(trial_process, "_tried", trying)
+    monkeypatch.setattr(trial_process, "_try", trying)
     monkeypatch.setattr(signal, "setitimer", lambda which, seconds: timers.append((which, seconds)))
     monkeypatch.setattr(warnings, "simplefilter", filters.append)
     mine, other = Pipe()

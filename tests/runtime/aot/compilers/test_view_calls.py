@@ -13,14 +13,14 @@ from torch import Tensor, fx
 from runtime import aot
 from runtime.aot.compilers.peephole import rewritten
 from runtime.aot.compilers.view_calls import (
-    _canonical,
+    _can_be_viewed_as,
+    _counterpart,
     _geometry,
+    _has_new_strides,
     _is_like,
-    _reshaped,
+    _is_view_of,
+    _shows_all_of,
     _source,
-    _viewable,
-    _viewable_as,
-    _whole,
     shorter_views,
 )
 
@@ -195,7 +195,7 @@ def test_a_view_can_be_taken_at_once_where_its_sizes_tell_it(
     root: Tensor, view: Tensor, viewable: bool
 ) -> None:
     n = node_of(root)
-    assert _viewable(n, _geometry(node_of(view), n)) is viewable
+    assert _is_view_of(n, _geometry(node_of(view), n)) is viewable
 
 
 def test_the_strides_of_a_new_tensor() -> None:
@@ -207,9 +207,9 @@ def test_the_strides_of_a_new_tensor() -> None:
         torch.empty(3, 0, 2),
         torch.empty(1, 1),
     ):
-        assert _canonical(t)
+        assert _has_new_strides(t)
     for t in (X.t(), X[:, :5], X[:, :1], torch.empty(2, 3, 1).as_strided((2, 3, 1), (3, 1, 7))):
-        assert not _canonical(t)
+        assert not _has_new_strides(t)
 
 
 def test_a_view_of_the_whole_shows_all_elements_in_their_order() -> None:
@@ -219,8 +219,8 @@ def test_a_view_of_the_whole_shows_all_elements_in_their_order() -> None:
         (X.t(), False),
         (X.as_strided((48, 1), (1, 9)), False),
     ):
-        assert _whole(node_of(view), node_of(X)) is whole
-    assert not _whole(node_of(X), node_of(X.t())) and not _whole(
+        assert _shows_all_of(node_of(view), node_of(X)) is whole
+    assert not _shows_all_of(node_of(X), node_of(X.t())) and not _shows_all_of(
         node_of(X), node_of(X.as_strided((48, 1), (1, 9)))
     )
 
@@ -245,18 +245,18 @@ def test_a_smaller_operand_meets_the_same_elements_where_the_last_sizes_are_the_
     value: Any, shape: Any, sizes: Any, same: bool
 ) -> None:
     n = node_of(value)
-    assert _reshaped(n, shape, sizes, {}) is (n if same else None)
+    assert _counterpart(n, shape, sizes, {}) is (n if same else None)
 
 
 def test_a_view_stands_for_what_it_shows_if_both_have_the_sizes_in_question() -> None:
     graph = fx.Graph()
     x = node_of(X, graph)
     view = _call(graph, aten.view.default, x, [48], val=X.view(48))
-    assert _reshaped(view, (48,), (8, 6), {view: x}) is x
+    assert _counterpart(view, (48,), (8, 6), {view: x}) is x
     for shape, sizes in (((48,), (6, 8)), ((1, 48), (8, 6))):
-        assert _reshaped(view, shape, sizes, {view: x}) is not x
+        assert _counterpart(view, shape, sizes, {view: x}) is not x
     rows = _call(graph, aten.t.default, x, val=X.t())
-    assert _reshaped(rows, (6, 8), (8, 6), {rows: x}) is None
+    assert _counterpart(rows, (6, 8), (8, 6), {rows: x}) is None
 
 
 def test_a_view_and_a_bias_which_is_a_view_too_are_added_in_the_shape_of_the_first() -> None:
@@ -291,7 +291,7 @@ def test_other_calls_than_pointwise_ones_compute_in_the_shape_that_they_are_give
 def test_a_view_of_a_large_value_is_found_without_its_memory() -> None:
     large = torch.empty(1 << 20, 1 << 20, device="meta")
     n = node_of(large)
-    assert _viewable(n, _geometry(node_of(large.view(1 << 40)), n))
+    assert _is_view_of(n, _geometry(node_of(large.view(1 << 40)), n))
 
 
 def test_a_view_that_takes_the_place_of_a_call_is_known_to_later_ones() -> None:
@@ -313,15 +313,15 @@ CHANNELS = X.as_strided((48, 1), (1, 9))  # contiguous, and not as a new tensor
 
 def test_a_value_is_computed_in_other_sizes_of_as_many_elements_if_it_lies_as_a_new_one() -> None:
     assert (
-        _viewable_as(X, (48,))
-        and _viewable_as(X, (2, 4, 6))
-        and _viewable_as(X[0, 0], ())
-        and _viewable_as(X[0, 0], (1, 1))
+        _can_be_viewed_as(X, (48,))
+        and _can_be_viewed_as(X, (2, 4, 6))
+        and _can_be_viewed_as(X[0, 0], ())
+        and _can_be_viewed_as(X[0, 0], (1, 1))
     )
     assert (
-        not _viewable_as(X, (7, 6))
-        and not _viewable_as(X, ())
-        and not _viewable_as(CHANNELS, (8, 6))
+        not _can_be_viewed_as(X, (7, 6))
+        and not _can_be_viewed_as(X, ())
+        and not _can_be_viewed_as(CHANNELS, (8, 6))
     )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from runtime.aot.capture.origins import ORIGIN, Kind, Origin
-from runtime.aot.partition.absent import _alike, _same_strides, without
+from runtime.aot.partition.absent import _have_same_sizes, _have_same_strides, without
 
 aten: Any = torch.ops.aten
 X = torch.rand(3, 4)
@@ -261,5 +261,5 @@ def _node(value: Any) -> fx.Node:
 def test_what_two_values_have_in_common(
     one: Any, other: Any, alike: bool, same_strides: bool
 ) -> None:
-    assert _alike(_node(one), _node(other)) is alike
-    assert _same_strides(_node(one), _node(other)) is same_strides
+    assert _have_same_sizes(_node(one), _node(other)) is alike
+    assert _have_same_strides(_node(one), _node(other)) is same_strides

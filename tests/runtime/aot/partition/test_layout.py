@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.optimize import isotonic_regression
 
-from runtime.aot.partition.layout import GAP, Edge, _apart, layout
+from runtime.aot.partition.layout import GAP, Edge, _place_without_overlap, layout
 
 BEND = 8.0  # the room that an edge has where it passes a layer
 
@@ -177,5 +177,5 @@ def test_boxes_of_a_row_are_as_near_to_where_they_belong_as_their_widths_allow(s
         [0.0, *((widths[a] + widths[b]) / 2 + GAP for a, b in itertools.pairwise(row))]
     )
     expected = isotonic_regression([wish[n] - r for n, r in zip(row, room, strict=True)]).x + room
-    found = _apart(row, wish, widths)
+    found = _place_without_overlap(row, wish, widths)
     assert [found[n] for n in row] == pytest.approx(list(expected))

@@ -125,7 +125,7 @@ def test_what_it_costs_to_save_a_value(joint: Joint) -> None:
     grad = joint.call(aten.addcmul.default, t, behind, sin)
     parts = joint.parts([forward], [grad])
     network = Network(parts, {y}, recomputable)
-    bytes_of = {n.name: network._bytes(n) for n in parts.candidates}
+    bytes_of = {n.name: network._price_of_saving(n) for n in parts.candidates}
     assert bytes_of == {
         "primals_1": 48,
         "primals_2": 0,
@@ -161,4 +161,4 @@ def test_sizes_of_any_program_are_weighed_as_they_were() -> None:
     parts = joint.parts(
         [joint.call(aten.sin.default, x, val=x.meta["val"])], [joint.call(aten.mul.Tensor, t, x)]
     )
-    assert Network(parts, (), recomputable)._bytes(x) == 5 * 7 * 4
+    assert Network(parts, (), recomputable)._price_of_saving(x) == 5 * 7 * 4

@@ -24,7 +24,7 @@ from runtime import aot
 from runtime.aot.cache.key import (
     NoKey,
     _literal,
-    _partition,
+    _describe_partition,
     _record,
     _size,
     _target,
@@ -260,26 +260,26 @@ def test_a_constant_reads_as_its_facts_and_other_attributes_as_their_type() -> N
 
 
 def test_a_partition_reads_as_its_options_by_name_the_outer_ones_first() -> None:
-    plain = _partition(CUT, {"num_fwd_outputs": 1})
+    plain = _describe_partition(CUT, {"num_fwd_outputs": 1})
     assert plain == "[('num_fwd_outputs', ('int', '1'))]"
-    assert _partition(partial(CUT, may_recompute=None), {"num_fwd_outputs": 1}) != plain
+    assert _describe_partition(partial(CUT, may_recompute=None), {"num_fwd_outputs": 1}) != plain
     options = [
-        _partition(partial(CUT, memory_budget=b), {"num_fwd_outputs": 1}) for b in (0.5, 0.25)
+        _describe_partition(partial(CUT, memory_budget=b), {"num_fwd_outputs": 1}) for b in (0.5, 0.25)
     ]
     assert len({plain, *options}) == 3
     assert (
-        _partition(
+        _describe_partition(
             partial(partial(CUT, memory_budget=0.25), memory_budget=0.5), {"num_fwd_outputs": 1}
         )
         == options[0]
     )
     assert (
-        _partition(partial(CUT, memory_budget=0.25), {"num_fwd_outputs": 1, "memory_budget": 0.5})
+        _describe_partition(partial(CUT, memory_budget=0.25), {"num_fwd_outputs": 1, "memory_budget": 0.5})
         == options[0]
     )
     ops = {"recomputable_ops": {aten.sin, aten.cos}}
     assert (
-        _partition(CUT, ops)
+        _describe_partition(CUT, ops)
         == "[('recomputable_ops', ('list', (('str', \"'aten.cos'\"), ('str', \"'aten.sin'\"))))]"
     )
 

@@ -73,9 +73,9 @@ def test_a_process_that_neither_answers_nor_ends_is_told(monkeypatch: pytest.Mon
 )
 def test_the_last_line_that_the_process_has_written_is_told(written: bytes, said: str) -> None:
     one = object.__new__(_Process)
-    with tempfile.TemporaryFile() as one._said:
-        one._said.write(written)
-        one._said.seek(0)
+    with tempfile.TemporaryFile() as one._output_file:
+        one._output_file.write(written)
+        one._output_file.seek(0)
         assert one._last_words() == said
 
 
@@ -120,7 +120,7 @@ class Scripted:
     def __init__(self, *answers: tuple[str, str], program: Sequence[str] = ("sleep", "60")) -> None:
         self.process = object.__new__(_Process)
         self.process.connection, self.end = Pipe()
-        self.process._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self.process._output_file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self.process._process = subprocess.Popen(program, start_new_session=True)
         self.process._ready = False
         for answer in answers:
@@ -155,10 +155,10 @@ def test_a_request_is_sent_once_the_process_is_ready_and_the_answer_is_awaited(
     scripted: Any,
 ) -> None:
     one = scripted(("ready", ""), ("compiled", ""), ("done", ""), ("compiled", ""), ("done", ""))
-    one.process._said.write(b"from before")
+    one.process._output_file.write(b"from before")
     one.process.tried([b"a", b"b"], 5.0)
     assert one.received() == [b"a", b"b"] and one.process._ready
-    assert one.process._said.seek(0, 2) == 0, "what it has said before is no part of a later error"
+    assert one.process._output_file.seek(0, 2) == 0, "what it has said before is no part of a later error"
     one.process.tried([b"c"], 5.0)  # it is ready for good
     assert one.received() == [b"c"] and not one.process.connection.poll()
 
@@ -207,7 +207,7 @@ def test_a_process_that_ends_is_told_with_what_it_was_doing(
 ) -> None:
     one = scripted(*answers, program=("sh", "-c", "exit 3"))
     if not answers:
-        one.process._said.write(b"bad start\n")
+        one.process._output_file.write(b"bad start\n")
     one.end.close()
     words = "; its last line is 'bad start'" if not answers else ""
     with pytest.raises(
@@ -221,7 +221,7 @@ def test_closing_ends_the_process_and_what_it_has_started(scripted: Any) -> None
     one = scripted(program=("sh", "-c", "sleep 60 & wait"))
     one.process.close()
     assert one.process._process.returncode == -9
-    assert one.process.connection.closed and one.process._said.closed
+    assert one.process.connection.closed and one.process._output_file.closed
     ended = scripted(program=("true",))
     ended.process._process.wait()
     ended.process.close()
@@ -243,7 +243,7 @@ def test_forgetting_leaves_the_process_alone(scripted: Any) -> None:
     one = scripted()
     handle = one.process._process
     one.process.forget()
-    assert one.process.connection.closed and one.process._said.closed and handle.returncode == 0
+    assert one.process.connection.closed and one.process._output_file.closed and handle.returncode == 0
     handle.returncode = None
     assert handle.poll() is None
     handle.kill()
