@@ -23,8 +23,8 @@ import runtime
 from runtime import aot
 from runtime.aot.cache.key import (
     NoKey,
-    _literal,
     _describe_partition,
+    _literal,
     _record,
     _size,
     _target,
@@ -264,7 +264,8 @@ def test_a_partition_reads_as_its_options_by_name_the_outer_ones_first() -> None
     assert plain == "[('num_fwd_outputs', ('int', '1'))]"
     assert _describe_partition(partial(CUT, may_recompute=None), {"num_fwd_outputs": 1}) != plain
     options = [
-        _describe_partition(partial(CUT, memory_budget=b), {"num_fwd_outputs": 1}) for b in (0.5, 0.25)
+        _describe_partition(partial(CUT, memory_budget=b), {"num_fwd_outputs": 1})
+        for b in (0.5, 0.25)
     ]
     assert len({plain, *options}) == 3
     assert (
@@ -274,7 +275,9 @@ def test_a_partition_reads_as_its_options_by_name_the_outer_ones_first() -> None
         == options[0]
     )
     assert (
-        _describe_partition(partial(CUT, memory_budget=0.25), {"num_fwd_outputs": 1, "memory_budget": 0.5})
+        _describe_partition(
+            partial(CUT, memory_budget=0.25), {"num_fwd_outputs": 1, "memory_budget": 0.5}
+        )
         == options[0]
     )
     ops = {"recomputable_ops": {aten.sin, aten.cos}}

@@ -158,7 +158,9 @@ def test_a_request_is_sent_once_the_process_is_ready_and_the_answer_is_awaited(
     one.process._output_file.write(b"from before")
     one.process.tried([b"a", b"b"], 5.0)
     assert one.received() == [b"a", b"b"] and one.process._ready
-    assert one.process._output_file.seek(0, 2) == 0, "what it has said before is no part of a later error"
+    assert one.process._output_file.seek(0, 2) == 0, (
+        "what it has said before is no part of a later error"
+    )
     one.process.tried([b"c"], 5.0)  # it is ready for good
     assert one.received() == [b"c"] and not one.process.connection.poll()
 
@@ -243,7 +245,9 @@ def test_forgetting_leaves_the_process_alone(scripted: Any) -> None:
     one = scripted()
     handle = one.process._process
     one.process.forget()
-    assert one.process.connection.closed and one.process._output_file.closed and handle.returncode == 0
+    assert (
+        one.process.connection.closed and one.process._output_file.closed and handle.returncode == 0
+    )
     handle.returncode = None
     assert handle.poll() is None
     handle.kill()
