@@ -146,7 +146,8 @@ def _output_dims(output: object, physical: Sequence[object], in_dims: Sequence[A
         source = position_of(output, physical)
         if source is None:
             return 0
-        return in_dims[source]
+        in_dim: int | None = in_dims[source]
+        return in_dim
 
     return _map_outputs(dim, output)
 

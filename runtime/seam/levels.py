@@ -448,8 +448,8 @@ class Value(torch.Tensor):
 
     def __reduce_ex__(self, protocol: object) -> Any:
         if is_outlived(self):
-            return self._inner.__reduce_ex__(protocol)  # type: ignore[arg-type]
-        return super().__reduce_ex__(protocol)  # type: ignore[arg-type]
+            return self._inner.__reduce_ex__(protocol)
+        return super().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __dlpack__(self, **options: Any) -> Any:
         """Export the memory, as ``torch.Tensor.__dlpack__``. Refuse a value of a transform: it may

@@ -109,7 +109,7 @@ def written_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Iterat
     ]
     for name in (*names, *hidden_writes(op, args, kwargs)):
         argument = op.argument(op.positions[name], args, kwargs)
-        targets = (argument,)
+        targets: Sequence[object] = (argument,)
         if isinstance(argument, (list, tuple)):
             targets = argument
         for target in targets:
