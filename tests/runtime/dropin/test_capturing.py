@@ -517,7 +517,7 @@ def test_a_package_is_given_plain_tensors_and_gives_tensors_of_the_session() -> 
         given.extend(map(type, args))
         return [args[0] * 2]
 
-    (out,) = capturing._of_package(run)(None, torch.ones(2, requires_grad=True))
+    (out,) = capturing._package_call(run)(None, torch.ones(2, requires_grad=True))
     assert (
         given == [torch.Tensor]
         and isinstance(out, runtime.Tensor)
