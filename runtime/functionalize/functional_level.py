@@ -243,9 +243,7 @@ class FunctionalLevel(Level):
     ) -> WrittenBack:
         """Return what the program has written to ``store``. ``turns``: the calls that have changed
         its geometry."""
-        value = None
-        if store.memory.generation:
-            value = self.present(store)
+        value = self.present(store) if store.memory.generation else None
         return WrittenBack(value, store.recorded, store.counter[0] > len(turns), turns)
 
     def released(self, value: FunctionalValue) -> FunctionalValue:
@@ -329,13 +327,12 @@ class FunctionalLevel(Level):
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
         """Return the arguments of a call, and the elements of lists among them, each
         :meth:`lowered`."""
-        inner: list[Any] = []
-        for argument in args:
-            if isinstance(argument, (list, tuple)):
-                inner.append(list(map(self.lowered, argument)))
-            else:
-                inner.append(self.lowered(argument))
-        return inner
+        return [
+            list(map(self.lowered, argument))
+            if isinstance(argument, (list, tuple))
+            else self.lowered(argument)
+            for argument in args
+        ]
 
     def _view_op(self, func: Any) -> Any:
         """Return ``func``, a view op, or its copying form if views are to be removed."""
@@ -432,9 +429,7 @@ class FunctionalLevel(Level):
 
     def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
-        targets = []
-        for i, name in written_arguments(op):
-            targets.append(args[i] if i < len(args) else kwargs[name])
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in written_arguments(op)]
         self._refuse_shared(op, args, kwargs, targets)
         functional = functional_of(op.func)
         if functional is None:
@@ -444,9 +439,7 @@ class FunctionalLevel(Level):
             refuse_unfit(op.func, args, kwargs, targets, written)
         for target, result in zip(targets, written, strict=True):
             self.write_each(target, result)
-        if own:
-            return pack_results(self.valued(own))
-        return pack_results(targets[: len(op.func._schema.returns)])
+        return pack_results(self.valued(own) if own else targets[: len(op.func._schema.returns)])
 
     def _refuse_shared(
         self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]

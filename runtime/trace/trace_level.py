@@ -175,11 +175,11 @@ class Trace(Level):
             if node.op != "placeholder":
                 break
             last = node
-        if last is not None:
-            place = self.graph.inserting_after(last)
-        else:
-            place = self.graph.inserting_before(next(iter(self.graph.nodes), None))
-        with place:
+        with (
+            self.graph.inserting_after(last)
+            if last is not None
+            else self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        ):
             return self.graph.placeholder(name)
 
     def input(self, tensor: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
@@ -212,9 +212,7 @@ class Trace(Level):
     def mode_of_inner(self) -> Any:
         """Return the context in which inner tensors can be created: the fake mode, if there is
         one."""
-        if self.abstraction is None:
-            return _NOTHING
-        return self.abstraction.mode
+        return _NOTHING if self.abstraction is None else self.abstraction.mode
 
     def attribute(self, value: object, prefix: str) -> fx.Node:
         """Return a node that reads ``value`` from the module: what is no literal of Python is an
@@ -355,9 +353,8 @@ class Trace(Level):
         """Write a call that has run into the graph. ``operands`` and ``named``: its arguments
         there. ``out``: what it has returned. Return its results as values."""
         if self.random_states is not None:
-            for number in operands:
-                if type(number) is int:
-                    self.random_states.refuse_seed(number)
+            for number in (operand for operand in operands if type(operand) is int):
+                self.random_states.refuse_seed(number)
         node = add_call(self.graph, func, tuple(operands), named, facts.node_name)
         if self.provenance is not None:
             self.provenance.note(node)
@@ -368,9 +365,7 @@ class Trace(Level):
     def drawing(self, generators: Sequence[object]) -> AbstractContextManager[None]:
         """Return the context for a call that may draw from ``generators``, see
         :meth:`.random_states.RandomStates.drawing`."""
-        if self.random_states is None:
-            return _NOTHING
-        return self.random_states.drawing(generators)
+        return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
 
     def computed(self, func: Any, args: Sequence[object]) -> Any:
         """Run a call that only computes, of values of plain tensors and literals, as :meth:`call`
@@ -425,9 +420,11 @@ class Trace(Level):
             out = table(*args, **kwargs)
 
         def renew_argument(tensor: Any, _: int | None) -> Any:
-            if any(tensor is argument for argument in args):
-                return self._value(tensor._inner, tensor._node)
-            return tensor
+            return (
+                self._value(tensor._inner, tensor._node)
+                if any(tensor is argument for argument in args)
+                else tensor
+            )
 
         return rewrapped(out, renew_argument)
 
@@ -469,9 +466,7 @@ class Trace(Level):
                 return self.record(func, args, kwargs)
             if self.reads == "number" and args[0].is_floating_point():
                 node = add_call(self.graph, func, (self._own(args[0])._node,))
-                number: float | None = None
-                if self.abstraction is None:
-                    number = args[0]._inner.item()
+                number = None if self.abstraction is not None else args[0]._inner.item()
                 return TracedNumber.read(node, number)
         if self.reads == "constant" and self.abstraction is None:
             return func(*self.lowered_args(args), **kwargs)
@@ -571,18 +566,12 @@ class Trace(Level):
                 in_graph.append(argument)
                 inner.append(argument)
             else:
-                mine: Any
-                if isinstance(argument, (list, tuple)):
-                    mine = list(map(self._own, argument))
-                    in_graph.append(list(map(self._operand, mine)))
-                else:
-                    mine = self._own(argument)
-                    in_graph.append(self._operand(mine))
+                several = isinstance(argument, (list, tuple))
+                mine = list(map(self._own, argument)) if several else self._own(argument)
                 own.append(mine)
+                in_graph.append(list(map(self._operand, mine)) if several else self._operand(mine))
                 below = self.lowered_args((mine,))[0]
-                if self.reads == "number":
-                    below = with_values(below)
-                inner.append(below)
+                inner.append(with_values(below) if self.reads == "number" else below)
         return own, in_graph, inner
 
     def _own(self, argument: object) -> Any:
@@ -618,10 +607,9 @@ class Trace(Level):
         object, an outer size, ``1 + infj``."""
         node = self.constants.get(id(argument))
         if node is None:
-            prefix = "_opaque_obj"
-            if isinstance(argument, SYMBOLIC):
-                prefix = "_symbolic_constant"
-            node = self.constants[id(argument)] = self.attribute(argument, prefix)
+            node = self.constants[id(argument)] = self.attribute(
+                argument, "_symbolic_constant" if isinstance(argument, SYMBOLIC) else "_opaque_obj"
+            )
             self.held.append(argument)
         return node
 
