@@ -563,6 +563,7 @@ class _GradFunctions(TorchFunctionMode):
         self.gradients = gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the handler of ``func``, if it has one."""
         kwargs = kwargs or {}
         handler = _handler_of(func, self.gradients.entering)
         if handler is None or _is_of_functorch(args):

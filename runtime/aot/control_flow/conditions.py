@@ -203,6 +203,8 @@ class _Cond(ControlFlow):
     def forward(
         pred: torch.Tensor, on_true: Branch, on_false: Branch, *operands: torch.Tensor
     ) -> Tensors:
+        """Compute the results, or write the call to a graph."""
+
         def again(tensors: Sequence[Any]) -> Tensors:
             return _Cond.forward(tensors[0], on_true, on_false, *tensors[1:])
 
@@ -218,6 +220,7 @@ class _Cond(ControlFlow):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
+        """Save what the derivatives need."""
         pred, ctx.on_true, ctx.on_false, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         # no zeros in place of None: zero times an infinite derivative is NaN
@@ -227,6 +230,7 @@ class _Cond(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Return the gradients of the operands."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [
@@ -259,6 +263,7 @@ class _Cond(ControlFlow):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
+        """Return the tangents of the results."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [index for index, t in enumerate(tangents[3:]) if t is not None]
@@ -291,6 +296,7 @@ class _Cond(ControlFlow):
         on_false: Branch,
         *operands: Any,
     ) -> Any:
+        """Return the results for a batch, and their batch dimensions."""
         dims = in_dims[3:]
         # one condition for the whole batch
         if in_dims[0] is None:
@@ -356,8 +362,8 @@ def _record(
     """
     nodes = list(map(trace.lower_output, (pred, *operands)))
     modules = [
-        trace.attribute(b.module, name)
-        for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))
+        trace.attribute(branch.module, name)
+        for branch, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))
     ]
     with drawing(trace, on_true, on_false), without_modes():
         if trace.abstraction is None:

@@ -198,6 +198,7 @@ def _capture(
     count, call = len(leaves), here()
 
     def go_on(*flat: object) -> Any:
+        """Return the condition as a tuple of a scalar tensor."""
         condition = cond_fn(*pytree.tree_unflatten(flat, spec))
         if not isinstance(condition, torch.Tensor):
             raise _no_boolean(condition, call)
@@ -206,6 +207,7 @@ def _capture(
         return (condition.reshape(()),)
 
     def step(*flat: Any) -> Any:
+        """Return the carry after one step, as a tuple."""
         carry = body_fn(*pytree.tree_unflatten(flat, spec))
         return tuple(carry) if isinstance(carry, (tuple, list)) else (carry,)
 
@@ -216,11 +218,11 @@ def _capture(
     leaves = list(map(entered, leaves))
     (condition, body), outside = captured(pieces, leaves)
     assert body.spec is not None
-    new = iter(body.results())
+    nodes = iter(body.results())
     check_carry(
         leaves,
         spec,
-        [next(new).meta["val"] if c is ... else c for c in body.constants],
+        [next(nodes).meta["val"] if c is ... else c for c in body.constants],
         body.spec,
         body.results(),
     )
@@ -284,6 +286,8 @@ class _While(ControlFlow):
 
     @staticmethod
     def forward(condition: Branch, body: Branch, n: int, *operands: torch.Tensor) -> Tensors:
+        """Compute the results, or write the call to a graph."""
+
         def again(tensors: Sequence[Any]) -> Tensors:
             return _While.forward(condition, body, n, *tensors)
 
@@ -296,6 +300,7 @@ class _While(ControlFlow):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
+        """Save what the derivatives need."""
         ctx.condition, ctx.body, ctx.n, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.save_for_backward(*operands)
@@ -303,6 +308,7 @@ class _While(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Return the gradients of the operands."""
         refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
@@ -351,18 +357,19 @@ class _While(ControlFlow):
             )
 
         zeros = [torch.zeros_like(rest[i]) for i in wanted]
-        found = _repeat(
+        final = _repeat(
             lambda k, *state: k > 0,
             back,
             (count, *(grads[i] for i in floating), *zeros),
             copies=True,
         )[1:]
         gradients: list[Any] = [None] * len(operands)
-        gradients = replaced(gradients, [*floating, *(n + i for i in wanted)], found)
+        gradients = replaced(gradients, [*floating, *(n + i for i in wanted)], final)
         return (None, None, None, *gradients)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
+        """Return the tangents of the results."""
         refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
@@ -406,6 +413,7 @@ class _While(ControlFlow):
         n: int,
         *operands: Any,
     ) -> Any:
+        """Return the results for a batch, and their batch dimensions."""
         size = info.batch_size
         dims = [None if d is None else 0 for d in in_dims[3:]]
         varying, each_stops = _varying(
@@ -485,7 +493,7 @@ def _varying(
         return [True] * n, True
     varying = {index for index, dim in enumerate(dims) if dim is not None}
     # a value differs once it is computed from one that does
-    needs = [_arguments_of(body, r) for r in body.results()]
+    needs = [_arguments_of(body, result) for result in body.results()]
     added = set(varying)
     while added:
         varying |= added
@@ -514,8 +522,11 @@ def _record(
     """Write one call to the graph of ``trace``."""
     nodes = list(map(trace.lower_output, operands))
     modules = [
-        trace.attribute(b.module, name)
-        for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))
+        trace.attribute(branch.module, name)
+        for branch, name in (
+            (condition, "while_loop_cond_graph_"),
+            (body, "while_loop_body_graph_"),
+        )
     ]
     with drawing(trace, condition, body), without_modes():
         if trace.abstraction is None:

@@ -362,6 +362,7 @@ def _map_values(
     spec: Any = None
 
     def flat(*given: object) -> list[Any]:
+        """Return the leaves of a result of the body."""
         nonlocal spec
         leaves, spec = pytree.tree_flatten(body(*given))
         return leaves
@@ -384,6 +385,7 @@ def _carry_before_steps(
     def step(
         state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
     ) -> tuple[list[Any], list[Any]]:
+        """Take one step, whose result is the carry before it."""
         return list(run(body, (*state, *each, *rest))[: len(carry)]), list(state)
 
     return _along(step, carry, xs)[1]
@@ -429,6 +431,8 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def forward(body: Branch, n: int, m: int, *operands: torch.Tensor) -> Tensors:
+        """Compute the results, or write the call to a graph."""
+
         def again(tensors: Sequence[Any]) -> Tensors:
             return _Scan.forward(body, n, m, *tensors)
 
@@ -443,6 +447,7 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
+        """Save what the derivatives need."""
         ctx.body, ctx.n, ctx.m, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         # no zeros in place of None: zero times an infinite derivative is NaN
@@ -452,6 +457,7 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        """Return the gradients of the operands."""
         refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
         # a later step gives a carry its cotangent
@@ -511,6 +517,7 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Return the tangents of the results."""
         refuse_draws("the function of map or scan", ctx.body)
         n, m, floating = ctx.n, ctx.m, ctx.floating
         operands = ctx.saved_tensors
@@ -551,6 +558,7 @@ class _Scan(ControlFlow):
     def vmap(
         info: VmapInfo, in_dims: tuple[Any, ...], body: Branch, n: int, m: int, *operands: Any
     ) -> Any:
+        """Return the results for a batch, and their batch dimensions."""
         # the whole carry is a batch, and so are all results
         dims = [0 if index < n else d for index, d in enumerate(in_dims[3:])]
         carry = [
