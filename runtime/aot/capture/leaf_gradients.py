@@ -291,9 +291,7 @@ class LeafGradients:
         These are the memories of arguments, tensors from outside, gradients, and ``grad_outputs``.
         """
         mode = _mode()
-        cotangents: Any = ()
-        if grad_outputs is not None:
-            cotangents = grad_outputs
+        cotangents = () if grad_outputs is None else grad_outputs
         shown = [
             *self.arguments,
             *map(mode.value, mode.found),
@@ -453,9 +451,7 @@ def _refuse_misfit(g: object, tensor: Any) -> None:
 
 def _stays(retain_graph: bool | None, create_graph: bool) -> bool:
     """Return whether a backward pass with these options leaves its graph for another pass."""
-    if retain_graph is None:
-        return create_graph
-    return retain_graph
+    return create_graph if retain_graph is None else retain_graph
 
 
 def _mode() -> EnteringMode:
@@ -481,9 +477,7 @@ def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
 
 def _edge(value: object) -> Any:
     """Return the history of ``value``; None for a tensor that is no value of a tape."""
-    if not isinstance(value, GradValue):
-        return None
-    return edge_of(value)
+    return edge_of(value) if isinstance(value, GradValue) else None
 
 
 def _nodes(values: object) -> list[Node]:
@@ -563,6 +557,7 @@ class _GradFunctions(TorchFunctionMode):
         self.gradients = gradients
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the handler of ``func``, if it has one."""
         kwargs = kwargs or {}
         handler = _handler_of(func, self.gradients.entering)
         if handler is None or _is_of_functorch(args):

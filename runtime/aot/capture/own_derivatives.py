@@ -105,6 +105,7 @@ class NoGradWatch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
+        """Note a call that turns grad mode off."""
         if func is set_grad_enabled and not args[0] and not torch.is_grad_enabled():
             self.seen = True
         return func(*args, **(kwargs or {}))
@@ -214,11 +215,13 @@ class _Own(Function):
 
     @staticmethod
     def forward(own: OwnDerivative, *values: Any) -> tuple[Any, ...]:
+        """Return the outputs, as views."""
         outputs = values[own.n_inputs : own.n_inputs + own.n_outputs]
         return tuple(output.view_as(output) for output in outputs)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Save what the derivatives need."""
         own, *values = inputs
         ctx.own, ctx.n_values = own, len(values)
         rest = values[own.n_inputs + own.n_outputs :]
@@ -232,6 +235,7 @@ class _Own(Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: object) -> tuple[Any, ...]:
+        """Return the gradients, by the graph of the derivative."""
         own: OwnDerivative = ctx.own
         saved = ctx.saved_tensors
         tensors = saved[own.n_outputs :]

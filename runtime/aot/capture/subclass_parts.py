@@ -131,6 +131,7 @@ class Context:
         return hash(self.kind)
 
     def __eq__(self, other: object) -> bool:
+        """Compare by the class, or by the leaves."""
         if not isinstance(other, Context) or self.kind is not other.kind:
             return False
         guard = getattr(self.kind, "__metadata_guard__", None)

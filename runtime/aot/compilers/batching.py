@@ -192,8 +192,10 @@ class _Lifetimes:
         """Return the place of the last use of ``node`` by another call than ``n``."""
         # only the last two: a tensor may have thousands of uses, and each asks
         if node not in self._last_uses:
-            self._last_uses[node] = heapq.nlargest(2, ((self._end(u), u) for u in node.users))
-        return next((end for end, u in self._last_uses[node] if u is not n), -1)
+            self._last_uses[node] = heapq.nlargest(
+                2, ((self._end(user), user) for user in node.users)
+            )
+        return next((end for end, user in self._last_uses[node] if user is not n), -1)
 
     def _end(self, user: fx.Node) -> int:
         return self._never if may_alias(user) else self._place.get(user, self._never)

@@ -37,6 +37,7 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
     """Return ``compiler`` with boxed functions as its results."""
 
     def compile_boxed(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        """Compile ``module``, and return a boxed function."""
         return make_boxed_func(compiler(module, inputs))
 
     return compile_boxed

@@ -61,7 +61,7 @@ def fold(graph: fx.Graph) -> None:
     results = Returned(graph)
     for node, value in values.items():
         if node not in results:
-            _take_constant(node, value, [u for u in node.users if u not in values])
+            _take_constant(node, value, [user for user in node.users if user not in values])
 
 
 def _take_constant(node: fx.Node, value: torch.Tensor, users: Sequence[fx.Node]) -> None:

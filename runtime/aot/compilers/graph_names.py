@@ -81,6 +81,7 @@ def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) 
 
         @wraps(compiler)
         def compile(module: fx.GraphModule, examples: list[Any]) -> Any:
+            """Compile ``module`` under its name."""
             before, _NOW.names = _NOW.names, (f"{number}_{kind}",)
             # `nop` generates code of its own
             if compiler is not nop:

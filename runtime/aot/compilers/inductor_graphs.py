@@ -194,6 +194,7 @@ class NumberTensors(fx.Interpreter):
         return _OF_TENSORS[target](*args, **kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
+        """Note the node for `call_function`, and run it."""
         self._node = node
         return super().run_node(node)
 

@@ -214,10 +214,12 @@ def overwrites(graph: fx.Graph) -> None:
 
 def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     """Return the buffers of the graph itself that no view shows, each with its last user."""
-    last_use = {a: n for n in graph.nodes for a in n.all_input_nodes}
+    last_use = {buffer: user for user in graph.nodes for buffer in user.all_input_nodes}
     views = set(filter(may_alias, graph.nodes))
     return {
-        a: n for a, n in last_use.items() if fresh(a) and static(a) and views.isdisjoint(a.users)
+        buffer: user
+        for buffer, user in last_use.items()
+        if fresh(buffer) and static(buffer) and views.isdisjoint(buffer.users)
     }
 
 

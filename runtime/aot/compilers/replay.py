@@ -188,6 +188,7 @@ class _Source:
 
     @staticmethod
     def name(n: fx.Node) -> str:
+        """Return the name of a node in the function."""
         return f"v_{n.name}"
 
     def constant(self, value: object, stem: str = "c") -> str:

@@ -1,8 +1,10 @@
-"""A function that is captured apart from the program around it: a branch of ``cond``,
-the body of a loop.
+"""Capture a branch of ``cond`` or the body of a loop as a graph of its own.
 
-It becomes a graph of ATen calls that takes every tensor it uses as an argument, those that it
-closes over included. So any transform around it can be applied to it as to a function of its own.
+The graph takes every tensor that it uses as an argument, those that the function closes over
+included. So any transform around the call can be applied to the graph as to a function.
+
+    (branch,), outside = captured([Piece("a branch of cond", lambda x: x * w)], [x])
+    # the graph of `branch` takes x and w; `outside` is [w]
 """
 
 from __future__ import annotations
@@ -42,13 +44,13 @@ from ..python_state.object_graph import early_graph
 
 
 class Piece(NamedTuple):
-    """A function to capture. ``what``: its name in errors. ``run`` takes tensors and
-    returns a pytree.
+    """Describe a function to capture.
 
-    ``contiguous``: how many of its first arguments are the carry of a loop. The elements of these
-    and of the results lie one after the other, because results are the arguments of the next step.
-    ``copies``: a result that shares memory with an argument or another result is copied. Without it
-    such a result is refused."""
+    ``what``: its name in errors. ``run`` takes tensors and returns a pytree. ``contiguous``: how
+    many of its first arguments are the carry of a loop. These and the results are contiguous,
+    because results are the arguments of the next step. ``copies``: a result that shares memory with
+    an argument or another result is copied. Without it such a result is refused.
+    """
 
     what: str
     run: Callable[..., Any]
@@ -58,15 +60,18 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Branch:
-    """``module`` maps tensors to a tuple of tensors. ``spec``: the tree of what the function
-    returns. ``constants``: its leaves, a tensor as ``Ellipsis``."""
+    """Hold a captured function.
+
+    ``module`` maps tensors to a tuple of tensors. ``spec``: the tree of what the function returns.
+    ``constants``: its leaves, with ``Ellipsis`` for a tensor.
+    """
 
     module: fx.GraphModule
     spec: pytree.TreeSpec | None = None
     constants: tuple[Any, ...] = ()
 
     def returned(self, tensors: Sequence[object]) -> Any:
-        """Return what the function returns, of the tensors among it."""
+        """Put together what the function returns, given its ``tensors``."""
         assert self.spec is not None
         rest = iter(tensors)
         return pytree.tree_unflatten(
@@ -75,17 +80,25 @@ class Branch:
 
     def results(self) -> list[fx.Node]:
         """Return the nodes of the tensors that the graph returns."""
-        found: Any = self.module.graph.output_node().args[0]
-        return list(found) if isinstance(found, (list, tuple)) else [found]
+        returned_values: Any = self.module.graph.output_node().args[0]
+        return (
+            list(returned_values)
+            if isinstance(returned_values, (list, tuple))
+            else [returned_values]
+        )
 
 
 class ControlFlow(Function):
-    """A Function whose call is in a graph as one operator, with its derivative. It may stand
-    inside a branch."""
+    """Mark a Function whose call is one operator in a graph, with its derivative.
+
+    It may be applied inside of a branch.
+    """
 
     @classmethod
     def apply(cls, *args: object, **kwargs: object) -> Any:
-        note_modes()  # here, as ``forward`` runs under no_grad
+        """Call the operator."""
+        # here, as ``forward`` runs under no_grad
+        note_modes()
         return super().apply(*_with_draws_of_each_element(args), **kwargs)
 
 
@@ -95,20 +108,19 @@ def draws(branch: Branch) -> bool:
 
 
 def _draw_in(branch: Branch) -> fx.Node | None:
-    """A call that draws random numbers."""
+    """Return a call of ``branch`` that draws random numbers; None if there is none."""
     for module in branch.module.modules():
         for node in getattr(module, "graph", fx.Graph()).nodes:
             if isinstance(node.target, OpOverload):
                 record = op_of(node.target).record
-                if torch.Tag.nondeterministic_seeded in node.target.tags or (
-                    record is not None and record.draws is not None
-                ):
+                has_tag = torch.Tag.nondeterministic_seeded in node.target.tags
+                if has_tag or (record is not None and record.draws is not None):
                     return node  # type: ignore[no-any-return]
     return None
 
 
 def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
-    """Around a call in ``trace`` that may run ``branches``, which may draw."""
+    """Return the context of a call in ``trace`` that may run ``branches``, which may draw."""
     generators: dict[int, Any] = {}
     for module in (m for branch in branches for m in branch.module.modules()):
         for n in getattr(module, "graph", fx.Graph()).nodes:
@@ -122,8 +134,10 @@ def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
 
 
 def refuse_draws(what: str, *branches: Branch) -> None:
-    """Refuse a derivative of branches that draw. It runs them once more, so it would be
-    that of other draws."""
+    """Refuse a derivative of branches that draw.
+
+    It runs them once more, so it would be the derivative for other draws.
+    """
     for n in filter(None, map(_draw_in, branches)):
         raise RuntimeError(
             f"{what} draws random numbers, and is differentiated. "
@@ -133,20 +147,23 @@ def refuse_draws(what: str, *branches: Branch) -> None:
 
 
 def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[object]:
-    """Return the arguments of a call whose branches may draw. Where each element of a batch draws
-    for itself, one of them becomes a batch: else the level of the batch would not see the call."""
+    """Return the arguments of a call whose branches may draw.
+
+    Where each element of a batch draws for itself, one argument becomes a batch. Else the level of
+    the batch would not see the call.
+    """
     levels: list[Any] = [
         mode.level for mode in current_dispatch_modes() if isinstance(mode, DrawPerElement)
     ]
     if not levels or not any(map(draws, _branches(args))):
         return args
-    found = list(args)
-    at = max(index for index, a in enumerate(found) if isinstance(a, torch.Tensor))
+    arguments = list(args)
+    at = max(index for index, a in enumerate(arguments) if isinstance(a, torch.Tensor))
     for level in levels:
-        if not any(level in levels_of(a) for a in found):
-            each = level.spread(torch.ones((), dtype=torch.bool, device=found[at].device))
-            found[at] = torch.where(each, found[at], found[at])
-    return found
+        if not any(level in levels_of(a) for a in arguments):
+            each = level.spread(torch.ones((), dtype=torch.bool, device=arguments[at].device))
+            arguments[at] = torch.where(each, arguments[at], arguments[at])
+    return arguments
 
 
 def _branches(args: Sequence[object]) -> list[Branch]:
@@ -154,8 +171,10 @@ def _branches(args: Sequence[object]) -> list[Branch]:
 
 
 class _BranchLevel(FunctionalLevel):
-    """The functionalize level of a branch, whose calls are captured. ``given``: the tensors that it
-    must not write to."""
+    """Functionalize a branch, whose calls are captured.
+
+    ``given``: its arguments and the tensors that it closes over, to which it must not write.
+    """
 
     __slots__ = ("given", "what")
 
@@ -165,6 +184,7 @@ class _BranchLevel(FunctionalLevel):
         self.given: list[FunctionalValue] = []
 
     def write(self, value: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
+        """Write to a value of the branch itself; refuse a write to any other tensor."""
         if any(value._store.memory is g._store.memory for g in self.given):
             raise RuntimeError(
                 f"{self.what} writes to a tensor that it is given or closes over. "
@@ -177,6 +197,7 @@ class _BranchLevel(FunctionalLevel):
 def _refuse_function(
     level: _BranchLevel, cls: FunctionClass, args: tuple[object, ...]
 ) -> tuple[object, object]:
+    """Run control flow, and refuse a custom Function of the user."""
     if issubclass(cls, ControlFlow):
         return run_forward(cls, args)
     raise RuntimeError(
@@ -186,8 +207,10 @@ def _refuse_function(
 
 
 class Entering(EnteringMode):
-    """Exchanges tensors from outside of a branch for its arguments. What a branch does under
-    ``no_grad`` has no history afterwards."""
+    """Replace tensors from outside of a branch by its arguments.
+
+    A result of a call under ``no_grad`` in the branch is detached, so it has no history later.
+    """
 
     def __init__(
         self,
@@ -206,21 +229,25 @@ class Entering(EnteringMode):
         self.recording = torch.is_grad_enabled()
 
     def value(self, tensor: object) -> Any:
-        if not isinstance(tensor, torch.Tensor) or (
-            isinstance(tensor, Value) and tensor._level.number >= self.first
-        ):
+        """Return the argument for ``tensor``, new the first time; other objects as they are."""
+        if not isinstance(tensor, torch.Tensor):
             return tensor
-        found = self.known.get(id(tensor))
-        if found is None:
-            found = self.known[id(tensor)] = self.enter(tensor)
-        return found
+        # a value that the branch itself has computed
+        if isinstance(tensor, Value) and tensor._level.number >= self.first:
+            return tensor
+        value = self.known.get(id(tensor))
+        if value is None:
+            value = self.known[id(tensor)] = self.enter(tensor)
+        return value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func`` with arguments of the branch in place of tensors from outside."""
+        # a literal in the text of the branch
         if func is torch.ops.aten.lift_fresh.default:
-            return func(*args)  # a literal of the branch's text
+            return func(*args)
         args, kwargs = pytree.tree_map(self.value, (args, kwargs or {}))
-        found = innermost(args, kwargs)
-        if found is not None and found.number > self.functional:
+        level = innermost(args, kwargs)
+        if level is not None and level.number > self.functional:
             # a transform inside the branch, whose rule may meet tensors from outside: a
             # tangent, a cotangent
             with self:
@@ -238,42 +265,47 @@ class Entering(EnteringMode):
 def captured(
     pieces: Sequence[Piece], operands: Sequence[object]
 ) -> tuple[list[Branch], list[torch.Tensor]]:
-    """``pieces`` as functions of ``operands`` and of the tensors that any of them closes over,
-    which are returned, too.
+    """Return ``pieces`` as functions of ``operands`` and of the tensors that any of them closes
+    over.
 
-    ``RuntimeError`` with the line of a write to a tensor that a piece is given.
+    Return these tensors, too. ``RuntimeError`` with the line of a write to an argument of a piece.
     """
     outside: list[torch.Tensor] = []
-    found = []
+    branches = []
     for piece in pieces:
+        # once more for each size that no argument has
         while True:
             try:
                 branch = _capture(piece, operands, outside)
                 break
             except _UnknownSizes as unknown:
                 outside += unknown.carriers()
-        found.append((branch, len(outside)))
-    return [
-        b if n == len(outside) else _capture(p, operands, outside)
-        for p, (b, n) in zip(pieces, found, strict=True)
-    ], outside
+        branches.append((branch, len(outside)))
+    # a later piece may close over further tensors, and all pieces take the same arguments
+    complete: list[Branch] = []
+    for piece, (branch, n_outside) in zip(pieces, branches, strict=True):
+        if n_outside != len(outside):
+            branch = _capture(piece, operands, outside)
+        complete.append(branch)
+    return complete, outside
 
 
 class _UnknownSizes(Exception):
-    """A branch computes with sizes that no tensor that it is given has."""
+    """Say that a branch computes with sizes which none of its arguments has."""
 
     def __init__(self, sizes: Sequence[Any]) -> None:
         self.sizes = sizes
 
     def carriers(self) -> list[torch.Tensor]:
-        """Empty tensors that have these sizes, from which a graph can read them."""
+        """Return empty tensors with these sizes, from which a graph can read them."""
         return [torch.empty((size, 0), dtype=torch.bool) for size in self.sizes]
 
 
 class _Sizes(Given):
-    """The fake mode of what is around a branch."""
+    """Use the fake mode of the values around a branch, and find sizes that no argument has."""
 
     def lower(self, size: Any) -> Any:
+        """Return ``size`` as a node of the graph. ``_UnknownSizes`` if it has other symbols."""
         unknown = sorted(size.node.expr.free_symbols - self.symbols.keys(), key=str)
         if unknown:
             hints = self.shape_env.backed_var_to_val
@@ -287,8 +319,10 @@ class _Sizes(Given):
 
 
 def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor]) -> Branch:
-    """``piece`` as a function of ``operands`` and of ``outside``, which grows by the tensors
-    that it closes over."""
+    """Return ``piece`` as a function of ``operands`` and of ``outside``.
+
+    ``outside`` grows by the tensors that the piece closes over.
+    """
     mode = _fake_mode([*operands, *outside])
     trace = Trace(
         abstraction=None if mode is None else _Sizes(mode),
@@ -296,54 +330,59 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         provenance=Provenance(),
     )
     functional = _BranchLevel(piece.what)
-    given = functional.given
+    arguments = functional.given
     tensors = [*operands, *outside]
     spec: Any = None
-    call = here()  # of the operator, for what is found when the piece has returned
+    # the line of the operator, for errors after the piece has returned
+    call = here()
     called = [x for x in at_hand(piece.run, 3) if isinstance(x, (FunctionType, MethodType))]
-    found = early_graph(called).generators
+    generators = early_graph(called).generators
 
     def take(tensor: torch.Tensor) -> FunctionalValue:
+        """Add an argument of the graph for ``tensor``."""
         # else the levels around would see the calls that make an example
         with without_modes():
-            given.append(
+            arguments.append(
                 functional.wrap(
                     trace.input(
-                        example(tensor, mode, len(given) < piece.contiguous), f"arg{len(given)}_1"
+                        example(tensor, mode, len(arguments) < piece.contiguous),
+                        f"arg{len(arguments)}_1",
                     )
                 )
             )
-        return given[-1]
+        return arguments[-1]
 
     def run(_: Trace) -> list[Any]:
+        """Run the piece on the arguments of the graph."""
         nonlocal spec
         for tensor in tensors:
             take(tensor)
 
         def enter(tensor: torch.Tensor) -> Any:
+            """Add an argument for a tensor that the piece closes over."""
             outside.append(tensor)
             return take(tensor)
 
-        # A carry starts as the tensor that it is given, and is another one in the next step. What
-        # is closed over stays.
+        # A carry is another tensor in the next step. So the tensor with which it starts is one
+        # from outside if the piece also closes over it.
         known = {
             id(t): v
-            for t, v in zip(tensors[piece.contiguous :], given[piece.contiguous :], strict=True)
+            for t, v in zip(tensors[piece.contiguous :], arguments[piece.contiguous :], strict=True)
         }
         with (
             suspended(),
             functional.mode,
             Entering(piece.what, trace.number, functional.number, known, enter) as entering,
         ):
-            states = trace.random_states = RandomStates([*generators_of(piece.run), *found])
+            states = trace.random_states = RandomStates([*generators_of(piece.run), *generators])
             with states:
-                outs, spec = pytree.tree_flatten(piece.run(*given[: len(operands)]))
+                outs, spec = pytree.tree_flatten(piece.run(*arguments[: len(operands)]))
             if states.seedings:
                 raise RuntimeError(
                     f"{piece.what} makes a random generator or sets the state of one, "
                     f"and a graph of it makes draws alone. Do that outside.{call}"
                 )
-            outs = _apart(piece, list(map(entering.value, outs)), given, call)
+            outs = _separate(piece, list(map(entering.value, outs)), arguments, call)
         return [
             functional.read(output) if isinstance(output, FunctionalValue) else output
             for output in outs
@@ -357,37 +396,41 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         functional.close()
     output = trace.graph.output_node()
     results: Any = output.args[0]
-    output.args = (tuple(r for r in results if isinstance(r, fx.Node)),)
-    constants = tuple(... if isinstance(r, fx.Node) else r for r in results)
+    output.args = (tuple(result for result in results if isinstance(result, fx.Node)),)
+    constants = tuple(... if isinstance(result, fx.Node) else result for result in results)
     return Branch(module_of(trace.graph, trace.attributes, "Branch"), spec, constants)
 
 
-def _apart(piece: Piece, outs: Sequence[Any], given: Sequence[Any], call: str) -> list[object]:
-    """Return the results. One that shares memory with an argument or an earlier result is copied or
-    refused. ``call``: its line."""
-    seen = {id(v._store.memory) for v in given}
-    found = []
-    for index, o in enumerate(outs):
-        if isinstance(o, SYMBOLIC):
+def _separate(
+    piece: Piece, outs: Sequence[Any], arguments: Sequence[Any], call: str
+) -> list[object]:
+    """Return the results, none of which shares memory with an argument or an earlier result.
+
+    One that does is copied or refused. ``call``: the line of the operator.
+    """
+    seen = {id(v._store.memory) for v in arguments}
+    results = []
+    for index, output in enumerate(outs):
+        if isinstance(output, SYMBOLIC):
             raise RuntimeError(
                 f"{piece.what} returns a size, which is no tensor. Return tensors; "
                 f"pass other values around it.{call}"
             )
-        if isinstance(o, FunctionalValue):
+        if isinstance(output, FunctionalValue):
             if piece.contiguous:
-                o = o.contiguous()
-            if id(o._store.memory) in seen:
+                output = output.contiguous()
+            if id(output._store.memory) in seen:
                 if not piece.copies:
-                    made: Any = o._inner._node
+                    node: Any = output._inner._node
                     raise RuntimeError(
                         f"{piece.what} returns a tensor that shares memory with one that it "
                         f"is given, closes over or returns besides (result {index}). In a graph it "
-                        f"is a tensor of its own. Return a .clone() of it.{made_at(made) or call}"
+                        f"is a tensor of its own. Return a .clone() of it.{made_at(node) or call}"
                     )
-                o = o.clone()
-            seen.add(id(o._store.memory))
-        found.append(o)
-    return found
+                output = output.clone()
+            seen.add(id(output._store.memory))
+        results.append(output)
+    return results
 
 
 def _fake_mode(tensors: Sequence[object]) -> FakeTensorMode | None:
@@ -399,8 +442,10 @@ def _fake_mode(tensors: Sequence[object]) -> FakeTensorMode | None:
 
 
 def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = False) -> torch.Tensor:
-    """Return a plain tensor of the shape of ``t`` as its own level sees it. No branch may depend on
-    its elements."""
+    """Return a plain tensor of the shape of ``t`` as its own level sees it.
+
+    No branch may depend on its elements.
+    """
     plain = bottom(t)
     if plain.layout is not torch.strided:
         detached: torch.Tensor = plain.detach()

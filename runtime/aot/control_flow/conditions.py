@@ -1,5 +1,9 @@
-"""``cond``: one of two branches by the value of a tensor. Its derivative and its batch are
-conditions of those of the branches."""
+"""Run one of two branches by the value of a tensor: ``cond``.
+
+    cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+Its derivative and its batch are conditions of those of the branches.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +46,8 @@ def cond(
     false_fn: Callable[..., object],
     operands: Sequence[object] | dict[str, Any] = (),
 ) -> Any:
-    """``true_fn(*operands)`` where ``pred`` is true, else ``false_fn(*operands)``,
-    as ``torch.cond``.
+    """Return ``true_fn(*operands)`` if ``pred`` is true, else ``false_fn(*operands)``, as
+    ``torch.cond`` does.
 
     >>> cond(torch.tensor(True), torch.sin, torch.cos, (torch.zeros(2),))
     tensor([0., 0.])
@@ -51,7 +55,7 @@ def cond(
     ``pred``: a bool, or a tensor of one element. ``operands``: any pytree. Branches may close over
     tensors and return any pytree. In a trace, and for a batch of conditions, both branches are
     captured: they must return tensors of the same shapes and dtypes, and other values that are
-    equal. They write to nothing that they are given, return no alias of it, and call no custom
+    equal. They write to none of their arguments, return no alias of one, and call no custom
     Function. ``RuntimeError`` with the line otherwise.
     """
     if not isinstance(operands, (list, tuple)):
@@ -63,44 +67,60 @@ def cond(
         raise RuntimeError(
             f"Expect pred to be bool or single-element tensor, but got {pred}{here()}"
         )
-    return _chosen(pred, true_fn, false_fn, operands)
+    return _run_either(pred, true_fn, false_fn, operands)
 
 
-def _chosen(
+def _run_either(
     pred: object,
     true_fn: Callable[..., object],
     false_fn: Callable[..., object],
     operands: Sequence[object],
     copies: bool = False,
 ) -> Any:
-    """``cond``. ``copies``: a result of a branch that shares memory with an operand is copied."""
-    pred = _entered(pred)
+    """Do what :func:`cond` does.
+
+    ``copies``: a result of a branch that shares memory with an operand is copied, not refused.
+    """
+    pred = _enter(pred)
     if not isinstance(pred, torch.Tensor) or not unreadable(pred):
-        return (true_fn if bool(pred) else false_fn)(*operands)
+        if bool(pred):
+            return true_fn(*operands)
+        return false_fn(*operands)
     leaves, spec = pytree.tree_flatten(tuple(operands))
     at = [index for index, value in enumerate(leaves) if isinstance(value, torch.Tensor)]
 
     def of_tensors(function: Callable[..., object]) -> Callable[..., Any]:
+        """Return a branch as a function of the tensors among the operands."""
         return lambda *tensors: function(
             *pytree.tree_unflatten(replaced(leaves, at, tensors), spec)
         )
 
     pieces = [Piece("a branch of cond", of_tensors(f), copies=copies) for f in (true_fn, false_fn)]
-    given = [leaves[i] for i in at]
-    (on_true, on_false), outside = captured(pieces, given)
+    tensors_of_operands = [leaves[i] for i in at]
+    (on_true, on_false), outside = captured(pieces, tensors_of_operands)
     _make_alike(on_true, on_false)
     return on_true.returned(
-        _Cond.apply(pred.reshape(()) if pred.dim() else pred, on_true, on_false, *given, *outside)
+        _Cond.apply(
+            pred.reshape(()) if pred.dim() else pred,
+            on_true,
+            on_false,
+            *tensors_of_operands,
+            *outside,
+        )
     )
 
 
-def _entered(pred: Any) -> Any:
-    """``pred`` as a program that is traced has it: a tensor from outside is a value of the program.
-    A condition on sizes that no call would check is a tensor, by which the graph chooses."""
+def _enter(pred: Any) -> Any:
+    """Return ``pred`` as a traced program has it.
+
+    A tensor from outside is a value of the program. A condition on sizes that no call would check
+    becomes a tensor, by which the graph chooses.
+    """
     if isinstance(pred, torch.Tensor):
         pred, traces = entered(pred), running_traces()
         if traces and not any(level.number for level in levels_of(pred)):
-            return traces[-1].constant(pred)  # one before dispatch exchanges no tensors
+            # a trace before dispatch does not replace tensors from outside
+            return traces[-1].constant(pred)
         return pred
     if undecided(pred) and running_traces():
         return torch.full((), torch.sym_ite(pred, 1, 0), dtype=torch.bool)
@@ -108,10 +128,12 @@ def _entered(pred: Any) -> Any:
 
 
 def _make_alike(a: Branch, b: Branch) -> None:
-    """Raise unless the branches return tensors of the same shapes and dtypes. Of two layouts both
-    become contiguous: what follows in the graph depends on one."""
+    """Raise unless the branches return tensors of the same shapes and dtypes.
+
+    Results of two layouts both become contiguous, as the graph that follows is right for one.
+    """
     if a.spec != b.spec or a.constants != b.constants or _kinds(a) != _kinds(b):
-        both = " and ".join(map(_described, (a, b)))
+        both = " and ".join(map(_describe, (a, b)))
         raise RuntimeError(
             "the branches of cond return different structures, "
             f"shapes, dtypes or constants: {both}. Make them alike; "
@@ -120,8 +142,8 @@ def _make_alike(a: Branch, b: Branch) -> None:
     for on_true, on_false in zip(a.results(), b.results(), strict=True):
         value, other = on_true.meta["val"], on_false.meta["val"]
         if value.layout is torch.strided and value.stride() != other.stride():
-            _copied(a.module, on_true)
-            _copied(b.module, on_false)
+            _return_copy(a.module, on_true)
+            _return_copy(b.module, on_false)
 
 
 def _kinds(branch: Branch) -> list[tuple[list[int], torch.dtype, torch.device]]:
@@ -130,19 +152,21 @@ def _kinds(branch: Branch) -> list[tuple[list[int], torch.dtype, torch.device]]:
     return [(list(value.shape), value.dtype, value.device) for value in values]
 
 
-def _described(branch: Branch) -> str:
-    """Return the results of a branch in words, with their lines."""
+def _describe(branch: Branch) -> str:
+    """Describe the results of a branch, with their lines: ``(float32[2] of f.py:3, 1)``."""
     tensors = []
     for node in branch.results():
         value = node.meta["val"]
         line = line_of(node)
-        where = "" if line is None else f" of {line}"
+        where = ""
+        if line is not None:
+            where = f" of {line}"
         tensors.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}")
     rest = iter(tensors)
     return f"({', '.join(next(rest) if c is ... else repr(c) for c in branch.constants)})"
 
 
-def _copied(module: fx.GraphModule, result: fx.Node) -> None:
+def _return_copy(module: fx.GraphModule, result: fx.Node) -> None:
     """Let the graph return a contiguous copy of ``result``."""
     output = module.graph.output_node()
     with module.graph.inserting_before(output):
@@ -157,23 +181,30 @@ def _copied(module: fx.GraphModule, result: fx.Node) -> None:
 
 @stands_for(_OPERATOR)
 def chosen(pred: Any, on_true: Any, on_false: Any, operands: Sequence[torch.Tensor]) -> Any:
-    """``torch.ops.higher_order.cond`` for values of any level."""
-    pred = _entered(pred)
+    """Call ``torch.ops.higher_order.cond`` for values of any level."""
+    pred = _enter(pred)
     if not isinstance(pred, torch.Tensor) or not unreadable(pred):
-        return (on_true if bool(pred) else on_false)(*operands)
+        if bool(pred):
+            return on_true(*operands)
+        return on_false(*operands)
+    # torch also calls the operator with functions, which have no graph yet
     if not all(isinstance(f, fx.GraphModule) for f in (on_true, on_false)):
-        return _chosen(pred, on_true, on_false, operands)
+        return _run_either(pred, on_true, on_false, operands)
     return _Cond.apply(pred, Branch(on_true), Branch(on_false), *operands)
 
 
 class _Cond(ControlFlow):
-    """One of two branches, by a condition that cannot be read. Takes the condition, the branches
-    and their arguments."""
+    """Differentiate and batch a call of one of two branches, by a condition that cannot be read.
+
+    It takes the condition, the branches and their arguments.
+    """
 
     @staticmethod
     def forward(
         pred: torch.Tensor, on_true: Branch, on_false: Branch, *operands: torch.Tensor
     ) -> Tensors:
+        """Compute the results, or write the call to a graph."""
+
         def again(tensors: Sequence[Any]) -> Tensors:
             return _Cond.forward(tensors[0], on_true, on_false, *tensors[1:])
 
@@ -183,20 +214,23 @@ class _Cond(ControlFlow):
         return through_levels(
             (pred, *operands),
             again,
-            lambda level: _recorded(level, pred, on_true, on_false, operands),
+            lambda level: _record(level, pred, on_true, on_false, operands),
             compute,
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
+        """Save what the derivatives need."""
         pred, ctx.on_true, ctx.on_false, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
-        ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
+        # no zeros in place of None: zero times an infinite derivative is NaN
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(pred, *operands)
         ctx.save_for_forward(pred, *operands)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Return the gradients of the operands."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [
@@ -207,49 +241,51 @@ class _Cond(ControlFlow):
         floating = [i for i in ctx.floating if grads[i] is not None]
 
         def pulled(branch: Branch) -> Callable[..., Any]:
+            """Return the pullback of a branch, as a branch."""
+
             def pull(*args: torch.Tensor) -> Any:
                 values, cotangents = args[: len(operands)], args[len(operands) :]
-                return vjp(_of(branch, values, moving, floating), *(values[i] for i in moving))[1](
-                    cotangents
-                )
+                function = _function_of(branch, values, moving, floating)
+                _, pullback = vjp(function, *(values[i] for i in moving))
+                return pullback(cotangents)
 
             return pull
 
-        found = _chosen(
+        gradients = _run_either(
             pred,
             pulled(ctx.on_true),
             pulled(ctx.on_false),
             (*operands, *(grads[i] for i in floating)),
             copies=True,
         )
-        of_operands = dict(zip(moving, found, strict=True))
+        of_operands = dict(zip(moving, gradients, strict=True))
         return (None, None, None, *(map(of_operands.get, range(len(operands)))))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
+        """Return the tangents of the results."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [index for index, t in enumerate(tangents[3:]) if t is not None]
         floating = ctx.floating
 
         def pushed(branch: Branch) -> Callable[..., Any]:
+            """Return the tangent of a branch, as a branch."""
+
             def push(*args: torch.Tensor) -> Any:
                 values, moved = args[: len(operands)], args[len(operands) :]
-                return jvp(
-                    _of(branch, values, moving, floating), tuple(values[i] for i in moving), moved
-                )[1]
+                function = _function_of(branch, values, moving, floating)
+                _, tangent = jvp(function, tuple(values[i] for i in moving), moved)
+                return tangent
 
             return push
 
-        given = (*operands, *(tangents[3 + i] for i in moving))
-        found = dict(
-            zip(
-                floating,
-                _chosen(pred, pushed(ctx.on_true), pushed(ctx.on_false), given, copies=True),
-                strict=True,
-            )
+        arguments = (*operands, *(tangents[3 + i] for i in moving))
+        results = _run_either(
+            pred, pushed(ctx.on_true), pushed(ctx.on_false), arguments, copies=True
         )
-        return tuple(map(found.get, range(len(ctx.on_true.results()))))
+        of_results = dict(zip(floating, results, strict=True))
+        return tuple(map(of_results.get, range(len(ctx.on_true.results()))))
 
     @staticmethod
     def vmap(
@@ -260,9 +296,11 @@ class _Cond(ControlFlow):
         on_false: Branch,
         *operands: Any,
     ) -> Any:
+        """Return the results for a batch, and their batch dimensions."""
         dims = in_dims[3:]
+        # one condition for the whole batch
         if in_dims[0] is None:
-            results = _chosen(
+            results = _run_either(
                 pred,
                 batched(on_true, info, dims),
                 batched(on_false, info, dims),
@@ -272,27 +310,32 @@ class _Cond(ControlFlow):
             return results, (0,) * len(results)
 
         def of_lanes(branch: Branch, mask: torch.Tensor) -> Tensors:
-            given = of_active_lanes(mask, operands, dims)
-            results: Tensors = batched(branch, info, (0,) * len(given))(*given)
+            """Run a branch for the elements in ``mask``."""
+            lanes = of_active_lanes(mask, operands, dims)
+            results: Tensors = batched(branch, info, (0,) * len(lanes))(*lanes)
             return results
 
         where_true, where_false = pred.reshape(-1), pred.reshape(-1).logical_not()
         if not unreadable(pred):
             if bool(where_true.all()):
-                return (found := of_lanes(on_true, where_true)), (0,) * len(found)
+                results = of_lanes(on_true, where_true)
+                return results, (0,) * len(results)
             if bool(where_false.all()):
-                return (found := of_lanes(on_false, where_false)), (0,) * len(found)
+                results = of_lanes(on_false, where_false)
+                return results, (0,) * len(results)
         results = chosen_lanes(
             where_true, of_lanes(on_true, where_true), of_lanes(on_false, where_false)
         )
         return results, (0,) * len(results)
 
 
-def _of(
+def _function_of(
     branch: Branch, values: Sequence[object], moving: Sequence[int], floating: Sequence[int]
 ) -> Callable[..., Any]:
-    """Return the results ``floating`` of ``branch`` as a function of its arguments ``moving``, the
-    others being ``values``."""
+    """Return the results ``floating`` of ``branch`` as a function of its arguments ``moving``.
+
+    The other arguments are ``values``.
+    """
 
     def f(*some: torch.Tensor) -> Tensors:
         outs = run(branch, replaced(values, moving, some))
@@ -302,21 +345,25 @@ def _of(
 
 
 def replaced(values: Sequence[object], at: Sequence[int], new: Sequence[object]) -> list[Any]:
-    found = list(values)
+    """Return ``values`` with the items of ``new`` at the places ``at``."""
+    exchanged = list(values)
     for i, v in zip(at, new, strict=True):
-        found[i] = v
-    return found
+        exchanged[i] = v
+    return exchanged
 
 
-def _recorded(
+def _record(
     trace: Trace, pred: object, on_true: Branch, on_false: Branch, operands: Sequence[object]
 ) -> Tensors:
-    """One call in the graph of ``trace``. Its results have the shapes of either branch's; in a
-    trace on real tensors, their values."""
-    given = list(map(trace.lower_output, (pred, *operands)))
+    """Write one call to the graph of ``trace``.
+
+    Its results have the shapes of those of either branch. In a trace on real tensors one branch
+    runs.
+    """
+    nodes = list(map(trace.lower_output, (pred, *operands)))
     modules = [
-        trace.attribute(b.module, name)
-        for b, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))
+        trace.attribute(branch.module, name)
+        for branch, name in ((on_true, "true_graph_"), (on_false, "false_graph_"))
     ]
     with drawing(trace, on_true, on_false), without_modes():
         if trace.abstraction is None:
@@ -324,5 +371,5 @@ def _recorded(
             outs = chosen(trace.lowered(pred), *branches, trace.lowered_args(operands))
         else:
             outs = abstract_results(trace, on_true, operands)
-    noted: Tensors = trace.noted(_OPERATOR, (given[0], *modules, tuple(given[1:])), tuple(outs))
+    noted: Tensors = trace.noted(_OPERATOR, (nodes[0], *modules, tuple(nodes[1:])), tuple(outs))
     return noted

@@ -87,7 +87,8 @@ def chosen_lanes(
     """Return batches with the elements of ``where_true`` where ``mask`` is true, else those of
     ``where_false``."""
     return tuple(
-        torch.where(_along(mask, a), a, b) for a, b in zip(where_true, where_false, strict=True)
+        torch.where(_along(mask, on_true), on_true, on_false)
+        for on_true, on_false in zip(where_true, where_false, strict=True)
     )
 
 

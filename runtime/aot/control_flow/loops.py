@@ -1,9 +1,9 @@
-"""``while_loop``: a function applied as long as another one says so. Its derivatives and its
-batch are loops.
+"""Apply a function as long as another one says so: ``while_loop``.
 
     while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))
 
-A graph has one call of ``torch.ops.higher_order.while_loop``.
+A graph has one call of ``torch.ops.higher_order.while_loop``. Its derivatives and its batch are
+loops.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _OPERATOR = torch.ops.higher_order.while_loop
 def while_loop(
     cond_fn: Callable[..., object], body_fn: Callable[..., object], carried_inputs: Sequence[object]
 ) -> tuple[Any, ...]:
-    """``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)``, from ``carry = carried_inputs``
-    on. As torch's ``while_loop``.
+    """Repeat ``carry = body_fn(*carry)`` as long as ``cond_fn(*carry)``, as torch's ``while_loop``
+    does. Begin with ``carry = carried_inputs``, and return the last carry.
 
     >>> start = torch.tensor(0), torch.ones(2)
     >>> while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), start)
@@ -55,41 +55,45 @@ def while_loop(
     ``carried_inputs``: a tuple of pytrees. ``cond_fn`` returns a bool, or a boolean tensor of one
     element. ``body_fn`` returns a tuple like ``carried_inputs``. In a trace, and where the
     condition differs within a batch, both are captured. Then the carry consists of tensors, whose
-    shapes and dtypes stay, and neither function writes to what it is given, returns an alias of it
-    or calls a custom Function. ``RuntimeError`` with the line otherwise.
+    shapes and dtypes stay, and neither function writes to an argument, returns an alias of one or
+    calls a custom Function. ``RuntimeError`` with the line otherwise.
 
     A loop with an ``int`` in its carry runs in Python, so its condition must not depend on traced
-    tensors. The reverse derivative of a loop that a graph has as one call keeps no steps: it
-    computes the carry before each step again, from the start.
+    tensors. The reverse derivative of a loop that a graph has as one call saves no
+    steps: it computes the carry before each step again, from the start.
     """
     if not isinstance(carried_inputs, (tuple, list)):
         raise RuntimeError(f"carried_inputs must be a tuple or list, got {type(carried_inputs)}")
-    return _repeated(cond_fn, body_fn, tuple(carried_inputs))
+    return _repeat(cond_fn, body_fn, tuple(carried_inputs))
 
 
-def _repeated(
+def _repeat(
     cond_fn: Callable[..., object],
     body_fn: Callable[..., object],
     carry: tuple[object, ...],
     copies: bool = False,
 ) -> tuple[object, ...]:
-    """``while_loop``. ``copies``: a result that shares memory with the carry is copied."""
+    """Do what :func:`while_loop` does.
+
+    ``copies``: a result that shares memory with the carry is copied, not refused.
+    """
     leaves, spec = pytree.tree_flatten(carry)
     of_tensors = all(isinstance(value, torch.Tensor) for value in leaves)
     if of_tensors and traced(leaves):
-        return _captured(cond_fn, body_fn, leaves, spec, copies)
+        return _capture(cond_fn, body_fn, leaves, spec, copies)
+    # step by step, until a condition cannot be read
     ran = False
     while True:
         go_on = cond_fn(*carry)
         if _is_unreadable_condition(go_on):
             if not of_tensors:
                 raise _number_in_carry("a traced tensor", "its present value")
-            return _captured(cond_fn, body_fn, pytree.tree_leaves(carry), spec, copies)
+            return _capture(cond_fn, body_fn, pytree.tree_leaves(carry), spec, copies)
         if undecided(go_on):
             raise _number_in_carry("a size that is a symbol", "the steps for one size")
         if not bool(go_on):
             break
-        carry = _next(body_fn, carry, spec)
+        carry = _step_once(body_fn, carry, spec)
         ran = True
     if ran:
         return carry
@@ -98,8 +102,10 @@ def _repeated(
 
 
 def _is_unreadable_condition(go_on: object) -> bool:
-    """Return whether a condition is a tensor whose value only a graph has. Raise if it is a tensor
-    and no boolean scalar."""
+    """Return whether a condition is a tensor whose value only a graph has.
+
+    ``RuntimeError`` if it is a tensor and no boolean scalar.
+    """
     if not isinstance(go_on, torch.Tensor):
         return False
     if go_on.numel() != 1 or go_on.dtype is not torch.bool:
@@ -108,8 +114,10 @@ def _is_unreadable_condition(go_on: object) -> bool:
 
 
 def _number_in_carry(source: str, constant: str) -> RuntimeError:
-    """Make the error of a loop in a graph whose carry has a value that is no tensor. ``source``:
-    what the condition depends on. ``constant``: what would be one in the graph."""
+    """Return the error of a loop in a graph whose carry has a value that is no tensor.
+
+    ``source``: what the condition depends on. ``constant``: what would be a constant of the graph.
+    """
     return RuntimeError(
         f"while_loop: the condition depends on {source}, and the carry has a value that is no "
         f"tensor. A graph would keep {constant}. "
@@ -117,24 +125,31 @@ def _number_in_carry(source: str, constant: str) -> RuntimeError:
     )
 
 
-def _no_boolean(found: object, where: str) -> RuntimeError:
-    got = f"{found.dtype}{list(found.shape)}" if isinstance(found, torch.Tensor) else repr(found)
+def _no_boolean(condition: object, where: str) -> RuntimeError:
+    """Return the error of a ``condition`` that is no boolean scalar."""
+    got = (
+        f"{condition.dtype}{list(condition.shape)}"
+        if isinstance(condition, torch.Tensor)
+        else repr(condition)
+    )
     return RuntimeError(
         "while_loop: cond_fn must return a boolean scalar tensor or a boolean "
         f"but got {got}.{where}"
     )
 
 
-def _next(
+def _step_once(
     body_fn: Callable[..., object], carry: tuple[object, ...], spec: pytree.TreeSpec
 ) -> tuple[object, ...]:
-    """Return the carry after one step. Raise if it has another structure or other shapes or
-    dtypes."""
-    found = body_fn(*carry)
-    new = tuple(found) if isinstance(found, (tuple, list)) else (found,)
-    leaves, new_spec = pytree.tree_flatten(new)
+    """Return the carry after one step.
+
+    ``RuntimeError`` if it has another structure or other shapes or dtypes.
+    """
+    result = body_fn(*carry)
+    after = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    leaves, new_spec = pytree.tree_flatten(after)
     check_carry(pytree.tree_leaves(carry), spec, leaves, new_spec)
-    return new
+    return after
 
 
 def check_carry(
@@ -145,8 +160,10 @@ def check_carry(
     nodes: Sequence[fx.Node] = (),
     what: str = "while_loop",
 ) -> None:
-    """Raise unless the carry after a step is like that before it. ``nodes``: those of
-    ``new`` in a graph."""
+    """Raise unless the carry after a step is like that before it.
+
+    ``nodes``: those of ``new`` in a graph. ``what``: the name of the loop in the error.
+    """
     if len(old) != len(new):
         raise RuntimeError(
             f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. "
@@ -170,26 +187,29 @@ def check_carry(
         )
 
 
-def _captured(
+def _capture(
     cond_fn: Callable[..., object],
     body_fn: Callable[..., object],
     leaves: Sequence[torch.Tensor],
     spec: pytree.TreeSpec,
     copies: bool,
 ) -> tuple[Any, ...]:
+    """Capture both functions, and return the carry after one call of the operator."""
     count, call = len(leaves), here()
 
     def go_on(*flat: object) -> Any:
-        found = cond_fn(*pytree.tree_unflatten(flat, spec))
-        if not (
-            isinstance(found, torch.Tensor) and found.numel() == 1 and found.dtype is torch.bool
-        ):
-            raise _no_boolean(found, call)
-        return (found.reshape(()),)
+        """Return the condition as a tuple of a scalar tensor."""
+        condition = cond_fn(*pytree.tree_unflatten(flat, spec))
+        if not isinstance(condition, torch.Tensor):
+            raise _no_boolean(condition, call)
+        if condition.numel() != 1 or condition.dtype is not torch.bool:
+            raise _no_boolean(condition, call)
+        return (condition.reshape(()),)
 
     def step(*flat: Any) -> Any:
-        found = body_fn(*pytree.tree_unflatten(flat, spec))
-        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+        """Return the carry after one step, as a tuple."""
+        carry = body_fn(*pytree.tree_unflatten(flat, spec))
+        return tuple(carry) if isinstance(carry, (tuple, list)) else (carry,)
 
     pieces = (
         Piece("the condition of while_loop", go_on, count, True),
@@ -198,31 +218,29 @@ def _captured(
     leaves = list(map(entered, leaves))
     (condition, body), outside = captured(pieces, leaves)
     assert body.spec is not None
-    new = iter(body.results())
+    nodes = iter(body.results())
     check_carry(
         leaves,
         spec,
-        [next(new).meta["val"] if c is ... else c for c in body.constants],
+        [next(nodes).meta["val"] if c is ... else c for c in body.constants],
         body.spec,
         body.results(),
     )
     carry: tuple[Any, ...] = pytree.tree_unflatten(
-        _While.apply(_number_alone(condition), body, count, *leaves, *outside), spec
+        _While.apply(_return_tensor(condition), body, count, *leaves, *outside), spec
     )
     return carry
 
 
 def entered(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a value of the carry as the graph takes it: contiguous, and in a trace one of its
-    own."""
+    """Return a value of the carry as the graph takes it: contiguous, and a value of a trace."""
     if running_traces() and not any(isinstance(level, Trace) for level in levels_of(tensor)):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous() if tensor.layout is torch.strided else tensor
 
 
-def _number_alone(condition: Branch) -> Branch:
-    """Return the condition as torch's operator takes it: a graph that returns a tensor and no
-    tuple."""
+def _return_tensor(condition: Branch) -> Branch:
+    """Let the graph of a condition return a tensor and no tuple, as torch's operator needs it."""
     output = condition.module.graph.output_node()
     output.args = (condition.results()[0],)
     condition.module.recompile()
@@ -237,24 +255,22 @@ def chosen_loop(
     rest: Sequence[object],
     mutated_arg_indices: str = "",
 ) -> Any:
-    """``torch.ops.higher_order.while_loop`` for values of any level."""
-    given = (*carried, *rest)
+    """Call ``torch.ops.higher_order.while_loop`` for values of any level."""
+    operands = (*carried, *rest)
     graphs = isinstance(condition, fx.GraphModule) and isinstance(body, fx.GraphModule)
-    if (
-        graphs
-        and all(isinstance(x, torch.Tensor) for x in given)
-        and (running_traces() or any(map(unreadable, given)))
-    ):
-        return _While.apply(Branch(condition), Branch(body), len(carried), *given)
-    return _repeated(
+    in_graph = graphs and all(isinstance(x, torch.Tensor) for x in operands)
+    if in_graph and (running_traces() or any(map(unreadable, operands))):
+        return _While.apply(Branch(condition), Branch(body), len(carried), *operands)
+    return _repeat(
         lambda *c: condition(*c, *rest), lambda *c: body(*c, *rest), tuple(carried), copies=True
     )
 
 
-def _steps(
+def _repeat_branch(
     condition: Branch, body: Branch, carried: Sequence[object], rest: Sequence[object]
 ) -> tuple[Any, ...]:
-    return _repeated(
+    """Run a loop of graphs. ``rest``: the arguments after the carry."""
+    return _repeat(
         lambda *c: run(condition, (*c, *rest)),
         lambda *c: run(body, (*c, *rest)),
         tuple(carried),
@@ -263,23 +279,28 @@ def _steps(
 
 
 class _While(ControlFlow):
-    """A loop whose condition cannot be read. Takes the condition, the body, the length of the
-    carry, the carry and the other arguments."""
+    """Differentiate and batch a loop whose condition cannot be read.
+
+    It takes the condition, the body, the length of the carry, the carry and the other arguments.
+    """
 
     @staticmethod
     def forward(condition: Branch, body: Branch, n: int, *operands: torch.Tensor) -> Tensors:
+        """Compute the results, or write the call to a graph."""
+
         def again(tensors: Sequence[Any]) -> Tensors:
             return _While.forward(condition, body, n, *tensors)
 
         def compute() -> Tensors:
-            return _steps(condition, body, operands[:n], operands[n:])
+            return _repeat_branch(condition, body, operands[:n], operands[n:])
 
         return through_levels(
-            operands, again, lambda level: _recorded(level, condition, body, n, operands), compute
+            operands, again, lambda level: _record(level, condition, body, n, operands), compute
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
+        """Save what the derivatives need."""
         ctx.condition, ctx.body, ctx.n, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
         ctx.save_for_backward(*operands)
@@ -287,6 +308,7 @@ class _While(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        """Return the gradients of the operands."""
         refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
@@ -298,29 +320,36 @@ class _While(ControlFlow):
         ]
 
         def step(*carry: torch.Tensor) -> Tensors:
+            """Return the carry after one step."""
             return run(ctx.body, (*carry, *rest))  # type: ignore[no-any-return]
 
         def counted(k: torch.Tensor, *carry: torch.Tensor) -> Tensors:
+            """Take one step, and count it."""
             return (k + 1, *step(*carry))
 
+        # run the loop once more to count its steps
         start = torch.zeros((), dtype=torch.int64)
-        count = _repeated(
+        count = _repeat(
             lambda k, *c: run(ctx.condition, (*c, *rest)), counted, (start, *carried), copies=True
         )[0]
 
         def back(k: torch.Tensor, *state: torch.Tensor) -> Tensors:
+            """Take the last of ``k`` steps backward.
+
+            ``state``: cotangents of the carry, then the sums of gradients of other arguments.
+            """
             k = k - 1
-            before = _repeated(lambda j, *c: j < k, counted, (start, *carried), copies=True)[1:]
+            before = _repeat(lambda j, *c: j < k, counted, (start, *carried), copies=True)[1:]
 
             def f(*some: torch.Tensor) -> Tensors:
+                """Take one step, as a function of what is differentiated."""
                 given = replaced(before, floating, some[: len(floating)])
                 outs = run(ctx.body, (*given, *replaced(rest, wanted, some[len(floating) :])))
                 return tuple(outs[i] for i in floating)
 
             cotangents, sums = state[: len(floating)], state[len(floating) :]
-            pulled = vjp(f, *(before[i] for i in floating), *(rest[i] for i in wanted))[1](
-                cotangents
-            )
+            _, pullback = vjp(f, *(before[i] for i in floating), *(rest[i] for i in wanted))
+            pulled = pullback(cotangents)
             return (
                 k,
                 *pulled[: len(floating)],
@@ -328,18 +357,19 @@ class _While(ControlFlow):
             )
 
         zeros = [torch.zeros_like(rest[i]) for i in wanted]
-        found = _repeated(
+        final = _repeat(
             lambda k, *state: k > 0,
             back,
             (count, *(grads[i] for i in floating), *zeros),
             copies=True,
         )[1:]
         gradients: list[Any] = [None] * len(operands)
-        gradients = replaced(gradients, [*floating, *(n + i for i in wanted)], found)
+        gradients = replaced(gradients, [*floating, *(n + i for i in wanted)], final)
         return (None, None, None, *gradients)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
+        """Return the tangents of the results."""
         refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
@@ -348,9 +378,11 @@ class _While(ControlFlow):
         directions = [tangents[3 + n + i] for i in moved]
 
         def step(*state: torch.Tensor) -> Tensors:
+            """Take one step of the carry and of its tangents."""
             carry, along = state[:n], state[n:]
 
             def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
+                """Take one step, as a function of what has a tangent."""
                 given = replaced(carry, floating, some[: len(floating)])
                 outs = run(ctx.body, (*given, *replaced(rest, moved, some[len(floating) :])))
                 return tuple(outs[i] for i in floating), outs
@@ -363,14 +395,14 @@ class _While(ControlFlow):
             torch.zeros_like(carried[i]) if tangents[3 + i] is None else tangents[3 + i]
             for i in floating
         ]
-        results = _repeated(
+        results = _repeat(
             lambda *state: run(ctx.condition, (*state[:n], *rest)),
             step,
             (*carried, *along),
             copies=True,
         )
-        found = dict(zip(floating, results[n:], strict=True))
-        return tuple(map(found.get, range(n)))
+        tangents_of_results = dict(zip(floating, results[n:], strict=True))
+        return tuple(map(tangents_of_results.get, range(n)))
 
     @staticmethod
     def vmap(
@@ -381,6 +413,7 @@ class _While(ControlFlow):
         n: int,
         *operands: Any,
     ) -> Any:
+        """Return the results for a batch, and their batch dimensions."""
         size = info.batch_size
         dims = [None if d is None else 0 for d in in_dims[3:]]
         varying, each_stops = _varying(
@@ -395,25 +428,30 @@ class _While(ControlFlow):
         rest = operands[n:]
         step = batched(body, info, dims, dims[:n])
         if not each_stops:
-            results = _repeated(
-                lambda *c: run(condition, (*c, *rest)),  # which depends on no value that is a batch
+            # the condition depends on no value that is a batch
+            results = _repeat(
+                lambda *c: run(condition, (*c, *rest)),
                 lambda *c: step(*c, *rest),
                 tuple(carried),
                 copies=True,
             )
             return results, tuple(dims[:n])
 
+        # elements stop at different steps: an element that has stopped has its last carry
         goes_on = batched(_as_tuple(condition), info, dims)
         each = batched(body, info, (0,) * len(dims))
 
         def go_on(active: torch.Tensor, *carry: torch.Tensor) -> torch.Tensor:
+            """Return whether any element goes on."""
             return active.any()
 
         def masked(active: torch.Tensor, *carry: torch.Tensor) -> Tensors:
-            new = chosen_lanes(active, each(*of_active_lanes(active, (*carry, *rest), dims)), carry)
-            return (active & goes_on(*new, *rest)[0], *new)
+            """Take one step of the active elements, and find those that go on."""
+            after = each(*of_active_lanes(active, (*carry, *rest), dims))
+            next_carry = chosen_lanes(active, after, carry)
+            return (active & goes_on(*next_carry, *rest)[0], *next_carry)
 
-        results = _repeated(go_on, masked, (goes_on(*carried, *rest)[0], *carried), copies=True)[1:]
+        results = _repeat(go_on, masked, (goes_on(*carried, *rest)[0], *carried), copies=True)[1:]
         return results, (0,) * n
 
 
@@ -423,8 +461,10 @@ def _with_batch_dims(
     dims: Sequence[int | None],
     size: int,
 ) -> list[torch.Tensor]:
-    """Expand those values of a carry that become batches of ``size`` at some step. ``dims``: where
-    the batch dimension of each is then."""
+    """Expand those values of a carry that become batches of ``size`` at some step.
+
+    ``dims``: where the batch dimension of each is then.
+    """
     expanded: list[torch.Tensor] = []
     for tensor, in_dim, dim in zip(carry, in_dims, dims, strict=False):
         if in_dim is None and dim is not None:
@@ -444,22 +484,26 @@ def _varying(
     condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool
 ) -> tuple[list[bool], bool]:
     """Return which values of the carry differ within a batch at some step, and whether the
-    condition does. If it does, all of them differ."""
+    condition does.
+
+    If it does, all of them differ.
+    """
     # where each element draws for itself, anything may differ
     if all_vary:
         return [True] * n, True
     varying = {index for index, dim in enumerate(dims) if dim is not None}
-    needs = [_needed(body, r) for r in body.results()]
-    new = set(varying)
-    while new:
-        varying |= new
-        new = {i for i in range(n) if not varying.isdisjoint(needs[i])} - varying
-    if not varying.isdisjoint(_needed(condition, condition.results()[0])):
+    # a value differs once it is computed from one that does
+    needs = [_arguments_of(body, result) for result in body.results()]
+    added = set(varying)
+    while added:
+        varying |= added
+        added = {i for i in range(n) if not varying.isdisjoint(needs[i])} - varying
+    if not varying.isdisjoint(_arguments_of(condition, condition.results()[0])):
         return [True] * n, True
     return [i in varying for i in range(n)], False
 
 
-def _needed(branch: Branch, result: fx.Node) -> set[int]:
+def _arguments_of(branch: Branch, result: fx.Node) -> set[int]:
     """Return the numbers of the arguments that ``result`` may depend on."""
     placeholders = [n for n in branch.module.graph.nodes if n.op == "placeholder"]
     seen: set[fx.Node] = set()
@@ -472,14 +516,17 @@ def _needed(branch: Branch, result: fx.Node) -> set[int]:
     return {index for index, placeholder in enumerate(placeholders) if placeholder in seen}
 
 
-def _recorded(
+def _record(
     trace: Trace, condition: Branch, body: Branch, n: int, operands: Sequence[object]
 ) -> Tensors:
-    """One call in the graph of ``trace``."""
-    given = list(map(trace.lower_output, operands))
+    """Write one call to the graph of ``trace``."""
+    nodes = list(map(trace.lower_output, operands))
     modules = [
-        trace.attribute(b.module, name)
-        for b, name in ((condition, "while_loop_cond_graph_"), (body, "while_loop_body_graph_"))
+        trace.attribute(branch.module, name)
+        for branch, name in (
+            (condition, "while_loop_cond_graph_"),
+            (body, "while_loop_body_graph_"),
+        )
     ]
     with drawing(trace, condition, body), without_modes():
         if trace.abstraction is None:
@@ -490,6 +537,6 @@ def _recorded(
         else:
             outs = abstract_results(trace, body, operands)
     noted: Tensors = trace.noted(
-        _OPERATOR, (*modules, tuple(given[:n]), tuple(given[n:])), tuple(outs)
+        _OPERATOR, (*modules, tuple(nodes[:n]), tuple(nodes[n:])), tuple(outs)
     )
     return noted

@@ -71,6 +71,7 @@ class _OutDtype(ControlFlow):
 
     @staticmethod
     def forward(op: Any, dtype: torch.dtype, *args: Any) -> Any:
+        """Compute the results, or write the call to a graph."""
         at = _tensors_at(args)
 
         def again(tensors: Sequence[object]) -> Any:
@@ -89,6 +90,7 @@ class _OutDtype(ControlFlow):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: torch.Tensor) -> None:
+        """Save what the derivatives need."""
         ctx.op, ctx.dtype, *args = inputs
         at = _tensors_at(args)
         ctx.args = replaced(args, at, [None] * len(at))
@@ -98,6 +100,7 @@ class _OutDtype(ControlFlow):
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+        """Return the gradients of the operands."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [
             i for i in ctx.at if args[i].dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 2]
@@ -109,6 +112,7 @@ class _OutDtype(ControlFlow):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: object) -> Any:
+        """Return the tangents of the results."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [index for index, t in enumerate(tangents[2:]) if t is not None]
         primals, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
@@ -118,6 +122,7 @@ class _OutDtype(ControlFlow):
     def vmap(
         info: VmapInfo, in_dims: tuple[object, ...], op: object, dtype: torch.dtype, *args: object
     ) -> Any:
+        """Return the results for a batch, and their batch dimensions."""
         at = _tensors_at(args)
         each = vmap(
             _function_of(op, dtype, args, at),

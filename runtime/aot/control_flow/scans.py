@@ -1,4 +1,4 @@
-"""Loops over the elements of tensors: ``map``, ``scan`` and ``associative_scan``.
+"""Loop over the elements of tensors: ``map``, ``scan`` and ``associative_scan``.
 
 A graph has the calls of every step. With ``unroll=False``, and where the length is a symbol, it has
 one call of torch's operator ``scan``. Its derivatives and its batch are scans.
@@ -41,8 +41,8 @@ _OPERATOR = torch.ops.higher_order.scan
 
 
 def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) -> Any:
-    """``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``, stacked.
-    As ``map`` of torch's control flow.
+    """Return ``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``,
+    stacked, as ``map`` of torch's control flow does.
 
     >>> map(lambda x, y: x.sum() * y, torch.ones(3, 2), torch.tensor(2.0))
     tensor([4., 4., 4.])
@@ -51,9 +51,10 @@ def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) 
     """
 
     def step(carry: tuple[()], value: Any) -> tuple[tuple[()], Any]:
+        """Call ``f`` as a step of a scan without a carry."""
         return carry, f(value, *args)
 
-    return _scanned(step, (), xs, 0, False, unroll)[1]
+    return _scan_along(step, (), xs, 0, False, unroll)[1]
 
 
 def scan(
@@ -65,18 +66,18 @@ def scan(
     reverse: bool = False,
     unroll: bool | None = None,
 ) -> tuple[Any, Any]:
-    """``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``. Returns the last carry and
-    the ``y``, stacked. As torch's ``scan``.
+    """Do ``carry, y = combine_fn(carry, x)`` for each ``x`` along ``dim``, as torch's ``scan``
+    does. Return the last carry, and all ``y``, stacked.
 
     >>> scan(lambda total, x: (total + x, total + x), torch.tensor(0), torch.tensor([1, 2, 3]))
     (tensor(6), tensor([1, 3, 6]))
 
     ``unroll``: whether a graph has the calls of every step. False: it has one call of torch's
-    operator, and the carry keeps its shapes and dtypes. None: False where the length is a symbol.
+    operator, and shapes and dtypes of the carry stay. None: False where the length is a symbol.
     ``dim`` is where ``y`` is stacked, too, if it has so many dimensions. ``RuntimeError`` for an
     empty dimension.
     """
-    return _scanned(combine_fn, init, xs, dim, reverse, unroll)
+    return _scan_along(combine_fn, init, xs, dim, reverse, unroll)
 
 
 def associative_scan(
@@ -87,7 +88,7 @@ def associative_scan(
     combine_mode: str = "pointwise",
 ) -> Any:
     """Return the partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1),
-    x2)``, … along ``dim``. As torch's ``associative_scan``.
+    x2)``, … along ``dim``, as torch's ``associative_scan`` does.
 
     >>> associative_scan(torch.add, torch.tensor([1, 2, 3, 4]), 0)
     tensor([ 1,  3,  6, 10])
@@ -96,7 +97,8 @@ def associative_scan(
     called on many elements at once, some ``2 log2(length)`` times. With
     ``combine_mode="pointwise"`` it acts on each element of a tensor alone. With ``"generic"`` it
     gets slices without the dimension ``dim``. ``ValueError`` for another mode, ``RuntimeError`` for
-    an empty dimension."""
+    an empty dimension.
+    """
     if combine_mode not in ("pointwise", "generic"):
         raise ValueError(
             f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}"
@@ -108,7 +110,10 @@ def associative_scan(
         moved = [x.flip(0) for x in moved]
 
     def combined(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Combine many pairs of elements at once."""
+
         def f(*both: torch.Tensor) -> list[torch.Tensor]:
+            """Call ``combine_fn`` with the trees of both flat halves."""
             trees = (
                 pytree.tree_unflatten(half, spec) for half in (both[: len(flat)], both[len(flat) :])
             )
@@ -120,35 +125,43 @@ def associative_scan(
                 )
             return out
 
-        return f(*a, *b) if combine_mode == "pointwise" else list(vmap(f)(*a, *b))
+        if combine_mode == "pointwise":
+            return f(*a, *b)
+        return list(vmap(f)(*a, *b))
 
-    found = (
-        _one_by_one(combined, moved) if unchecked(moved[0].shape[0]) else _prefixes(combined, moved)
-    )
+    # the pairs of the fast way depend on the length
+    if unchecked(moved[0].shape[0]):
+        found = _scan_one_by_one(combined, moved)
+    else:
+        found = _prefixes(combined, moved)
     return pytree.tree_unflatten(
         [(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec
     )
 
 
-def _one_by_one(
+def _scan_one_by_one(
     combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """As :func:`_prefixes`, for a graph that is to be right for any length."""
+    """Return what :func:`_prefixes` does, in a graph that is right for any length."""
 
     def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> Any:
+        """Combine one more element."""
         both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
-        new = [t.squeeze(0) for t in combined(*both)]
-        return new, [t.clone() for t in new]
+        after = [t.squeeze(0) for t in combined(*both)]
+        return after, [t.clone() for t in after]
 
-    _, rest = _scanned(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
-    return [torch.cat([x[:1], r]) for x, r in zip(xs, rest, strict=True)]
+    _, rest = _scan_along(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
+    return [torch.cat([x[:1], others]) for x, others in zip(xs, rest, strict=True)]
 
 
 def _prefixes(
     combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Pairs of neighbours are combined, which gives every other result. The others follow from
-    these by one step each."""
+    """Return all partial results, by some ``2 log2(length)`` calls on many elements.
+
+    The partial results of combined pairs of neighbours are every other result. One step more from
+    each of them gives the others.
+    """
     n = xs[0].shape[0]
     if n < 2:
         return list(xs)
@@ -156,15 +169,16 @@ def _prefixes(
     rest = [x[2::2] for x in xs]
     even = combined([y[: (n - 1) // 2] for y in odd], rest) if n > 2 else rest
     evens = [torch.cat([x[:1], e]) for x, e in zip(xs, even, strict=True)]
-    return [_interleaved(e, o) for e, o in zip(evens, odd, strict=True)]
+    return [_interleave(e, o) for e, o in zip(evens, odd, strict=True)]
 
 
-def _interleaved(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
+def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
+    """Return the elements of both in turns, beginning with ``even``, which may be longer by one."""
     pairs = torch.stack([even[: odd.shape[0]], odd], dim=1).flatten(0, 1)
     return torch.cat([pairs, even[odd.shape[0] :]])
 
 
-def _scanned(
+def _scan_along(
     step: Callable[[Any, Any], object],
     init: object,
     xs: object,
@@ -172,6 +186,7 @@ def _scanned(
     reverse: bool,
     unroll: bool | None,
 ) -> tuple[Any, Any]:
+    """Do what :func:`scan` does, in Python or as one call of the graph."""
     flat, spec = pytree.tree_flatten(xs)
     if not flat:
         return init, []
@@ -183,10 +198,10 @@ def _scanned(
         _refuse_unknown_length(length, unroll)
         carry, ys = _stepwise(step, init, moved, spec, reverse)
     elif reverse:
-        carry, ys = _captured(step, init, [x.flip(0) for x in moved], spec)
+        carry, ys = _capture(step, init, [x.flip(0) for x in moved], spec)
         ys = pytree.tree_map_only(torch.Tensor, lambda y: y.flip(0), ys)
     else:
-        carry, ys = _captured(step, init, moved, spec)
+        carry, ys = _capture(step, init, moved, spec)
     if not dim:
         return carry, ys
     return carry, pytree.tree_map_only(torch.Tensor, partial(_move_steps, dim), ys)
@@ -210,7 +225,7 @@ def _move_steps(dim: int, y: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse_unknown_length(length: object, unroll: bool | None) -> None:
-    """Refuse to take a symbol of steps one by one."""
+    """Refuse a loop in Python over a length that is a symbol."""
     if unchecked(length):
         raise RuntimeError(
             "scan and map: the length is a symbol, and "
@@ -227,8 +242,10 @@ def _stepwise(
     spec: pytree.TreeSpec,
     reverse: bool,
 ) -> tuple[object, object]:
-    """Take one step after another along the first dimension of ``moved``, from the end if
-    ``reverse``. The results of all steps are stacked in the order of the elements."""
+    """Take one step after another along the first dimension of ``moved``.
+
+    Begin at the end if ``reverse``. The results are stacked in the order of the elements.
+    """
     carry, each = init, []
     order = range(moved[0].shape[0])
     for i in reversed(order) if reverse else order:
@@ -242,6 +259,7 @@ def _stepwise(
 
 
 def _length(xs: Sequence[torch.Tensor]) -> object:
+    """Return the length of the first dimension. ``RuntimeError`` if it is 0 or not one."""
     lengths = [x.shape[0] for x in xs]
     if any(n != lengths[0] for n in lengths) or lengths[0] == 0:
         raise RuntimeError(
@@ -251,20 +269,21 @@ def _length(xs: Sequence[torch.Tensor]) -> object:
     return lengths[0]
 
 
-def _captured(
+def _capture(
     step: Callable[[Any, Any], Any],
     init: Any,
     xs: Sequence[torch.Tensor],
     spec: pytree.TreeSpec,
     copies: bool = False,
 ) -> Any:
-    """``step`` along the first dimension of ``xs``, as one call of the graph."""
+    """Return the last carry and the results of ``step`` along ``xs``, as one call of the graph."""
     start, init_spec = pytree.tree_flatten(init)
     n, m = len(start), len(xs)
     call = here()
     y_spec: Any = None
 
     def flat_step(*given: torch.Tensor) -> list[Any]:
+        """Take one step of flat lists: the carry, then one element of each of ``xs``."""
         nonlocal y_spec
         carry, y = step(
             pytree.tree_unflatten(given[:n], init_spec), pytree.tree_unflatten(given[n:], spec)
@@ -278,7 +297,10 @@ def _captured(
         return [*new, *ys]
 
     given = [entered(t) for t in (*start, *xs)]
-    piece = Piece("the function of map" if not n else "the function of scan", flat_step, n, copies)
+    what = "the function of scan"
+    if not n:
+        what = "the function of map"
+    piece = Piece(what, flat_step, n, copies)
     (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
     nodes = iter(body.results())
     check_carry(
@@ -289,8 +311,8 @@ def _captured(
         body.results(),
         "scan",
     )
-    found = list(_Scan.apply(body, n, m, *given, *outside))
-    tensors = iter(found)
+    results = list(_Scan.apply(body, n, m, *given, *outside))
+    tensors = iter(results)
     leaves = [next(tensors) if c is ... else c for c in body.constants]
     return pytree.tree_unflatten(leaves[:n], init_spec), pytree.tree_unflatten(leaves[n:], y_spec)
 
@@ -298,26 +320,30 @@ def _captured(
 def _along(
     step: Callable[..., Any], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]
 ) -> tuple[list[Any], list[Any]]:
-    """``carry, y = step(carry, x)`` along ``xs``, flat lists all of them. One call in a trace."""
+    """Do ``carry, y = step(carry, x)`` along ``xs``, all flat lists. One call in a trace."""
     spec = pytree.tree_structure(list(xs))
     if traced((*carry, *xs)):
-        return _captured(step, list(carry), xs, spec, copies=True)  # type: ignore[no-any-return]
-    return _scanned(step, list(carry), list(xs), 0, False, True)
+        return _capture(step, list(carry), xs, spec, copies=True)  # type: ignore[no-any-return]
+    return _scan_along(step, list(carry), list(xs), 0, False, True)
 
 
 @stands_for(_OPERATOR)
-def _of_values(
+def _scan_values(
     body: Any,
     init: Sequence[Any],
     xs: Sequence[Any],
     rest: Sequence[object] = (),
     mutated_arg_indices: str = "",
 ) -> object:
-    """``torch.ops.higher_order.scan`` for values of any level. ``mutated_arg_indices``: what torch
-    2.14 says of the writes of ``body``, which are made here as it makes them."""
+    """Call ``torch.ops.higher_order.scan`` for values of any level.
+
+    ``mutated_arg_indices``: what torch 2.14 says of the writes of ``body``. They happen here
+    anyway, as ``body`` runs.
+    """
     count = len(init)
 
     def step(carry: Sequence[Any], x: Sequence[Any]) -> Any:
+        """Run the body once."""
         outs = body(*carry, *x, *rest)
         return list(outs[:count]), list(outs[count:])
 
@@ -326,19 +352,22 @@ def _of_values(
 
 
 @stands_for(torch.ops.higher_order.map_impl)
-def _mapped(
+def _map_values(
     body: Any, xs: Sequence[object], rest: Sequence[object] = (), mutated_arg_indices: str = ""
 ) -> Any:
-    """``torch.ops.higher_order.map_impl`` for values of any level. A graph returns a tuple, and a
-    function any pytree."""
+    """Call ``torch.ops.higher_order.map_impl`` for values of any level.
+
+    A graph returns a tuple, and a function any pytree.
+    """
     spec: Any = None
 
     def flat(*given: object) -> list[Any]:
+        """Return the leaves of a result of the body."""
         nonlocal spec
         leaves, spec = pytree.tree_flatten(body(*given))
         return leaves
 
-    return pytree.tree_unflatten(list(_of_values(flat, (), xs, rest)), spec)
+    return pytree.tree_unflatten(list(_scan_values(flat, (), xs, rest)), spec)
 
 
 def _select(values: Mapping[int, torch.Tensor], numbers: Sequence[int]) -> list[torch.Tensor]:
@@ -349,13 +378,14 @@ def _select(values: Mapping[int, torch.Tensor], numbers: Sequence[int]) -> list[
 def _carry_before_steps(
     body: Branch, carry: Tensors, xs: Tensors, rest: Tensors
 ) -> Sequence[torch.Tensor]:
-    """Return the values of ``carry`` before each step, stacked. It runs the steps once more."""
+    """Return the values of ``carry`` before each step, stacked, by one more run of the steps."""
     if not carry:
         return ()
 
     def step(
         state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
     ) -> tuple[list[Any], list[Any]]:
+        """Take one step, whose result is the carry before it."""
         return list(run(body, (*state, *each, *rest))[: len(carry)]), list(state)
 
     return _along(step, carry, xs)[1]
@@ -363,8 +393,11 @@ def _carry_before_steps(
 
 @dataclass(frozen=True)
 class _Moving:
-    """The numbers of the operands of a scan for which a derivative is computed: of those in the
-    carry, of elements, and of the rest."""
+    """Hold the numbers of the operands of a scan for which a derivative is computed.
+
+    ``carry``: of those in the carry. ``elements``: of tensors of which a step takes an element.
+    ``rest``: of the others.
+    """
 
     carry: list[int]
     elements: list[int]
@@ -381,6 +414,7 @@ class _Moving:
 
     @property
     def numbers(self) -> list[int]:
+        """Return all numbers."""
         return [*self.carry, *self.elements, *self.rest]
 
 
@@ -389,33 +423,41 @@ def _or_zeros(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
 
 
 class _Scan(ControlFlow):
-    """A scan as one call. Takes the body, the lengths of carry and elements, the carry, the
-    elements and what else the body takes."""
+    """Differentiate and batch a scan as one call.
+
+    It takes the body, the lengths of carry and elements, the carry, the elements and the further
+    arguments of the body.
+    """
 
     @staticmethod
     def forward(body: Branch, n: int, m: int, *operands: torch.Tensor) -> Tensors:
+        """Compute the results, or write the call to a graph."""
+
         def again(tensors: Sequence[Any]) -> Tensors:
             return _Scan.forward(body, n, m, *tensors)
 
         def compute() -> Tensors:
-            return _of_values(  # type: ignore[no-any-return]
+            return _scan_values(  # type: ignore[no-any-return]
                 transformable(body.module), operands[:n], operands[n : n + m], operands[n + m :]
             )
 
         return through_levels(
-            operands, again, lambda level: _recorded(level, body, n, m, operands), compute
+            operands, again, lambda level: _record(level, body, n, m, operands), compute
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[object, ...], output: Tensors) -> None:
+        """Save what the derivatives need."""
         ctx.body, ctx.n, ctx.m, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
-        ctx.set_materialize_grads(False)  # zero times an infinite derivative is NaN
+        # no zeros in place of None: zero times an infinite derivative is NaN
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        """Return the gradients of the operands."""
         refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
         # a later step gives a carry its cotangent
@@ -429,10 +471,16 @@ class _Scan(ControlFlow):
         def back(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
         ) -> tuple[list[Any], list[Any]]:
+            """Take one step backward.
+
+            ``state``: cotangents of the carry, then the sums of gradients of further arguments.
+            ``each``: the operands of the step, then the cotangents of its results.
+            """
             cotangents, sums = state[:n_moving], state[n_moving:]
             given = (*each[: n + m], *rest)
 
             def f(*some: torch.Tensor) -> Tensors:
+                """Take one step, as a function of what is differentiated."""
                 outs = run(ctx.body, replaced(given, numbers, some))
                 return tuple(outs[i] for i in floating)
 
@@ -442,20 +490,23 @@ class _Scan(ControlFlow):
                 pulled[a:b]
             )
 
+        # a scan from the last step to the first one
         start = [
             *(_or_zeros(grads[i], operands[i]) for i in moving.carry),
             *(torch.zeros_like(operands[i]) for i in moving.rest),
         ]
         elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
         final, of_each = _along(back, start, [x.flip(0) for x in elements])
-        found = [*final[:n_moving], *(y.flip(0) for y in of_each), *final[n_moving:]]
+        of_operands = [*final[:n_moving], *(y.flip(0) for y in of_each), *final[n_moving:]]
         gradients: list[Any] = [None] * len(operands)
-        return (None, None, None, *replaced(gradients, numbers, found))
+        return (None, None, None, *replaced(gradients, numbers, of_operands))
 
     @staticmethod
     def _moving_in_backward(ctx: Any) -> _Moving:
-        """Find the operands that get a gradient. A carry always does, because the steps before
-        may need it."""
+        """Find the operands that get a gradient.
+
+        A carry always does, because the steps before may need it.
+        """
         of_carry = [i for i in ctx.floating if i < ctx.n]
         wanted = [
             index
@@ -466,6 +517,7 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
+        """Return the tangents of the results."""
         refuse_draws("the function of map or scan", ctx.body)
         n, m, floating = ctx.n, ctx.m, ctx.floating
         operands = ctx.saved_tensors
@@ -483,9 +535,11 @@ class _Scan(ControlFlow):
         def step(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
         ) -> tuple[list[Any], list[Any]]:
+            """Take one step of the carry and of its tangents."""
             given = (*state[:n], *each[:m], *rest)
 
             def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
+                """Take one step, as a function of what has a tangent."""
                 outs = run(ctx.body, replaced(given, numbers, some))
                 return tuple(outs[i] for i in floating), outs
 
@@ -497,13 +551,15 @@ class _Scan(ControlFlow):
         carry = [*operands[:n], *_select(moved, moving.carry)]
         elements = [*operands[n : n + m], *_select(moved, moving.elements)]
         final, ys = _along(step, carry, elements)
-        found = dict(zip(floating, [*final[n:], *ys], strict=True))
-        return tuple(found.get(i) for i in range(len(ctx.body.results())))
+        of_results = dict(zip(floating, [*final[n:], *ys], strict=True))
+        return tuple(of_results.get(i) for i in range(len(ctx.body.results())))
 
     @staticmethod
     def vmap(
         info: VmapInfo, in_dims: tuple[Any, ...], body: Branch, n: int, m: int, *operands: Any
     ) -> Any:
+        """Return the results for a batch, and their batch dimensions."""
+        # the whole carry is a batch, and so are all results
         dims = [0 if index < n else d for index, d in enumerate(in_dims[3:])]
         carry = [
             tensor.expand(info.batch_size, *tensor.shape) if d is None else tensor
@@ -519,6 +575,7 @@ class _Scan(ControlFlow):
         def step(
             state: Sequence[torch.Tensor], x: Sequence[torch.Tensor]
         ) -> tuple[list[Any], list[Any]]:
+            """Take one step of the whole batch."""
             outs = each(*state, *x, *rest)
             return list(outs[:n]), list(outs[n:])
 
@@ -526,16 +583,16 @@ class _Scan(ControlFlow):
         return (*final, *ys), (*(0 for _ in final), *(1 for _ in ys))
 
 
-def _recorded(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[object]) -> Tensors:
-    """One call in the graph of ``trace``: of torch's ``scan``, or of its ``map``
-    without a carry."""
-    given = [trace.lower_output(t) for t in operands]
-    carry, xs, rest = given[:n], given[n : n + m], given[n + m :]
+def _record(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[object]) -> Tensors:
+    """Write one call to the graph of ``trace``: of torch's ``scan``, or of its ``map`` without a
+    carry."""
+    nodes = [trace.lower_output(t) for t in operands]
+    carry, xs, rest = nodes[:n], nodes[n : n + m], nodes[n + m :]
     module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")
     inner = trace.lowered_args(operands)
     with drawing(trace, body), without_modes():
         if trace.abstraction is None:
-            outs = _of_values(
+            outs = _scan_values(
                 transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :]
             )
         else:

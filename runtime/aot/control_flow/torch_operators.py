@@ -171,6 +171,7 @@ def transformable(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def run(branch: Branch, args: Sequence[object]) -> Any:
+    """Call a branch, in which operators of torch work at all levels."""
     return transformable(branch.module)(*args)
 
 

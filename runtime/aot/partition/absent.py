@@ -148,7 +148,7 @@ class _Writer:
             if node.op == "output":
                 results: Any
                 (results,) = node.args
-                self.graph.output(type(results)(self._result(r, whole) for r in results))
+                self.graph.output(type(results)(self._result(result, whole) for result in results))
             elif node.op == "placeholder":
                 self._enter(node)
             else:

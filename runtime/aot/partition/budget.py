@@ -223,7 +223,7 @@ def _reach(memory: Memory, order: list[fx.Node]) -> list[int]:
     place = {n: index for index, n in enumerate(order)}
     last: dict[fx.Node, int] = {}
     for node in order:
-        end = max((place[u] for u in node.users if u in place), default=-1)
+        end = max((place[user] for user in node.users if user in place), default=-1)
         for home in memory.homes[node]:
             last[home] = max(last.get(home, -1), end)
     return [max(last[home] for home in memory.homes[n]) for n in order]

@@ -118,7 +118,7 @@ class Parts:
         """Return ``node``, or of a call with several results those that the backward asks for."""
         if not isinstance(node.meta.get("val"), (list, tuple)):
             return [node]
-        return [u for u in node.users if is_item(u) and u in self.backward]
+        return [user for user in node.users if is_item(user) and user in self.backward]
 
     def forward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
         """Return the calls of the forward if it hands over ``saved``."""
@@ -136,7 +136,7 @@ class Parts:
         order: dict[fx.Node, None] = {}
         needed = _closure(
             [n for n in self.goals if n not in inputs],
-            lambda node: [u for u in node.all_input_nodes if u not in inputs],
+            lambda node: [source for source in node.all_input_nodes if source not in inputs],
         )
         for n in sorted(needed & self.after_tangents):
             self._append_with_inputs(n, inputs, order)
@@ -154,7 +154,11 @@ class Parts:
             if node in order or node in inputs:
                 stack.pop()
                 continue
-            missing = [u for u in node.all_input_nodes if u not in order and u not in inputs]
+            missing = [
+                source
+                for source in node.all_input_nodes
+                if source not in order and source not in inputs
+            ]
             if missing:
                 stack.extend(sorted(missing, reverse=True))
                 continue

@@ -69,9 +69,9 @@ class Memory:
     def _items(call: fx.Node) -> dict[Any, fx.Node]:
         """Return for each result of a call that somebody takes the first node that does so."""
         items: dict[Any, fx.Node] = {}
-        for u in call.users:
-            if is_item(u):
-                items.setdefault(u.args[1], u)
+        for user in call.users:
+            if is_item(user):
+                items.setdefault(user.args[1], user)
         return items
 
     def saved(self, saved: Iterable[fx.Node]) -> int:
@@ -136,8 +136,8 @@ class Memory:
         """
         last: dict[fx.Node, int] = {}
         for index, node in enumerate(order):
-            for u in (node, *node.all_input_nodes):
-                last.update(dict.fromkeys(self.homes[u], index))
+            for used in (node, *node.all_input_nodes):
+                last.update(dict.fromkeys(self.homes[used], index))
         for node in outputs:
             last.update(dict.fromkeys(self.homes[node], len(order)))
         return last
