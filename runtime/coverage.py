@@ -1,5 +1,5 @@
-"""The coverage table: the rules of each recorded op, and the ops with a derivative in torch that
-have no record here."""
+"""Write the coverage table: the rules of each recorded op, and the ops with a derivative in torch
+that have no record here. ``make docs`` writes it to ``docs/coverage.md``."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """One row per recorded overload, sorted by name."""
+    """Return one row per recorded overload, sorted by name."""
     return [_row(func, RECORDS[func]) for func in sorted(RECORDS, key=str)]
 
 
 def _row(func: OpOverload, record: Record) -> Row:
+    """Return the row of one overload."""
     vjp = _vjp(record)
     jvp = _jvp(record, vjp)
     batch = _batch(func, record)
@@ -52,22 +53,31 @@ def _row(func: OpOverload, record: Record) -> Row:
 
 
 def _vjp(record: Record) -> str:
+    """Return the way in which the op gets its gradient."""
     if record.vjp is not None:
         return "own"
-    return "none needed" if record.nondiff is True else "missing"
+    if record.nondiff is True:
+        return "none needed"
+    return "missing"
 
 
 def _jvp(record: Record, vjp: str) -> str:
+    """Return the way in which the op gets its tangent, for the ``vjp`` of its row."""
     if isinstance(record.jvp, str):
         return record.jvp
     if record.jvp is not None:
         return "own"
-    return "vjp transposed twice" if vjp == "own" else vjp
+    if vjp == "own":
+        return "vjp transposed twice"
+    return vjp
 
 
 def _batch(func: OpOverload, record: Record) -> str:
+    """Return the way in which the op runs on a batch."""
+    if getattr(record.batch, "refuses", False):
+        return "refused"
     if record.batch is not None:
-        return "refused" if getattr(record.batch, "refuses", False) else "own"
+        return "own"
     if not any("Tensor" in str(argument.type) for argument in func._schema.arguments):
         return "none needed"
     if record.decomposition is not None or op_of(func).composite:
@@ -76,19 +86,24 @@ def _batch(func: OpOverload, record: Record) -> str:
 
 
 def _per_sample(record: Record) -> str:
+    """Return the way in which the op's parameters get the gradients of each sample."""
     if record.per_sample:
         return f"factors for {', '.join(record.per_sample)}"
-    return "formula of its vjp" if record.elementwise and record.vjp else "vmap of vjp"
+    if record.elementwise and record.vjp:
+        return "formula of its vjp"
+    return "vmap of vjp"
 
 
 def torch_differentiates() -> Iterator[str]:
-    """The overloads in torch's own list of derivatives. None if the installed torch does
+    """Yield the overloads in torch's own list of derivatives. Nothing if the installed torch does
     not ship that list."""
     path = Path(torch.__file__).parent.parent / "torchgen/packaged/autograd/derivatives.yaml"
     if path.exists():
-        for found in re.finditer(r"^- name: ([\w.]+)\(", path.read_text("utf-8"), re.MULTILINE):
-            name = found[1]
-            yield name if "." in name else f"{name}.default"
+        for match in re.finditer(r"^- name: ([\w.]+)\(", path.read_text("utf-8"), re.MULTILINE):
+            name = match[1]
+            if "." not in name:
+                name = f"{name}.default"
+            yield name
 
 
 def missing() -> list[str]:
@@ -99,8 +114,8 @@ def missing() -> list[str]:
     """
     recorded = {
         str(func).removeprefix("aten.")
-        for func, r in RECORDS.items()
-        if r.vjp or r.decomposition or r.nondiff
+        for func, record in RECORDS.items()
+        if record.vjp or record.decomposition or record.nondiff
     }
     return sorted(
         name
@@ -111,18 +126,23 @@ def missing() -> list[str]:
 
 def denied(records: Mapping[Any, Record] = RECORDS) -> list[str]:
     """Return the overloads that torch has a formula for, although their record says that they are
-    not differentiable: their gradients would be zero without a word."""
-    names = {str(f).removeprefix("aten."): r for f, r in records.items()}
+    not differentiable.
+
+    Their gradients would be zero, and no error would say so.
+    """
+    names = {str(f).removeprefix("aten."): record for f, record in records.items()}
     return sorted(
-        name for name, r in names.items() if r.nondiff is True and not r.vjp and has_formula(name)
+        name
+        for name, record in names.items()
+        if record.nondiff is True and not record.vjp and has_formula(name)
     )
 
 
 def markdown() -> str:
     """Return the page ``docs/coverage.md``."""
     table = [
-        f"| `{r.name}` | {r.family} | {r.vjp} | {r.jvp} | {r.batch} | {r.per_sample} |"
-        for r in rows()
+        f"| `{row.name}` | {row.family} | {row.vjp} | {row.jvp} | {row.batch} | {row.per_sample} |"
+        for row in rows()
     ]
     nested = sorted(f"`{str(func).removeprefix('aten.')}`" for func in NESTED)
     absent = missing()

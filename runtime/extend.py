@@ -1,4 +1,4 @@
-"""The names that a third party needs to add an op, a family, a transform, a compiler or a
+"""Export the names that a third party needs to add an op, a family, a transform, a compiler or a
 per-sample rule. See ``docs/extending.md``.
 
 An op            ``register``, or a family: ``pointwise``, ``diagonal``, ``elementwise``, ``flat``,
@@ -11,8 +11,7 @@ A transform      ``Level``, ``Value`` and ``transform``. ``LevelMode`` for a lev
 A compiler       a ``Compiler`` for ``runtime.aot.aot_function``; ``make_boxed_func``. A
                  ``Partition`` cuts a joint graph in two.
 A per-sample     the part ``per_sample`` of a record, made of ``Outer``, ``Dense`` and other terms,
-                 and the part ``places``, from
-rule             ``place_rules``.
+rule             and the part ``places``, from ``place_rules``.
 """
 
 from .aot.compilers.boxed import Compiler, make_boxed_func

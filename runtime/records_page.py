@@ -1,4 +1,8 @@
-"""All records at a glance: a page with the formulas themselves where they are one line."""
+"""Write the page of all records, with the formulas themselves where they are one line.
+
+The formula of a lambda is read from its source file: ``{"self": lambda g, self: g * self.cos()}``
+is shown as ``self: g * self.cos()``.
+"""
 
 from __future__ import annotations
 
@@ -62,41 +66,42 @@ def markdown() -> str:
 
 def _cells(func: OpOverload, record: Record) -> tuple[str, ...]:
     """Return the columns after the first."""
-    known = op_of(func).arg_names
+    arg_names = op_of(func).arg_names
     return (
-        _vjp(record, known),
-        _jvp(record, known),
+        _vjp(record, arg_names),
+        _jvp(record, arg_names),
         _batch(record.batch),
         "; ".join(_facts(record)),
     )
 
 
-def _vjp(record: Record, known: tuple[str, ...]) -> str:
+def _vjp(record: Record, arg_names: tuple[str, ...]) -> str:
+    """Return the cell of the vjp."""
     if record.vjp:
-        return _table(record.vjp, known)
+        return _table(record.vjp, arg_names)
     if record.nondiff is True:
         return "none needed"
     return ""
 
 
-def _jvp(record: Record, known: tuple[str, ...]) -> str:
+def _jvp(record: Record, arg_names: tuple[str, ...]) -> str:
+    """Return the cell of the jvp."""
     if isinstance(record.jvp, str):
         return record.jvp
     if isinstance(record.jvp, Mapping):
-        return _table(record.jvp, known)
+        return _table(record.jvp, arg_names)
     return _code(record.jvp)
 
 
-def _table(table: Mapping[Any, Formula], known: tuple[str, ...]) -> str:
-    each = [
-        (key, formula)
-        for key, formula in table.items()
-        if {key} & {*known} or not isinstance(key, str)
-    ]
-    return "<br>".join(
-        f"{key if isinstance(key, str) else ', '.join(key)}: {_code(formula)}"
-        for key, formula in each
-    )
+def _table(table: Mapping[Any, Formula], arg_names: tuple[str, ...]) -> str:
+    """Return the cell of a table of formulas, one line per formula of an argument of the op."""
+    lines: list[str] = []
+    for key, formula in table.items():
+        if not isinstance(key, str):
+            lines.append(f"{', '.join(key)}: {_code(formula)}")
+        elif key in arg_names:  # another op of the record may have this argument
+            lines.append(f"{key}: {_code(formula)}")
+    return "<br>".join(lines)
 
 
 def _facts(record: Record) -> Iterator[str]:
@@ -129,7 +134,8 @@ def _marks(record: Record) -> Iterator[str]:
 
 
 def _batch(rule: Callable[..., object] | None) -> str:
-    """A shared rule with the positions that it was made for, such as ``along(1)``."""
+    """Return the cell of a batch rule. A shared rule is shown with the positions that it was made
+    for, such as ``along(1)``."""
     if getattr(rule, "refuses", False):
         return "refused"
     if rule is None or getattr(rule, "__name__", "") == "<lambda>":
@@ -149,36 +155,42 @@ def _positions_of(rule: Callable[..., object]) -> Iterator[int]:
 
 
 def _code(formula: Callable[..., object] | None) -> str:
-    """Return a formula for a cell: its source, or the name of its function."""
-    return "" if formula is None else f"`{source(formula)}`".replace("|", "\\|")
+    """Return a formula for a cell: its source, or the name of its function. Nothing for None."""
+    if formula is None:
+        return ""
+    return f"`{source(formula)}`".replace("|", "\\|")
 
 
 def source(formula: Callable[..., object]) -> str:
-    """``self.cos()`` for ``lambda self: self.cos()``, and ``name(what it asks for)`` for a
-    function. ``…`` for what is too long."""
+    """Return the text of a formula.
+
+    ``self.cos()`` for ``lambda self: self.cos()``, ``name(parameters)`` for a function, and ``…``
+    for a text that is too long.
+    """
     shown = _expression(formula)
-    text = "" if shown is None else ast.unparse(shown)
-    if 0 < len(text) <= WIDEST:
+    if shown is None:
+        return "…"
+    text = ast.unparse(shown)
+    if len(text) <= WIDEST:
         return text
-    return (
-        f"{shown.func.id}(…)"
-        if isinstance(shown, ast.Call) and isinstance(shown.func, ast.Name)
-        else "…"
-    )
+    if isinstance(shown, ast.Call) and isinstance(shown.func, ast.Name):
+        return f"{shown.func.id}(…)"
+    return "…"
 
 
 def _expression(formula: Callable[..., object]) -> ast.expr | None:
+    """Return the syntax tree of what a formula is shown as. None if its source is not known."""
     template, plain = getattr(formula, "made_of", (None, formula))
     if template is not None:
         inner = _expression(plain)
-        return inner and _replaced(_parsed(template.format(_HOLE)), {_HOLE: inner})
+        return inner and _replace_names(_parse(template.format(_HOLE)), {_HOLE: inner})
     asked = parameters(plain)
     while isinstance(plain, functools.partial):
         plain = plain.func
         if hasattr(plain, "made_of"):
             return _expression(plain)
     if not isinstance(plain, FunctionType) or plain.__name__ != "<lambda>":
-        return _parsed(
+        return _parse(
             f"{getattr(plain, '__name__', type(plain).__name__).strip('_')}({', '.join(asked)})"
         )
     return _body_in_terms_of(asked, plain)
@@ -190,22 +202,26 @@ def _body_in_terms_of(asked: Iterable[str], formula: FunctionType) -> ast.expr |
     own = inspect.signature(formula).parameters
     if body is None or any(p.kind is p.VAR_POSITIONAL for p in own.values()):
         return body
-    # those with defaults are no part of what is asked for
+    # a parameter with a default is bound where the lambda is made, and asks for nothing
     names = dict(zip(own, map(ast.Name, asked), strict=False))
-    return _replaced(_parsed(ast.unparse(body)), names)
+    return _replace_names(_parse(ast.unparse(body)), names)
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse(text: str) -> ast.expr:
+    """Return the syntax tree of an expression."""
     return ast.parse(text, mode="eval").body
 
 
-def _replaced(tree: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
-    """Names replaced: the parameters of a lambda by what its formula is declared to ask for."""
-    found: ast.expr = _Replaced(names).visit(tree)
-    return found
+def _replace_names(tree: ast.expr, names: Mapping[str, ast.expr]) -> ast.expr:
+    """Return ``tree`` with expressions in place of names: for the parameters of a lambda, the names
+    that its formula is declared to ask for."""
+    replaced: ast.expr = _NameReplacer(names).visit(tree)
+    return replaced
 
 
-class _Replaced(ast.NodeTransformer):
+class _NameReplacer(ast.NodeTransformer):
+    """Puts expressions in place of names."""
+
     def __init__(self, names: Mapping[str, ast.expr]) -> None:
         self.names = names
 
@@ -216,26 +232,27 @@ class _Replaced(ast.NodeTransformer):
 @functools.cache
 def _lambdas(path: str) -> dict[int, list[ast.Lambda]]:
     """Return the lambdas of a file, by the line where they begin."""
-    found: dict[int, list[ast.Lambda]] = defaultdict(list)
+    lambdas: dict[int, list[ast.Lambda]] = defaultdict(list)
     for node in ast.walk(ast.parse(Path(path).read_text("utf-8"))):
         if isinstance(node, ast.Lambda):
-            found[node.lineno].append(node)
-    return found
+            lambdas[node.lineno].append(node)
+    return lambdas
 
 
 class _Span(NamedTuple):
-    """A part of a file, such as `((3, 8), (3, 12))`: where it begins and ends, each a line and a
-    column."""
+    """A part of a file, from a line and column to a line and column: ``((3, 8), (3, 12))``."""
 
     begin: tuple[int, int]
     end: tuple[int, int]
 
     @classmethod
     def of(cls, node: ast.expr) -> _Span:
+        """Return the span of a node."""
         begin = node.lineno, node.col_offset
         return cls(begin, (node.end_lineno or 0, node.end_col_offset or 0))
 
     def contains(self, other: _Span) -> bool:
+        """Return whether ``other`` lies in this span."""
         return self.begin <= other.begin and other.end <= self.end
 
 

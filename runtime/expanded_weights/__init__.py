@@ -1,4 +1,4 @@
-"""Per-sample gradients of modules in ``.grad_sample``, by the names of torch.
+"""Compute per-sample gradients of modules in ``.grad_sample``, by the names of torch.
 
 ``call`` has ``call_for_per_sample_grads``, ``weight`` the parameter that stands for one and the
 helpers of users' rules. The package imports ``per_sample``. Start with ``call.py``. See

@@ -1,5 +1,5 @@
-"""``call_for_per_sample_grads``: runs a module so that the next backward pass computes per-sample
-gradients of its parameters."""
+"""Run a module so that the next backward pass computes per-sample gradients of its parameters:
+``call_for_per_sample_grads``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def call_for_per_sample_grads(
     loss_reduction: str = "sum",
     batch_first: bool = True,
 ) -> Callable[..., Any]:
-    """``module`` as a function whose backward pass computes per-sample gradients. As
-    in ``torch.nn.utils._per_sample_grad``.
+    """Return ``module`` as a function whose backward pass computes per-sample gradients. As in
+    ``torch.nn.utils._per_sample_grad``.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> call_for_per_sample_grads(model)(torch.ones(3, 2)).sum().backward()
@@ -34,7 +34,7 @@ def call_for_per_sample_grads(
     the loss depends on has ``grad_sample``, of shape (B, *parameter). It holds the gradient of each
     sample's own loss. ``loss_reduction``: whether the loss is the "sum" or the "mean" of these.
 
-    ``batch_size``: found from the arguments if None, which must then all be batches.
+    ``batch_size``: None for that of the arguments, which must then all be batches.
     ``batch_first``: the batch is dimension 0 of the arguments, else dimension 1. From there on the
     samples are followed through every op, as in :class:`runtime.per_sample.per_sample`.
     ``RuntimeError`` for other arguments, for batches of different sizes, where samples mix, and if
@@ -44,11 +44,14 @@ def call_for_per_sample_grads(
 
     @wraps(module.forward)
     def wrapper(*args: object, **kwargs: object) -> Any:
-        dim = 0 if batch_first else 1
+        """Call the module, and note its parameters for the next backward pass."""
+        dim = 1
+        if batch_first:
+            dim = 0
         size = batch_size
         if size is None:
             size = _batch_size(args, kwargs, dim)
-        _check_contained(args, kwargs, dim, size, batch_size is not None)
+        _check_fields(args, kwargs, dim, size, batch_size is not None)
         params = {
             name: parameter
             for name, parameter in module.named_parameters()
@@ -62,6 +65,7 @@ def call_for_per_sample_grads(
 
 
 def _check_arguments(module: object, batch_size: object, loss_reduction: object) -> None:
+    """Raise ``RuntimeError`` for wrong options, and if a parameter already has ``grad_sample``."""
     if not isinstance(module, torch.nn.Module):
         raise RuntimeError(f"Module passed must be nn.Module, got {type(module).__name__}")
     if not (batch_size is None or isinstance(batch_size, int)):
@@ -82,20 +86,21 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
             )
 
 
-def _tensors(given: Any, dim: int) -> list[torch.Tensor]:
+def _tensors(arguments: Any, dim: int) -> list[torch.Tensor]:
     """Return the tensors that may be batches. A packed sequence has as many samples as sequences,
     so it is none."""
-    found: list[torch.Tensor] = []
-    for leaf in pytree.tree_leaves(given, is_leaf=lambda a: isinstance(a, PackedSequence)):
+    tensors: list[torch.Tensor] = []
+    for leaf in pytree.tree_leaves(arguments, is_leaf=lambda a: isinstance(a, PackedSequence)):
         if isinstance(leaf, torch.Tensor):
-            found.append(leaf)
+            tensors.append(leaf)
         else:
-            found += _contained(leaf)
-    return [tensor for tensor in found if tensor.dim() > dim]
+            tensors += _field_tensors(leaf)
+    return [tensor for tensor in tensors if tensor.dim() > dim]
 
 
 def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -> int:
-    found: int | None = None
+    """Return the size of the batch, which all tensors and packed sequences must agree on."""
+    size: int | None = None
     for argument in pytree.tree_leaves(
         (args, kwargs), is_leaf=lambda a: isinstance(a, PackedSequence)
     ):
@@ -105,18 +110,18 @@ def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -
             n = argument.shape[dim]
         else:
             continue
-        if found is not None and n != found:
+        if size is not None and n != size:
             raise RuntimeError(
                 "When computing batch size, found at least one input with batch size "
-                f"{found} and one with batch size {n}. Say which it is with batch_size=..."
+                f"{size} and one with batch size {n}. Say which it is with batch_size=..."
             )
-        found = n
-    if found is None:
+        size = n
+    if size is None:
         raise RuntimeError(
             "ExpandedWeights cannot compute the batch size from the inputs: none is a tensor "
             "in a known container. Pass it as call_for_per_sample_grads(module, batch_size=...)"
         )
-    return found
+    return size
 
 
 def _smaller(args: tuple[object, ...], kwargs: dict[str, object], dim: int, size: int) -> int:
@@ -128,8 +133,8 @@ def _smaller(args: tuple[object, ...], kwargs: dict[str, object], dim: int, size
     return size
 
 
-def _contained(argument: object) -> Iterator[torch.Tensor]:
-    """The tensors in the fields of a data class."""
+def _field_tensors(argument: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors in the fields of a data class, and of those in its fields."""
     if not is_dataclass(argument) or isinstance(argument, type):
         return
     for f in fields(argument):
@@ -137,15 +142,21 @@ def _contained(argument: object) -> Iterator[torch.Tensor]:
         if isinstance(value, torch.Tensor):
             yield value
         else:
-            yield from _contained(value)
+            yield from _field_tensors(value)
 
 
-def _check_contained(
+def _check_fields(
     args: tuple[object, ...], kwargs: dict[str, object], dim: int, size: int, smaller: bool
 ) -> None:
+    """Raise unless the tensors in data classes have the size of the batch.
+
+    ``smaller``: whether they may also have fewer samples.
+    """
     for leaf in pytree.tree_leaves((args, kwargs)):
-        for tensor in _contained(leaf):
-            n = tensor.shape[dim] if tensor.dim() > dim else size
+        for tensor in _field_tensors(leaf):
+            n = size  # a tensor without that dimension is no batch
+            if tensor.dim() > dim:
+                n = tensor.shape[dim]
             if n != size and not (smaller and n < size):
                 raise RuntimeError(
                     "Expected ExpandedWeights to have batch size matching input but got input "

@@ -1,5 +1,4 @@
-"""``ExpandedWeight``: a parameter that stands for one copy of itself per sample, without
-copies in memory.
+"""Stand for one copy of a parameter per sample, without copies in memory: ``ExpandedWeight``.
 
 The helpers of users' rules are here as well, because they take such parameters.
 """

@@ -1,4 +1,5 @@
-"""Gradients of a loss for each sample of a batch, in factors. See ``docs/per_sample.md``.
+"""Compute the gradients of a loss for each sample of a batch, in factors. See
+``docs/per_sample.md``.
 
 There are two ways in. ``context`` has ``per_sample``, around ordinary code: ``batch_session``
 follows where the samples lie. ``per_sample_grads`` takes a loss of one sample, which

@@ -1,5 +1,9 @@
-"""Losses that divide a sum over the samples by their number, and a layer that takes
-a mean over them."""
+"""Replace losses that divide a sum over the samples by their number, and a layer that takes a mean
+over them.
+
+A followed batch needs to see each mean as a mean: ``F.kl_div(x, y, reduction="batchmean")`` is a
+sum that ATen divides by a number, and it is replaced by ``losses.mean()``.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,26 @@ import torch.nn.functional as F
 from ..rules.samples.places import Mixed, Tensor
 
 
-def refuse_number_of_samples(name: str, given: Sequence[object], is_sum: bool, size: int) -> None:
+def refuse_number_of_samples(
+    name: str, arguments: Sequence[object], is_sum: bool, size: int
+) -> None:
     """Raise ``Mixed`` if a sum over the samples is divided by a multiple of their number, or a mean
     is multiplied with one.
 
     Example: ``losses.sum() / 4`` with a batch of 4 is their mean, or a sum with a weight. ``name``:
-    of the op, ``given``: its arguments."""
+    the name of the op, ``arguments``: its arguments."""
     divides = name.startswith("div")
-    what, instead = ("sum", "mean()") if is_sum else ("mean", "sum()")
     how = "divided by" if divides else "multiplied with"
-    for c in _numbers(given):
-        factor = c
+    what, instead = "mean", "sum()"
+    if is_sum:
+        what, instead = "sum", "mean()"
+    for number in _numbers(arguments):
+        factor = number
         if divides != is_sum:  # a sum times 1 / 4 is divided by 4
-            factor = 1 / c
+            factor = 1 / number
         if _is_multiple(factor, size):
             raise Mixed(
-                f"a {what} over {size} samples is {how} {c:g}, which may be their number. "
+                f"a {what} over {size} samples is {how} {number:g}, which may be their number. "
                 f"Use {instead}, or say which the gradients are of by reduction='sum' or 'mean'"
             )
 
@@ -41,11 +49,13 @@ def _is_multiple(number: float, size: int) -> bool:
     return near >= size and near % size == 0 and math.isclose(number, near, rel_tol=1e-6)
 
 
-def _numbers(given: Sequence[object]) -> list[float]:
-    """Return the magnitudes of the numbers among arguments, but zero."""
-    plain = [a for a in given if isinstance(a, (int, float))]
+def _numbers(arguments: Sequence[object]) -> list[float]:
+    """Return the magnitudes of the numbers among ``arguments``, without zeros."""
+    plain = [a for a in arguments if isinstance(a, (int, float))]
     plain += [
-        a.item() for a in given if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()
+        a.item()
+        for a in arguments
+        if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()
     ]
     return [abs(float(a)) for a in plain if a]
 
@@ -60,14 +70,20 @@ def _cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
+    """Compute ``F.cross_entropy`` by ops that show a mean over the samples as a mean.
+
+    ATen divides a sum by the number of samples for targets of probabilities, and for smoothed
+    labels without weights. All other calls are left to ATen.
+    """
     has_probabilities = x.shape == target.shape  # in place of the numbers of classes
     if has_probabilities:
         divides = ignore_index < 0 and target.is_floating_point()
     else:
         divides = bool(label_smoothing) and weight is None
-    # torch refuses the others
+    # torch refuses other calls, in its own words
     valid = reduction in ("none", "mean", "sum") and 0 <= label_smoothing <= 1
-    if size_average is not None or reduce is not None or not divides or not valid:
+    is_deprecated_form = size_average is not None or reduce is not None
+    if is_deprecated_form or not divides or not valid:
         return F.cross_entropy(
             x, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing
         )
@@ -82,6 +98,7 @@ def _cross_entropy(
 def _cross_entropy_of_probabilities(
     x: Tensor, target: Tensor, weight: Tensor | None, reduction: str, label_smoothing: float
 ) -> Tensor:
+    """Compute the cross entropy with targets that are probabilities of classes."""
     dim = _dim_of_classes(x)
     scores = x.log_softmax(dim)
     target = target * (1 - label_smoothing) + label_smoothing / x.shape[dim]
@@ -111,7 +128,9 @@ def _kl_div(
     reduction: str = "mean",
     log_target: bool = False,
 ) -> Tensor:
-    if size_average is not None or reduce is not None or reduction != "batchmean" or x.dim() < 2:
+    """Compute ``F.kl_div`` with ``"batchmean"`` as a mean over the samples of their sums."""
+    is_deprecated_form = size_average is not None or reduce is not None
+    if is_deprecated_form or reduction != "batchmean" or x.dim() < 2:
         return F.kl_div(x, target, size_average, reduce, reduction, log_target)
     return F.kl_div(x, target, reduction="none", log_target=log_target).flatten(1).sum(1).mean()
 
@@ -126,8 +145,12 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Batch norm of the channels of all samples side by side, as ATen computes it. There the means
-    of the statistics are not seen."""
+    """Compute ``F.instance_norm`` as batch norm of the channels of all samples together, as ATen
+    does.
+
+    ATen then takes the mean over the samples of the statistics, inside of one op. Here that mean is
+    an op of its own.
+    """
     if (
         not use_input_stats
         or running_mean is None
@@ -145,12 +168,12 @@ def _instance_norm(
     if bias is not None:
         bias = bias.repeat(size)
     rows = x.reshape(1, size * channels, *x.shape[2:])
-    found = F.batch_norm(
+    out = F.batch_norm(
         rows, mean, var, weight, bias, training=True, momentum=momentum, eps=eps
     ).view(x.shape)
     for moving, each in ((running_mean, mean), (running_var, var)):
         moving.copy_(each.view(size, channels).mean(0))
-    return found
+    return out
 
 
 REPLACED: dict[Any, Callable[..., Tensor]] = {
@@ -162,8 +185,10 @@ REPLACED: dict[Any, Callable[..., Tensor]] = {
 that hides a mean over the samples."""
 
 
-def equal(a: object, b: object) -> bool:
+def equal(factor: object, other: object) -> bool:
     """Return whether two factors of sums over the samples are the same."""
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return torch.equal(a, b)
-    return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and a == b
+    if isinstance(factor, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(factor, other)
+    if isinstance(factor, torch.Tensor) or isinstance(other, torch.Tensor):
+        return False  # a number is no tensor, and == would compare elements
+    return factor == other

@@ -1,9 +1,9 @@
-"""The session, while it follows where the samples of a batch lie.
+"""Follow where the samples of a batch lie: the session of a thread inside ``with per_sample(…)``.
 
-Inside ``with per_sample(…)`` this object handles the session's calls of the thread. It runs each
-call on the session's tape, on the whole batch, and gives each result a state (see :mod:`.states`):
-where the samples lie in it, that it is their sum or mean, that it follows from parameters alone,
-or that samples are mixed in it. A tensor without a state is the same for all samples.
+The session's calls of the thread come here. Each runs on the session's tape, on the whole batch,
+and each result gets a state (see :mod:`.states`): where the samples lie in it, that it is their sum
+or mean, that it follows from parameters alone, or that samples are mixed in it. A tensor without a
+state is the same for all samples.
 
 A call with samples and with parameters *uses* the parameters: it runs on constants in their place,
 and a tap takes the cotangent of its result. A gradient that reaches a mixture is an error, which
@@ -63,10 +63,12 @@ _LINEAR = frozenset(
 
 
 class BatchSession(StandIn):
-    """Follows one batch. ``size``: the number of samples, None until the first batch is marked.
-    ``reduction``: how the loss follows from those of the samples, ``"sum"`` or ``"mean"``;
-    None: it is seen where the program computes it. ``where``: the path of the module that runs
-    now, for errors."""
+    """Follows one batch.
+
+    ``size``: the number of samples, None until the first batch is marked. ``reduction``: how the
+    loss follows from those of the samples, ``"sum"`` or ``"mean"``. None: as the program computes
+    it. ``where``: returns the path of the module that runs, for errors.
+    """
 
     __slots__ = (
         "_factor",
@@ -99,15 +101,16 @@ class BatchSession(StandIn):
 
     def state(self, value: Any) -> Any:
         """Return the state of a tensor of the session, or None."""
-        held, view = value.__dict__.get("_samples"), value._view
-        is_own = held is not None and held[0]() is self
-        if is_own and held[2] == _writes(value)[0]:
-            return held[1]
+        # (session, state, number of writes when the state was put), see `put`
+        entry, view = value.__dict__.get("_samples"), value._view
+        is_own = entry is not None and entry[0]() is self
+        if is_own and entry[2] == _writes(value)[0]:
+            return entry[1]
         if view is not None:
             return self._state_of_view(value, view.base)
         writes = value.__dict__.get("_sample_writes")
         # another session, whose state it has, followed the writes itself
-        if writes and writes[0] and (is_own or held is None):
+        if writes and writes[0] and (is_own or entry is None):
             return Mixture(WRITTEN_ELSEWHERE)
         return None
 
@@ -138,7 +141,8 @@ class BatchSession(StandIn):
         value.__dict__["_samples"] = (weakref.ref(self), state, _writes(value)[0])
 
     def follow_data(self, out: Any, of: object) -> None:
-        """``out`` is ``of.data`` or ``of.detach()``, which share the memory of ``of``."""
+        """Give ``out`` the state of ``of``. It is ``of.data`` or ``of.detach()``, and shares memory
+        with it."""
         state = self.state(of)
         if out._view is None:
             out.__dict__["_sample_writes"] = _writes(of)
@@ -146,25 +150,30 @@ class BatchSession(StandIn):
             self.put(out, state)
 
     def give_back(self) -> None:
-        """The plain tensors to which samples were written are plain again, unless
-        they have a history."""
-        lifted = [t for ref in self.lifted if (t := ref()) is not None]
+        """Make the tensors of :meth:`lift` plain again, unless they have a history."""
+        plain: list[Any] = []
         # all are asked before the first is given back, as a view asks its base
-        plain = [t for t in lifted if edge_of(_whole(t)) is None]
-        for t in plain:
-            give_back(SESSION, t)
+        for reference in self.lifted:
+            tensor = reference()
+            if tensor is not None and edge_of(_whole(tensor)) is None:
+                plain.append(tensor)
+        for tensor in plain:
+            give_back(SESSION, tensor)
         self.lifted.clear()
 
     def lift(self, tensor: object, op: Op) -> None:
         """Make the plain tensor ``tensor``, and its base, values of the session until
-        :meth:`give_back`. ``op``: what writes to it."""
+        :meth:`give_back`. ``op``: the op that writes to it."""
         value: Any = lift_in_place(SESSION, tensor, op.func)
         self.lifted.append(weakref.ref(value))
         if value._view is not None:
             self.lifted.append(weakref.ref(value._view.base))
 
     def mark(self, value: Any, dim: int) -> None:
-        """The samples lie in dimension ``dim`` of ``value``."""
+        """Note that the samples lie in dimension ``dim`` of ``value``.
+
+        ``RuntimeError`` if an earlier batch has another number of samples.
+        """
         n = value.shape[dim]
         if self.size is None:
             self.size = n
@@ -176,7 +185,7 @@ class BatchSession(StandIn):
         self.put(value, ALONE if n < 2 else Place(dim))
 
     def mark_rows(self, value: object, owners: Tensor) -> None:
-        """Row i of ``value`` belongs to sample ``owners[i]``."""
+        """Note that row i of ``value`` belongs to sample ``owners[i]``."""
         n = int(owners.max()) + 1
         if self.size is None:
             self.size = n
@@ -189,6 +198,7 @@ class BatchSession(StandIn):
     # calls
 
     def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+        """Run a call of the program, and give its results states."""
         flat, layout = flattened(args, kwargs)
         states = list(map(self.state_of, flat))
         if all(s is None for s in states):
@@ -243,8 +253,8 @@ class BatchSession(StandIn):
         results."""
         op = call.op
         if call.has_samples() and call.puts_parameters_in_samples():
+            # repeat the values, so that each sample has its own
             target, indices, values, *rest = call.args
-            # each sample has values of its own then
             each = torch.ones_like(aten.index.Tensor(target, indices)) * values
             return op.func(target, indices, each, *rest, **call.kwargs)
         if not call.has_samples() and not call.has_mixture():
@@ -261,6 +271,7 @@ class BatchSession(StandIn):
         try:
             where, placed = self._place_results(call, leaves_of(outs))
         except Mixed as error:
+            # run it again on the parameters, so that the refusal is before their histories
             filled.restore()
             outs = SESSION.record(op.func, call.args, call.kwargs)
             filled.follow(self, {}, error)
@@ -283,7 +294,7 @@ class BatchSession(StandIn):
             if isinstance(s, Mixture):
                 raise Inherited(s.why)
         if not call.has_samples():
-            return [self._still_pooled(call)] * len(outs), Placed(op, {}, {}, outs, 0)
+            return [self._state_of_pooled(call)] * len(outs), Placed(op, {}, {}, outs, 0)
         if any(isinstance(s, Pooled) for s in states):
             raise Mixed("it computes with a sum or mean over the samples and with single samples")
         assert self.size is not None
@@ -292,7 +303,7 @@ class BatchSession(StandIn):
             return [ALONE if isinstance(output, torch.Tensor) else None for output in outs], placed
         return apply_rule(op, placed, outs), placed
 
-    def _still_pooled(self, call: FollowedCall) -> Pooled:
+    def _state_of_pooled(self, call: FollowedCall) -> Pooled:
         """Return the state of a linear function of sums or means over the samples."""
         op = call.op
         pooled = [s for s in call.states if isinstance(s, Pooled)]
@@ -322,6 +333,7 @@ class BatchSession(StandIn):
         return self.refuse(outs, self._why(op, error), op.kind is INPLACE)
 
     def _why(self, op: Op, error: Mixed) -> str:
+        """Return the error for a gradient of what ``op`` has mixed."""
         if isinstance(error, Inherited):
             return str(error)
         return (
@@ -351,14 +363,15 @@ class BatchSession(StandIn):
             self.note_pool(pooled.factor)
 
         values: list[Any] = [output for output in leaves_of(outs) if isinstance(output, Value)]
-        for o in values:
-            if o.dtype in DIFFERENTIABLE and (edge := edge_of(o)) is not None:
-                o._edge = (Pool(edge, (meta_of(o, o.dtype),), note), 0)
-            self.put(o, pooled)
+        for value in values:
+            if value.dtype in DIFFERENTIABLE and (edge := edge_of(value)) is not None:
+                value._edge = (Pool(edge, (meta_of(value, value.dtype),), note), 0)
+            self.put(value, pooled)
         return outs
 
     def note_pool(self, factor: object) -> None:
-        """A gradient passes a sum or mean over the samples."""
+        """Note that a gradient passes a sum or mean over the samples. Raise if it has passed the
+        other kind before, in the same backward pass."""
         number = current_graph_task_id()
         if self.reduction is None and self._of_pass == number and not equal(self._factor, factor):
             raise RuntimeError(
@@ -368,8 +381,8 @@ class BatchSession(StandIn):
         self._of_pass, self._factor = number, factor
 
     def factor(self) -> Any:
-        """Return what makes a cotangent of the running backward pass that of the sample's own
-        loss."""
+        """Return the factor from a cotangent of the running backward pass to that of the sample's
+        own loss: 1 if the loss is a sum, the number of samples if it is a mean."""
         if self.size is not None and self.size < 2:
             return 1
         if self.reduction == "sum":
@@ -387,17 +400,19 @@ class BatchSession(StandIn):
     # uses of parameters
 
     def layer(self, func: object, args: Sequence[object]) -> Any:
+        """Run a linear or recurrent layer as one node. NotImplemented for any other call."""
         return whole_layers.run(self, func, args)
 
     def alone(self, place: Place) -> bool:
+        """Return whether ``place`` is that of the only sample of a batch of one."""
         return place is ALONE
 
     def of_samples(self, grad: Tensor, place: Place) -> Tensor:
         """Return a cotangent with the batch in front. :meth:`factor` makes it that of the losses of
         the samples."""
         assert self.size is not None
-        found: Tensor = place.split_gradient(grad, self.size)
-        return found
+        cotangent: Tensor = place.split_gradient(grad, self.size)
+        return cotangent
 
     def note_uses(self, uses: Iterable[Use]) -> None:
         """Note the gradients of the uses of parameters by one call, by cotangents as
@@ -424,7 +439,9 @@ class BatchSession(StandIn):
         tap = Tap(SESSION, edges, metas, uses.note)
         for k, i in enumerate(tapped):
             results[i] = SESSION.wrap(results[i]._inner, (tap, k))
-        return results[0] if isinstance(outs, torch.Tensor) else type(outs)(results)
+        if isinstance(outs, torch.Tensor):
+            return results[0]
+        return type(outs)(results)
 
     def _used_parameters(
         self,
@@ -434,17 +451,26 @@ class BatchSession(StandIn):
         tapped: list[int],
         where: list[object],
     ) -> UsedParameters:
+        """Return the gradients of the parameters ``used`` by a call, to be computed from the
+        cotangents of its results. The results of the numbers ``tapped`` have any."""
         plain = list(map(without_history, call.flat))
         places = self._places_in_order(call, placed)
         parts: list[Any] = []
-        for a, p in zip(plain, places, strict=True):
-            parts.append(p.split(a, placed.size) if isinstance(p, Place) else a)
+        for argument, place in zip(plain, places, strict=True):
+            part = argument
+            if isinstance(place, Place):
+                part = place.split(argument, placed.size)  # the batch in front
+            parts.append(part)
         batched = [isinstance(p, Place) for p in places]
         adapt(call.op, parts, batched, call.layout, placed.size)
         sources = {i: edge_of(call.flat[i]) for i in used}
         each = ParameterCall(call.op, parts, batched, call.layout, sources, placed.size)
         values = {i: plain[i] for i in used}
-        rows = {i: p for i in used if isinstance(p := places[i], Place)}
+        rows: dict[int, Place] = {}
+        for i in used:
+            place = places[i]
+            if isinstance(place, Place):
+                rows[i] = place
         return UsedParameters(self, each, values, rows, tapped, where)
 
     def _places_in_order(self, call: FollowedCall, placed: Placed) -> list[object]:
@@ -454,17 +480,18 @@ class BatchSession(StandIn):
                 ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None
                 for a in call.flat
             ]
-        found: list[Any] = [None] * len(call.flat)
+        places: list[Any] = [None] * len(call.flat)
         for name, numbers in call.by_name(range(len(call.flat))).items():
             place = placed.places.get(name)
             if isinstance(numbers, int):
-                found[numbers] = place
+                places[numbers] = place
             elif isinstance(place, list):
                 for i, p in zip(numbers, place, strict=True):
-                    found[i] = p
-        return found
+                    places[i] = p
+        return places
 
     def is_parameter(self, argument: object) -> bool:
+        """Return whether ``argument`` follows from parameters alone."""
         return self.state_of(argument) is PARAMETERS
 
     # writes
@@ -547,7 +574,7 @@ class BatchSession(StandIn):
         return self._follow_base(outs, where[0], of_base, call.op)
 
     def follow_filled(self, value: object, place: Place, op: Op) -> None:
-        """A call of ``op`` has filled its argument ``value``, beside its results, with samples in
+        """Note that a call of ``op`` has filled its argument ``value`` with samples in
         ``place``."""
         of_base = self._state_of_base(value)
         _writes(value)[0] += 1
@@ -555,11 +582,13 @@ class BatchSession(StandIn):
         self._follow_base(value, place, of_base, op)
 
     def refuse_filled(self, value: object, op: Op, error: Mixed) -> None:
-        """A call of ``op`` has filled its argument ``value`` with a mixture of samples."""
+        """Note that a call of ``op`` has filled its argument ``value`` with a mixture of
+        samples."""
         _writes(value)[0] += 1
         self.refuse(value, self._why(op, error), written=True)
 
     def _record_write(self, call: FollowedCall) -> object:
+        """Run a write on the tape, and count it, since it ends the states of the memory."""
         outs = SESSION.record(call.op.func, call.args, call.kwargs)
         target = call.args[0]
         if isinstance(target, Value):
@@ -586,7 +615,7 @@ def _is_followed_by_its_parts(op: Op) -> bool:
 def _is_linear(op: Op, pooled: int) -> bool:
     """Return whether an op is linear in its arguments, of which ``pooled`` are sums or means."""
     name = op.func.name().removeprefix("aten::")
-    # the product of two sums is not
+    # the product of two sums is not linear
     return name in _LINEAR and not (pooled > 1 and name.startswith(("mul", "div")))
 
 
@@ -614,5 +643,5 @@ def _writes(value: Any) -> list[int]:
     whole = value
     if value._view is not None:
         whole = value._view.base
-    found: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
-    return found
+    count: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
+    return count

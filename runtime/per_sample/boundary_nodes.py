@@ -1,5 +1,9 @@
-"""Nodes at which the tape of a followed batch begins, refuses a gradient, or notes a sum
-over the samples."""
+"""Define nodes at which the tape of a followed batch begins, refuses a gradient, or notes a sum
+over the samples.
+
+With ``losses.sum().backward()``, the gradient passes a :class:`Pool` before the sum, so the session
+knows that each sample's loss has the cotangent 1.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ class ParameterInput(Input):
         self.name_ = name
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        """Raise: a cotangent of the parameter itself belongs to no sample."""
         raise RuntimeError(
             f"per_sample: the loss depends on {self.name_} by a term without samples, so its "
             "gradient belongs to no sample. If the term comes from the batch, mark the batch: "
@@ -44,6 +49,7 @@ class Refusal(Node):
         self.why = why
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        """Raise with the sentence that says what is mixed."""
         raise RuntimeError(self.why)
 
 
@@ -58,5 +64,6 @@ class Pool(Node):
         self.note = note
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        """Note the sum or mean, and pass the gradients on."""
         self.note()
         return tuple(grads)

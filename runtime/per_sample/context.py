@@ -1,4 +1,4 @@
-"""``per_sample``: a context in which ordinary code also gives the gradients of each sample.
+"""Give ordinary code the gradients of each sample: the context ``per_sample``.
 
 It marks parameters and inputs, sees the calls of modules and of functions of torch, and places the
 samples in the first states of recurrent layers.
@@ -44,7 +44,7 @@ from .terms import by_source, terms_of
 _READS = frozenset(
     getattr(TensorBase, name).__get__ for name in ("T", "mT", "H", "mH", "real", "imag", "data")
 )
-"""Attributes that compute. Any other only tells or stores something."""
+"""Attributes that compute. All others only read or store a property."""
 _SET_DATA = TensorBase.data.__set__  # type: ignore[attr-defined]
 
 
@@ -86,20 +86,22 @@ class per_sample(PerSampleGrads):
             raise ValueError(
                 f"per_sample: reduction must be 'sum', 'mean' or None, got {reduction!r}"
             )
-        given = params if isinstance(params, (torch.Tensor, Mapping)) else list(params)
+        tree: Any = params
+        if not isinstance(params, (torch.Tensor, Mapping)):
+            tree = list(params)  # an iterator can be read only once
         self.batch_dim = batch_dim
         self._modules = Modules(self)
         self._session = BatchSession(reduction, self._modules.path)
         self._functions = _Functions(self)
         self._shared: dict[int, Tensor] = {}
-        spec = trees.flatten(given)[1]
-        paths = pytree.tree_flatten_with_path(given)[0]
-        self._given = [(pytree.keystr(path) or "the parameter", leaf) for path, leaf in paths]
-        for name, leaf in self._given:
+        spec = trees.flatten(tree)[1]
+        paths = pytree.tree_flatten_with_path(tree)[0]
+        self._leaves = [(pytree.keystr(path) or "the parameter", leaf) for path, leaf in paths]
+        for name, leaf in self._leaves:
             if not isinstance(leaf, torch.Tensor):
                 raise TypeError(f"per_sample: {name} must be a tensor, got {type(leaf).__name__}")
             self._enter(name, leaf)
-        self._known: int | None = None  # of the changes of the uses, those that `_found` is of
+        self._changes: int | None = None  # the count of changes of the uses that `_found` shows
         super().__init__([], spec, torch.zeros(0), (), memory_limit)
 
     def _enter(self, name: str, leaf: Tensor) -> None:
@@ -142,8 +144,11 @@ class per_sample(PerSampleGrads):
         self._session.give_back()
 
     def batch(self, x: Tensor, dim: int | None = None) -> Any:
-        """``x`` as a batch, whose samples lie in dimension ``dim``; None: ``batch_dim``. Use the
-        result in place of ``x``."""
+        """Return ``x`` as a batch, to be used in place of ``x``.
+
+        ``dim``: the dimension with the samples. None: ``batch_dim``. ``RuntimeError`` if another
+        batch has another number of samples.
+        """
         v = _as_value(x)
         if dim is None:
             dim = self.batch_dim
@@ -151,8 +156,10 @@ class per_sample(PerSampleGrads):
         return v
 
     def shared(self, x: Tensor) -> Any:
-        """``x`` as a tensor that all samples share, such as a mask or a statistic of the batch. Use
-        the result in place of ``x``."""
+        """Return ``x`` as a tensor that all samples share, to be used in place of ``x``.
+
+        Examples: a mask, or a statistic of the batch. ``RuntimeError`` if ``x`` requires grad.
+        """
         if x.requires_grad:
             raise RuntimeError(
                 "per_sample: shared() is for constants, "
@@ -163,34 +170,39 @@ class per_sample(PerSampleGrads):
         return v
 
     def expect(self, size: int) -> None:
-        """There are ``size`` samples. Otherwise the first batch tells."""
+        """Set the number of samples to ``size``. Otherwise it is that of the first batch."""
         self._session.size = size
 
     def marked(self, args: Any) -> Any:
         """Return the arguments of the outermost module, with the batch marked. The fields of data
         classes are marked in place of their tensors."""
 
-        def of_leaf(argument: Any) -> Any:
+        def mark_leaf(argument: Any) -> Any:
+            """Return one argument, marked if it is a batch."""
             if isinstance(argument, PackedSequence):
-                return self._packed(argument)
+                return self._mark_packed(argument)
             if isinstance(argument, torch.Tensor):
-                return self._marked_if_batch(argument)
+                return self._mark_if_batch(argument)
             if is_dataclass(argument) and not isinstance(argument, type):
-                return self._with_marked_fields(argument)
+                return self._mark_fields(argument)
             return argument
 
-        return pytree.tree_map(of_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
+        return pytree.tree_map(mark_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
 
-    def _with_marked_fields(self, argument: Any) -> object:
-        given = {f.name: getattr(argument, f.name) for f in fields(argument) if f.init}
-        marked = {name: self.marked(value) for name, value in given.items()}
-        if all(marked[name] is value for name, value in given.items()):
+    def _mark_fields(self, argument: Any) -> object:
+        """Return a copy of a data class with marked fields. The same object if no field is a
+        batch."""
+        values = {f.name: getattr(argument, f.name) for f in fields(argument) if f.init}
+        marked = {name: self.marked(value) for name, value in values.items()}
+        if all(marked[name] is value for name, value in values.items()):
             return argument
         return replace(argument, **marked)
 
-    def _packed(self, a: PackedSequence) -> PackedSequence:
-        """Return a packed sequence: first the first elements of all sequences, then the second
-        ones."""
+    def _mark_packed(self, a: PackedSequence) -> PackedSequence:
+        """Return a packed sequence whose rows are marked with their samples.
+
+        Its rows are the first elements of all sequences, then the second ones, and so on.
+        """
         data = _as_value(a.data)
         if a.sorted_indices is None:
             numbers = torch.arange(int(a.batch_sizes[0]))
@@ -199,14 +211,17 @@ class per_sample(PerSampleGrads):
         self._session.mark_rows(data, torch.cat([numbers[:n] for n in a.batch_sizes.tolist()]))
         return PackedSequence(data, a.batch_sizes, a.sorted_indices, a.unsorted_indices)
 
-    def _marked_if_batch(self, x: Tensor) -> object:
+    def _mark_if_batch(self, x: Tensor) -> object:
+        """Return ``x``, marked if it comes from outside and has the size of a batch."""
         session, dim = self._session, self.batch_dim
         if id(x) in session.parameters or id(x) in self._shared:
             return x
+        # a tensor made in the context of nothing from outside is a constant of the model
         if self._functions.made_inside(x) or x.dim() <= dim:
             return x
         if isinstance(x, Value) and (x._level is not SESSION or session.state(x) is not None):
             return x
+        # an argument of another size is no batch, such as a mask
         if session.size not in (None, x.shape[dim]):
             return x
         v = self.batch(x)
@@ -217,14 +232,14 @@ class per_sample(PerSampleGrads):
 
     @property
     def _parameters(self) -> Sequence[Parameter]:
-        """The parameters with the terms of all backward passes so far."""
+        """Return the parameters with the terms of all backward passes so far."""
         uses, changes = self._session.uses.settled(), self._session.uses.changes
-        if self._known != changes:
-            self._known = changes
+        if self._changes != changes:
+            self._changes = changes
             sources = by_source(uses)
             self._found = [
                 Parameter(name, leaf.detach(), self._terms(leaf, sources))
-                for name, leaf in self._given
+                for name, leaf in self._leaves
             ]
         self._held = self._session.uses.held()
         if not uses:
@@ -242,10 +257,12 @@ class per_sample(PerSampleGrads):
         return self._session.size or 0
 
     def _zeros(self, *shape: int) -> Tensor:
-        leaf = self._given[0][1]
+        leaf = self._leaves[0][1]
         return torch.zeros(shape, dtype=wide(leaf.new_empty(0)).dtype.to_real(), device=leaf.device)
 
     def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
+        """Return the gradients of a leaf by its uses. A leaf that does not require grad has
+        none."""
         v = self._session.parameters.get(id(leaf))
         if v is None or not self._session.size:
             return []
@@ -306,43 +323,46 @@ class _Functions(TorchFunctionMode):
     def made_inside(self, tensor: Tensor) -> bool:
         """Return whether ``tensor`` is a plain tensor that was made in the context of nothing from
         outside."""
-        found = self._made.get(id(tensor))
-        return found is not None and found() is tensor
+        reference = self._made.get(id(tensor))
+        return reference is not None and reference() is tensor
 
     def _value(self, a: Any, tensors: list[Tensor]) -> Any:
         """Return what a function gets for its argument ``a``: for a tensor that requires grad its
         value of the session. ``tensors``: gets the tensors in ``a``."""
         if type(a) is list or type(a) is tuple:
-            return type(a)([self._value(b, tensors) for b in a])
+            return type(a)([self._value(item, tensors) for item in a])
         if not isinstance(a, torch.Tensor):
             return a
         tensors.append(a)
         if not torch.is_grad_enabled():
             return a
-        known = self.session.parameters.get(id(a))
-        if known is not None:
-            return known
+        value = self.session.parameters.get(id(a))
+        if value is not None:
+            return value
         if isinstance(a, Value) or not a.requires_grad:
             return a
         return as_leaf(a)
 
 
 class Modules:
-    """Which modules run now."""
+    """The modules of one context whose calls are running, outermost first."""
 
     def __init__(self, grads: per_sample) -> None:
         self.grads = weakref.ref(grads)
         self.stack: list[torch.nn.Module] = []
 
     def begin(self) -> None:
+        """Follow the calls of modules in this thread."""
         _CALLS.of_thread = self
         _intercept(1)
 
     def end(self) -> None:
+        """Stop following the calls of modules in this thread."""
         _CALLS.of_thread = None
         _intercept(-1)
 
     def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Call a module, with the batch marked if it is the outermost one."""
         refuse_wrapper(module)
         if not self.stack:
             grads = self.grads()
@@ -378,7 +398,8 @@ _lock = lock_of(sys.modules[__name__], "_lock")
 _entered = 0
 
 
-def _called(self: torch.nn.Module, *args: object, **kwargs: object) -> Any:
+def _call_module(self: torch.nn.Module, *args: object, **kwargs: object) -> Any:
+    """Call a module, by :class:`Modules` if this thread follows calls."""
     modules = _CALLS.of_thread
     if modules is None:
         return _native_call(self, *args, **kwargs)
@@ -386,11 +407,13 @@ def _called(self: torch.nn.Module, *args: object, **kwargs: object) -> Any:
 
 
 def _intercept(change: int) -> None:
-    """While a context is entered in any thread, calls of modules are seen."""
+    """Count the contexts that are entered, in all threads. While there are any, calls of modules
+    are followed."""
     global _entered
     with _lock:
         _entered += change
-        torch.nn.Module.__call__ = _called if _entered else _native_call  # type: ignore[method-assign]
+        # outside of contexts, torch's own method costs nothing more
+        torch.nn.Module.__call__ = _call_module if _entered else _native_call  # type: ignore[method-assign]
 
 
 # --- first states of recurrent layers -------------------------------------------------------------
@@ -416,12 +439,12 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     states = list(hx) if are_several else [hx]
     batch_dim = 0 if packed or args[-1] else 1
     place = _place_in_states(session, x, batch_dim, states[0], packed)
-    found = list(args)
+    arguments = list(args)
     if place is None:
-        return found
-    placed = [_placed_state(session, h, place) for h in states]
-    found[at] = placed if are_several else placed[0]
-    return found
+        return arguments
+    placed = [_place_state(session, h, place) for h in states]
+    arguments[at] = placed if are_several else placed[0]
+    return arguments
 
 
 def _place_in_states(
@@ -443,7 +466,7 @@ def _place_in_states(
     return listed(1, owners, session.size, packed)
 
 
-def _placed_state(session: BatchSession, h: object, place: Place) -> object:
+def _place_state(session: BatchSession, h: object, place: Place) -> object:
     """Return a first state with the samples in ``place``."""
     if session.is_parameter(h):
         ones = SESSION.wrap(torch.ones_like(SESSION.lowered(h)))
@@ -451,6 +474,8 @@ def _placed_state(session: BatchSession, h: object, place: Place) -> object:
         return h * ones  # each sample uses its part of the parameter
     if isinstance(h, Value) and session.state(h) is not None and id(h) not in session.supposed:
         return h
-    v = h if isinstance(h, Value) else SESSION.wrap(h)
-    session.put(v, place)
-    return v
+    value: Any = h
+    if not isinstance(h, Value):
+        value = SESSION.wrap(h)
+    session.put(value, place)
+    return value

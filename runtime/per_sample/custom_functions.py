@@ -1,4 +1,4 @@
-"""Custom Functions while samples are followed.
+"""Follow samples through custom Functions.
 
     class Square(torch.autograd.Function): ...      # forward: x * x, backward: 2 * x * g
 
@@ -37,12 +37,14 @@ _TORCH_CHECKPOINT = "torch.utils.checkpoint.CheckpointFunction"
 
 
 @rule(BatchSession)
-def _followed(
+def _run_function(
     session: BatchSession, cls: FunctionClass, args: tuple[object, ...]
 ) -> tuple[object, object]:
+    """Return the outputs of a custom Function, and its context. The samples are followed through
+    both its passes."""
     name = f"{cls.__module__}.{cls.__name__}"
     if name == _TORCH_CHECKPOINT or cls is CheckpointFunction:
-        return _checkpointed(cls, args), None
+        return _run_checkpoint(cls, args), None
     args = tuple(_parameter(session, argument) for argument in args)
     states = _states(session, args)
     if all(s is None for s in states):
@@ -82,9 +84,13 @@ def _refuse_parameters(
 
 
 def _differentiable(output: object) -> list[object]:
-    """Return the outputs with a history."""
-    outs = output if isinstance(output, tuple) else (output,)
-    return [o for o in outs if isinstance(o, Value) and edge_of(o) is not None]
+    """Return the results with a history, of one output or a tuple."""
+    results: tuple[object, ...] = (output,)
+    if isinstance(output, tuple):
+        results = output
+    return [
+        result for result in results if isinstance(result, Value) and edge_of(result) is not None
+    ]
 
 
 def _states(session: BatchSession, tensors: Iterable[object]) -> list[object]:
@@ -102,12 +108,9 @@ def _refuse_mixtures(session: BatchSession, outs: list[object]) -> None:
 def _parameter(session: BatchSession, argument: object) -> object:
     """Return the value that stands for a parameter, for its leaf. ``apply`` is no function of
     torch, so it got the parameter itself."""
-    if (
-        isinstance(argument, Value)
-        and argument._level is SESSION
-        and argument.is_leaf
-        and argument.requires_grad
-    ):
+    if not isinstance(argument, Value) or argument._level is not SESSION:
+        return argument
+    if argument.is_leaf and argument.requires_grad:
         for v in session.parameters.values():
             if v.shape == argument.shape and aliases(v, argument):
                 return v
@@ -126,17 +129,20 @@ class _Places:
     saved: list[Any]
 
     def put(self, tensors: Any, states: list[Any]) -> None:
+        """Give tensors their states, except those of parameters, which stay those of the tape."""
         for tensor, state in zip(tensors, states, strict=True):
             if isinstance(tensor, Value) and state is not None and state is not PARAMETERS:
                 self.session.put(tensor, state)
 
-    def check(self, found: tuple[object, ...]) -> None:
+    def check(self, grads: tuple[object, ...]) -> None:
         """Raise if a gradient does not have the samples where the input has them."""
-        for index, (g, place) in enumerate(zip(found, self.inputs, strict=False)):
+        for index, (g, place) in enumerate(zip(grads, self.inputs, strict=False)):
             state = self.session.state_of(g)
             if not isinstance(place, Place) or state is None or state == place:
                 continue
-            why = f" {state.why}" if isinstance(state, Mixture) else ""
+            why = ""
+            if isinstance(state, Mixture):
+                why = f" {state.why}"
             raise RuntimeError(
                 f"per_sample: the backward of the custom Function {self.name} mixes samples "
                 f"in the gradient of its input {index}.{why}"
@@ -145,19 +151,23 @@ class _Places:
 
 def _class_with_places(cls: FunctionClass) -> FunctionClass:
     """Return a subclass of a user's Function whose backward is followed."""
-    found = _followed_classes.get(cls)
-    if found is not None:
-        return found
+    earlier = _followed_classes.get(cls)
+    if earlier is not None:
+        return earlier
     original = backward_of(cls)
 
     def backward(ctx: Any, *gs: object) -> Any:
+        """Run the user's backward with the samples in its gradients, and check those it returns."""
         places, active = ctx.followed, current_stand_in()
         if active is None:  # the pass began after the block
             stand_in(places.session)
         try:
             places.put(gs, places.outs)
             result = original(ctx, *gs)
-            places.check(result if isinstance(result, tuple) else (result,))
+            grads = result
+            if not isinstance(result, tuple):
+                grads = (result,)
+            places.check(grads)
         finally:
             if active is None:
                 step_down()
@@ -165,27 +175,30 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
 
     name = "vjp" if defines(cls, "vjp") else "backward"
     meta: Any = type(cls)
-    made: FunctionClass = meta(
+    followed: FunctionClass = meta(
         cls.__name__, (cls,), {name: staticmethod(backward), "__module__": cls.__module__}
     )
 
     def saved_tensors(ctx: object) -> tuple[Any, ...]:
+        """Return the saved tensors, with the samples where they lay in the forward pass."""
         tensors = FunctionNode.saved_tensors.__get__(ctx)
         places = getattr(ctx, "followed", None)
         if places is not None:
             places.put(tensors, places.saved)
         return tensors  # type: ignore[no-any-return]
 
-    definition_of(made).node_class.saved_tensors = property(saved_tensors)  # type: ignore[assignment, method-assign]
-    _followed_classes[cls] = made
-    return made
+    definition_of(followed).node_class.saved_tensors = property(saved_tensors)  # type: ignore[assignment, method-assign]
+    _followed_classes[cls] = followed
+    return followed
 
 
-def _checkpointed(cls: FunctionClass, args: tuple[Any, ...]) -> object:
-    """Return a reentrant checkpoint, as one that is not reentrant. Its backward pass would be one
-    of its own, of the whole batch. As there, nothing is differentiated if no argument requires
-    grad."""
-    function, preserve, *given = args
-    if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
+def _run_checkpoint(cls: FunctionClass, args: tuple[Any, ...]) -> object:
+    """Return a reentrant checkpoint, run as one that is not reentrant.
+
+    A reentrant one begins a backward pass of its own, of the whole batch. As there, nothing is
+    differentiated if no argument requires grad.
+    """
+    function, preserve, *inputs = args
+    if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in inputs):
         return run_forward(cls, args)[0]
-    return checkpoint(function, *given, use_reentrant=False, preserve_rng_state=preserve)
+    return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)

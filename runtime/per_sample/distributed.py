@@ -1,6 +1,7 @@
-"""Modules and parameters that are spread over processes, of which the context takes some.
+"""Refuse modules and parameters that are spread over processes, except those that ``per_sample``
+can follow.
 
-``DistributedDataParallel`` is taken: each process has whole parameters and its own samples. Its
+``DistributedDataParallel`` is accepted: each process has whole parameters and its own samples. Its
 gradients are not averaged, since ``.grad`` stays as it is.
 """
 
@@ -14,12 +15,13 @@ from ..torch_private.native_tensors import FLAT_PARAMETERS
 
 
 def refuse_part(name: str, leaf: torch.Tensor) -> None:
-    """Refuse a parameter of which each process holds a part. The modules of torch that make such
-    parameters need not be imported."""
-    tensors, flat = (
-        sys.modules.get("torch.distributed.tensor"),
-        sys.modules.get(FLAT_PARAMETERS),
-    )
+    """Refuse a parameter of which each process holds a part.
+
+    ``name``: the parameter, for the message. The modules of torch that make such parameters are
+    looked up in ``sys.modules``, since a program without such parameters need not import them.
+    """
+    tensors = sys.modules.get("torch.distributed.tensor")
+    flat = sys.modules.get(FLAT_PARAMETERS)
     if tensors is not None and isinstance(leaf, tensors.DTensor):
         kind = "a DTensor"
     elif flat is not None and isinstance(leaf, flat.FlatParameter):

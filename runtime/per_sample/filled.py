@@ -1,4 +1,5 @@
-"""Arguments that a call fills beside its results, as batch norm does its running statistics."""
+"""Follow arguments that a call fills beside its results, as batch norm does its running
+statistics."""
 
 from __future__ import annotations
 
@@ -15,24 +16,24 @@ from ..seam.levels import Value
 
 
 class Filled:
-    """The arguments that one call of ``op`` fills, by name: ``given``. They are read before the
-    call."""
+    """The arguments that one call of ``op`` fills, by name. They are copied before the call, which
+    may have to be undone."""
 
-    def __init__(self, op: Op, given: dict[str, Tensor]) -> None:
+    def __init__(self, op: Op, arguments: dict[str, Tensor]) -> None:
         self.op = op
-        self.given: dict[str, Any] = given
-        self.before = {name: _memory(t).clone() for name, t in given.items()}
+        self.arguments: dict[str, Any] = arguments
+        self.before = {name: _memory(t).clone() for name, t in arguments.items()}
 
     def restore(self) -> None:
         """Undo the call."""
-        for name, old in self.before.items():
-            _memory(self.given[name]).copy_(old)
+        for name, before in self.before.items():
+            _memory(self.arguments[name]).copy_(before)
 
     def follow(self, session: Any, places: dict[str, Any], why: Mixed | None) -> None:
-        """Tell the session what the arguments hold now. ``places``: where the samples lie in them.
-        ``why``: what the call mixes."""
+        """Give the arguments the states of what the call has written to them. ``places``: where the
+        samples lie in them. ``why``: the reason if the call mixes samples."""
         alone = session.size is not None and session.size < 2
-        for name, t in self.given.items():
+        for name, t in self.arguments.items():
             place = ALONE if alone else places.get(name)
             if not isinstance(t, Value):
                 self._lift(session, name, t)
@@ -43,6 +44,7 @@ class Filled:
             session.refuse_filled(t, self.op, error)
 
     def _lift(self, session: Any, name: str, tensor: Tensor) -> None:
+        """Make a plain argument a value of the session. Raise if that is impossible."""
         try:
             session.lift(tensor, self.op)
         except InplaceError as error:
@@ -57,22 +59,23 @@ def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
     """Return the arguments that a call is about to fill."""
     if not op.fills_argument and (op.record is None or op.record.hidden_writes is None):
         return Filled(op, {})
-    found: dict[str, Tensor] = {}
+    arguments: dict[str, Tensor] = {}
     for name in _names(op, args, kwargs):
-        a = op.argument(op.positions[name], args, kwargs)
-        if isinstance(a, torch.Tensor):
-            found[name] = a
-    return Filled(op, found)
+        argument = op.argument(op.positions[name], args, kwargs)
+        if isinstance(argument, torch.Tensor):
+            arguments[name] = argument
+    return Filled(op, arguments)
 
 
 def _names(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Sequence[str]:
+    """Return the names of the arguments that a call fills."""
     if op.fills_argument:
         return [argument.name for argument in op.func._schema.arguments if _is_written(argument)]
     if op.record is None or op.record.hidden_writes is None:
         return ()
     hidden = op.record.hidden_writes
-    given = (op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
-    if not hidden.when(*given):
+    values = (op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
+    if not hidden.when(*values):
         return ()
     return hidden.arguments
 
@@ -82,4 +85,8 @@ def _is_written(argument: Any) -> bool:
 
 
 def _memory(tensor: Any) -> Tensor:
-    return tensor._inner.detach() if isinstance(tensor, Value) else tensor.detach()
+    """Return an alias of the tensor's memory, which no level follows."""
+    if isinstance(tensor, Value):
+        tensor = tensor._inner
+    memory: Tensor = tensor.detach()
+    return memory

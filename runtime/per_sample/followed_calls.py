@@ -1,5 +1,5 @@
-"""One ATen call of a :class:`.batch_session.BatchSession`, and the gradients of the parameters
-that it uses."""
+"""Describe one ATen call of a :class:`.batch_session.BatchSession`, and compute the gradients of
+the parameters that it uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..seam.levels import Value
 from ..session.tensor import SESSION
 from .general import OwnRows
 from .states import PARAMETERS, Mixture
-from .uses import Layout, ParameterCall, unflattened
+from .uses import Layout, ParameterCall, Use, unflattened
 
 
 class FollowedCall(NamedTuple):
@@ -67,7 +67,12 @@ class FollowedCall(NamedTuple):
     def placed(self, outs: Sequence[object], size: int) -> Placed:
         """Return the call as the rules of places see it."""
         op = self.op
-        plain = [a._inner if isinstance(a, Value) and a._level is SESSION else a for a in self.flat]
+        plain = [
+            argument._inner
+            if isinstance(argument, Value) and argument._level is SESSION
+            else argument
+            for argument in self.flat
+        ]
         named = dict(zip(op.arg_names, op.defaults, strict=True)) | self.by_name(plain)
         places = self.by_name([s if isinstance(s, Place) else None for s in self.states])
         results = [output._inner if isinstance(output, Value) else output for output in outs]
@@ -89,10 +94,10 @@ class FollowedCall(NamedTuple):
 
 @dataclass(slots=True)
 class UsedParameters:
-    """The parameters that a call uses. It gives the session their gradients, once a backward pass
-    comes to the tap of the results.
+    """The parameters that a call uses. It gives the session their gradients when a backward pass
+    reaches the tap of the results.
 
-    It does not hold the results, whose histories hold it.
+    It has no reference to the results, since their histories refer to it.
     """
 
     session: Any
@@ -108,20 +113,21 @@ class UsedParameters:
             self._note_no_samples()
             return
         uses = zip(self.values, self.call.uses(self._by_sample(cotangents)), strict=False)
-        self.session.note_uses([(edge, self._of_rows(i, term)) for i, (edge, term) in uses])
+        self.session.note_uses([(edge, self._in_rows(i, term)) for i, (edge, term) in uses])
 
     def _note_no_samples(self) -> None:
-        edges = self.call.edges
-        self.session.uses.add(
-            (edge, Dense(value.new_zeros(0, *value.shape)))
-            for i, value in self.values.items()
-            if (edge := edges[i]) is not None
-        )
+        """Note gradients of shape (0, *parameter), for a batch without samples."""
+        uses: list[Use] = []
+        for i, value in self.values.items():
+            edge = self.call.edges[i]
+            if edge is not None:
+                uses.append((edge, Dense(value.new_zeros(0, *value.shape))))
+        self.session.uses.add(uses)
 
     def _by_sample(self, cotangents: list[Any]) -> list[object]:
         """Return the cotangents of all results with the batch in front, None where there is
         none."""
-        found: list[Any] = [None] * len(self.places)
+        by_sample: list[Any] = [None] * len(self.places)
         for i, g in zip(self.tapped, cotangents, strict=True):
             if g is None:
                 continue
@@ -133,12 +139,14 @@ class UsedParameters:
                 )
             if isinstance(place, Pooled):
                 self.session.note_pool(place.factor)
-                found[i] = g.expand(self.call.size) / place.factor
+                by_sample[i] = g.expand(self.call.size) / place.factor
             else:
-                found[i] = self.session.of_samples(g, place)
-        return found
+                by_sample[i] = self.session.of_samples(g, place)
+        return by_sample
 
-    def _of_rows(self, index: int, term: Term) -> Term:
+    def _in_rows(self, index: int, term: Term) -> Term:
+        """Return the gradients of argument ``index``, spread over its rows if each sample uses its
+        own."""
         if index not in self.rows:
             return term
         return OwnRows(term, self.rows[index], self.values[index].shape)
@@ -149,10 +157,10 @@ def apply_rule(op: Op, placed: Placed, outs: Sequence[object]) -> list[Any]:
     rule = rule_of(op)
     if rule is None:
         raise Mixed("nothing is known of where it leaves the samples")
-    found = rule(placed)
-    if isinstance(found, list):
-        return found
-    return [found] * len(outs)
+    places = rule(placed)
+    if isinstance(places, list):
+        return places
+    return [places] * len(outs)
 
 
 def without_history(argument: object) -> Any:

@@ -1,4 +1,4 @@
-"""Gradients of a parameter for each sample, where there are no factors.
+"""Compute gradients of a parameter for each sample, where there are no factors.
 
 This is so for some ops, for tensors that are computed of parameters, and for tensors of which each
 sample uses a part of its own.
@@ -33,7 +33,11 @@ class General(Term):
         position: int,
         gs: Sequence[Any],
     ) -> None:
-        self.op, self.args, self.dims, self.position, self.gs = op, args, dims, position, gs
+        self.op = op
+        self.args = args
+        self.dims = dims
+        self.position = position
+        self.gs = gs
         parameter = args[position]
         self.size = next(g.shape[0] for g in gs if g is not None)
         self.shape, self.dtype = parameter.shape, parameter.dtype
@@ -41,62 +45,75 @@ class General(Term):
     def _one(self, *args: Tensor) -> tuple[Tensor, ...]:
         """Return the results of one sample that have cotangents."""
         outs = self.op(*args)
-        results = (outs,) if isinstance(outs, torch.Tensor) else outs
+        results = outs
+        if isinstance(outs, torch.Tensor):
+            results = (outs,)
         return tuple(output for output, g in zip(results, self.gs, strict=True) if g is not None)
 
     def _cotangents(self) -> tuple[Tensor, ...]:
         return tuple(g for g in self.gs if g is not None)
 
     def _with(self, args: Sequence[Tensor], parameter: Tensor) -> list[Tensor]:
-        found = list(args)
-        found[self.position] = parameter
-        return found
+        """Return ``args`` with ``parameter`` in its position."""
+        replaced = list(args)
+        replaced[self.position] = parameter
+        return replaced
 
     def dense(self) -> Tensor:
+        """Return the gradients, by a ``vmap`` of the op's pullback over the samples."""
+
         def one(args: Sequence[Tensor], gs: tuple[Tensor, ...]) -> Tensor:
+            """Return the gradient of one sample."""
             _, pullback = vjp(
                 lambda parameter: self._one(*self._with(args, parameter)), args[self.position]
             )
             gradient: Tensor = pullback(gs)[0]
             return gradient
 
-        found: Tensor = vmap(one, in_dims=(list(self.dims), 0), randomness="same")(
+        gradients: Tensor = vmap(one, in_dims=(list(self.dims), 0), randomness="same")(
             list(self.args), self._cotangents()
         )
-        return found
+        return gradients
 
     def held(self) -> Sequence[Tensor]:
+        """Return the arguments and the cotangents."""
         return [*self.args, *self._cotangents()]
 
     def part(self, start: int, stop: int) -> General:
+        """Return the gradients of these samples, from their slices of all batches."""
         args = list(self.args)
         for index, dim in enumerate(self.dims):
             if dim is not None:
                 args[index] = args[index][start:stop]
-        return self._of(args, lambda g: g[start:stop])
+        return self._change(args, lambda g: g[start:stop])
 
     def scaled(self, scale: Scale) -> General:
-        return self._of(self.args, scale)
+        """Return the gradients times a number for each sample, by scaled cotangents."""
+        return self._change(self.args, scale)
 
-    def _of(self, args: Sequence[Tensor], change: Callable[[Tensor], Tensor]) -> General:
+    def _change(self, args: Sequence[Tensor], change: Callable[[Tensor], Tensor]) -> General:
         """Return the gradients of a call on ``args``, with each cotangent changed."""
         gs = [None if g is None else change(g) for g in self.gs]
         return General(self.op, args, self.dims, self.position, gs)
 
-    def _batched(self, parameter: Tensor) -> tuple[Tensor, ...]:
+    def _run_batch(self, parameter: Tensor) -> tuple[Tensor, ...]:
+        """Return the results of all samples, for one ``parameter``."""
         return vmap(self._one, in_dims=tuple(self.dims), randomness="same")(  # type: ignore[no-any-return]
             *self._with(self.args, parameter)
         )
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        _, pullback = vjp(self._batched, self.args[self.position])
-        found: Tensor = pullback(
+        """Return the weighted sum of the gradients, by one pullback of the whole batch."""
+        _, pullback = vjp(self._run_batch, self.args[self.position])
+        total: Tensor = pullback(
             tuple(scaled_by(weights, g).to(g.dtype) for g in self._cotangents())
         )[0]
-        return found
+        return total
 
     def dot(self, v: Tensor) -> Tensor:
-        _, tangents = jvp(self._batched, (self.args[self.position],), (v,))
+        """Return the product of each gradient with ``v``: the cotangent times the pushforward of
+        ``v``, which takes no gradients."""
+        _, tangents = jvp(self._run_batch, (self.args[self.position],), (v,))
         products = [
             real(flat(g.conj() * t).sum(1))
             for g, t in zip(self._cotangents(), tangents, strict=True)
@@ -108,7 +125,8 @@ class Pulled(Term):
     """The gradients of a parameter from those of a tensor that is computed of parameters alone,
     such as a normalized weight.
 
-    ``pull``: takes a gradient of that tensor to one of the parameter. ``term`` is scaled already.
+    ``pull``: maps a gradient of that tensor to one of the parameter. ``term``: the gradients of
+    that tensor, which are scaled already.
     """
 
     def __init__(self, term: Term, pull: Callable[[Tensor], Tensor], parameter: Tensor) -> None:
@@ -116,16 +134,20 @@ class Pulled(Term):
         self.size, self.shape, self.dtype = term.size, parameter.shape, parameter.dtype
 
     def dense(self) -> Tensor:
-        found: Tensor = vmap(self.pull)(self.term.dense())
-        return found
+        """Return the dense gradients of the computed tensor, each pulled back to the parameter."""
+        gradients: Tensor = vmap(self.pull)(self.term.dense())
+        return gradients
 
     def held(self) -> Sequence[Tensor]:
+        """Return what the gradients of the computed tensor are computed of."""
         return self.term.held()
 
     def part(self, start: int, stop: int) -> Pulled:
+        """Return the gradients of these samples."""
         return Pulled(self.term.part(start, stop), self.pull, self.parameter)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum. ``pull`` is linear, so it pulls the sum back once."""
         return self.pull(self.term.weighted_sum(weights))
 
 
@@ -133,9 +155,12 @@ class Pulled(Term):
 
 
 class OwnRows(Term):
-    """Sample b uses its own part of a tensor, as of a class token that is expanded to the
-    batch. ``term``: the gradients of the parts. ``place``: where they lie in the tensor, of
-    shape ``shape``."""
+    """The gradients of a tensor of which each sample uses its own part, as of a class token that is
+    expanded to the batch.
+
+    ``term``: the gradients of the parts. ``place``: where they lie in the tensor, of shape
+    ``shape``.
+    """
 
     def __init__(self, term: Term, place: Place, shape: Sequence[int]) -> None:
         self.term, self.place = term, place
@@ -144,6 +169,7 @@ class OwnRows(Term):
         self.whole = term.size
 
     def dense(self) -> Tensor:
+        """Return gradients that are zero outside of each sample's part."""
         parts = self.term.dense()
         spread = parts.new_zeros(self.size, self.whole, *parts.shape[1:])
         each = torch.arange(self.size, device=parts.device)
@@ -153,20 +179,25 @@ class OwnRows(Term):
         return torch.stack(list(map(self.place.merged, spread)))
 
     def held(self) -> Sequence[Tensor]:
+        """Return what the gradients of the parts are computed of."""
         return self.term.held()
 
     def part(self, start: int, stop: int) -> OwnRows:
-        return self._of(self.term.part(start, stop), self.first + start)
+        """Return the gradients of these samples."""
+        return self._copy(self.term.part(start, stop), self.first + start)
 
     def scaled(self, scale: Scale) -> OwnRows:
-        return self._of(self.term.scaled(scale), self.first)
+        """Return the gradients times a number for each sample."""
+        return self._copy(self.term.scaled(scale), self.first)
 
-    def _of(self, term: Term, first: int) -> OwnRows:
-        found = OwnRows(term, self.place, self.shape)
-        found.first, found.whole = first, self.whole
-        return found
+    def _copy(self, term: Term, first: int) -> OwnRows:
+        """Return the gradients ``term``, whose first sample has the number ``first``."""
+        copy = OwnRows(term, self.place, self.shape)
+        copy.first, copy.whole = first, self.whole
+        return copy
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum: each weighted part in its place, since parts do not overlap."""
         parts = self.term.dense()
         scaled = parts.new_zeros(self.whole, *parts.shape[1:])
         scaled[self.first : self.first + self.size] = parts * weights.to(parts.dtype).reshape(

@@ -1,4 +1,9 @@
-"""What one can ask of the gradients of each sample without computing them."""
+"""Answer questions about the gradients of each sample without computing them.
+
+The gradient of a linear layer's weight for one sample is ``left.T @ right``, with the cotangents of
+the outputs and the inputs as factors. Its norm follows from the products of the rows of each
+factor, so the gradients of B samples need not be in memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from .projections import Projection, TwoSided, checked
 from .uses import refuse_written, versions
 
 LIMIT = 1 << 28
-"""How many bytes of dense gradients are computed at a time."""
+"""The bytes of dense gradients that are computed at a time, if the user does not say."""
 _PER = ("total", "parameter")
 
 
@@ -32,9 +37,10 @@ class Parameter(NamedTuple):
 class PerSampleGrads:
     """The gradients of the losses of B samples, in factors.
 
-    ``losses``: (B,). ``aux``: what the loss returned beside it, with the batch in front. Trees have
+    ``losses``: (B,). ``aux``: the second result of the loss, with the batch in front. Trees have
     the structure of the parameters. At most ``memory_limit`` bytes of dense gradients are computed
-    at a time; only :meth:`materialize` returns all of them."""
+    at a time; only :meth:`materialize` returns all of them.
+    """
 
     def __init__(
         self,
@@ -48,10 +54,15 @@ class PerSampleGrads:
         self.memory_limit = memory_limit
         self._found: Sequence[Parameter] | None = parameters
         self._spec = spec
-        self._held = versions(t for p in parameters for term in p.terms for t in term.held())
+        needed: list[Tensor] = []
+        for parameter in parameters:
+            for term in parameter.terms:
+                needed += term.held()
+        self._held = versions(needed)  # a write to one of these makes the gradients wrong
 
     @property
     def _parameters(self) -> Sequence[Parameter]:
+        """Return the parameters with their terms. Raise if ``keep=False`` has freed them."""
         if self._found is None:
             raise RuntimeError(
                 "per_sample_grads: the gradients were given up by keep=False. "
@@ -63,7 +74,7 @@ class PerSampleGrads:
         self._found, self._held = None, []
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return int(self.losses.shape[0])
 
     def _zeros(self, *shape: int) -> Tensor:
@@ -75,7 +86,7 @@ class PerSampleGrads:
         """Return the 2-norm of the gradient of each sample, of shape (B,). ``per="parameter"``: a
         tree of such norms."""
         squares = self._squared_norms()
-        if _checked(per) == "parameter":
+        if _check_per(per) == "parameter":
             return trees.unflatten([s.sqrt() for s in squares], self._spec)
         return _total([s.to(squares[0].device) for s in squares]).sqrt()
 
@@ -101,7 +112,7 @@ class PerSampleGrads:
         if not max_norm > 0:
             raise ValueError(f"clipped_sum: max_norm must be positive, got {max_norm}")
         norms = self.norms(per)
-        if _checked(per) == "parameter":
+        if _check_per(per) == "parameter":
             return self._sums([_factor(n, max_norm) for n in trees.flatten(norms)[0]], keep)
         return self.weighted_sum(_factor(norms, max_norm), keep=keep)
 
@@ -120,10 +131,12 @@ class PerSampleGrads:
                     f"got {list(v.shape)}"
                 )
         self._refuse_written()
-        found = [
-            term.dot(v) for p, v in zip(self._parameters, leaves, strict=True) for term in p.terms
-        ]
-        return _total(found) if found else self._zeros(len(self))
+        products: list[Tensor] = []
+        for parameter, v in zip(self._parameters, leaves, strict=True):
+            products += [term.dot(v) for term in parameter.terms]
+        if not products:
+            return self._zeros(len(self))
+        return _total(products)
 
     def gram(self, other: PerSampleGrads | None = None) -> Tensor:
         """Return the product of each gradient with each gradient of ``other``: the empirical
@@ -136,12 +149,12 @@ class PerSampleGrads:
             raise ValueError("gram: the two batches have gradients of other parameters")
         self._refuse_written()
         other._refuse_written()
-        found = self._zeros(len(self), len(other))
+        products = self._zeros(len(self), len(other))
         for mine, theirs in zip(self._parameters, other._parameters, strict=True):
-            for a in mine.terms:
-                for b in theirs.terms:
-                    found = found + self._gram_of(a, b)
-        return found
+            for own_term in mine.terms:
+                for other_term in theirs.terms:
+                    products = products + self._gram_of(own_term, other_term)
+        return products
 
     def project(self, k: int | tuple[int, int], seed: int = 0, per: str = "total") -> Any:
         """Return the gradients times a random matrix with ``k`` columns, of shape (B, k). Products
@@ -156,7 +169,7 @@ class PerSampleGrads:
         ``left.mT @ gradient @ right`` with ``a`` and ``b`` columns, which its factors give
         without the gradient. It takes less time by far, and products vary more.
         ``per="parameter"``: a tree of the projections of each parameter, of shape (B, k) or (B,
-        a, b), whose sum is that in total.
+        a, b). Their sum is the projection in total.
         """
         checked(k)
         self._refuse_written()
@@ -164,12 +177,14 @@ class PerSampleGrads:
             if parameter.value.is_complex():
                 raise ValueError(f"project: {parameter.name} is complex")
         of = self._projection(k, seed)
-        found = (of(index, p.value.shape, p.terms) for index, p in enumerate(self._parameters))
-        if _checked(per) == "parameter":
-            return trees.unflatten(list(found), self._spec)
+        projections = (
+            of(index, p.value.shape, p.terms) for index, p in enumerate(self._parameters)
+        )
+        if _check_per(per) == "parameter":
+            return trees.unflatten(list(projections), self._spec)
         sides = k if isinstance(k, tuple) else (k,)
         start = self._zeros(len(self), *sides)
-        return functools.reduce(torch.add, found, start).flatten(1)
+        return functools.reduce(torch.add, projections, start).flatten(1)
 
     def _projection(self, k: int | tuple[int, int], seed: int) -> Callable[..., Tensor]:
         """Return a function of the number, the shape and the terms of a parameter: its
@@ -200,22 +215,25 @@ class PerSampleGrads:
 
     def second_moment(self) -> Any:
         """Return the mean over the samples of the squared gradients, entry by entry, as a tree."""
-        return self._tree(lambda p: self._summed(p, lambda d: real(d.conj() * d)) / len(self))
+        return self._tree(
+            lambda p: self._sum_over_samples(p, lambda d: real(d.conj() * d)) / len(self)
+        )
 
     def variance(self) -> Any:
         """Return the variance over the samples of each entry of the gradients, as a tree. It
         divides by B."""
 
-        def of(parameter: Parameter) -> Tensor:
-            mean = self._summed(parameter, lambda d: d) / len(self)
+        def variance_of(parameter: Parameter) -> Tensor:
+            """Return the variance of each entry of one parameter's gradients."""
+            mean = self._sum_over_samples(parameter, lambda d: d) / len(self)
 
-            def squared(d: Tensor) -> Tensor:
+            def squared_distance(d: Tensor) -> Tensor:
                 centered = d - mean
                 return real(centered.conj() * centered)
 
-            return self._summed(parameter, squared) / len(self)
+            return self._sum_over_samples(parameter, squared_distance) / len(self)
 
-        return self._tree(of)
+        return self._tree(variance_of)
 
     def explain(self) -> str:
         """Return a table: for each parameter its uses, how the norms are computed, and the bytes of
@@ -234,7 +252,9 @@ class PerSampleGrads:
                 ", ".join(dict.fromkeys(type(t).__name__.lower() for t in parameter.terms))
                 or "unused"
             )
-            way = "ghost" if parameter.terms and _in_factors(parameter.terms) else "direct"
+            way = "direct"
+            if parameter.terms and _in_factors(parameter.terms):
+                way = "ghost"
             size = parameter.value.numel() * parameter.value.element_size() * len(self)
             table.add_row(
                 parameter.name,
@@ -258,42 +278,49 @@ class PerSampleGrads:
         refuse_written(self._held, "a tensor that the gradients are computed of")
 
     def _tree(self, of: Callable[[Parameter], Tensor]) -> object:
+        """Return ``of`` of each parameter, as a tree. Raise if what the gradients need was written
+        to."""
         self._refuse_written()
         return trees.unflatten(list(map(of, self._parameters)), self._spec)
 
     def _sums(self, weights: Sequence[Tensor], keep: bool) -> object:
         """Return the weighted sum of each parameter. Those that free most memory come first."""
         self._refuse_written()
-        left: list[Any] = list(self._parameters)
-        found: list[Any] = [None] * len(left)
+        parameters: list[Any] = list(self._parameters)
+        sums: list[Any] = [None] * len(parameters)
         if not keep:
             self._give_up()
-        for i in sorted(range(len(left)), key=lambda i: _taken(left[i])):
-            found[i] = self._sum_of(left[i], weights[i])
-            left[i] = None
-        return trees.unflatten(found, self._spec)
+        for i in sorted(range(len(parameters)), key=lambda i: _bytes_of_sum(parameters[i])):
+            sums[i] = self._sum_of(parameters[i], weights[i])
+            parameters[i] = None  # the only reference to its factors, if `keep` is false
+        return trees.unflatten(sums, self._spec)
 
     def _sum_of(self, parameter: Parameter, weights: Tensor) -> Tensor:
-        found = [term.weighted_sum(weights) for term in parameter.terms]
-        if not found:
+        """Return the weighted sum of one parameter's gradients, in its dtype."""
+        sums = [term.weighted_sum(weights) for term in parameter.terms]
+        if not sums:
             return torch.zeros_like(parameter.value)
-        return _total(found).to(parameter.value.dtype)
+        return _total(sums).to(parameter.value.dtype)
 
     def _dense(self, parameter: Parameter, start: int, stop: int) -> Tensor:
-        found = [term.part(start, stop).dense() for term in parameter.terms]
-        if not found:
+        """Return the gradients of samples ``start`` to ``stop`` of one parameter, in its dtype."""
+        gradients = [term.part(start, stop).dense() for term in parameter.terms]
+        if not gradients:
             return parameter.value.new_zeros(stop - start, *parameter.value.shape)
-        return _total(found).to(parameter.value.dtype)
+        return _total(gradients).to(parameter.value.dtype)
 
     def _parts(self, parameter: Parameter) -> Iterator[tuple[int, int]]:
-        """The samples in parts whose dense gradients are within the limit. At least one at a
-        time."""
-        step = max(
-            1, self.memory_limit // max(1, parameter.value.numel() * parameter.value.element_size())
-        )
+        """Iterate over ranges of samples whose dense gradients are within the limit. Each range has
+        at least one sample."""
+        bytes_of_sample = parameter.value.numel() * parameter.value.element_size()
+        step = max(1, self.memory_limit // max(1, bytes_of_sample))
         return ((start, min(start + step, len(self))) for start in range(0, len(self), step))
 
-    def _summed(self, parameter: Parameter, function: Callable[[Tensor], Tensor]) -> Tensor:
+    def _sum_over_samples(
+        self, parameter: Parameter, function: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return the sum over the samples of ``function`` of the dense gradients, one part at a
+        time."""
         parts = [
             function(self._dense(parameter, start, stop)).sum(0)
             for start, stop in self._parts(parameter)
@@ -303,38 +330,48 @@ class PerSampleGrads:
         return _total(parts)
 
     def _squared_norms(self) -> list[Tensor]:
+        """Return the squared norms of the gradients of each parameter, each of shape (B,)."""
         self._refuse_written()
         factored = [parameter for parameter in self._parameters if _in_factors(parameter.terms)]
-        grams = Grams(t for p in factored for term in p.terms for t in term.vectors())
+        vectors: list[Tensor] = []
+        for parameter in factored:
+            for term in parameter.terms:
+                vectors += term.vectors()
+        grams = Grams(vectors)  # one for all: layers on the same input share a Gram matrix
         return [self._squared_norms_of(p, grams) for p in self._parameters]
 
     def _squared_norms_of(self, parameter: Parameter, grams: Grams) -> Tensor:
+        """Return the squared norms of the gradients of one parameter.
+
+        The norm of a sum of terms is the norms of the terms and twice their products.
+        """
         if not parameter.terms:
             return self._zeros(len(self))
         if _in_factors(parameter.terms):
-            found = [t.squared_norms(grams) for t in parameter.terms]
-            found += [
-                2 * a.products(b)
-                for i, a in enumerate(parameter.terms)
-                for b in parameter.terms[:i]
-            ]
-            # the cross terms may round below
-            return _total(found).clamp_min(0)
+            summands = [term.squared_norms(grams) for term in parameter.terms]
+            for index, term in enumerate(parameter.terms):
+                summands += [2 * term.products(other) for other in parameter.terms[:index]]
+            # products may be negative, and the sum of a zero gradient may round below zero
+            return _total(summands).clamp_min(0)
         dense = (
             flat(self._dense(parameter, start, stop)) for start, stop in self._parts(parameter)
         )
         return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [self._zeros(len(self))])
 
-    def _gram_of(self, a: Term, b: Term) -> Tensor:
-        if a.gram_by_factors(b):
-            return a.gram(b)
-        numel = max(1, a.shape.numel() * a.dtype.itemsize)
+    def _gram_of(self, term: Term, other: Term) -> Tensor:
+        """Return the products of the gradients of two terms, (B, B'). Dense gradients are computed
+        in blocks of samples, one of each term, within the limit."""
+        if term.gram_by_factors(other):
+            return term.gram(other)
+        numel = max(1, term.shape.numel() * term.dtype.itemsize)
         step = max(1, self.memory_limit // (2 * numel))
         rows = []
-        for i in range(0, a.size, step):
+        for i in range(0, term.size, step):
             blocks = [
-                a.part(i, min(i + step, a.size)).gram(b.part(j, min(j + step, b.size)))
-                for j in range(0, b.size, step)
+                term.part(i, min(i + step, term.size)).gram(
+                    other.part(j, min(j + step, other.size))
+                )
+                for j in range(0, other.size, step)
             ]
             rows.append(torch.cat(blocks, 1))
         return torch.cat(rows)
@@ -351,12 +388,12 @@ def _in_factors(terms: Sequence[Term]) -> bool:
     return len(set(map(type, terms))) == 1
 
 
-def _taken(parameter: Parameter) -> int:
+def _bytes_of_sum(parameter: Parameter) -> int:
     """Return how many bytes a sum of the gradients takes, less those of its factors."""
     return parameter.value.nbytes - sum(t.nbytes for term in parameter.terms for t in term.held())
 
 
-def _checked(per: str) -> str:
+def _check_per(per: str) -> str:
     if per not in _PER:
         raise ValueError(f"per must be one of {', '.join(map(repr, _PER))}, got {per!r}")
     return per

@@ -1,5 +1,5 @@
-"""Linear layers under :mod:`.sample_level`, as one node of the tape instead of one for each part
-that ATen makes of them."""
+"""Run linear layers under :mod:`.sample_level`, each as one node of the tape instead of one for
+each part that ATen makes of them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LINEAR = torch.ops.aten.linear.default
 
 
 def run(level: Any, x: Any, weight: object, bias: object) -> Any:
-    """``linear`` of a batch and of parameters that all samples share. NotImplemented: ATen is to
-    take it apart, or to refuse it.
+    """Return ``linear`` of a batch and of parameters that all samples share.
 
-    ``level``: a :class:`.sample_level.Samples`.
+    NotImplemented: ATen decomposes the call, or refuses it. ``level``: a
+    :class:`.sample_level.Samples`.
     """
     tape = level.tape
     if not _uses_parameters(level, x, weight, bias):
@@ -39,7 +39,7 @@ def run(level: Any, x: Any, weight: object, bias: object) -> Any:
         if history is None and all(edge is None for edge in of_parameters):
             return level.wrap(tape.wrap(out))
         node = _Linear(tape, (history,), (meta_of(out, out.dtype),))
-        node.given, node.parameters, node.samples = inner, of_parameters, level
+        node.operands, node.parameters, node.samples = inner, of_parameters, level
         node.versions = versions(inner[:2])
         return level.wrap(tape.wrap(out, (node, 0)))
 
@@ -54,12 +54,9 @@ def _uses_parameters(level: Any, value: object, weight: object, bias: object) ->
 def fits(value: Any, weight: Any, bias: Any) -> bool:
     """Return whether dtypes and shapes are those of a layer. ATen refuses others in its own
     words."""
-    if (
-        value.dim() == 0
-        or weight.dim() != 2
-        or weight.dtype is not value.dtype
-        or weight.shape[1] != value.shape[-1]
-    ):
+    if value.dim() == 0 or weight.dim() != 2:
+        return False
+    if weight.dtype is not value.dtype or weight.shape[1] != value.shape[-1]:
         return False
     return bias is None or (bias.dtype is value.dtype and bias.shape == weight.shape[:1])
 
@@ -69,16 +66,17 @@ class _Linear(Node):
     level of the samples."""
 
     unseen = True
-    __slots__ = ("given", "parameters", "samples", "versions")
-    given: list[Any] | None
+    __slots__ = ("operands", "parameters", "samples", "versions")
+    operands: list[Any] | None
     parameters: list[Edge | None]
     samples: Any
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
-        assert self.given is not None  # a run has one pass, for all parameters
+        """Note the factors of weight and bias, and return the gradient of the input."""
+        assert self.operands is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of linear")
-        x, weight, _ = self.given
+        x, weight, _ = self.operands
         (g,) = grads
         to_weight, to_bias = self.parameters
         left = in_vectors(g)
@@ -98,12 +96,12 @@ class _Linear(Node):
         return (torch.matmul(g, weight),)
 
     def release(self) -> None:
-        self.given, self.versions = None, []
+        self.operands, self.versions = None, []
 
 
 def in_vectors(tensor: Tensor) -> Tensor:
-    """(B, …, n) as (B, T, n). ``tensor`` itself if it has this shape, so that layers on the same
-    tensor share a factor."""
+    """Return a tensor of shape (B, …, n) as (B, T, n). ``tensor`` itself if it has this shape, so
+    that layers on the same tensor share a factor."""
     if tensor.dim() == 3:
         return tensor
     return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:-1]), tensor.shape[-1])

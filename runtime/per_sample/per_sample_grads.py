@@ -1,4 +1,4 @@
-"""``per_sample_grads``: the gradients of a loss for each sample of a batch."""
+"""Compute the gradients of a loss for each sample of a batch: ``per_sample_grads``."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def per_sample_grads(
     @outside_inference
     @wraps(loss)
     @with_room
-    def found(params: Any, *batch: Any) -> PerSampleGrads:
+    def compute(params: Any, *batch: Any) -> PerSampleGrads:
         if not batch:
             raise ValueError("per_sample_grads: expected a batch beside the parameters")
         run = _Run(loss, in_dims, randomness, has_aux)
         return run.grads(params, batch, memory_limit)
 
-    return found
+    return compute
 
 
 class _End(Input):
@@ -78,6 +78,7 @@ class _End(Input):
         self.reached = False
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+        """Note that a cotangent of a whole batch has come to the parameter."""
         self.reached = True
         return ()
 
@@ -100,14 +101,15 @@ class _Mapped(MappedFunction):
         self.samples: Samples | None = None
 
     def level(self, size: int) -> BatchLevel:
+        """Return the level of the run, which notes the uses of parameters."""
         if not size:
             raise ValueError("per_sample_grads: the batch has no samples")
         self.samples = Samples(size, self.randomness, self.tape)
         return self.samples
 
 
-def _over(*sample: Any) -> object:
-    """Stands for the loss of a run that is over."""
+def _refuse_call(*sample: Any) -> object:
+    """Raise: the run is over. This function replaces its loss."""
     raise RuntimeError("per_sample_grads: the run is over")
 
 
@@ -128,6 +130,7 @@ class _Run:
         self.params: Any = None
 
     def grads(self, params: Any, batch: tuple[Any, ...], memory_limit: int) -> PerSampleGrads:
+        """Run the loss forward and backward, and return the gradients."""
         paths, spec = pytree.tree_flatten_with_path(params)
         leaves = [leaf for _, leaf in paths]
         names = [pytree.keystr(path) or "parameter" for path, _ in paths]
@@ -140,26 +143,28 @@ class _Run:
             inputs = [self.tape.wrap(leaf, (_End(self.tape, leaf), 0)) for leaf in leaves]
             self.params = pytree.tree_unflatten(inputs, spec)
             with torch.enable_grad():
-                losses, aux = self.tape.run_inside(self._mapped, batch, {})
+                losses, aux = self.tape.run_inside(self._run_loss, batch, {})
             uses = self._uses(losses, inputs, names)
-            terms = [
-                terms_of(self.tape, end, leaf, uses)
-                for v, leaf in zip(inputs, leaves, strict=True)
-                if (end := edge_of(v)) is not None
-            ]
+            terms = []
+            for value, leaf in zip(inputs, leaves, strict=True):
+                end = edge_of(value)
+                if end is not None:
+                    terms.append(terms_of(self.tape, end, leaf, uses))
             own = self.tape.lowered(losses)
             extra = trees.map_tensors(self.tape.lowered, aux)
         finally:
             self.tape.close()
             # no cycle of references, which would keep all tensors of the run
-            self.batched.func = _over
-        found = [Parameter(*each) for each in zip(names, leaves, terms, strict=True)]
-        return PerSampleGrads(found, trees.flatten(params)[1], own, extra, memory_limit)
+            self.batched.func = _refuse_call
+        parameters = [Parameter(*each) for each in zip(names, leaves, terms, strict=True)]
+        return PerSampleGrads(parameters, trees.flatten(params)[1], own, extra, memory_limit)
 
     def _one(self, *sample: Any) -> Any:
         """Return the loss of one sample, and aux."""
         out = self.loss(self.params, *sample)
-        value, aux = out if self.has_aux else (out, ())
+        value, aux = out, ()
+        if self.has_aux:
+            value, aux = out
         if not isinstance(value, torch.Tensor) or value.dim() or not value.is_floating_point():
             raise RuntimeError(
                 "per_sample_grads: the loss of a sample must be a real tensor of shape "
@@ -172,10 +177,11 @@ class _Run:
             )
         return value, aux
 
-    def _mapped(self, *batch: Any) -> Any:
-        mapped = self.batched
-        leaves, dims, spec, size = mapped.inputs(batch)
-        return mapped.run(leaves, dims, spec, size, {})
+    def _run_loss(self, *batch: Any) -> Any:
+        """Return the losses of the batch, and aux."""
+        batched = self.batched
+        leaves, dims, spec, size = batched.inputs(batch)
+        return batched.run(leaves, dims, spec, size, {})
 
     def _uses(self, losses: Any, inputs: Sequence[Any], names: Sequence[str]) -> Sources:
         """Return the gradients of each use of a parameter, by where the tensor that is used comes

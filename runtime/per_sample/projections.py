@@ -1,5 +1,5 @@
-"""Gradients of each sample times random matrices, from factors: a block of columns at a time, or
-from both sides.
+"""Project the gradients of each sample with random matrices, from factors: a block of columns at a
+time, or from both sides.
 
 The entries are ``±1`` and follow from the seed, the number of the parameter and the place in it.
 """
@@ -15,8 +15,8 @@ import torch
 from ..rules.samples.factors import Dense, Outer, Rows, Tensor, Term, flat
 from ..trace.random_states import own_generator
 
-_ENTRIES = 1 << 21  # of the gradient of a sample, at a time
-_COPIES = 4  # of these that exist at once: as they are, with signs, padded and transformed
+_ENTRIES = 1 << 21  # entries of one sample's gradient that are projected at a time
+_COPIES = 4  # copies of them in memory at once: as they are, with signs, padded, transformed
 # forms that give some rows of their gradients without the others
 _ROWS_KNOWN = (Outer, Rows, Dense)
 
@@ -47,35 +47,40 @@ class Projection:
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, self.k)
         rows = n = _rows(shape)
-        known = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
-        if known:
+        by_rows = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
+        if by_rows:
             rows = min(n, max(1, _ENTRIES * n // shape.numel()))
         bytes_of_sample = _COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize
         step = max(1, self.limit // bytes_of_sample)
-        found = []
+        projections = []
         for start in range(0, self.size, step):
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
-            pieces = self._pieces(parts, n, rows, known)
-            each = (self._projected(number, index, columns) for index, columns in enumerate(pieces))
-            found.append(functools.reduce(torch.add, each))
-        whole: Tensor = torch.cat(found) / self.k**0.5
+            pieces = self._pieces(parts, n, rows, by_rows)
+            each = (self._project(number, index, columns) for index, columns in enumerate(pieces))
+            projections.append(functools.reduce(torch.add, each))
+        whole: Tensor = torch.cat(projections) / self.k**0.5
         return whole
 
-    def _pieces(self, terms: Sequence[Term], n: int, rows: int, known: bool) -> Iterator[Tensor]:
-        """Some columns of the dense gradients, as matrices of B rows.
+    def _pieces(self, terms: Sequence[Term], n: int, rows: int, by_rows: bool) -> Iterator[Tensor]:
+        """Iterate over columns of the dense gradients, as matrices of B rows.
 
         ``n``: how many rows the parameter has. ``rows``: how many are computed at a time.
-        ``known``: whether that is possible without the others.
+        ``by_rows``: whether the terms give some rows without the others.
         """
         for first in range(0, n, rows):
-            if known:
+            if by_rows:
                 last = min(first + rows, n)
                 each = (_rows_of(t, first, last) for t in terms)
             else:
                 each = (flat(t.dense()) for t in terms)
             yield from functools.reduce(torch.add, each).split(_ENTRIES, 1)
 
-    def _projected(self, number: int, piece: int, columns: Tensor) -> Tensor:
+    def _project(self, number: int, piece: int, columns: Tensor) -> Tensor:
+        """Return the projection of one piece, (B, k).
+
+        ``number``, ``piece``: the numbers of the parameter and of the piece in it, which the random
+        signs follow from.
+        """
         n = columns.shape[1]
         blocks = -(-n // self.rows)
         signed = columns * _signs((self.seed, number, piece, 0), (n,)).to(columns)
@@ -99,10 +104,10 @@ class Projection:
 
 def _hadamard(bits: int) -> Tensor:
     """Return the Hadamard matrix of ``2 ** bits`` rows (Sylvester 1867)."""
-    found = torch.ones(1, 1)
+    matrix = torch.ones(1, 1)
     for _ in range(bits):
-        found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
-    return found
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix
 
 
 class TwoSided:
@@ -130,20 +135,21 @@ class TwoSided:
             return scaled
 
         left, right = matrix(0, n), matrix(1, shape.numel() // n)
-        return functools.reduce(torch.add, [self._projected(t, left, right) for t in terms])
+        return functools.reduce(torch.add, [self._project(t, left, right) for t in terms])
 
-    def _projected(self, term: Term, left: Tensor, right: Tensor) -> Tensor:
+    def _project(self, term: Term, left: Tensor, right: Tensor) -> Tensor:
+        """Return the projection of one term, (B, a, b), from factors if it has any."""
         if isinstance(term, Outer):
             return (term.left @ left).mT @ (term.right @ right)
         if isinstance(term, Rows):
             return left[term.indices].mT @ (term.g @ right)
         step = max(1, self.limit // (term.shape.numel() * term.dtype.itemsize))
-        found = []
+        projections = []
         for start in range(0, term.size, step):
             dense = term.part(start, min(start + step, term.size)).dense()
             matrices = dense.reshape(dense.shape[0], left.shape[0], right.shape[0])
-            found.append(left.mT @ matrices @ right)
-        return torch.cat(found)
+            projections.append(left.mT @ matrices @ right)
+        return torch.cat(projections)
 
 
 def _rows(shape: torch.Size) -> int:
@@ -169,13 +175,14 @@ def _rows_of(term: Term, first: int, last: int) -> Tensor:
 
 
 def _signs(place: Sequence[int], shape: Sequence[int]) -> Tensor:
-    """Random ``±1``. ``place``: what they follow from."""
+    """Return random ``±1``. ``place``: the numbers that they follow from."""
     bits = torch.randint(0, 2, tuple(shape), generator=_generator(place), dtype=torch.int8)
     return bits.mul_(2).sub_(1)
 
 
 def _generator(place: Sequence[int]) -> torch.Generator:
     """Return a source of random numbers that follow from ``place``."""
+    # as splitmix64: a multiplication by the golden ratio, and a shift, for each number
     mixed = 0
     for number in place:
         mixed = (mixed ^ (number + 1)) * 0x9E37_79B9_7F4A_7C15 & 0xFFFF_FFFF_FFFF_FFFF

@@ -1,5 +1,5 @@
-"""Recurrent layers under :mod:`.sample_level`: one node of the tape for each layer and direction,
-whose pass through time gives the factors."""
+"""Run recurrent layers under :mod:`.sample_level`, one node of the tape for each layer and
+direction, whose pass through time gives the factors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Call(NamedTuple):
 
     @property
     def batch_dim(self) -> int:
-        """The dimension of ``x`` with the sequences."""
+        """Return the dimension of ``x`` with the sequences."""
         is_packed = self.sizes is not None
         if is_packed or self.settings.batch_first:
             return 0
@@ -70,8 +70,8 @@ class Call(NamedTuple):
 
 
 def call_of(func: Any, args: Sequence[Any]) -> Call | None:
-    """The call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. None if it is another call,
-    or one that ATen is to refuse."""
+    """Return the call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. None if it is
+    another call, or one that ATen is to refuse."""
     kind = _KINDS.get(func)
     if kind is None:
         return None
@@ -81,7 +81,9 @@ def call_of(func: Any, args: Sequence[Any]) -> Call | None:
         sizes = rest.pop(0)
     hx, params, *options = rest
     settings = _Settings(*options)
-    states = list(hx) if kind == "lstm" else [hx]
+    states = [hx]
+    if kind == "lstm":
+        states = list(hx)
     of_layers = _weights(kind, params, settings, states)
     if of_layers is None:
         return None
@@ -106,8 +108,8 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
     states, settings = call.states, call.settings
     each = [level.spread_once(s).unbind(0) for s in states]
 
-    def direction(*given: Any) -> Any:
-        return _layer(level, call.kind, *given, steps=steps)
+    def direction(*arguments: Any) -> Any:
+        return _layer(level, call.kind, *arguments, steps=steps)
 
     out, finals = in_layers(direction, x, list(zip(*each, strict=True)), call.of_layers, settings)
     if call.sizes is not None:
@@ -155,20 +157,22 @@ def _layer(
     """Return the output of one direction of one layer, (N, T, p) for each sample, and its last
     states, (N, …)."""
     tape = level.tape
-    given = [level.spread_once(a)._inner for a in (value, *initial)]
+    arguments = [level.spread_once(a)._inner for a in (value, *initial)]
     with scope_outside(tape), without_draws(level):
-        inner = list(map(tape.lowered, given))
+        inner = list(map(tape.lowered, arguments))
         flat = list(map(_in_rows, inner))
-        w = Weights._make(map(tape.lowered, weights))
+        plain_weights = Weights._make(map(tape.lowered, weights))
         counts = [n * level.size for n in steps]
-        unrolled = Unrolled(kind, flat[0], flat[1:], w, counts, reverse)
+        unrolled = Unrolled(kind, flat[0], flat[1:], plain_weights, counts, reverse)
         # the way back reads the last states, so the user gets copies
         finals = [s.clone() for s in unrolled.final]
         outs = [_in_samples(t, level.size) for t in (unrolled.out, *finals)]
-    node = _Layer(tape, tuple(map(level.source, given)), tuple(meta_of(t, t.dtype) for t in outs))
+    node = _Layer(
+        tape, tuple(map(level.source, arguments)), tuple(meta_of(t, t.dtype) for t in outs)
+    )
     node.unrolled, node.x, node.samples = unrolled, flat[0], level
     node.parameters = Weights._make(map(level.source, weights))
-    node.versions = versions([*inner, *tensors_among(w)])
+    node.versions = versions([*inner, *tensors_among(plain_weights)])
     return [level.wrap(tape.wrap(t, (node, index))) for index, t in enumerate(outs)]
 
 
@@ -190,12 +194,14 @@ class _Layer(Node):
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
+        """Note the factors of the weights, and return the gradients of the input and first
+        states."""
         unrolled, self.unrolled = self.unrolled, None
         assert unrolled is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of a recurrent layer")
         size = self.samples.size
         out, *final = _map_gradients(_in_rows, grads)
-        found = unrolled.pull(out, final)
+        cotangents = unrolled.pull(out, final)
 
         def in_samples(tensor: Tensor) -> Tensor:
             return _in_samples(tensor, size)
@@ -203,12 +209,12 @@ class _Layer(Node):
         def of_samples(tensor: Tensor) -> Tensor:
             return in_samples(tensor).flatten(1, 2)
 
-        terms = terms_of(self.parameters, found, self.x, of_samples, of_samples)
+        terms = terms_of(self.parameters, cotangents, self.x, of_samples, of_samples)
         self.samples.uses.add((edge, term) for edge, term in terms if edge is not None)
         of_x = None
         if self.edges[0] is not None:
-            of_x = found.z_x @ unrolled.weights.x
-        return _map_gradients(in_samples, (of_x, *found.initial))
+            of_x = cotangents.z_x @ unrolled.weights.x
+        return _map_gradients(in_samples, (of_x, *cotangents.initial))
 
     def release(self) -> None:
         self.unrolled, self.versions = None, []
@@ -221,18 +227,21 @@ def _map_gradients(f: Callable[[Tensor], Tensor], grads: Iterable[Any]) -> list[
 
 def terms_of(
     own: Any,
-    found: Cotangents,
+    cotangents: Cotangents,
     x: Tensor,
     gradient: Callable[[Tensor], Tensor],
     value: Callable[[Tensor], Tensor],
 ) -> list[tuple[Any, Term]]:
-    """Return the gradients of the weights, each with its entry in ``own``. ``gradient``, ``value``:
-    make (S, T, …) of all sequences (B, T', …) of the samples."""
-    before, of_x = value(found.before), value(x)
-    z_x = z_h = gradient(found.z_x)
+    """Return the gradients of the weights, each with its entry in ``own``.
+
+    ``gradient``, ``value``: turn tensors of all sequences, (S, T, …), into those of the samples,
+    (B, T', …).
+    """
+    before, of_x = value(cotangents.before), value(x)
+    z_x = z_h = gradient(cotangents.z_x)
     total_x = total_h = z_x.sum(1)
-    if found.z_h is not found.z_x:
-        z_h = gradient(found.z_h)
+    if cotangents.z_h is not cotangents.z_x:
+        z_h = gradient(cotangents.z_h)
     terms: list[tuple[Any, Term]] = [
         (own.x, Outer(z_x, of_x)),
         (own.h, Outer(z_h, before)),
@@ -242,14 +251,16 @@ def terms_of(
         if z_h is not z_x:
             total_h = z_h.sum(1)
         terms.append((own.b_h, Dense(total_h)))
-    if found.projected is not None and found.unprojected is not None:
-        terms.append((own.projection, Outer(gradient(found.projected), value(found.unprojected))))
+    if cotangents.projected is not None and cotangents.unprojected is not None:
+        terms.append(
+            (own.projection, Outer(gradient(cotangents.projected), value(cotangents.unprojected)))
+        )
     return terms
 
 
 def _in_rows(tensor: Tensor) -> Tensor:
-    """(B, N, …) as (N * B, …). Those of one place of all samples lie together, so the first
-    sequences are a slice."""
+    """Return a tensor (B, N, …) as (N * B, …). The rows of one place in all samples are next to
+    each other, so the first sequences are a slice."""
     return tensor.transpose(0, 1).flatten(0, 1)
 
 
@@ -265,16 +276,18 @@ def _weights(
     layers."""
     number = settings.layers * (1 + settings.both_ways)
     projected = kind == "lstm" and len(params) == number * (3 + 2 * settings.has_biases)
-    per = 2 + 2 * settings.has_biases + projected
-    if not number or len(params) != number * per:
+    n_params = 2 + 2 * settings.has_biases + projected
+    if not number or len(params) != number * n_params:
         return None
-    found = []
-    for at in range(0, len(params), per):
-        own = list(params[at : at + per])
-        projection = own.pop() if projected else None
+    layers = []
+    for at in range(0, len(params), n_params):
+        own = list(params[at : at + n_params])
+        projection = None
+        if projected:
+            projection = own.pop()
         b_x, b_h = own[2:] or (None, None)
-        found.append(Weights(own[0], own[1], b_x, b_h, projection))
-    return found
+        layers.append(Weights(own[0], own[1], b_x, b_h, projection))
+    return layers
 
 
 def _fits(call: Call) -> bool:
@@ -287,7 +300,9 @@ def _fits_input(call: Call) -> bool:
     """Return whether the input of a layer goes with its first states."""
     x, states, weights = call.x, call.states, call.of_layers
     is_packed = call.sizes is not None
-    rank = 2 if is_packed else 3
+    rank = 3
+    if is_packed:
+        rank = 2  # the sequences of each time are rows
     if not x.is_floating_point() or not x.numel() or x.dim() != rank:
         return False
     if not _are_alike(x, (*states, *chain.from_iterable(weights))):
@@ -307,13 +322,14 @@ def _fit_layers(call: Call) -> bool:
     width = call.x.shape[-1]
     for first in range(0, len(weights), directions):
         layer = weights[first : first + directions]
-        if not all(_fits_layer(gates, width, w, of_layer, sequences) for w in layer):
+        if not all(_fits_layer(gates, width, own, of_layer, sequences) for own in layer):
             return False
         width = directions * layer[-1].h.shape[1]
     return True
 
 
 def _are_alike(value: Any, others: Iterable[object]) -> bool:
+    """Return whether all tensors among ``others`` have the dtype and device of ``value``."""
     return all(
         tensor.dtype is value.dtype and tensor.device == value.device
         for tensor in tensors_among(others)
@@ -321,19 +337,19 @@ def _are_alike(value: Any, others: Iterable[object]) -> bool:
 
 
 def _fits_layer(
-    gates: int, width: int, w: Weights, states: Sequence[torch.Size], sequences: int
+    gates: int, width: int, weights: Weights, states: Sequence[torch.Size], sequences: int
 ) -> bool:
     """Return whether the weights and states of one layer fit its input, which has ``width``
     features."""
-    if w.h.dim() != 2:
+    if weights.h.dim() != 2:
         return False
-    rows, out = w.h.shape
+    rows, out = weights.h.shape
     hidden = rows // gates
-    if rows != gates * hidden or w.x.shape != (rows, width):
+    if rows != gates * hidden or weights.x.shape != (rows, width):
         return False
-    if any(bias.shape != (rows,) for bias in tensors_among((w.b_x, w.b_h))):
+    if any(bias.shape != (rows,) for bias in tensors_among((weights.b_x, weights.b_h))):
         return False
-    if not _fits_projection(w.projection, out, hidden):
+    if not _fits_projection(weights.projection, out, hidden):
         return False
     return all(s == (sequences, n) for s, n in zip(states, (out, hidden), strict=False))
 

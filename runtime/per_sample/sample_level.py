@@ -1,5 +1,4 @@
-"""The level at which a loss of one sample runs for all samples of a batch, and notes where it
-uses parameters.
+"""Run a loss of one sample for all samples of a batch, and note where it uses parameters.
 
 From the outside in: a tape, whose inputs are the parameters, and this batch level. An op without a
 batched argument computes a tensor of parameters alone, and the tape records it. An op with both
@@ -30,8 +29,8 @@ from .uses import Layout, ParameterCall, Tap, Uses, flattened, unflattened
 
 
 class Samples(BatchLevel):
-    """One run of a loss for a batch of ``size`` samples. ``uses``: what the taps have found, once a
-    backward pass has run."""
+    """One run of a loss for a batch of ``size`` samples. ``uses``: the uses that the taps have
+    noted, once a backward pass has run."""
 
     __slots__ = ("tape", "uses")
     what = "per_sample_grads"
@@ -43,6 +42,7 @@ class Samples(BatchLevel):
         self.uses = Uses()
 
     def call(self, func: Any, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+        """Run an op: as any batch does, or as a use of the parameters among its arguments."""
         if not self._uses_any(args) and not (kwargs and self._uses_any(kwargs.values())):
             return super().call(func, args, kwargs)
         op = op_of(func)
@@ -80,6 +80,7 @@ class Samples(BatchLevel):
         return self._tap(self._for_each(op, flat, layout, sources), outs)
 
     def layer(self, func: object, args: Sequence[object]) -> Any:
+        """Run a linear or recurrent layer as one node. NotImplemented for any other call."""
         if func is linear.LINEAR:
             return linear.run(self, *args)
         return recurrent_nodes.run(self, func, args)
@@ -89,12 +90,13 @@ class Samples(BatchLevel):
         return not (isinstance(argument, Value) and argument._level is self)
 
     def spread_once(self, tensor: Tensor) -> Any:
-        """``tensor`` as a batch, if it is none."""
+        """Return ``tensor`` as a batch, if it is none."""
         if not self.is_shared(tensor):
             return tensor
         return self.spread(tensor)
 
     def spread(self, tensor: Tensor) -> Any:
+        """Return ``tensor`` as a batch. A parameter is used by this, so the result has a tap."""
         edge = self.source(tensor)
         if edge is None:
             return super().spread(tensor)
@@ -102,18 +104,20 @@ class Samples(BatchLevel):
             return super().spread(self.tape.lowered(tensor))
         wide = self.tape.lowered(tensor).expand(self.size, *tensor.shape)
 
-        def found(grads: list[Any]) -> None:
+        def note(grads: list[Any]) -> None:
             self.uses.add([(edge, Dense(grads[0]))])
 
-        tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), found)
+        tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), note)
         return self.wrap(self.tape.wrap(wide, (tap, 0)))
 
     def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        """Run a formula on the physical tensors, or op by op if it uses a parameter."""
         if any(self.source(argument) is not None for argument in args):
-            return formula(*args)  # op by op
+            return formula(*args)  # each op then comes to `call`, which notes the use
         return super().elementwise(formula, args)
 
     def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+        """Run a formula on the physical tensors, or on the values if it uses a parameter."""
         if any(self.source(argument) is not None for argument in args):
             return formula(*args, (False,) * len(args))
         return super().batchwise(formula, args)
@@ -138,8 +142,10 @@ class Samples(BatchLevel):
         return None
 
     def _write_copy(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
-        """``x.mul_(w)``: what the op without the write returns is copied to ``x``. The gradients of
-        ``w`` need ``x`` as it was."""
+        """Run a write that takes a parameter: ``x.mul_(w)`` becomes ``x.copy_(x.clone().mul(w))``.
+
+        The gradients of ``w`` need ``x`` as it was.
+        """
         if op.functional is None or not isinstance(args[0], torch.Tensor):
             raise RuntimeError(
                 f"per_sample_grads: {op.func} writes in place and takes a parameter. "
@@ -148,7 +154,13 @@ class Samples(BatchLevel):
         return args[0].copy_(op.functional.func(args[0].clone(), *args[1:], **kwargs))
 
     def _sources(self, flat: list[object]) -> dict[int, Edge]:
-        return {index: edge for index, a in enumerate(flat) if (edge := self.source(a)) is not None}
+        """Return where the arguments that follow from parameters come from, by their numbers."""
+        sources: dict[int, Edge] = {}
+        for index, argument in enumerate(flat):
+            edge = self.source(argument)
+            if edge is not None:
+                sources[index] = edge
+        return sources
 
     def _for_each(
         self, op: Op, constants: list[object], layout: Layout, sources: dict[int, Edge]
@@ -156,32 +168,37 @@ class Samples(BatchLevel):
         """Return a call on ``constants`` as one for each sample. ``sources``: by the numbers of the
         parameters that they stand for, where these come from."""
         batched = [isinstance(a, Value) and a._level is self for a in constants]
-        given = list(map(self._without_history, constants))
-        return ParameterCall(op, given, batched, layout, sources, self.size)
+        plain = list(map(self._without_history, constants))
+        return ParameterCall(op, plain, batched, layout, sources, self.size)
 
     def _without_history(self, a: object) -> object:
+        """Return an argument as a tensor below the tape."""
         if isinstance(a, Value) and a._level is self:
             a = a._inner
         return self.tape.lowered(a)
 
     def _tap(self, call: ParameterCall, outs: Any) -> object:
         """Return the results of a call, each with a history that leads to one tap."""
-        flat: list[Any] = [outs] if isinstance(outs, torch.Tensor) else list(outs)
+        flat: list[Any] = [outs]
+        if not isinstance(outs, torch.Tensor):
+            flat = list(outs)
         n_results = len(flat)
-        tapped = [index for index, o in enumerate(flat) if self._is_differentiable_batch(o)]
+        tapped = [
+            index for index, result in enumerate(flat) if self._is_differentiable_batch(result)
+        ]
         if not tapped:
             return outs
         inner = [flat[i]._inner for i in tapped]
         lowered = list(map(self.tape.lowered, inner))
 
-        def found(grads: list[Any]) -> None:
+        def note(grads: list[Any]) -> None:
             each: list[Any] = [None] * n_results
             for i, grad in zip(tapped, grads, strict=True):
                 each[i] = grad
             self.uses.add(call.uses(each))
 
         metas = tuple(meta_of(tensor, tensor.dtype) for tensor in lowered)
-        tap = Tap(self.tape, tuple(map(self.source, inner)), metas, found)
+        tap = Tap(self.tape, tuple(map(self.source, inner)), metas, note)
         for k, (i, t) in enumerate(zip(tapped, lowered, strict=True)):
             flat[i] = self.wrap(self.tape.wrap(t, (tap, k)))
         return _rebuild(outs, flat)

@@ -1,4 +1,4 @@
-"""What a :class:`.batch_session.BatchSession` knows of a tensor.
+"""Define the states that a :class:`.batch_session.BatchSession` gives to tensors.
 
 The *state* of a tensor says where the samples lie in it (:class:`Place`), that it is their sum or
 mean (:class:`Pooled`), that it follows from parameters alone (:data:`PARAMETERS`), or that samples
@@ -22,27 +22,32 @@ class Mixture(NamedTuple):
 
 
 class Inherited(Mixed):
-    """An argument is a mixture already."""
+    """Raised for an argument that is a mixture already."""
 
 
 def base_after_write(value: object, written: object, of_base: object, size: int) -> Any:
-    """Return the state of the base of the view ``value``, to which was written what has the state
-    ``written``. ``of_base``: the former state of the base. ``Mixed`` if the two do not fit."""
+    """Return the state of the base of the view ``value`` after a write to the view.
+
+    ``written``: the state of what was written. ``of_base``: the former state of the base. ``Mixed``
+    if the two do not fit.
+    """
     if written is None or isinstance(of_base, Mixture):
         return of_base
     if isinstance(written, Mixture):
         return written
     if of_base is not None:
-        found = of_base if _agree(value, written, of_base, size) else None
+        state = None
+        if _agree(value, written, of_base, size):
+            state = of_base
     elif isinstance(written, Place) and size > 1:
-        found = place_in_base(value, written, size)
+        state = place_in_base(value, written, size)
     else:
-        found = written  # constants beside parameters, sums or means change no gradient
-    if found is None:
+        state = written  # constants beside parameters, sums or means change no gradient
+    if state is None:
         raise Mixed(
             "it writes to a part of a tensor what does not fit the samples in the other parts"
         )
-    return found
+    return state
 
 
 def _agree(value: object, written: object, of_base: object, size: int) -> bool:

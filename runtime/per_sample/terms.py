@@ -1,5 +1,8 @@
-"""The gradients of a parameter by its uses, and by those of tensors that are
-computed of it alone."""
+"""Collect the gradients of a parameter: by its uses, and by those of tensors that are computed of
+it alone.
+
+If ``F.linear`` uses ``w.T``, the gradients of ``w`` are the transposed gradients of that use.
+"""
 
 from __future__ import annotations
 
@@ -20,66 +23,73 @@ aten = torch.ops.aten
 
 
 class Sources(dict[Edge, list[Term]]):
-    """The terms of uses, by where the tensor that is used comes from. It does not change
-    once it is read."""
+    """The terms of uses, by where the tensor that is used comes from. It does not change after the
+    first read."""
 
     @functools.cached_property
     def _by_node(self) -> dict[Node, list[Edge]]:
-        found: dict[Node, list[Edge]] = {}
+        """Return, for each node of the tape, the used tensors that are computed of it."""
+        sources: dict[Node, list[Edge]] = {}
         for at in self:
-            for node in _reached(at[0]):
-                found.setdefault(node, []).append(at)
-        return found
+            for node in _nodes_from(at[0]):
+                sources.setdefault(node, []).append(at)
+        return sources
 
     def computed_of(self, end: Node) -> Sequence[Edge]:
-        """Where the tensors come from that paths lead from to ``end``."""
+        """Return where the used tensors come from that are computed of ``end``."""
         return self._by_node.get(end, ())
 
 
 def by_source(uses: Iterable[Use]) -> Sources:
     """Return the terms of the uses, by where the tensor that is used comes from."""
-    found = Sources()
+    sources = Sources()
     for at, term in uses:
-        found.setdefault(at, []).append(term)
-    return found
+        sources.setdefault(at, []).append(term)
+    return sources
 
 
 def terms_of(tape: Level, end: Edge, value: Tensor, uses: Sources) -> list[Term]:
     """Return the gradients of the parameter ``value``, which enters the tape at ``end``."""
-    found = list(uses.get(end, ()))
+    terms_of_value = list(uses.get(end, ()))
     for at in uses.computed_of(end[0]):
         if at == end:
             continue
         terms = uses[at]
-        if _is_transpose(at[0], end) and (turned := _transposed(terms)) is not None:
-            found += turned
-            continue
-        found += [Pulled(t, _pull(tape, at, end), value) for t in terms]
-    return joined(found)
+        if _is_transpose(at[0], end):
+            turned = _transpose(terms)
+            if turned is not None:
+                # still in factors, so no dense gradients are needed
+                terms_of_value += turned
+                continue
+        terms_of_value += [Pulled(term, _pull(tape, at, end), value) for term in terms]
+    return joined(terms_of_value)
 
 
-def _transposed(terms: Sequence[Term]) -> list[Term] | None:
+def _transpose(terms: Sequence[Term]) -> list[Term] | None:
     """Return the gradients of the transposed matrix, None if some are not known in factors."""
-    found = []
+    transposes = []
     for term in terms:
-        turned = term.transposed
-        if turned is None:
+        transpose = term.transposed
+        if transpose is None:
             return None
-        found.append(turned)
-    return found
+        transposes.append(transpose)
+    return transposes
 
 
 def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
+    """Return a function from a gradient of the tensor at ``at`` to one of the parameter at
+    ``end``."""
+
     def pull(grad: Tensor) -> Tensor:
-        (found,) = execute(
+        (gradient,) = execute(
             tape, [(at, grad)], [end], create_graph=False, keep_graph=True, accumulate=False
         )
-        return found  # type: ignore[no-any-return]
+        return gradient  # type: ignore[no-any-return]
 
     return pull
 
 
-def _reached(node: Node) -> set[Node]:
+def _nodes_from(node: Node) -> set[Node]:
     """Return the nodes that paths from ``node`` lead to, and ``node``."""
     seen = {node}
     stack = [node]

@@ -1,4 +1,8 @@
-"""What the use of a parameter by a call tells of its gradients for each sample."""
+"""Turn the use of a parameter by a call into the parameter's gradients for each sample.
+
+A call is used once for each sample: of ``F.linear(x, w)`` with x of shape (B, n), sample b uses
+``w`` by ``F.linear(x[b], w)``.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +39,10 @@ def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:
     return [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]
 
 
-def refuse_written(known: Iterable[tuple[Tensor, int]], what: str) -> None:
-    """Raise if one of these tensors has been written to since. ``what``: what it is."""
-    for tensor, version in known:
+def refuse_written(tensors: Iterable[tuple[Tensor, int]], what: str) -> None:
+    """Raise if one of these ``tensors`` has been written to since. ``what``: its role, for the
+    message."""
+    for tensor, version in tensors:
         if tensor._version != version:
             raise RuntimeError(
                 f"per_sample_grads: {what}, of shape {list(tensor.shape)}, has been modified by "
@@ -73,33 +78,37 @@ class Uses:
         self._factor = factor
 
     def settle(self) -> None:
-        """No more uses come for now."""
+        """Scale the gradients that wait, exchange them for smaller ones, and store them.
+
+        Called when the next call comes, and when somebody reads.
+        """
         waiting, self._waiting = self._waiting, []
         is_scaled = type(self._factor) is not int or self._factor != 1
         scale = _Scale(self._factor)  # one for all, as they may have the same tensors
-        for (edge, term), known in waiting:
+        for (edge, term), saved_versions in waiting:
             own = term
             if is_scaled:
                 own = own.scaled(scale)
             less = own.smaller()
             if less is term:
-                self._versions += known
+                self._versions += saved_versions
             else:
-                refuse_written(known, "a tensor that the gradients are computed of")
+                refuse_written(saved_versions, "a tensor that the gradients are computed of")
                 self._versions += versions(less.held())
             self._found.append((edge, less))
 
     def settled(self) -> Sequence[Use]:
-        """All uses."""
+        """Return all uses, none of which waits."""
         self.settle()
         return self._found
 
     def held(self) -> list[tuple[Tensor, int]]:
-        """Return what the gradients are computed of, with versions."""
+        """Return the tensors that the gradients are computed of, with versions."""
         self.settle()
         return self._versions
 
     def clear(self) -> None:
+        """Drop all uses."""
         self.changes += 1
         self._found, self._versions, self._waiting = [], [], []
 
@@ -114,19 +123,18 @@ class _Scale:
         self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        if (
-            type(tensor) is not torch.Tensor
-            or not tensor.is_contiguous()
-            or tensor.is_conj()
-            or tensor.is_neg()
-        ):
-            return self._scaled(tensor)
+        # the address of any other tensor does not say which elements it shows
+        if type(tensor) is not torch.Tensor or not tensor.is_contiguous():
+            return self._multiply(tensor)
+        if tensor.is_conj() or tensor.is_neg():
+            return self._multiply(tensor)
         key = tensor.data_ptr(), tensor.numel(), tensor.dtype
         if key not in self._copies:
-            self._copies[key] = tensor, self._scaled(tensor)
+            self._copies[key] = tensor, self._multiply(tensor)
         return self._copies[key][1].view(tensor.shape)
 
-    def _scaled(self, tensor: Tensor) -> Tensor:
+    def _multiply(self, tensor: Tensor) -> Tensor:
+        """Return a new tensor: ``tensor`` times the factor of each sample."""
         factor = self.factor
         if isinstance(factor, torch.Tensor):
             factor = factor.reshape(-1, *[1] * (tensor.dim() - 1)).to(tensor.dtype)
@@ -177,34 +185,39 @@ def unflattened(
 
 
 class Tap(Node):
-    """Takes the cotangents of the results of one call, and passes them on. ``found`` is
-    called with them once."""
+    """Passes the cotangents of the results of one call on, and calls ``note`` with them once."""
 
     unseen = True
-    __slots__ = ("found",)
+    __slots__ = ("note",)
 
     def __init__(
         self,
         level: Level,
         edges: tuple[Edge | None, ...],
         metas: Any,
-        found: Callable[[list[Any]], None],
+        note: Callable[[list[Any]], None],
     ) -> None:
         super().__init__(level, edges, metas)
-        self.found: Callable[[list[Any]], None] | None = found
+        self.note: Callable[[list[Any]], None] | None = note
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+        """Note the cotangents, and pass those on whose edge leads further."""
         if create_graph:
             raise RuntimeError(NO_SECOND)
-        if self.found is None:
+        if self.note is None:
             raise RuntimeError(FREED)
-        self.found(grads)
-        return tuple(
-            grad if edge is not None else None for grad, edge in zip(grads, self.edges, strict=True)
-        )
+        self.note(grads)
+        passed: list[Any] = []
+        for grad, edge in zip(grads, self.edges, strict=True):
+            if edge is None:
+                passed.append(None)
+            else:
+                passed.append(grad)
+        return tuple(passed)
 
     def release(self) -> None:
-        self.found = None
+        """Drop the arguments of the call, which ``note`` refers to."""
+        self.note = None
 
 
 class _Arguments(NamedTuple):
@@ -222,23 +235,23 @@ class _Arguments(NamedTuple):
 class ParameterCall:
     """A call that uses parameters, once for each sample.
 
-    ``given``: its arguments in one list, without histories. ``batched``: for each, whether it is a
-    batch, which lies in dimension 0. ``edges``: by the number of an argument that comes from
-    parameters, where it comes from.
+    ``arguments``: those of the call in one list, without histories. ``batched``: for each, whether
+    it is a batch, which lies in dimension 0. ``edges``: by the number of an argument that comes
+    from parameters, where it comes from.
     """
 
     def __init__(
         self,
         op: Op,
-        given: list[Any],
+        arguments: list[Any],
         batched: list[bool],
         spec: Layout | pytree.TreeSpec,
         edges: Mapping[int, Edge | None],
         size: int,
     ) -> None:
-        self.op, self.given, self.batched, self.spec = op, given, batched, spec
+        self.op, self.arguments, self.batched, self.spec = op, arguments, batched, spec
         self.edges, self.size = edges, size
-        self.versions = versions(a for a in given if isinstance(a, torch.Tensor))
+        self.versions = versions(a for a in arguments if isinstance(a, torch.Tensor))
 
     def uses(self, gs: list[Any]) -> list[Use]:
         """Return the gradients of the parameters by the cotangents of the results. None for a
@@ -250,25 +263,29 @@ class ParameterCall:
 
     def _shape(self, index: int) -> torch.Size:
         """Return the shape of an argument for one sample."""
-        shape: torch.Size = self.given[index].shape
+        shape: torch.Size = self.arguments[index].shape
         if self.batched[index]:
             return shape[1:]
         return shape
 
     def _term(self, index: int, gs: list[Any]) -> Term:
+        """Return the gradients of argument ``index``: in factors, as dense ones, or by derivatives
+        of the op."""
         if self.batched[index]:  # each sample uses a part of its own
             return Dense(self._general(index, gs).dense())
         # of ops with factors, only the first result depends on parameters
-        if gs[0] is not None and (term := self._factored(index, gs[0])) is not None:
-            return term
+        if gs[0] is not None:
+            term = self._by_record(index, gs[0])
+            if term is not None:
+                return term
         general = self._general(index, gs)
         largest = max(g.numel() for g in gs if g is not None)
         # dense gradients take no more memory than the cotangents that they follow from
         if general.shape.numel() * self.size <= largest:
-            return _of_dtype(Dense(general.dense()), general.dtype)
+            return _to_dtype(Dense(general.dense()), general.dtype)
         return general
 
-    def _factored(self, index: int, grad: Tensor) -> Term | None:
+    def _by_record(self, index: int, grad: Tensor) -> Term | None:
         """Return the gradients by the op's record: its factors, or the formula of an elementwise
         op."""
         record = self.op.record
@@ -278,10 +295,13 @@ class ParameterCall:
         name = call.name_of(index)
         if name is None:  # one of a list
             return None
-        if record.per_sample is not None and (factors := record.per_sample.get(name)) is not None:
+        factors = None
+        if record.per_sample is not None:
+            factors = record.per_sample.get(name)
+        if factors is not None:
             operands = (self._operand(parameter, call, grad) for parameter in parameters(factors))
-            found: Term = factors(*operands)
-            return found
+            term: Term = factors(*operands)
+            return term
         if record.vjp is None or not record.elementwise:
             return None
         formula = record.vjp.get(name)
@@ -292,7 +312,8 @@ class ParameterCall:
     def _by_element(
         self, formula: Callable[..., Any], call: _Arguments, index: int, grad: Tensor
     ) -> Term | None:
-        """Return the gradients by the formula of an elementwise op."""
+        """Return the gradients by the formula of an elementwise op. None if it takes more than the
+        cotangent and the arguments."""
         operands: list[Any] = []
         dims: list[int | None] = []
         for p in parameters(formula):
@@ -306,22 +327,23 @@ class ParameterCall:
                 operands.append(call.defaults[p])
                 dims.append(None)
             else:
-                operands.append(self.given[number])
+                operands.append(self.arguments[number])
                 dims.append(0 if self.batched[number] else None)
-        parameter = self.given[index]
+        parameter = self.arguments[index]
 
-        def of_sample(*given: object) -> Tensor:
-            found: Tensor | None = formula(*given)
-            if found is None:
+        def of_sample(*values: object) -> Tensor:
+            gradient: Tensor | None = formula(*values)
+            if gradient is None:
                 return grad.new_zeros(grad.shape[1:])
-            return found
+            return gradient
 
         each = vmap(of_sample, in_dims=tuple(dims))(*operands)
-        return _of_dtype(reduced(each, parameter.shape), parameter.dtype)
+        return _to_dtype(reduced(each, parameter.shape), parameter.dtype)
 
     def _arguments(self) -> _Arguments:
+        """Return the numbers and defaults of the arguments, by name."""
         op = self.op
-        args, kwargs = unflattened(range(len(self.given)), self.spec)
+        args, kwargs = unflattened(range(len(self.arguments)), self.spec)
         numbers = dict(zip(op.arg_names, args, strict=False)) | kwargs
         return _Arguments(numbers, dict(zip(op.arg_names, op.defaults, strict=True)))
 
@@ -340,28 +362,33 @@ class ParameterCall:
 
     def _with_batch(self, number: int) -> object:
         """Return an argument, with a batch in front if it is a tensor."""
-        a = self.given[number]
+        a = self.arguments[number]
         if not isinstance(a, torch.Tensor) or self.batched[number]:
             return a
         return a.expand(self.size, *a.shape)
 
     def _general(self, i: int, gs: list[Any]) -> General:
-        tensors = [j for j, a in enumerate(self.given) if isinstance(a, torch.Tensor)]
+        """Return the gradients of argument ``i`` by derivatives of the op itself."""
+        tensors = [j for j, a in enumerate(self.arguments) if isinstance(a, torch.Tensor)]
 
-        def op(*given: Tensor) -> Any:
-            full = list(self.given)
-            for j, a in zip(tensors, given, strict=True):
+        def op(*values: Tensor) -> Any:
+            """Run the op on its tensors alone. All other arguments are those of the call."""
+            full = list(self.arguments)
+            for j, a in zip(tensors, values, strict=True):
                 full[j] = a
             args, kwargs = unflattened(full, self.spec)
             return self.op.func(*args, **kwargs)
 
         dims = [0 if self.batched[j] else None for j in tensors]
-        return General(op, [self.given[j] for j in tensors], dims, tensors.index(i), gs)
+        return General(op, [self.arguments[j] for j in tensors], dims, tensors.index(i), gs)
 
 
-def _of_dtype(term: Dense, dtype: torch.dtype) -> Dense:
-    """Gradients in the dtype of the parameter. Of a real one they are real: a complex cotangent
-    comes from a complex operand beside it."""
+def _to_dtype(term: Dense, dtype: torch.dtype) -> Dense:
+    """Return gradients in the dtype of the parameter.
+
+    The gradients of a real parameter are real. A complex cotangent comes from another operand,
+    which is complex.
+    """
     values = term.values
     if term.dtype.is_complex and not dtype.is_complex:
         values = values.real

@@ -1,5 +1,5 @@
-"""Linear and recurrent layers of a batch that is followed, each as one node of the tape instead of
-one for each part."""
+"""Run linear and recurrent layers of a batch that is followed, each as one node of the tape instead
+of one for each part."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ from .uses import NO_SECOND, Use, refuse_written, versions
 
 
 def _place(session: Any, tensor: object) -> Place | None:
+    """Return where the samples lie in ``tensor``. None if they lie nowhere in it."""
     state = session.state_of(tensor)
-    return state if isinstance(state, Place) else None
+    if isinstance(state, Place):
+        return state
+    return None
 
 
 def _is_weight(session: Any, tensor: Any) -> bool:
@@ -43,10 +46,14 @@ def _is_weight(session: Any, tensor: Any) -> bool:
 
 
 def _source(tensor: object) -> Edge | None:
-    return edge_of(tensor) if isinstance(tensor, Value) else None
+    """Return where ``tensor`` comes from on the tape. None for a constant."""
+    if isinstance(tensor, Value):
+        return edge_of(tensor)
+    return None
 
 
-def _plain() -> bool:
+def _can_be_one_node() -> bool:
+    """Return whether a layer may run as one node. Autocast changes the dtypes of its parts."""
     return torch.is_grad_enabled() and not is_autocast_enabled()
 
 
@@ -62,7 +69,7 @@ def _can_follow_linear(
     session: Any, place: Place, value: Any, weight: object, bias: object
 ) -> bool:
     """Return whether a linear layer has shared weights, and samples in ``place`` of its input."""
-    if not _plain():
+    if not _can_be_one_node():
         return False
     if not (_is_weight(session, weight) and _is_weight(session, bias)):
         return False
@@ -73,6 +80,7 @@ def _can_follow_linear(
 
 
 def _linear(session: Any, value: object, weight: object, bias: object = None) -> object:
+    """Return a linear layer of samples and parameters, or NotImplemented."""
     place = _place(session, value)
     if place is None or not _can_follow_linear(session, place, value, weight, bias):
         return NotImplemented
@@ -83,7 +91,7 @@ def _linear(session: Any, value: object, weight: object, bias: object = None) ->
         v = SESSION.wrap(out)
     else:
         node = _Linear(SESSION, (edges[0],), (meta_of(out, out.dtype),))
-        node.given, node.parameters, node.session, node.place = inner, edges[1:], session, place
+        node.operands, node.parameters, node.session, node.place = inner, edges[1:], session, place
         node.versions = versions(inner[:2])
         v = SESSION.wrap(out, (node, 0))
     session.put(v, place)
@@ -94,30 +102,33 @@ class _Linear(Node):
     """The backward pass of a linear layer, which gives the factors of its parameters."""
 
     unseen = True
-    __slots__ = ("given", "parameters", "place", "session", "versions")
-    given: list[Any] | None
+    __slots__ = ("operands", "parameters", "place", "session", "versions")
+    operands: list[Any] | None
     parameters: list[Edge | None]
     session: Any
     place: Place
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        """Note the gradients of weight and bias, and return the gradient of the input."""
         if create_graph:
             raise RuntimeError(NO_SECOND)
-        if self.given is None:
+        if self.operands is None:
             raise RuntimeError(FREED)
         refuse_written(self.versions, "an argument of linear")
-        x, weight, _ = self.given
+        x, weight, _ = self.operands
         (g,) = grads
         if g is None:
             return (None,)
         if self.parameters.count(None) < len(self.parameters):
             self.session.note_uses(self._uses(g, x))
-        if self.edges[0] is None or not (wanted is None or wanted[0]):
+        input_is_wanted = wanted is None or wanted[0]
+        if self.edges[0] is None or not input_is_wanted:
             return (None,)
         return (torch.matmul(g, weight.conj()),)
 
     def _uses(self, grad: Tensor, x: Tensor) -> list[Use]:
+        """Return the gradients of weight and bias for each sample, in factors."""
         to_weight, to_bias = self.parameters
         left = linear_layer.in_vectors(self.session.of_samples(grad, self.place))
         uses: list[Use] = []
@@ -129,7 +140,7 @@ class _Linear(Node):
         return uses
 
     def release(self) -> None:
-        self.given, self.versions = None, []
+        self.operands, self.versions = None, []
 
 
 def _place_of_sequences(session: Any, call: recurrent_layer.Call) -> Place | None:
@@ -141,11 +152,12 @@ def _place_of_sequences(session: Any, call: recurrent_layer.Call) -> Place | Non
 
 
 def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
+    """Return a recurrent layer of samples and parameters, or NotImplemented."""
     call = recurrent_layer.call_of(func, args)
-    if call is None or not _plain():
+    if call is None or not _can_be_one_node():
         return NotImplemented
     place = _place_of_sequences(session, call)
-    if place is None or not all(_is_weight(session, w) for w in call.params):
+    if place is None or not all(_is_weight(session, weight) for weight in call.params):
         return NotImplemented
     sequences = call.sequences()
     if sequences is None:
@@ -153,8 +165,8 @@ def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
     x, steps = sequences
     each = [s.unbind(0) for s in call.states]
 
-    def direction(*given: Any) -> Any:
-        return _direction(session, call.kind, *given, steps=steps)
+    def direction(*arguments: Any) -> Any:
+        return _direction(session, call.kind, *arguments, steps=steps)
 
     initial = list(zip(*each, strict=True))
     out, finals = recurrent_layer.in_layers(direction, x, initial, call.of_layers, call.settings)
@@ -179,23 +191,26 @@ def _direction(
 ) -> list[Any]:
     """Return the output of one direction of one layer, (S, T, p), and its last states, (S, …), of S
     sequences."""
-    given = [value, *initial]
-    inner = list(map(SESSION.lowered, given))
-    w = Weights._make(map(_detached, weights))
-    unrolled = Unrolled(kind, inner[0], inner[1:], w, steps, reverse)
+    arguments = [value, *initial]
+    inner = list(map(SESSION.lowered, arguments))
+    plain_weights = Weights._make(map(_detach, weights))
+    unrolled = Unrolled(kind, inner[0], inner[1:], plain_weights, steps, reverse)
+    # the backward pass reads the last states, so the user gets copies
     outs = [unrolled.out, *(s.clone() for s in unrolled.final)]
     place = session.state(value)
-    node = _Recurrent(SESSION, tuple(map(_source, given)), tuple(meta_of(t, t.dtype) for t in outs))
+    node = _Recurrent(
+        SESSION, tuple(map(_source, arguments)), tuple(meta_of(t, t.dtype) for t in outs)
+    )
     node.unrolled, node.x, node.session, node.place = unrolled, inner[0], session, place
     node.parameters = Weights._make(map(_source, weights))
-    node.versions = versions([*inner, *recurrent_layer.tensors_among(w)])
-    found = [SESSION.wrap(t, (node, index)) for index, t in enumerate(outs)]
-    for v in found:
+    node.versions = versions([*inner, *recurrent_layer.tensors_among(plain_weights)])
+    results = [SESSION.wrap(t, (node, index)) for index, t in enumerate(outs)]
+    for v in results:
         session.put(v, place)
-    return found
+    return results
 
 
-def _detached(weight: object) -> Tensor | None:
+def _detach(weight: object) -> Tensor | None:
     """Return a weight without its history. A layer may have no biases and no projection."""
     if weight is None:
         return None
@@ -216,13 +231,15 @@ class _Recurrent(Node):
     versions: list[tuple[Tensor, int]]
 
     def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+        """Note the gradients of the weights, and return those of the input and of the first
+        states."""
         if create_graph:
             raise RuntimeError(NO_SECOND)
         unrolled, again = self.unrolled, current_graph_is_retained()
         if unrolled is None:
             raise RuntimeError(FREED)
         refuse_written(self.versions, "an argument of a recurrent layer")
-        found = unrolled.pull(grads[0], grads[1:], again)
+        cotangents = unrolled.pull(grads[0], grads[1:], again)
         session = self.session
 
         def gradient(tensor: Tensor) -> Tensor:
@@ -231,11 +248,12 @@ class _Recurrent(Node):
         def value(tensor: Tensor) -> Tensor:
             return self.place.split(tensor, session.size).flatten(1, 2)
 
-        terms = recurrent_layer.terms_of(self.parameters, found, self.x, gradient, value)
+        terms = recurrent_layer.terms_of(self.parameters, cotangents, self.x, gradient, value)
         session.note_uses((edge, term) for edge, term in terms if edge is not None)
-        if self.edges[0] is None or not (wanted is None or wanted[0]):
-            return [None, *found.initial]
-        return [found.z_x @ unrolled.weights.x, *found.initial]
+        input_is_wanted = wanted is None or wanted[0]
+        if self.edges[0] is None or not input_is_wanted:
+            return [None, *cotangents.initial]
+        return [cotangents.z_x @ unrolled.weights.x, *cotangents.initial]
 
     def release(self) -> None:
         self.unrolled, self.versions = None, []

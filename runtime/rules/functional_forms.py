@@ -1,4 +1,4 @@
-"""The functional form of an op that writes: ``aten.add`` for ``aten.add_``."""
+"""Find the functional form of an op that writes: ``aten.add`` for ``aten.add_``."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def functional_of(func: object) -> Any:
 
 
 def _find_functional(func: Any) -> object:
+    """Search the overloads whose names ATen gives to functional forms."""
     namespace, name = func._schema.name.split("::")
     base = _name_without_writing(name)
     makes = op_of(func).kind is OUT  # a factory with out= has no dtype and device of its own
@@ -30,15 +31,15 @@ def _find_functional(func: Any) -> object:
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
         if packet is None:
             continue
-        for which in packet.overloads():
-            other = getattr(packet, which)
-            if _writes_nothing(other) and _takes(other, wanted, or_options=makes):
-                return other
+        for overload_name in packet.overloads():
+            overload = getattr(packet, overload_name)
+            if _writes_nothing(overload) and _takes(overload, wanted, or_options=makes):
+                return overload
     return None
 
 
 def _name_without_writing(name: str) -> str:
-    """``add`` for ``add_``, and ``__and__`` for ``__iand__``."""
+    """Return ``add`` for ``add_``, and ``__and__`` for ``__iand__``."""
     if name.startswith("__i"):
         return f"__{name[3:]}"
     if name.endswith("_") and not name.endswith("__"):
@@ -53,13 +54,14 @@ def _is_out(argument: Any) -> bool:
 
 
 def _writes_nothing(func: object) -> bool:
+    """Return whether ``func`` neither writes nor returns a view."""
     op = op_of(func)
     return op.kind is FUNCTIONAL and not op.fills_argument
 
 
 def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> bool:
-    """Return whether ``func`` has the arguments that are wanted. ``or_options``: and perhaps those
-    of a factory too."""
+    """Return whether ``func`` has the arguments ``wanted``. ``or_options``: whether it may have
+    those of a factory as well."""
     arguments = func._schema.arguments
     if _signature(arguments) == wanted:
         return True
@@ -84,7 +86,7 @@ def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
 
 
 def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
-    """Defaults that the in-place form has and the functional form lacks. Example:
+    """Return the defaults that the in-place form has and the functional form lacks. Example:
     ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]
     return {
@@ -95,5 +97,8 @@ def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
 
 
 def drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
-    """Return whether ``dropout`` returns its argument."""
-    return not train or p == 0 or any(type(n) is int and n == 0 for n in input.shape)
+    """Return whether ``dropout`` returns its argument as it is."""
+    if not train or p == 0:
+        return True
+    # the size may be a symbol, and a comparison with zero would fix it
+    return any(type(n) is int and n == 0 for n in input.shape)

@@ -1,5 +1,5 @@
-"""Arguments that an op writes to although its schema does not say so: running statistics
-of a batch norm.
+"""List arguments that an op writes to although its schema does not say so: running statistics of a
+batch norm.
 
 hidden_writes(op_of(aten.native_batch_norm.default), args, {})  # ("running_mean", "running_var") in
                                                                 training, else ()
@@ -17,8 +17,8 @@ from .record import parameters
 
 aten = torch.ops.aten
 _STATISTICS: tuple[str, ...] = ("running_mean", "running_var")
-# Composite ops have no records. A trace before dispatch writes them down whole. By each the
-# argument that says whether it writes; None: it always does.
+# Composite ops have no records, but a trace before dispatch records them as one call. For each: the
+# argument that says whether it writes. None: it always writes.
 _COMPOSITE = {
     aten.batch_norm.default: "training",
     aten._batch_norm_impl_index.default: "training",
@@ -35,16 +35,17 @@ def hidden_writes(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> lis
     """Return the names of the arguments that a call writes to and the schema of ``op`` does not
     mention."""
 
-    def given(name: str) -> Any:
+    def argument(name: str) -> Any:
+        """Return the value of an argument of the call, or its default."""
         return op.argument(op.positions[name], args, kwargs)
 
     names: tuple[str, ...] = ()
     if op.func in _COMPOSITE:
-        asked = _COMPOSITE[op.func]
-        if asked is None or given(asked):
+        condition = _COMPOSITE[op.func]
+        if condition is None or argument(condition):
             names = _STATISTICS
     elif op.record is not None and op.record.hidden_writes is not None:
         hidden = op.record.hidden_writes
-        if hidden.when(*map(given, parameters(hidden.when))):
+        if hidden.when(*map(argument, parameters(hidden.when))):
             names = hidden.arguments
-    return [name for name in names if given(name) is not None]
+    return [name for name in names if argument(name) is not None]

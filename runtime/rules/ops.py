@@ -1,5 +1,9 @@
-"""Facts of an ATen overload, computed once per overload: its kind, its functional form, its record,
-its compiled formulas."""
+"""Compute facts of an ATen overload, once per overload: its kind, its functional form, its record,
+its compiled formulas.
+
+``op_of(torch.ops.aten.add_.Tensor)`` has the kind ``INPLACE``, the functional form
+``op_of(torch.ops.aten.add.Tensor)`` and the record of that form.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +53,14 @@ DIFFERENTIABLE = frozenset(
 
 
 def _blocksize(t: torch.Tensor) -> object:
+    """Return the shape of the blocks of a blocked sparse tensor, None for any other."""
     if t.layout not in (torch.sparse_bsr, torch.sparse_bsc):
         return None
     return t.values().shape[1:3]
 
 
 def _geometry(t: torch.Tensor) -> Any:
+    """Return shape, strides and offset of a tensor. A layout without strides has None."""
     if t.layout is torch.strided:
         return t.shape, t.stride(), t.storage_offset()
     return t.shape, None, 0
@@ -62,9 +68,11 @@ def _geometry(t: torch.Tensor) -> Any:
 
 @functools.cache
 def _fact(reader: Callable[[Any], object]) -> Callable[[Any], object]:
-    """``reader`` applied to a tensor, or to each tensor of a list. None stays None."""
+    """Return ``reader`` as a function of a tensor, of a list of tensors, or of None, which stays
+    None."""
 
     def fact(t: Any) -> Any:
+        """Apply the reader to one argument of a call."""
         if t is None:
             return None
         kind = type(t)
@@ -86,6 +94,7 @@ _SUFFIXES: dict[str, Callable[[Any], Any]] = {
 
 
 def as_it_is(v: object) -> Any:
+    """Return ``v``. The reader of an argument that is no tensor."""
     return v
 
 
@@ -137,6 +146,7 @@ class Plan:
     def _add_step(
         self, key: str | tuple[str, ...], formula: Formula, slots: dict[tuple[int, object], int]
     ) -> None:
+        """Add the formula of one gradient, or of several that it returns together."""
         where = [self._find_slot(name, slots) for name in parameters(formula)]
         at = tuple(self.op.positions.get(name, -1) for name in targets_of(key))
         self.steps.append((at, formula, _picker(where), -1 in where, isinstance(key, str)))
@@ -153,7 +163,7 @@ class Plan:
         return slots[slot]
 
     def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
-        """``at`` if some of the arguments are lists. ``spans``: the number of
+        """Return ``at`` for a call in which some arguments are lists. ``spans``: the number of
         tensors of each list."""
         at, first = {}, 0
         for i in self.at:
@@ -163,8 +173,10 @@ class Plan:
 
 
 def _picker(where: list[int]) -> Callable[[list[Any]], object]:
-    """``values -> [values[i] for i in where]``. It runs for every formula of every node, so it is a
-    C function where possible."""
+    """Return a function from ``values`` to ``[values[i] for i in where]``.
+
+    It runs for every formula of every node, so it is a C function where possible.
+    """
     if len(where) > 1:
         return itemgetter(*where)
     if not where:
@@ -173,6 +185,7 @@ def _picker(where: list[int]) -> Callable[[list[Any]], object]:
 
 
 def _is_written(argument: Any) -> bool:
+    """Return whether the op writes to this argument of its schema."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
@@ -184,8 +197,11 @@ def _default_of(argument: Any) -> object:
 
 
 def is_composite(name: str) -> bool:
-    """Return whether ATen composes the op of others. ``silu_backward`` has a kernel. What ATen
-    composes for other devices rounds in another way."""
+    """Return whether ATen composes the op of others.
+
+    An op that also has a kernel for the CPU is not composite: ``silu_backward`` has one, and the
+    composition, which ATen uses on other devices, rounds in another way.
+    """
     has = has_kernel_for_key
     return has(name, DispatchKey.CompositeImplicitAutograd) and not has(name, DispatchKey.CPU)
 
@@ -250,6 +266,8 @@ class Op:
             self.decomposed = False
 
     def _read_schema(self) -> None:
+        """Store what the schema says: names, positions and defaults of arguments, number of
+        results."""
         schema = self.func._schema
         arguments = schema.arguments
         self.arg_names = tuple(argument.name for argument in arguments)
@@ -266,7 +284,7 @@ class Op:
         """Find from the schema's aliases whether the op writes, views or computes."""
         schema = self.func._schema
         written = list(filter(_is_written, schema.arguments))
-        returns_alias = any(r.alias_info is not None for r in schema.returns)
+        returns_alias = any(result.alias_info is not None for result in schema.returns)
         # the tape saves this argument after the call
         self.fills_argument = bool(written and schema.returns) and not returns_alias
         self.multi_view = False
@@ -285,13 +303,15 @@ class Op:
         """Find the record (an in-place op has that of its functional form) and whether ATen
         composes the op of others."""
         func = self.func
-        records, op = (NESTED, nested_op_of) if nested else (RECORDS, op_of)
+        records, op = RECORDS, op_of
+        if nested:
+            records, op = NESTED, nested_op_of
         self.functional: Op | None = None
         self.record: Record | None = records.get(func)
         if self.kind == INPLACE and self.record is None:
-            found = _functional(func, self.base_name)
-            if found is not None:
-                self.functional = op(found)
+            functional = _functional(func, self.base_name)
+            if functional is not None:
+                self.functional = op(functional)
                 self.record = self.functional.record
         self.composite = has_kernel(func._name) and is_composite(func._name)
         if nested:
@@ -315,12 +335,9 @@ class Op:
             self.vjp_args = self._arguments_of(self.record.vjp)
             self.kernel = _binding(self.func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
-        self.special = (
-            self.kind in (INPLACE, OUT)
-            or self.record is None
-            or self.record.vjp is None
-            or bool(self.nondiff)
-        )
+        has_vjp = self.record is not None and self.record.vjp is not None
+        writes = self.kind in (INPLACE, OUT)
+        self.special = writes or not has_vjp or bool(self.nondiff)
 
     def _results_without_gradient(self) -> frozenset[int]:
         """Return the results that the record names, and all of an op that returns no tensor."""
@@ -328,7 +345,7 @@ class Op:
         if self.record is not None:
             nondiff = self.record.nondiff
         returns = self.func._schema.returns
-        if self.kind is FUNCTIONAL and not any("Tensor" in str(r.type) for r in returns):
+        if self.kind is FUNCTIONAL and not any("Tensor" in str(result.type) for result in returns):
             nondiff = True  # `item`, `equal`: a result that is no tensor has no derivative
         if nondiff is True:
             return frozenset(range(max(self.n_results, 1)))
@@ -372,8 +389,10 @@ class Op:
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
 
     def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
-        """``[*arguments, *results]`` of a call, which slots index. The first ``reach`` arguments
-        get their defaults if they are absent."""
+        """Return ``[*arguments, *results]`` of a call, which slots index.
+
+        The first ``reach`` arguments get their defaults if they are absent.
+        """
         count = len(args)
         operands = [
             *args,
@@ -449,12 +468,12 @@ def _takes_tensors(func: OpOverload) -> bool:
 
 
 def _binding(func: OpOverload) -> Callable[..., object] | None:
-    """Torch's own Python binding of this overload, or None. Its argument parser takes half the time
-    of the operator's.
+    """Return torch's own Python binding of this overload, or None. Its argument parser takes half
+    the time of the operator's.
 
     A call of the binding must mean this overload. That is certain if no other overload takes
     tensors, and for the overloads in ``_BOUND``, which their arguments single out. Apart from
-    ``_BOUND``, an op with default arguments has none, since a binding may have other defaults
+    ``_BOUND``, an op with default arguments has no binding, since a binding may have other defaults
     (``mse_loss`` of the operator does not reduce).
     """
     schema = func._schema
@@ -473,7 +492,7 @@ def _returns_plain_tensors(func: OpOverload) -> bool:
     """Return whether a binding returns the tensors as the overload does. Of several with names it
     would return a named tuple."""
     returns = func._schema.returns
-    if any(str(r.type) != "Tensor" for r in returns):
+    if any(str(result.type) != "Tensor" for result in returns):
         return False
     return len(returns) < 2 or not returns[0].name
 
@@ -483,7 +502,7 @@ def _is_alone(func: OpOverload) -> bool:
     if any(argument.has_default_value() for argument in func._schema.arguments):
         return False
     packet = func.overloadpacket
-    others = (getattr(packet, o) for o in packet.overloads() if o != func._overloadname)
+    others = (getattr(packet, name) for name in packet.overloads() if name != func._overloadname)
     return not any(map(_takes_tensors, others))
 
 
@@ -504,14 +523,14 @@ def _functional(func: OpOverload, base: str) -> OpOverload | None:
     # bernoulli_.float to bernoulli.p
     for suffix in (f".{which}", ".p", "", f".Tensor_{which}", ".Tensor", ".int", "_functional"):
         try:
-            found = overload(f"{func.namespace}::{name}{suffix}")
+            candidate = overload(f"{func.namespace}::{name}{suffix}")
         except ValueError:
             continue
-        arguments = found._schema.arguments
+        arguments = candidate._schema.arguments
         # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers
         # alone; bernoulli.default has no p
         if "Tensor" in str(arguments[0].type) and len(arguments) >= wanted:
-            return found
+            return candidate
     return None
 
 
@@ -549,41 +568,50 @@ PROVIDERS: list[Callable[[Op, str], Callable[..., Any] | None]] = []
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
     """Return the op in terms of other ops: from its record, else ATen's composite kernel, else
     torch's decomposition table, else a provider."""
-    return _decomposed(op) or next(
-        (found for provider in PROVIDERS if (found := provider(op, rule)) is not None), None
-    )
+    decomposition = _own_decomposition(op)
+    if decomposition is not None:
+        return decomposition
+    for provider in PROVIDERS:
+        decomposition = provider(op, rule)
+        if decomposition is not None:
+            return decomposition
+    return None
 
 
-def _decomposed(op: Op) -> Callable[..., object] | None:
+def _own_decomposition(op: Op) -> Callable[..., object] | None:
+    """Return the decomposition that the op has without providers. It is looked up once."""
     if op.decomposed is None:
         op.decomposed = _find_decomposition(op) or False
     return op.decomposed or None
 
 
 def _find_decomposition(op: Op) -> object:
-    found: Any = None
+    """Return the decomposition by record, ATen or torch's table. None if there is none."""
+    decomposition: Any = None
     if op.record is not None and op.kind != INPLACE:
-        found = op.record.decomposition
-    if found is None and op.composite:
-        found = op.func.decompose
-    if found is None and op.func.namespace == "prims":
+        decomposition = op.record.decomposition
+    if decomposition is None and op.composite:
+        decomposition = op.func.decompose
+    if decomposition is None and op.func.namespace == "prims":
         # torch's Python kernels call them, also on values: for the shape of 0 * v
-        found = getattr(op.func, "impl_aten", None)
-    if found is not None:
-        return found
-    found = decomposition_table.get(op.func)
-    if getattr(found, "__module__", "").startswith(REFERENCES):
+        decomposition = getattr(op.func, "impl_aten", None)
+    if decomposition is not None:
+        return decomposition
+    decomposition = decomposition_table.get(op.func)
+    if getattr(decomposition, "__module__", "").startswith(REFERENCES):
         return None  # written with prims, which have no records
-    return found
+    return decomposition
 
 
 def written_out(op: Op, rule: str) -> Callable[..., Any]:
     """Return the op in terms of other ops, for a call whose derivative is by a keyword argument.
-    Formulas exist for positional ones only."""
-    found = decomposition_of(op, rule)
-    if found is None:
+
+    Formulas exist for positional arguments only. ``MissingRule`` if the op has no decomposition.
+    """
+    decomposition = decomposition_of(op, rule)
+    if decomposition is None:
         raise MissingRule(str(op.func), rule, case="for a keyword argument")
-    return found
+    return decomposition
 
 
 def generator_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> torch.Generator:

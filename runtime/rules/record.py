@@ -1,4 +1,6 @@
-"""One record per ATen op: all that the runtime knows of it.
+"""Define the record of an ATen op: all that the runtime knows of it, one record per op.
+
+``register("sin", vjp={"self": lambda g, self: g * self.cos()})`` makes one.
 
 A record is registered under the names of the overloads that it covers (``"mul.Tensor"``; ``"sin"``
 means ``sin.default``). Rules are functions whose *parameter names* say what they need, so that only
@@ -43,7 +45,7 @@ class HiddenWrites:
 
     ``arguments``: the arguments that are written to. ``functional``: the overload that returns the
     results of the op and, after them, the new values of these arguments. ``when``: a formula of the
-    arguments that tells whether a call writes.
+    arguments that returns whether a call writes.
     """
 
     arguments: tuple[str, ...]
@@ -53,7 +55,7 @@ class HiddenWrites:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is known of one op.
+    """The rules and facts of one op.
 
     vjp:            ``{argument: formula}``; a formula returns the gradient of that argument, or
                     ``None``. A tuple of arguments as key makes a joint formula that returns a
@@ -134,7 +136,7 @@ _FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
 RECORDS: dict[OpOverload, Record] = {}
 # the records for calls with a nested tensor among their arguments
 NESTED: dict[OpOverload, Record] = {}
-listeners: list[Callable[[], None]] = []
+listeners: list[Callable[[], None]] = []  # called after a new record, to drop derived facts
 # Suffixes for facts of a tensor, asked for in place of the tensor. Then parameters that are no
 # arguments, and the words for `jvp`.
 FACTS = ("_shape", "_dtype", "_meta", "_nested", "_blocksize", "_geometry")
@@ -156,10 +158,10 @@ def overload(name: str, namespace: str = "aten") -> OpOverload:
         namespace, name = name.split("::")
     packet, _, which = name.partition(".")
     try:
-        found: OpOverload = getattr(
+        func: OpOverload = getattr(
             getattr(getattr(torch.ops, namespace), packet), which or "default"
         )
-        return found
+        return func
     except AttributeError as error:
         hint = ""
         if namespace != "aten":
@@ -177,8 +179,8 @@ REMOVED = frozenset(("cholesky",))
 
 
 def of_this_torch(names: str | Iterable[str]) -> tuple[str, ...]:
-    """``names``, a list or one string, without those of ``REMOVED`` that the installed torch does
-    not have."""
+    """Return ``names``, a list or one string, without those of ``REMOVED`` that the installed torch
+    does not have."""
     if isinstance(names, str):
         names = names.split()
     return tuple(
@@ -197,7 +199,7 @@ def register(
     if unknown := sorted(rules.keys() - _FIELDS):
         raise ValueError(
             f"{' '.join(each)}: a record has no {', '.join(unknown)}; "
-            f"its parts are {_listed(_FIELDS)}"
+            f"its parts are {_join_names(_FIELDS)}"
         )
     record = Record(names=each, **rules)
     funcs = list(map(overload, each))
@@ -307,7 +309,7 @@ def _require_arguments(func: OpOverload, said: str, names: Iterable[str]) -> Non
         if name not in _names(func):
             raise ValueError(
                 f"{func}: {said} {name!r}, which is no argument; "
-                f"its arguments are {_listed(_names(func))}"
+                f"its arguments are {_join_names(_names(func))}"
             )
 
 
@@ -321,14 +323,17 @@ def targets_of(key: str | Iterable[str]) -> tuple[str, ...]:
 def _check_table(
     what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[OpOverload]
 ) -> None:
-    known = {a.name for func in funcs for a in func._schema.arguments}
+    """Raise ``ValueError`` if a formula is for no argument, or does not fit its overloads."""
+    names: set[str] = set()
+    for func in funcs:
+        names |= _names(func)
     for key, formula in table.items():
         targets = targets_of(key)
         for target in targets:
-            if target not in known:
+            if target not in names:
                 raise ValueError(
                     f"{funcs[0]}: {what} for {target!r}, which is no argument; "
-                    f"its arguments are {_listed(_names(funcs[0]))}"
+                    f"its arguments are {_join_names(_names(funcs[0]))}"
                 )
         for func in funcs:
             if not _names(func).isdisjoint(targets):
@@ -336,27 +341,34 @@ def _check_table(
 
 
 def _check_formula(what: str, formula: Callable[..., object], func: OpOverload) -> None:
-    known = {*_names(func), *_results(func)}
+    """Raise ``ValueError`` if a formula asks for what is neither argument, result nor a fact of
+    these."""
+    names = {*_names(func), *_results(func)}
     for name in parameters(formula):
-        if name in _WORDS[what] or (what == "jvp" and name.removesuffix("_t") in known):
+        if name in _WORDS[what] or (what == "jvp" and name.removesuffix("_t") in names):
             continue
         if what == "inverse" and name not in _names(func):
             raise ValueError(
                 f"{func}: its inverse asks for {name!r}, which is neither an argument "
-                f"({_listed(_names(func))}) nor one of {_listed(_WORDS['inverse'])}"
+                f"({_join_names(_names(func))}) nor one of {_join_names(_WORDS['inverse'])}"
             )
-        if not _resolves(name, known):
-            tangents = " or _t" if what == "jvp" else ""
+        if not _resolves(name, names):
+            tangents = ""
+            if what == "jvp":
+                tangents = " or _t"
             raise ValueError(
                 f"{func}: a formula of its {what} asks for {name!r}, "
-                f"which is neither an argument ({_listed(_names(func))}) nor a result "
-                f"({_listed(_results(func))}), nor one of these with {_listed(FACTS)}{tangents}"
+                f"which is neither an argument ({_join_names(_names(func))}) nor a result "
+                f"({_join_names(_results(func))}), nor one of these with "
+                f"{_join_names(FACTS)}{tangents}"
             )
 
 
-def _resolves(name: str, known: Collection[str]) -> bool:
-    return name in known or any(
-        _resolves(name.removesuffix(fact), known) for fact in FACTS if name.endswith(fact)
+def _resolves(name: str, names: Collection[str]) -> bool:
+    """Return whether ``name`` is one of ``names``, or one with suffixes of facts:
+    ``self_shape``."""
+    return name in names or any(
+        _resolves(name.removesuffix(fact), names) for fact in FACTS if name.endswith(fact)
     )
 
 
@@ -368,7 +380,7 @@ def _results(func: OpOverload) -> set[str]:
     return {"result", *(f"result{index}" for index in range(len(func._schema.returns)))}
 
 
-def _listed(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     return ", ".join(sorted(names))
 
 
@@ -376,9 +388,10 @@ class _Kernels:
     """``kernels.NAME`` is ``torch.ops.aten.NAME`` without the Python frames of each call."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(torch.ops.aten, name)._op
-        setattr(self, name, found)
-        return found
+        """Return the kernel of the default overload, and store it for the next access."""
+        kernel: Callable[..., Any] = getattr(torch.ops.aten, name)._op
+        setattr(self, name, kernel)
+        return kernel
 
 
 kernels = _Kernels()
@@ -398,15 +411,19 @@ def _signature(formula: Formula) -> tuple[str, ...]:
 
 
 def declare(formula: Formula, *names: str) -> Formula:
-    """As :func:`asking`, for a function that has only one declaration. It sets the names on the
-    function itself, without a wrapper."""
+    """Declare the names that a formula asks for, on the function itself.
+
+    As :func:`asking` without a wrapper, so a function can have only one such declaration.
+    """
     formula.asks = names  # type: ignore[attr-defined]
     return formula
 
 
 def made_of(template: str, plain: Formula, formula: Formula) -> Formula:
-    """``formula``, marked with the text for the page of records: ``template`` with the author's
-    formula ``plain`` in place of ``{}``."""
+    """Return ``formula``, marked with its text for the page of records.
+
+    The text is ``template`` with the author's formula ``plain`` in place of ``{}``.
+    """
     formula.made_of = template, plain  # type: ignore[attr-defined]
     return formula
 
@@ -416,6 +433,7 @@ def asking(*names: str) -> Callable[[Formula], Formula]:
     does not have them."""
 
     def mark(formula: Formula) -> Formula:
+        """Return a formula with these names declared."""
         # another object, since one formula may have several declarations
         named = functools.partial(formula)
         # set on a formula that only refuses
@@ -436,6 +454,7 @@ class Meta:
 
     @classmethod
     def of(cls, t: torch.Tensor) -> Meta:
+        """Return the facts of ``t``."""
         return cls(t.shape, t.dtype, t.device, t.layout)
 
 
@@ -452,6 +471,7 @@ class NestedMeta:
 
     @classmethod
     def of(cls, t: torch.Tensor) -> NestedMeta | None:
+        """Return the facts of a nested tensor, None for any other."""
         if not t.is_nested:
             return None
         return cls(getattr(t, "_inner", t)._nested_tensor_size(), t.dtype, t.device)
@@ -474,6 +494,7 @@ class NestedMeta:
         return nested_view_from_buffer(buffer, self.sizes, strides, lengths.cumsum(0) - lengths)
 
     def zeros(self) -> torch.Tensor:
+        """Return a nested tensor of zeros with these facts."""
         return self.view(
             torch.zeros(int(self.sizes.prod(1).sum()), dtype=self.dtype, device=self.device)
         )

@@ -1,9 +1,11 @@
-"""Batch rules that many families share.
+"""Define the batch rules that many families share.
 
 A rule is ``rule(func, size, batched, args, kwargs) -> result`` (or a tuple or list of results).
 ``batched`` says which positional arguments are batched (for a list argument, a tuple of bools). A
 batched argument is the *physical* tensor: its dimension 0 is the batch dimension, of length
 ``size``. Every result is physical as well, with the batch dimension at 0.
+
+Example: ``lambda func, size, batched, args, kwargs: func(args[0])`` is the rule of ``sin``.
 """
 
 from __future__ import annotations
@@ -38,9 +40,9 @@ def expand(t: Any, batched: object, size: int) -> Any:
 def expand_tensors(size: int, batched: Any, args: Any) -> list[Any]:
     """Return the arguments, with each tensor expanded to the batch as by :func:`expand`."""
     actual = list(args)
-    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
-        if isinstance(a, torch.Tensor):
-            actual[index] = expand(a, b, size)
+    for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(argument, torch.Tensor):
+            actual[index] = expand(argument, is_batched, size)
     return actual
 
 
@@ -77,7 +79,7 @@ def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
 
 @exact
 def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of broadcasting ops. It reshapes batched arguments so that all batch dimensions
+    """Run a broadcasting op on a batch. Batched arguments are reshaped so that all batch dimensions
     stand before the widest argument."""
     if len(args) == 1:
         return func(args[0], **kwargs)
@@ -118,26 +120,26 @@ def _as_vectors(args: Any, batched: Any) -> list[object]:
 
 
 def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of elementwise kernels (oneDNN's) that do not broadcast and take no overlapping
-    memory: expanded, contiguous arguments."""
+    """Run an elementwise kernel (of oneDNN) that does not broadcast and takes no overlapping
+    memory: on expanded, contiguous arguments."""
     actual = list(args)
-    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
-        if isinstance(a, torch.Tensor):
-            actual[index] = expand(a, b, size).contiguous()
+    for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(argument, torch.Tensor):
+            actual[index] = expand(argument, is_batched, size).contiguous()
     return func(*actual, **kwargs)
 
 
 def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
-    """``a``, a batch of 0-d tensors, cast to the dtype that type promotion gives beside a wider
+    """Return ``a``, a batch of 0-d tensors, with the dtype that type promotion gives beside a wider
     tensor of the same category.
 
-    A logical 0-d tensor does not promote that tensor. Physically ``a`` has a dimension and
-    would promote it.
+    A logical 0-d tensor does not promote that tensor. Physically ``a`` has a dimension and would
+    promote it.
     """
-    for other, b in zip(args, batched, strict=True):
+    for other, is_batched in zip(args, batched, strict=True):
         wider = (
             isinstance(other, torch.Tensor)
-            and other.dim() - bool(b) > 0
+            and other.dim() - bool(is_batched) > 0
             and other.dtype is not a.dtype
         )
         if wider and _category(a.dtype) == _category(other.dtype):
@@ -158,14 +160,15 @@ def shift(dim: int, rank: int) -> int:
 
 
 def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
-    """Batch rule of ops on one batched tensor (argument 0), with dimensions at ``positions``: an
-    int, a list of ints, or None for all.
+    """Return the batch rule of ops on one batched tensor (argument 0), with dimensions at
+    ``positions``: an int, a list of ints, or None for all.
 
-    ATen allows dimension 0 of a 0-d tensor. So a logical 0-d tensor gets a dimension of one
-    element for the call.
+    ATen allows dimension 0 of a 0-d tensor. So a logical 0-d tensor gets a dimension of one element
+    for the call.
     """
 
     def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
+        """Run the op on the physical dimensions."""
         x = args[0]
         rank = x.dim() - 1
         actual = list(args)
@@ -174,7 +177,7 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
             actual[p] = _physical_dims(actual[p], rank)
         if rank == 0:
             actual[0] = x.unsqueeze(1)
-            return each(func(*actual, **kwargs), lambda o: _without_made_dim(o, size))
+            return each(func(*actual, **kwargs), lambda output: _without_made_dim(output, size))
         return func(*actual, **kwargs)
 
     return exact(rule)
@@ -203,25 +206,27 @@ def _without_made_dim(out: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def each(out: Any, f: Callable[[torch.Tensor], object]) -> Any:
-    """``f(result)``, or ``f`` of each of several results. A result of ``None``, which the op was
-    told to leave out, stays ``None``."""
+    """Return ``f(result)``, or ``f`` of each of several results.
+
+    None, in place of a result that the caller did not ask for, stays None.
+    """
     if not isinstance(out, (tuple, list)):
         return f(out)
-    found = [map_optional(f, output) for output in out]
+    results = [map_optional(f, output) for output in out]
     if type(out) is list:
-        return found
-    return tuple(found)
+        return results
+    return tuple(results)
 
 
 def trailing(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ops that take any number of leading dimensions on every tensor, as ``bmm``. It
-    expands unbatched tensors."""
+    """Run an op that takes any number of leading dimensions on every tensor, as ``bmm``. Unbatched
+    tensors are expanded."""
     return func(*expand_tensors(size, batched, args), **kwargs)
 
 
 def sizes(position: int) -> BatchRule:
-    """Batch rule of ops with a size argument (``view``, ``expand`` of equal rank, ``new_zeros``).
-    It puts the batch size in front."""
+    """Return the batch rule of ops with a size argument (``view``, ``expand`` of equal rank,
+    ``new_zeros``). It puts the batch size in front."""
 
     def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
         actual = list(args)
@@ -232,16 +237,17 @@ def sizes(position: int) -> BatchRule:
 
 
 def shaped_by_one(rule: BatchRule) -> BatchRule:
-    """``rule`` for kernels that cannot compute the shape of a result from an empty batch. It runs
-    them on one element of zeros instead."""
+    """Return ``rule`` for kernels that cannot compute the shape of a result from an empty batch. It
+    runs them on one element of zeros instead."""
 
     def batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+        """Run the rule, for an empty batch on one element, of whose results nothing is taken."""
         if size:
             return rule(func, size, batched, args, kwargs)
         one = list(args)
-        for index, (a, b) in enumerate(zip(args, batched, strict=True)):
-            if b is True:
-                one[index] = a.new_zeros((1, *a.shape[1:]))
-        return each(rule(func, 1, batched, one, kwargs), lambda o: o[:0])
+        for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
+            if is_batched is True:
+                one[index] = argument.new_zeros((1, *argument.shape[1:]))
+        return each(rule(func, 1, batched, one, kwargs), lambda output: output[:0])
 
     return batch

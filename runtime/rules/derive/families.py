@@ -1,4 +1,7 @@
-"""Helpers that make a whole record from one line, one helper per family of ops."""
+"""Make a whole record from one line, with one helper per family of ops.
+
+``pointwise("sin", self=lambda self: self.cos())`` registers vjp, jvp and batch rule of ``sin``.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +32,12 @@ def real(t: torch.Tensor) -> torch.Tensor:
 
 
 def scaled(t: Any, partial: object) -> Any:
-    """``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p where
-    ``where`` is true, elsewhere zero.
+    """Return ``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p
+    where ``where`` is true, elsewhere zero.
 
-    Zero times an infinite or undefined ``t`` would be NaN. Elements that a maximum leaves out have
-    a gradient of zero all the same."""
+    Zero times an infinite or undefined ``t`` would be NaN. But elements that a maximum leaves out
+    have a gradient of zero in any case.
+    """
     if not isinstance(partial, tuple):
         return t * partial
     where, p = partial
@@ -191,6 +195,7 @@ def random(
     ``shape_only``: the draw depends only on the shape of an argument (``rand_like``), so one draw
     can serve all elements."""
     rules.setdefault("nondiff", not rules.get("vjp"))
-    return register(
-        names, batch=batch, draws="shape" if shape_only else "values", family="random", **rules
-    )
+    draws = "values"
+    if shape_only:
+        draws = "shape"
+    return register(names, batch=batch, draws=draws, family="random", **rules)

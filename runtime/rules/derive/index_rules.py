@@ -1,5 +1,8 @@
-"""Batch rules for indexing. A batch of indices becomes one more index, or indices into the rows of
-all elements together."""
+"""Run indexing on batches. A batch of indices becomes one more index, or indices into the rows of
+all elements together.
+
+For ``x[i]`` with a batch of both, the call is ``x[arange(size), i]``.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +17,18 @@ from .fixed_layouts import broadcast_shape
 
 
 def gather_or_scatter(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``gather`` and ``scatter*``: ``(self, dim, index, …)``, all tensors of one
-    rank. A 0-d tensor counts as a vector."""
+    """Run ``gather`` or ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank. A 0-d
+    tensor counts as a vector."""
     actual = list(args)
-    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
-        if isinstance(a, torch.Tensor):
-            actual[index] = _at_least_vectors(expand(a, b, size))
+    for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(argument, torch.Tensor):
+            actual[index] = _at_least_vectors(expand(argument, is_batched, size))
     rank = args[0].dim() - (batched[0] is True)
     actual[1] = shift(args[1], max(rank, 1))
     out = func(*actual, **kwargs)
-    like = 2 if func._schema.name == "aten::gather" else 0  # the argument with the result's shape
+    like = 0  # the argument with the shape of the result
+    if func._schema.name == "aten::gather":
+        like = 2
     if args[like].dim() - batched[like] == 0:
         return out.squeeze(1)
     return out
@@ -41,19 +46,20 @@ def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
 
 
 def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
-    """Indices (B, …) into ``n`` rows of each element, as indices into the rows of all
+    """Return indices (B, …) into ``n`` rows of each element, as indices into the rows of all
     elements together.
 
     An index that is out of range for its element gets a number that is out of range for all, so
-    that the kernel refuses it."""
+    that the kernel refuses it.
+    """
     element = torch.arange(size, device=index.device, dtype=index.dtype)
     start = element.reshape(size, *[1] * (index.dim() - 1)) * n
     return torch.where((index >= 0) & (index < n), index + start, size * n)
 
 
 def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``index_add``, ``index_copy``, ``index_fill``, ``index_reduce``:
-    ``(self, dim, index, source or value, …)``.
+    """Run ``index_add``, ``index_copy``, ``index_fill`` or ``index_reduce``: ``(self, dim, index,
+    source or value, …)``.
 
     For a batch of indices, the batch dimension is folded into the indexed one.
     """
@@ -87,7 +93,7 @@ def _has_argument(func: Any, name: str) -> bool:
 
 
 def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``index_select``: one selection for all elements, or one for each."""
+    """Run ``index_select``: one selection for all elements, or one for each."""
     x, dim, index = args
     scalar = x.dim() - batched[0] == 0
     if scalar:
@@ -109,14 +115,14 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
-    """Integer indices, their flags, and the rank of the selection. An unbatched mask becomes one
-    index per dimension of the mask."""
+    """Return integer indices, their flags, and the rank of the selection. An unbatched mask becomes
+    one index per dimension of the mask."""
     out: list[Any] = []
     which: list[bool] = []
     flags = flags or (False,) * len(indices)
-    for tensor, b in zip(indices, flags, strict=True):
+    for tensor, is_batched in zip(indices, flags, strict=True):
         if tensor is not None and tensor.dtype in (torch.bool, torch.uint8):
-            if b:
+            if is_batched:
                 raise BatchingError(
                     "vmap: indexing with a mask gives a result whose shape depends on the data, "
                     "which differs between the elements of a batch; use torch.where or masked_fill"
@@ -126,8 +132,11 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
             which.extend([False] * len(parts))
         else:
             out.append(tensor)
-            which.append(b)
-    rank = max((t.dim() - b for t, b in zip(out, which, strict=True) if t is not None), default=0)
+            which.append(is_batched)
+    rank = max(
+        (t.dim() - is_batched for t, is_batched in zip(out, which, strict=True) if t is not None),
+        default=0,
+    )
     return out, which, rank
 
 
@@ -135,8 +144,8 @@ def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> lis
     """Return the indices without None, with each batched one reshaped to the batch dimension
     followed by ``rank`` others."""
     chosen = []
-    for tensor, b in zip(indices, flags, strict=True):
-        if b:
+    for tensor, is_batched in zip(indices, flags, strict=True):
+        if is_batched:
             chosen.append(insert_dims(tensor, size, rank - tensor.dim() + 1))
         elif tensor is not None:
             chosen.append(tensor)
@@ -167,8 +176,8 @@ def _is_number(index: Any, batched: bool) -> bool:
 
 
 def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
-    """Batch rule of ``index``. If the other indices have a batch, the batch dimension is indexed
-    too, by the positions in the batch."""
+    """Run ``index``. If an index other than that of the batch has a batch, the batch dimension is
+    indexed too, by the positions in the batch."""
     x = args[0]
     indices, flags, rank = _listed(args[1], batched[1])
     at, place, apart = _places(indices, flags)
@@ -205,8 +214,8 @@ def _run_of(first: int, number: int) -> list[int]:
 
 
 def _masked_put(x: Any, mask: Any, values: Any, flags: object, size: int, accumulate: bool) -> Any:
-    """``x[mask] = values`` by ``where``, for a mask over the first dimensions and values that are
-    the same at every true element."""
+    """Return ``x`` after ``x[mask] = values``, by ``where``, for a mask over the first dimensions
+    and values that are the same at every true element."""
     rest = x.dim() - mask.dim()
     # a mask on the CPU may index a tensor elsewhere
     mask = mask.reshape(*mask.shape, *[1] * rest).to(x.device)
@@ -219,20 +228,20 @@ def _masked_put(x: Any, mask: Any, values: Any, flags: object, size: int, accumu
 
 
 def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Batch rule of ``index_put``. Indexed dimensions move to the front, and the batch before them.
-    The positions in the batch index it."""
-    x, given, values, *rest = args
+    """Run ``index_put``. Indexed dimensions move to the front, and the batch before them. The
+    positions in the batch index it."""
+    x, all_indices, values, *rest = args
     x = expand(x, batched[0], size)
-    if batched[1] and _is_one_mask(given, x.dim(), values.dim() - batched[2]):
-        return _masked_put(x, given[0], values, batched[2], size, bool(rest and rest[0]))
-    indices, flags, rank = _listed(given, batched[1])
+    if batched[1] and _is_one_mask(all_indices, x.dim(), values.dim() - batched[2]):
+        return _masked_put(x, all_indices[0], values, batched[2], size, bool(rest and rest[0]))
+    indices, flags, rank = _listed(all_indices, batched[1])
     at, place, _ = _places(indices, flags)
     chosen = _leading(indices, flags, rank, size)
     order = _indexed_first(at, x.dim() - 1)
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
     picked = broadcast_shape(lines.shape, *(tensor.shape for tensor in chosen))[1:]
-    kept = [x.shape[d + 1] for d in order[len(at) :]]
-    shape = [*kept[:place], *picked, *kept[place:]]
+    other_sizes = [x.shape[d + 1] for d in order[len(at) :]]
+    shape = [*other_sizes[:place], *picked, *other_sizes[place:]]
     values = _expanded_values(values, batched[2], size, shape)
     if place and rank:
         values = values.movedim(_run_of(1 + place, rank), _run_of(1, rank))

@@ -1,5 +1,5 @@
-"""Linear algebra: batch rules for ops on stacks of matrices, and the small matrix helpers that
-their formulas share."""
+"""Run ops on stacks of matrices on batches, and share the small matrix helpers of their
+formulas."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .batch_rules import BatchRule, expand, insert_dims, trailing
 
 
 def leading(*cores: int) -> BatchRule:
-    """Batch rule of ops that broadcast the leading dimensions of several stacks. ``cores[i]``: the
-    rank of one item of argument ``i``."""
+    """Return the batch rule of ops that broadcast the leading dimensions of several stacks.
+    ``cores[i]``: the rank of one item of argument ``i``."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         return func(*lined_up(cores, size, batched, args), *args[len(cores) :], **kwargs)
@@ -24,7 +24,10 @@ def leading(*cores: int) -> BatchRule:
 def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[torch.Tensor]:
     """Return the first ``len(cores)`` arguments, reshaped so that the batch stands before all
     leading dimensions and they broadcast."""
-    extra = [a.dim() - (b is True) - core for a, b, core in zip(args, batched, cores, strict=False)]
+    extra = [
+        argument.dim() - (is_batched is True) - core
+        for argument, is_batched, core in zip(args, batched, cores, strict=False)
+    ]
     widest = max(extra)
     lined = list(args[: len(extra)])
     for index, n in enumerate(extra):
@@ -34,10 +37,12 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
 
 
 def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
-    """``matrices`` with the strides of a contiguous tensor, if a leading dimension has size 1.
+    """Return ``matrices`` with the strides of a contiguous tensor, if a leading dimension has size
+    1.
 
     If such a dimension has another stride, ``linalg.lu_solve`` of torch 2.13 reads factors in
-    column order wrongly (docs/findings.md, F23)."""
+    column order wrongly (docs/findings.md, F23).
+    """
     if 1 in matrices.shape[:-2]:
         return matrices.clone(memory_format=torch.contiguous_format)
     return matrices
@@ -46,8 +51,8 @@ def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
 def trailing_or_empty(
     func: object, size: int, batched: object, args: object, kwargs: object
 ) -> Any:
-    """As ``trailing``, for ops that return an empty vector in place of a matrix that
-    was not asked for."""
+    """Run an op as ``trailing`` does. It returns an empty vector in place of a matrix that the
+    caller did not ask for."""
     outs = trailing(func, size, batched, args, kwargs)
     return tuple(_with_batch(output, size) for output in outs)
 
@@ -83,7 +88,7 @@ def one_rhs_per_matrix(
 
 
 def columns(t: torch.Tensor, vector: bool) -> torch.Tensor:
-    """``t``, or with ``vector`` each vector as a matrix of one column."""
+    """Return ``t``, or with ``vector`` each vector as a matrix of one column."""
     if vector:
         return t.unsqueeze(-1)
     return t
@@ -119,20 +124,23 @@ def eye_like(t: torch.Tensor, n: int, m: int | None = None) -> torch.Tensor:
 
 
 def differences(x: torch.Tensor) -> torch.Tensor:
-    """``F[i, j] = 1 / (x[j] - x[i])``, zero on the diagonal."""
+    """Return ``F[i, j] = 1 / (x[j] - x[i])``, zero on the diagonal."""
     one = eye_like(x, x.shape[-1])
     return (1 - one) / (x.unsqueeze(-2) - x.unsqueeze(-1) + one)
 
 
 def diagonal(t: torch.Tensor) -> torch.Tensor:
+    """Return the diagonals of a stack of matrices."""
     return t.diagonal(0, -2, -1)
 
 
 def matrix_of(d: torch.Tensor) -> torch.Tensor:
+    """Return a diagonal matrix for each vector of diagonals."""
     return torch.diag_embed(d)
 
 
 def hermitian_part(t: torch.Tensor) -> torch.Tensor:
+    """Return the Hermitian part of each matrix."""
     return (t + t.mH) / 2
 
 

@@ -1,4 +1,4 @@
-"""Values of a formula that may be absent.
+"""Compute with values of a formula that may be absent.
 
 A formula gets None for a cotangent or tangent that is zero, and for an optional argument that the
 caller left out. For example, the tangent of a matrix product, of which either factor may have
@@ -38,11 +38,11 @@ def add_present(*terms: object) -> Any:
     return total
 
 
-def multiply_present(a: Any, b: object) -> Any:
+def multiply_present(tensor: Any, other: object) -> Any:
     """Return the product of two tensors, of which None is zero."""
-    if a is None or b is None:
+    if tensor is None or other is None:
         return None
-    return a * b
+    return tensor * other
 
 
 def apply_weight(t: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:

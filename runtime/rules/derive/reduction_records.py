@@ -1,5 +1,5 @@
-"""Reductions: shapes with and without the reduced dimensions, and helpers that make a record from a
-partial derivative."""
+"""Make records of reductions from a partial derivative, and share helpers for shapes with and
+without the reduced dimensions."""
 
 from __future__ import annotations
 
@@ -78,12 +78,14 @@ def reduction(
         geometry += ["dim", "keepdim"]
 
     def field(shape: Any, dims: Dims, keepdim: bool, values: Sequence[Any]) -> Any:
+        """Return the partial derivative, with the result in the shape that broadcasts."""
         values = list(values)
         if at is not None:
             values[at] = restored(values[at], len(shape), dims, keepdim)
         return partial(*values)
 
     def split(rest: Sequence[Any]) -> tuple[Dims, bool, Sequence[Any]]:
+        """Split what a formula gets into dimensions, ``keepdim`` and the values for ``partial``."""
         if not dim:
             return None, False, rest
         dims, keepdim, *values = rest
@@ -123,16 +125,18 @@ def selecting(
     as those of ``sort``."""
 
     def backward(
-        g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, kept: bool = True
+        g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, has_dim: bool = True
     ) -> torch.Tensor:
-        if shape and not kept:
+        """Scatter the cotangents to the elements that were picked."""
+        if shape and not has_dim:
             g, indices = g.unsqueeze(d), indices.unsqueeze(d)
         return g.new_zeros(shape).scatter(d, indices, g)
 
     def forward(
-        t: torch.Tensor, indices: torch.Tensor, d: int, kept: bool = True
+        t: torch.Tensor, indices: torch.Tensor, d: int, has_dim: bool = True
     ) -> tuple[Any, Any]:
-        if t.dim() and not kept:
+        """Pick the tangents of the elements that were picked."""
+        if t.dim() and not has_dim:
             return t.gather(d, indices.unsqueeze(d)).squeeze(d), None
         return t.gather(d, indices), None
 
@@ -158,7 +162,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def whole(per_row: Callable[..., Any]) -> BatchRule:
-    """Batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of
+    """Return the batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of
     (batch, elements)."""
 
     def rule(func: object, size: int, batched: object, args: Any, kwargs: Any) -> Any:
@@ -168,7 +172,7 @@ def whole(per_row: Callable[..., Any]) -> BatchRule:
 
 
 def along_default(position: int, default: int = -1) -> BatchRule:
-    """``batch_rules.along`` for an int dimension argument that the caller may leave out."""
+    """Return ``batch_rules.along`` for an int dimension argument that the caller may leave out."""
     along = batch_rules.along(position)
 
     def rule(func: object, size: int, batched: object, args: Any, kwargs: object) -> Any:

@@ -1,4 +1,4 @@
-"""Records of ops that compute each element apart.
+"""Register the ops that compute each element on its own.
 
 They import ``derive``, ``record`` and the small numerical helpers ``series`` and ``overflow_safe``.
 Start with ``pointwise``.

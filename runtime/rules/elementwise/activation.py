@@ -1,5 +1,5 @@
-"""Activation functions. First derivatives use ATen's backward kernels. Each of these kernels
-has a record too."""
+"""Register activation functions. First derivatives use ATen's backward kernels. Each of these
+kernels has a record too."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def slope_kernel(
         return func(g, x, **dict(zip(options, values, strict=True)))
 
     def by_x(g: torch.Tensor, grad_output: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
+        """Return the gradient by x, from the curvature."""
         return conj(g) * grad_output * conj(curvature(x, *values))
 
     register(
@@ -127,7 +128,7 @@ slope_kernel("mish_backward", "self", _mish_curvature)
 
 
 def _gelu_curvature(self: torch.Tensor, approximate: str) -> torch.Tensor:
-    """φ(x)·(2 - x²), or the second derivative of the tanh approximation."""
+    """Return φ(x)·(2 - x²), or the second derivative of the tanh approximation."""
     square = self * self
     if approximate == "none":
         return torch.exp(-0.5 * square) * (2 - square) / math.sqrt(2 * math.pi)
@@ -220,8 +221,11 @@ kernel("elu_backward", _elu_decomposed, aligned)
 def _softplus_backward_decomposed(
     grad_output: torch.Tensor, self: torch.Tensor, beta: Any, threshold: Any
 ) -> torch.Tensor:
-    """Of a positive number the logistic function is formed from its distance to one, so that its
-    derivatives do not round to zero there."""
+    """Return the cotangent of softplus, ``g·sigmoid(beta·x)``.
+
+    For a positive argument the logistic function is computed from its distance to one, so that its
+    derivatives do not round to zero.
+    """
     z = self * beta
     logistic = torch.where(z > 0, 1 - torch.sigmoid(-z), torch.sigmoid(z))
     return grad_output * torch.where(z > threshold, 1, logistic)

@@ -1,5 +1,5 @@
-"""ATen's ops for tests of derivative registries. By definition their derivatives are not those of
-the functions that they compute."""
+"""Register ATen's ops for tests of derivative registries. By definition their derivatives are not
+those of the functions that they compute."""
 
 from __future__ import annotations
 

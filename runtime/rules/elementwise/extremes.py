@@ -1,8 +1,9 @@
-"""The greater or lesser of two, and what lies between bounds.
+"""Register the greater or lesser of two, and values between bounds.
 
 At a tie the derivative is a choice, and torch has made another one with 2.14. So facts of the
 installed torch decide, see :mod:`runtime.facts.lock`. A fact that no table here has is a
-``KeyError``: somebody has to say what it means."""
+``KeyError``: somebody has to say what it means.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ Part = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Order(NamedTuple):
-    """Which of two is the result."""
+    """The comparisons that say which of two arguments is the result: ``GREATER`` or ``LESSER``."""
 
     reaches: Compare
     wins: Compare
@@ -35,54 +36,59 @@ LESSER = Order(operator.le, operator.lt, operator.gt)
 def _halves(
     mine: torch.Tensor, theirs: torch.Tensor, loses: torch.Tensor, g: torch.Tensor
 ) -> torch.Tensor:
-    """``g`` for the argument that wins, half of ``g`` if both are equal, 0 if it loses. At NaN both
-    get ``g``, as in torch."""
+    """Return ``g`` for the argument that wins, half of ``g`` if both are equal, 0 if it loses. At
+    NaN both get ``g``, as in torch."""
     return torch.where(mine == theirs, g / 2, g).masked_fill(loses, 0)
 
 
 def _of_two(op: str, other: str, first: Part, second: Part) -> None:
-    """Register an op of ``self`` and ``other``. ``first(g, self, other)``: the part of ``self``."""
+    """Register an op of ``self`` and ``other``. ``first(g, self, other)``: the gradient of
+    ``self``, ``second``: that of ``other``."""
     asks = asking("g", "self", other)
     parts: dict[str, Any] = {"self": asks(first), other: asks(second)}
     diagonal(op, **parts)
 
 
 def _in_halves(op: str, other: str, order: Order) -> None:
+    """Register an op whose arguments get half of the gradient each at a tie."""
     _of_two(
         op,
         other,
-        lambda g, a, b: _halves(a, b, order.loses(a, b), g),
-        lambda g, a, b: _halves(b, a, order.loses(b, a), g),
+        lambda g, x, y: _halves(x, y, order.loses(x, y), g),
+        lambda g, x, y: _halves(y, x, order.loses(y, x), g),
     )
 
 
 def _to_first(op: str, other: str, order: Order) -> None:
+    """Register an op whose first argument gets the whole gradient at a tie."""
     _of_two(
         op,
         other,
-        lambda g, a, b: torch.where(order.reaches(a, b), g, 0),
-        lambda g, a, b: torch.where(order.loses(a, b), g, 0),
+        lambda g, x, y: torch.where(order.reaches(x, y), g, 0),
+        lambda g, x, y: torch.where(order.loses(x, y), g, 0),
     )
 
 
 def _in_halves_but_nan(op: str, other: str, order: Order) -> None:
-    """NaN loses, in the result and here. torch 2.14 gives both arguments the gradient beside it;
-    2.15 has mended that."""
+    """Register an op as :func:`_in_halves`, where NaN loses.
+
+    torch 2.14 gives both arguments the gradient at a NaN; 2.15 does not.
+    """
     _of_two(
         op,
         other,
-        lambda g, a, b: _halves(a, b, ~(order.reaches(a, b) | b.isnan()), g),
-        lambda g, a, b: _halves(b, a, order.wins(a, b) | b.isnan(), g),
+        lambda g, x, y: _halves(x, y, ~(order.reaches(x, y) | y.isnan()), g),
+        lambda g, x, y: _halves(y, x, order.wins(x, y) | y.isnan(), g),
     )
 
 
 def _to_first_but_nan(op: str, other: str, order: Order) -> None:
-    """NaN loses, in the result and here."""
+    """Register an op as :func:`_to_first`, where NaN loses."""
     _of_two(
         op,
         other,
-        lambda g, a, b: g.masked_fill(~(order.reaches(a, b) | b.isnan()), 0),
-        lambda g, a, b: g.masked_fill(order.reaches(a, b) | b.isnan(), 0),
+        lambda g, x, y: g.masked_fill(~(order.reaches(x, y) | y.isnan()), 0),
+        lambda g, x, y: g.masked_fill(order.reaches(x, y) | y.isnan(), 0),
     )
 
 
@@ -91,6 +97,7 @@ def _between_numbers(above: Compare, below: Compare) -> None:
     one and ``below`` the other."""
 
     def passes(g: torch.Tensor, self: torch.Tensor, min: object, max: object) -> torch.Tensor:
+        """Return the gradient of the elements within the bounds, which may be None."""
         inside = torch.ones_like(self, dtype=torch.bool)
         if min is not None:
             inside = inside & above(self, min)
@@ -107,6 +114,7 @@ def _first_between() -> None:
     """Register ``clamp.Tensor``: at a tie the bound gets nothing."""
 
     def inside(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+        """Return the gradient of the elements within the bounds, ties included."""
         passes = torch.ones_like(self, dtype=torch.bool)
         if min is not None:
             passes = passes & (self >= min)
@@ -134,6 +142,7 @@ def _halves_between() -> None:
     the wrong order the upper one is the result."""
 
     def inside(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+        """Return the gradient of ``self``: half of it at a tie."""
         if min is None:
             return _halves(self, max, LESSER.loses(self, max), g)
         if max is None:
@@ -148,6 +157,7 @@ def _halves_between() -> None:
         return torch.where(ties, g / 2, g).where(ties | ((self < min) & (min <= max)), 0)
 
     def high(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+        """Return the gradient of the upper bound, which also wins over the lower one."""
         if min is None:
             return _halves(max, self, max > self, g)
         ties = (self == max) & (min < max)

@@ -1,4 +1,4 @@
-"""Products in which a zero wins over an infinity: ``times(0, inf)`` is 0.
+"""Multiply so that a zero wins over an infinity: ``times(0, inf)`` is 0.
 
 The derivative of ``x[0]·x[1]·…`` by one factor is the product of all others. A second derivative is
 the product of all but two. These products are computed from partial products. One partial product
@@ -37,8 +37,8 @@ running_product = torch.ops.runtime.running_product.default
 
 
 def recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
-    """``h[0] = b[0]``, ``h[i] = a[i]·h[i-1] + b[i]`` along ``dim``, in log2(n) steps (Hillis
-    and Steele 1986).
+    """Return h with ``h[0] = b[0]``, ``h[i] = a[i]·h[i-1] + b[i]`` along ``dim``, in log2(n) steps
+    (Hillis and Steele 1986).
 
     Each step is a product and a sum. So the derivatives need no rule, and zeros in ``a`` are no
     special case. ``product``: zeros win over overflows in products of ``a``.
@@ -58,13 +58,13 @@ def recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
 
 
 def reversed_recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
-    """``h[n-1] = b[n-1]``, ``h[i] = a[i+1]·h[i+1] + b[i]``: the transpose of :func:`recurrence`
-    for the same ``a``."""
+    """Return h with ``h[n-1] = b[n-1]``, ``h[i] = a[i+1]·h[i+1] + b[i]``: the transpose of
+    :func:`recurrence` for the same ``a``."""
     return recurrence(_later(a, dim).flip(dim), b.flip(dim), dim, product).flip(dim)
 
 
 def _later(x: Tensor, dim: int) -> Tensor:
-    """``x[i+1]`` at ``i``. The last element is repeated; no caller reads it."""
+    """Return ``x[i+1]`` at ``i``. The last element is repeated; no caller reads it."""
     n = x.shape[dim]
     if not n:
         return x
@@ -72,7 +72,7 @@ def _later(x: Tensor, dim: int) -> Tensor:
 
 
 def exclusive_product(x: Tensor, dim: int) -> Tensor:
-    """For each element the product of the elements before it along ``dim``."""
+    """Return for each element the product of the elements before it along ``dim``."""
     if x.dim() == 0:
         return torch.ones_like(x)
     n = x.shape[dim]
@@ -84,8 +84,8 @@ def exclusive_product(x: Tensor, dim: int) -> Tensor:
 
 
 def product_of_others(x: Tensor, dim: int) -> Tensor:
-    """For each element the product of all others along ``dim``. Unlike ``result / x`` it is right
-    if elements are zero."""
+    """Return for each element the product of all others along ``dim``. Unlike ``result / x`` it is
+    right if elements are zero."""
     product: Tensor = times(
         exclusive_product(x, dim), exclusive_product(x.flip(dim), dim).flip(dim)
     )
@@ -93,7 +93,7 @@ def product_of_others(x: Tensor, dim: int) -> Tensor:
 
 
 def running_product_vjp(g: Tensor, x: Tensor, dim: int) -> Tensor:
-    """``grad[i] = (product before i) · sum over k >= i of g[k] · (product from i+1 to k)``,
+    """Return ``grad[i] = (product before i) · sum over k >= i of g[k] · (product from i+1 to k)``,
     conjugated."""
     x = x.to(g.dtype)
     if x.is_complex():

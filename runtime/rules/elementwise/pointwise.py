@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, powers, exponentials, trigonometry, rounding, comparison and
+"""Register elementwise arithmetic, powers, exponentials, trigonometry, rounding, comparison and
 selection."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LN2 = math.log(2.0)
 
 
 def times(x: Any, factor: object) -> Any:
-    """``x * factor`` for a number. A factor of one costs no kernel call."""
+    """Return ``x * factor``. The number one as factor costs no kernel call."""
     return x if isinstance(factor, (int, float)) and factor == 1 else x * factor
 
 
@@ -138,8 +138,8 @@ pointwise(
 
 
 def _hypot_slope(self: torch.Tensor, other: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``x / r``. Where x is the larger, it is ``±1 / √(1 + (y/x)²)``, whose derivatives do not
-    subtract ``x²/r³`` from ``1/r``."""
+    """Return ``x / r``. Where x is the larger, it is ``±1 / √(1 + (y/x)²)``, whose derivatives do
+    not subtract ``x²/r³`` from ``1/r``."""
     larger = (self.abs() > other.abs()) & self.isfinite()
     quotient = torch.where(larger, other, 0.0) / torch.where(larger, self, 1.0)
     return torch.where(larger, self.sgn() * (1 + quotient * quotient).rsqrt(), self / result)
@@ -162,10 +162,13 @@ def _in_session(t: object) -> bool:
 
 # powers. The guards avoid 0·inf if a base or an exponent is zero.
 def _power_by_base(self: Any, exponent: Any) -> object:
+    """Return ``n·x^(n-1)``, and zero for n = 0."""
     if not isinstance(exponent, torch.Tensor):
         if exponent == 2 and not _in_session(self):  # squares are frequent; this is one kernel less
             return 2 * self
-        return (False, None) if exponent == 0 else exponent * self.pow(exponent - 1)
+        if exponent == 0:
+            return False, None
+        return exponent * self.pow(exponent - 1)
     power = self.pow(exponent - 1)
     # elsewhere the slope at exponent 0 has a derivative by the exponent, 1 / self
     vanishes = (exponent == 0) & ~power.isfinite()
@@ -173,6 +176,7 @@ def _power_by_base(self: Any, exponent: Any) -> object:
 
 
 def _power_by_exponent(self: Any, exponent: Any, result: Any) -> object:
+    """Return ``x^n·log(x)``, and zero where x is zero and the exponent is not negative."""
     if not isinstance(self, torch.Tensor):
         if self != 0:
             if isinstance(self, complex) or exponent.is_complex():
@@ -199,8 +203,8 @@ pointwise("exp", self=lambda result: result)
 
 
 def _exp2_slope(self: torch.Tensor) -> torch.Tensor:
-    """ln 2 · 2^x. For x >= 2 it is computed as ln 4 · 2^(x-1), because 2^x may overflow where its
-    derivative does not.
+    """Return ln 2 · 2^x. For x >= 2 it is computed as ln 4 · 2^(x-1), because 2^x may overflow
+    where its derivative does not.
 
     In single precision 2^128.2 is infinite but its derivative is not.
     """
@@ -221,8 +225,8 @@ pointwise("log1p", self=lambda self: 1 / (self + 1))
 
 
 def _share_of_sum(self: torch.Tensor, other: torch.Tensor, log: float = 1.0) -> torch.Tensor:
-    """``e^x / (e^x + e^y)``, computed as a sigmoid, which cannot overflow. If both are +inf it is
-    1/2, if both are -inf it is 0."""
+    """Return ``e^x / (e^x + e^y)``, computed as a sigmoid, which cannot overflow. If both are +inf
+    it is 1/2, if both are -inf it is 0."""
     same = (self == other) & self.isinf()
     apart = torch.where(same, 0.0, self) - torch.where(same, 0.0, other)
     return torch.where(same & (self.real < 0), 0.0, times(apart, log).sigmoid())
@@ -249,9 +253,12 @@ pointwise("tan", self=lambda result: 1 + result.square())
 
 
 def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
-    """``1 - x²``, computed as (1 - x)(1 + x) unless ``|x| < 1/2``, because the difference cancels
-    near 1. Its derivative is that of the difference unless ``|x| >= 2``, where squares may
-    overflow. That of the product would make ∞·0 of the second derivative of ``asin``."""
+    """Return ``1 - x²``, computed as (1 - x)(1 + x) unless ``|x| < 1/2``, because the difference
+    cancels near 1.
+
+    Its derivative is that of the difference unless ``|x| >= 2``, where squares may overflow. That
+    of the product would make ∞·0 of the second derivative of ``asin``.
+    """
     size = x.abs()
     near, far = size < 0.5, size >= 2
     low, high = torch.where(near, x, 0.0), torch.where(near, 0.0, x)
@@ -288,8 +295,8 @@ pointwise("atanh", self=lambda self: 1 / _one_minus_square(self))
 
 
 def _over_square(t: torch.Tensor, self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """``t / |z|²`` for z = other + i·self, computed without squares, which
-    overflow. 0 if z is 0."""
+    """Return ``t / |z|²`` for z = other + i·self, computed without squares, which overflow. 0 if z
+    is 0."""
     zero = (self == 0) & (other == 0)
     size = torch.hypot(torch.where(zero, 1.0, self), other)
     return torch.where(zero, 0.0, t / size / size)
@@ -303,7 +310,7 @@ pointwise(
 
 
 def _sinc_slope(self: torch.Tensor) -> torch.Tensor:
-    """d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²). Near 0 it is computed from its series,
+    """Return d/dx sin(πx)/(πx) = (πx·cos πx - sin πx)/(πx²). Near 0 it is computed from its series,
     because the difference cancels there."""
     near = self.abs() < 0.5
     x = torch.where(near, 1.0, self)
@@ -329,8 +336,8 @@ elementwise("_conj_physical", {"self": lambda g: g.conj()}, {"self": lambda self
 
 
 def _phase_slope(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
-    """``g·i·z/|z|²``: the partial derivatives of the phase are -y/|z|² by x and x/|z|² by y. Zero
-    for real arguments."""
+    """Return ``g·i·z/|z|²``: the partial derivatives of the phase are -y/|z|² by x and x/|z|² by y.
+    Zero for real arguments."""
     if not self.is_complex():
         return torch.zeros_like(g)
     size = self.abs()
@@ -347,8 +354,8 @@ elementwise(
 
 
 def _unit(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """d(z/|z|): the part of ``t`` that is orthogonal to z, divided by |z|. It is self-adjoint as a
-    real-linear map."""
+    """Return d(z/|z|): the part of ``t`` that is orthogonal to z, divided by |z|. It is
+    self-adjoint as a real-linear map."""
     if not self.is_complex():
         return torch.zeros_like(t)
     size = self.abs()
@@ -378,7 +385,8 @@ elementwise(
 
 
 def copysign_slope(t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``t`` times the sign of the result relative to that of ``self``. 0 if ``self`` is 0."""
+    """Return ``t`` times the sign of the result relative to that of ``self``. 0 if ``self`` is
+    0."""
     return torch.where(self == 0, 0.0, t * (result.sign() * self.sign()))
 
 
@@ -436,7 +444,8 @@ diagonal("masked_fill.Scalar", self=lambda g, mask: g.masked_fill(mask, 0))
 
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """The kernel takes only a 0-d value. A batched value is therefore put in by ``where``."""
+    """Run ``masked_fill`` on a batch. The kernel takes only a 0-d value, so a batch of values is
+    put in by ``where``."""
     self, mask, value = args
     if not batched[2] and batched[0]:
         if self.dim() == 1 and mask.dim() == int(batched[1]):
@@ -445,7 +454,9 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> o
     out = broadcast(
         torch.where, size, (batched[1], batched[2], batched[0]), (mask, value, self), {}
     ).to(self.dtype)
-    return self.copy_(out) if func._schema.is_mutable else out
+    if func._schema.is_mutable:
+        return self.copy_(out)
+    return out
 
 
 register(

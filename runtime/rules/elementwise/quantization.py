@@ -1,5 +1,5 @@
-"""Rounding to the values of a quantized type, as in quantization-aware training. The gradient is
-``g`` within range and 0 outside."""
+"""Register rounding to the values of a quantized type, as in quantization-aware training. The
+gradient is ``g`` within range and 0 outside."""
 
 from __future__ import annotations
 

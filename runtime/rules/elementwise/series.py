@@ -1,5 +1,5 @@
-"""Polynomials for arguments at which a closed form cancels: near a zero of its
-denominator, or far out.
+"""Compute polynomials for arguments at which a closed form cancels: near a zero of its denominator,
+or far out.
 
 Their derivatives are right to every order.
 """
@@ -13,7 +13,7 @@ import torch
 
 
 def polynomial(x: torch.Tensor, coefficients: Sequence[float]) -> torch.Tensor:
-    """``c[0] + c[1]·x + c[2]·x² + …``, computed by Horner's rule."""
+    """Return ``c[0] + c[1]·x + c[2]·x² + …``, computed by Horner's rule."""
     total = torch.full_like(x, coefficients[-1])
     for c in coefficients[-2::-1]:
         total = total * x + c

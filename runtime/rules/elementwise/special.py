@@ -1,5 +1,5 @@
-"""Special functions. Derivatives as in the Digital Library of Mathematical Functions (chapters 5,
-6, 7, 8, 10, 25)."""
+"""Register special functions. Derivatives as in the Digital Library of Mathematical Functions
+(chapters 5, 6, 7, 8, 10, 25)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pointwise("erfc", self=lambda self: -2 / SQRT_PI * (-self * self).exp())
 
 
 def _erfcx_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its
+    """Return ``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its
     asymptotic series."""
     far = self > 10
     inverse = torch.where(far, self, 1.0).reciprocal()
@@ -68,7 +68,7 @@ def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) ->
 
 
 def _i0e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """``i1e(x) - sgn(x)·i0e(x)``."""
+    """Return ``i1e(x) - sgn(x)·i0e(x)``."""
     far, x, result = _near_part(self, result)
     return torch.where(
         far, self.sgn() * _far_slope(self, far, I0E_SLOPE_FAR), special.i1e(x) - x.sgn() * result
@@ -81,8 +81,8 @@ pointwise("special_i0e", self=_i0e_slope)
 def _over_argument(
     y: torch.Tensor, x: torch.Tensor, scale: Any = 1, series: Sequence[float] = I1_OVER_X
 ) -> torch.Tensor:
-    """``y / x`` for ``y = I1(x)·scale``, or another function with a ``series`` for the quotient in
-    x². Near 0 the quotient has no derivatives, so it is computed from that."""
+    """Return ``y / x`` for ``y = I1(x)·scale``, or another function with a ``series`` for the
+    quotient in x². Near 0 the quotient has no derivatives, so it is computed from the series."""
     near = x.abs() < 1
     small = torch.where(near, x, 0.0)
     return torch.where(
@@ -91,7 +91,7 @@ def _over_argument(
 
 
 def _i1_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """I1' = I0 - I1/x. It is I0 if both terms overflow."""
+    """Return I1' = I0 - I1/x. It is I0 if both terms overflow."""
     return torch.i0(self) - _over_argument(torch.where(result.isinf(), 0.0, result), self)
 
 
@@ -116,7 +116,7 @@ pointwise("special_ndtri", self=lambda result: math.sqrt(2 * math.pi) * (result.
 
 
 def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    """φ(x)/Φ(x). For negative x, where both vanish, it is computed from the scaled error
+    """Return φ(x)/Φ(x). For negative x, where both vanish, it is computed from the scaled error
     function."""
     below = self < 0
     low, high = torch.where(below, self, 0.0), torch.where(below, 0.0, self)
@@ -132,6 +132,7 @@ pointwise("special_log_ndtr", self=_log_ndtr_slope)
 
 
 def _logit_slope(self: torch.Tensor, eps: float | None) -> object:
+    """Return 1/x + 1/(1-x), NaN outside of (0, 1). With ``eps``: zero where x is clamped."""
     if eps is None:
         return torch.where((self < 0) | (self > 1), math.nan, 1 / self + 1 / (1 - self))
     clamped = (self < eps) | (self > 1 - eps)
@@ -144,9 +145,13 @@ pointwise("logit", self=_logit_slope)
 
 
 def _by_factor(log: Any, pole: float) -> Any:
-    """``t·log(other)``. Zero where the function itself is defined as zero."""
+    """Return a function for ``t·log(other)``, zero where the function itself is defined as zero.
+
+    ``pole``: the value of ``other`` at which its logarithm is infinite.
+    """
 
     def scaled(t: object, self: Any, other: Any) -> Any:
+        """Return ``t·log(other)`` of tensors or numbers."""
         if isinstance(other, torch.Tensor):
             zero = (self == 0) & (other <= pole)
         elif other <= pole:
@@ -159,10 +164,13 @@ def _by_factor(log: Any, pole: float) -> Any:
 
 
 def _by_log(shift: float) -> Any:
-    """``t·self/(other + shift)``. Zero if ``self`` and the denominator are zero."""
+    """Return a function for ``t·self/(other + shift)``, zero if ``self`` and the denominator are
+    zero."""
 
     def scaled(t: Any, self: Any, other: Any) -> Any:
-        argument = other + shift if shift else other
+        argument = other
+        if shift:
+            argument = other + shift
         zero = (argument == 0) & (self == 0)
         return torch.where(zero, 0.0, t * self / torch.where(zero, 1.0, argument))
 

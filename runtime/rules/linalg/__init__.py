@@ -1,4 +1,4 @@
-"""Records of linear algebra: products, factorizations, solutions, spectra, Fourier transforms.
+"""Register linear algebra: products, factorizations, solutions, spectra, Fourier transforms.
 
 They import ``derive``, ``samples`` and ``record``. Start with ``matmul``. Eigenvalues, singular
 values and determinants are in ``spectral``.

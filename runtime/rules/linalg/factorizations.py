@@ -1,4 +1,5 @@
-"""Factorizations with triangular or orthogonal factors: Cholesky, LU, QR, Householder reflectors.
+"""Register factorizations with triangular or orthogonal factors: Cholesky, LU, QR, Householder
+reflectors.
 
 Each formula starts from the differential of the defining product. Multiplied by the inverse
 factors, it splits into triangles. Each triangle holds the differential of one factor. The vjp is
@@ -33,11 +34,14 @@ aten = torch.ops.aten
 
 
 def _lower_half(t: torch.Tensor) -> torch.Tensor:
-    """Phi(X): the lower triangle with half the diagonal. X = Phi(X) + Phi(X)^H for Hermitian X."""
+    """Return Phi(X): the lower triangle with half the diagonal. X = Phi(X) + Phi(X)^H for Hermitian
+    X."""
     return t.tril() - matrix_of(diagonal(t)) / 2
 
 
 def _cholesky_vjp(g: torch.Tensor, result: torch.Tensor, upper: bool) -> torch.Tensor:
+    """Return the cotangent L^-H M L^-1, where M is the Hermitian matrix with the lower triangle of
+    L^H g, halved."""
     factor, g = adjoint_if(upper, result), adjoint_if(upper, g)
     middle = factor.mH @ g
     middle = (middle.tril() + middle.tril(-1).mH) / 2
@@ -76,6 +80,7 @@ register(
 
 
 def _lu_parts(l: torch.Tensor, u: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor]:  # noqa: E741
+    """Return the rank k, and the leading square parts of L and U."""
     k = l.shape[-1]
     return k, l[..., :k, :], u[..., :, :k]
 
@@ -121,7 +126,7 @@ def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Te
 
 
 def _split(lu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """L and U, from their packed form."""
+    """Return L and U, from their packed form."""
     k = min(lu.shape[-2:])
     return lu[..., :, :k].tril(-1) + eye_like(lu, lu.shape[-2], k), lu[..., :k, :].triu()
 
@@ -141,6 +146,7 @@ def _packed(
 def _linalg_lu_vjp(
     gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, pivot: bool
 ) -> Any:
+    """Return the cotangent of A = P L U. Without pivoting P is left out."""
     g = _lu_vjp(gs[1], gs[2], result1, result2)
     if g is None or not pivot:
         return g
@@ -154,6 +160,7 @@ def _linalg_lu_jvp(
     result2: torch.Tensor,
     pivot: bool,
 ) -> object:
+    """Return the tangents of P (none), L and U."""
     if pivot:  # without, which CUDA has, the permutation is an empty vector
         A_t = result0.mT @ A_t
     return None, *_lu_jvp(A_t, result1, result2)
@@ -178,6 +185,7 @@ def _permutation(lu: torch.Tensor, pivots: torch.Tensor) -> torch.Tensor:
 def _lu_factor_vjp(
     g: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool
 ) -> torch.Tensor:
+    """Return the cotangent of A, from that of the packed factors."""
     k = min(g.shape[-2:])
     by_product = _lu_vjp(g[..., :, :k], g[..., :k, :], *_split(result0))
     if pivot:
@@ -188,6 +196,7 @@ def _lu_factor_vjp(
 def _lu_factor_jvp(
     A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, pivot: bool
 ) -> object:
+    """Return the tangent of the packed factors. Pivots and error codes have none."""
     shape = A_t.shape
     if pivot:
         A_t = _permutation(result0, result1).mT @ A_t
@@ -234,6 +243,7 @@ register(
 
 
 def _qr_differentiable(mode: str, q: torch.Tensor, r: torch.Tensor) -> None:
+    """Raise if the factors are not differentiable in this mode."""
     if mode == "r":
         raise RuntimeError(
             "The derivative of linalg.qr depends on Q, "
@@ -247,8 +257,8 @@ def _qr_differentiable(mode: str, q: torch.Tensor, r: torch.Tensor) -> None:
 
 
 def _to_upper(t: torch.Tensor) -> torch.Tensor:
-    """``t`` minus the skew-Hermitian matrix that equals ``t`` below the diagonal. The result is
-    triangular with a real diagonal."""
+    """Return ``t`` minus the skew-Hermitian matrix that equals ``t`` below the diagonal. The result
+    is triangular with a real diagonal."""
     upper = t.triu() + t.tril(-1).mH
     if not t.is_complex():
         return upper
@@ -262,6 +272,7 @@ def _from_upper(t: torch.Tensor) -> torch.Tensor:
 
 
 def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> object:
+    """Return the cotangent of A. Either cotangent may be None."""
     q, r = result0, result1
     _qr_differentiable(mode, q, r)
     gq, gr = gs
@@ -284,6 +295,7 @@ def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) ->
 
 
 def _qr_jvp(A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> object:
+    """Return the tangents of Q and R."""
     q, r = result0, result1
     _qr_differentiable(mode, q, r)
     k = q.shape[-1]
@@ -323,8 +335,8 @@ register(
 
 
 def _reflectors(packed: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """V and T. V has the vectors below its diagonal and ones on it, and T^-1 =
-    diag(1/tau) + triu(V^H V, 1)."""
+    """Return V and T. V has the vectors below its diagonal and ones on it, and T^-1 = diag(1/tau) +
+    triu(V^H V, 1)."""
     m, k = packed.shape[-2], tau.shape[-1]
     v = packed[..., :k].tril(-1) + eye_like(packed, m, k)
     scale = tau.unsqueeze(-1)  # T^-1 is multiplied by tau from the left, so that tau may be zero
@@ -345,6 +357,7 @@ def _ormqr(
     left: bool = True,
     transpose: bool = False,
 ) -> torch.Tensor:
+    """Return the product of the reflectors with ``input3``, from the left or the right."""
     v, t = _reflectors(self, input2)
     t = adjoint_if(transpose, t)
     if left:

@@ -1,4 +1,4 @@
-"""Fourier transforms. Each is linear over the reals. Its transpose is the transform in the
+"""Register Fourier transforms. Each is linear over the reals. Its transpose is the transform in the
 other direction."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Matrix and vector products."""
+"""Register matrix and vector products."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def scaled(t: torch.Tensor, factor: Any) -> torch.Tensor:
-    """``t·factor``. A factor of one costs nothing."""
+    """Return ``t·factor``. A factor of one costs nothing."""
     if factor == 1:
         return t
     return t * factor  # type: ignore[no-any-return]
@@ -63,6 +63,10 @@ def product(
 def _matvec(
     x: torch.Tensor, y: torch.Tensor, x_batched: object = True, y_batched: object = True
 ) -> torch.Tensor:
+    """Return the product of a matrix and a vector, or of batches of these.
+
+    A batch of one factor becomes rows or columns of one large product.
+    """
     if not y_batched:
         return torch.mv(x.flatten(0, 1), y).view(x.shape[:2])
     if not x_batched:
@@ -81,6 +85,7 @@ def _mv_batch(func: object, size: int, batched: Any, args: Any, kwargs: object) 
 
 
 def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Run ``dot`` or ``vdot`` on a batch."""
     left, right = args
     if func._schema.name == "aten::vdot":
         left = left.conj()
@@ -89,6 +94,7 @@ def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> ob
 
 
 def _by_left(g: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the gradient by the left factor."""
     # the line below without its Python frames, since every linear layer runs it
     if type(g) is type(right) is torch.Tensor:
         return torch.mm(g, adjoint(right))
@@ -103,6 +109,7 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
     (rows, _), strides, _ = geometry
 
     def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
+        """Return the product, as a transpose if the factor was one."""
         if strides == (1, rows) and not any(batched):
             return torch.mm(g.t(), conj(left)).t()
         return product(adjoint(left), g, batched[1], batched[0])
@@ -218,6 +225,7 @@ def _plus(
     """
 
     def combined(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        """Run the op on a batch: the product first, then ``self`` is added to it."""
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
         alpha = _convert_factor(kwargs.get("alpha", 1), first.dtype)
@@ -351,7 +359,8 @@ def _trilinear(
 def _trilinear_abstract(
     i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any
 ) -> torch.Tensor:
-    """Torch's kernel has no abstract form for symbolic sizes, and would fix them."""
+    """Return an abstract result. Torch's kernel has no abstract form for symbolic sizes, and would
+    fix them."""
     wide = []
     for x, missing in ((i1, expand1), (i2, expand2), (i3, expand3)):
         shape = list(x.shape)

@@ -1,4 +1,5 @@
-"""Inverses, solutions of linear systems, also from factors of the matrix, and least squares.
+"""Register inverses, solutions of linear systems, also from factors of the matrix, and least
+squares.
 
 Formulas after M. Giles, "An extended collection of matrix derivative results for forward and
 reverse mode algorithmic differentiation" (2008). Formulas use the matrix itself, not the
@@ -58,11 +59,11 @@ _op = torch.ops.runtime.solve_factored.default
 def solve_factored(
     A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool
 ) -> Tensor:
-    """X with ``A X = B``, or with ``X A = B`` if not ``left``. ``adjoint``: with the conjugate
-    transpose of A in place of A.
+    """Return X with ``A X = B``, or with ``X A = B`` if not ``left``.
 
-    ``LU`` and ``pivots`` are ``linalg.lu_factor(A)``. B is a matrix, or a stack of matrices whose
-    leading dimensions broadcast with those of A.
+    ``adjoint``: with the conjugate transpose of A in place of A. ``LU`` and ``pivots`` are
+    ``linalg.lu_factor(A)``. B is a matrix, or a stack of matrices whose leading dimensions
+    broadcast with those of A.
     """
     solution: Tensor = _op(A, LU, pivots, B, left, adjoint)
     return solution
@@ -78,6 +79,7 @@ def _vjp(
     result: Tensor,
     needs: Any,
 ) -> tuple[object, ...]:
+    """Return the gradients by A and B: one more solve, with the adjoint, and its product with X."""
     by_b = solve_factored(A, LU, pivots, g, left, not adjoint)
     by_a = None
     if "A" in needs:
@@ -111,21 +113,26 @@ def _jvp(
 
 
 def join_columns(B: Tensor, left: bool) -> Tensor:
-    """All right-hand sides of one matrix as one matrix: ``(size, …, n, k)`` -> ``(…, n, k·size)``.
-    If not ``left``: with more rows."""
+    """Return all right-hand sides of one matrix as one matrix: ``(size, …, n, k)`` -> ``(…, n,
+    k·size)``. If not ``left``: with more rows."""
     if left:
         return B.movedim(0, -1).flatten(-2)
     return B.movedim(0, -2).flatten(-3, -2)
 
 
 def split_columns(X: Tensor, like: Tensor, left: bool) -> Tensor:
-    """Return the inverse of :func:`join_columns`, contiguous. ``like``: what was joined."""
-    dim = -1 if left else -2
+    """Return the inverse of :func:`join_columns`, contiguous. ``like``: the argument of that
+    call."""
+    dim = -2
+    if left:
+        dim = -1
     split: Tensor = X.unflatten(dim, (like.shape[dim], like.shape[0])).movedim(dim, 0)
     return split.contiguous()
 
 
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    """Solve a batch of systems. With one matrix for all, the right-hand sides are solved
+    together."""
     A, LU, pivots, B, left, adjoint = args
     if not batched[0]:
         # expanded factors of one matrix, as the batched solve returns them
@@ -134,7 +141,10 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if batched[3] and not batched[1] and B.dim() > A.dim():
             joined = func(A, LU, pivots, join_columns(B, left), left, adjoint)
             return split_columns(joined, B, left)
-    physical = [expand(t, b, size) for t, b in zip((A, LU, pivots, B), batched, strict=False)]
+    physical = [
+        expand(t, is_batched, size)
+        for t, is_batched in zip((A, LU, pivots, B), batched, strict=False)
+    ]
     return func(*lined_up((2, 2, 1, 2), size, (True,) * 4, physical), left, adjoint)
 
 
@@ -152,6 +162,7 @@ Pair = tuple[Any, Any]
 
 
 def _check_errors(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> None:
+    """Raise for a batch as ATen does for a stack of matrices."""
     func(*args, **(kwargs | {"is_matrix": False}))
 
 
@@ -178,10 +189,13 @@ def _solve_vjp(
     g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor,
     result2: torch.Tensor, B_shape: Any, left: bool, needs: Any,
 ) -> Pair:  # fmt: skip
+    """Return the gradients by A and B. A solution is a vector where B is one."""
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
     by_b = solve_factored(A, result1, result2, columns(g, vector), left, True)
-    by_a = -_on_side(by_b, x.mH, left) if "A" in needs else None
+    by_a = None
+    if "A" in needs:
+        by_a = -_on_side(by_b, x.mH, left)
     return by_a, uncolumned(by_b, vector)
 
 
@@ -195,6 +209,7 @@ def _solve_jvp(
     result2: torch.Tensor,
     left: bool,
 ) -> object:
+    """Return the tangent of the solution: ``A X_t = B_t - A_t X``."""
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
     rhs = add_present(
@@ -206,8 +221,8 @@ def _solve_jvp(
 
 
 def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """If one matrix has a batch of right-hand sides, they become more columns of one right-hand
-    side. The matrix is factored once."""
+    """Solve a batch. If one matrix has a batch of right-hand sides, they become more columns of one
+    right-hand side. The matrix is factored once."""
     a, b = args[:2]
     if not batched[0]:
         vector = is_vector_rhs(a.shape, b.shape[1:])
@@ -252,6 +267,7 @@ def _triangular_vjp(
     unitriangular: bool,
     needs: Any,
 ) -> Pair:
+    """Return the gradients by the matrix, of which the op reads a triangle, and by B."""
     by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
     if "self" not in needs:
         return None, by_b
@@ -268,6 +284,7 @@ def _triangular_jvp(
     left: bool,
     unitriangular: bool,
 ) -> torch.Tensor:
+    """Return the tangent of the solution."""
     change = None
     if self_t is not None:
         change = -_on_side(triangle(self_t, upper, unitriangular), result, left)
@@ -292,7 +309,10 @@ def _triangular_solve(
     transpose: bool = False,
     unitriangular: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    a = A.mT if transpose else A  # of complex matrices the transpose, not the adjoint
+    """Return the solution, and the matrix that was used, expanded."""
+    a = A
+    if transpose:
+        a = A.mT  # of complex matrices the transpose, not the adjoint
     x = solve_triangular(a, self, upper=upper != transpose, unit=unitriangular)
     return x, A.expand(*x.shape[:-2], *A.shape[-2:]).clone()
 
@@ -310,7 +330,10 @@ register(
 
 
 def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    physical = [expand(a, b, size) for a, b in zip(args, batched, strict=True)]
+    physical = [
+        expand(argument, is_batched, size)
+        for argument, is_batched in zip(args, batched, strict=True)
+    ]
     factors, pivots, rhs = lined_up((2, 1, 2), size, (True,) * 3, physical)
     return func(contiguous_stacks(factors), pivots, rhs, **kwargs)
 
@@ -324,6 +347,7 @@ def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -
 def _cholesky_solve_vjp(
     g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any
 ) -> Pair:
+    """Return the gradients by B and by the factor."""
     by_b = torch.cholesky_solve(g, input2, upper)
     if "input2" not in needs:
         return by_b, None
@@ -345,6 +369,7 @@ def _lu_solve_vjp(
     result: torch.Tensor,
     needs: Any,
 ) -> tuple[object, object, object]:
+    """Return the gradients by the packed factors, the pivots (none) and B."""
     by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
     if "LU" not in needs:
         return None, None, by_b
@@ -402,8 +427,8 @@ def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) ->
 def _pinv_batch(
     func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None
 ) -> object:
-    """Tolerances broadcast with the leading dimensions of the matrices. They may have more of
-    these dimensions."""
+    """Run ``pinv`` on a batch. Tolerances broadcast with the leading dimensions of the matrices,
+    and may have more of these dimensions."""
     a = expand(args[0], batched[0], size)
     tolerances = {}
     for name in ("atol", "rtol"):
@@ -433,8 +458,11 @@ def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor
 def _lstsq_vjp(
     gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any
 ) -> Pair:
-    """The solution is ``pinv(self)·b``. It minimizes the residuals, so their first derivative by
-    the solution is zero."""
+    """Return the gradients by the matrix and by the right-hand side.
+
+    The solution is ``pinv(self)·b``. It minimizes the residuals, so their first derivative by the
+    solution is zero.
+    """
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
     by_a = by_b = None
@@ -442,7 +470,8 @@ def _lstsq_vjp(
         p = torch.linalg.pinv(self)
         g = columns(gs[0], vector)
         by_b = p.mH @ g
-        by_a = _pinv_vjp(g @ rhs.mH, self, p) if "self" in needs else None
+        if "self" in needs:
+            by_a = _pinv_vjp(g @ rhs.mH, self, p)
     if gs[1] is not None and gs[1].numel():
         r = 2 * _residual(self, x, rhs) * gs[1].unsqueeze(-2)
         by_a, by_b = add_present(by_a, r @ x.mH), add_present(by_b, -r)
@@ -457,6 +486,7 @@ def _lstsq_jvp(
     result0: torch.Tensor,
     result1: torch.Tensor,
 ) -> object:
+    """Return the tangents of the solution and of the residuals."""
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
     p = torch.linalg.pinv(self)
@@ -474,6 +504,7 @@ def _lstsq_jvp(
 
 
 def _lstsq_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
+    """Run ``lstsq`` on a batch, with equal leading dimensions of matrices and right-hand sides."""
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])

@@ -1,4 +1,4 @@
-"""Eigenvalues, singular values, determinants and the matrix exponential.
+"""Register eigenvalues, singular values, determinants and the matrix exponential.
 
 Eigenvectors and singular vectors are unique only up to a phase. The formulas are right for
 functions that do not depend on the phase."""
@@ -27,6 +27,7 @@ aten = torch.ops.aten
 
 
 def _need_vectors(computed: bool, op: str, instead: str) -> None:
+    """Raise unless the call has ``computed`` the vectors."""
     if not computed:
         raise RuntimeError(
             f"The derivative of {op} depends on the vectors, "
@@ -42,6 +43,7 @@ def _real_diagonal(t: torch.Tensor) -> torch.Tensor:
 
 
 def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> object:
+    """Return the gradient of A, made Hermitian. Either cotangent may be None."""
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
     inside = add_present(
@@ -54,6 +56,7 @@ def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: 
 def _eigh_jvp(
     A_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool
 ) -> tuple[object, object]:
+    """Return the tangents of eigenvalues and eigenvectors."""
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
     inside = v.mH @ hermitian_part(A_t) @ v
@@ -61,12 +64,13 @@ def _eigh_jvp(
 
 
 def _unit_length(t: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """``t`` minus its component along the unit vectors ``v``, which would change their length. This
-    map is its own adjoint."""
+    """Return ``t`` minus its component along the unit vectors ``v``, which would change their
+    length. This map is its own adjoint."""
     return t - v * torch.real((v.conj() * t).sum(-2, keepdim=True))
 
 
 def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> object:
+    """Return the gradient of A. Either cotangent may be None."""
     w, v = result0, result1
     inside = add_present(
         map_optional(matrix_of, gs[0]),
@@ -78,6 +82,7 @@ def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> object:
 def _eig_jvp(
     self_t: torch.Tensor, result0: torch.Tensor, result1: torch.Tensor
 ) -> tuple[object, object]:
+    """Return the tangents of eigenvalues and eigenvectors."""
     w, v = result0, result1
     inside = torch.linalg.solve_ex(v, self_t.to(v.dtype) @ v)[0]
     return diagonal(inside), _unit_length(v @ (differences(w) * inside), v)
@@ -117,12 +122,13 @@ def _imaginary(t: torch.Tensor) -> torch.Tensor:
 
 
 def _thin(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return U and V with as many columns as there are singular values."""
     k = s.shape[-1]
     return u[..., :k], vh[..., :k, :].mH
 
 
 def _gaps(s: torch.Tensor) -> torch.Tensor:
-    """``s[j] / (s[j]² - s[i]²)`` at (i, j), without squares that overflow."""
+    """Return ``s[j] / (s[j]² - s[i]²)`` at (i, j), without squares that overflow."""
     size = s
     if s.shape[-1]:  # amax refuses an empty dimension
         size = s.detach().amax(-1, keepdim=True)
@@ -175,6 +181,7 @@ def _svd_jvp(
     result2: torch.Tensor,
     compute_uv: bool,
 ) -> object:
+    """Return the tangents of U, S and V^H. Columns beyond the thin ones have zeros."""
     _need_vectors(compute_uv, "_linalg_svd", "compute_uv=True")
     s = result1
     u, v = _thin(result0, s, result2)
@@ -194,7 +201,7 @@ def _svd_jvp(
 
 
 def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """``t`` padded with zero columns to the width of ``like``."""
+    """Return ``t`` padded with zero columns to the width of ``like``."""
     missing = like.shape[-1] - t.shape[-1]
     if missing <= 0:
         return t
@@ -215,10 +222,11 @@ register(
 
 
 def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
-    """``adj(A)^H``, computed as ``conj(det A)·A^-H``.
+    """Return ``adj(A)^H``, computed as ``conj(det A)·A^-H``.
 
     A singular matrix is first shifted by a small multiple of the identity. Then about half of the
-    digits of a first derivative are right."""
+    digits of a first derivative are right.
+    """
     if a.shape[-1] == 0:
         return a
     size = torch.linalg.vector_norm(a, dim=(-2, -1))
@@ -237,7 +245,7 @@ def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
 
 
 def _trace_of_product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """``tr(x^H y)``."""
+    """Return ``tr(x^H y)``."""
     return (x.conj() * y).sum((-2, -1))
 
 
@@ -253,8 +261,11 @@ register(
 
 
 def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> object:
-    """The sign of a complex determinant is its phase. The phase changes by the imaginary
-    part of the trace."""
+    """Return the gradient of A.
+
+    The sign of a complex determinant is its phase. The phase changes by the imaginary part of the
+    trace.
+    """
     phase = None
     if gs[0] is not None and A.is_complex():
         phase = 1j * torch.imag(gs[0] * result0.conj())
@@ -285,6 +296,7 @@ register(
 
 
 def _exp_along(a: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+    """Return the derivative of ``exp(A)`` along ``t``."""
     n = a.shape[-1]
     lower = torch.cat([torch.zeros_like(a), a], -1)
     whole: torch.Tensor = torch.linalg.matrix_exp(torch.cat([torch.cat([a, t], -1), lower], -2))

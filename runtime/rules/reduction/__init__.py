@@ -1,4 +1,4 @@
-"""Records of ops that combine the elements along a dimension, or put them in order.
+"""Register the ops that combine the elements along a dimension, or put them in order.
 
 They import ``derive``, ``record`` and ``elementwise.overflow_safe``. Start with ``reductions``;
 ``cumulative`` has the sums that keep every step, ``softmax`` the normalized exponentials.

@@ -1,5 +1,5 @@
-"""Histograms, counts, positions of elements, and evenly spaced numbers between tensors. Most
-records are decompositions, for vmap."""
+"""Register histograms, counts, positions of elements, and evenly spaced numbers between tensors.
+Most records are decompositions, for vmap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 
 def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
-    """One ``bincount`` for the whole batch. The integers of each element are first shifted to
+    """Run one ``bincount`` for the whole batch. The integers of each element are first shifted to
     their own range."""
     x = expand(args[0], batched[0], size)
     weights, minlength = positional(args, 1, None), positional(args, 2, 0)
@@ -40,17 +40,19 @@ register("bincount", batch=_bincount_batch, cost="high", family="counting")
 
 
 def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> torch.Tensor:
-    """Write the position of the i-th true element to row i. Further ones go to row ``size``,
-    which is cut off."""
+    """Return the positions of the first ``size`` true elements, one per row.
+
+    The i-th one is written to row i. Further ones go to row ``size``, which is cut off.
+    """
     mask = (self != 0).reshape(-1)
     rank = mask.cumsum(0) - 1
     row = torch.where(mask & (rank < size), rank, size)
     flat = row.new_zeros(size + 1).scatter(0, row, torch.arange(row.shape[0], device=row.device))
-    found = torch.arange(size, device=row.device) < mask.sum()
+    exists = torch.arange(size, device=row.device) < mask.sum()
     columns: list[torch.Tensor] = []
     rest = flat[:size]
     for n in reversed(self.shape):
-        columns.insert(0, torch.where(found, rest % max(n, 1), fill_value))
+        columns.insert(0, torch.where(exists, rest % max(n, 1), fill_value))
         rest = rest // max(n, 1)
     if not columns:
         return row.new_zeros(size, 0)
@@ -63,8 +65,8 @@ register("nonzero_static", decomposition=_nonzero_static, family="counting")
 
 
 def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
-    """``steps`` numbers from start to end. As in ATen, the first half is counted from the start and
-    the second half from the end."""
+    """Return ``steps`` numbers from start to end. As in ATen, the first half is counted from the
+    start and the second half from the end."""
     step = (end - start) / max(steps - 1, 1)
     i = torch.arange(steps, device=step.device)
     if steps == 1:
@@ -73,12 +75,14 @@ def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
 
 
 def _ends(
-    x: torch.Tensor, given: Sequence[float] | None, margin: float
+    x: torch.Tensor, bounds: Sequence[float] | None, margin: float
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the first and last bin edge for each dimension of (points, dimensions), as given or
-    else the extrema. Equal ones get a margin."""
-    if given is not None:
-        low, high = torch.tensor(given, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
+    """Return the first and last bin edge for each dimension of (points, dimensions).
+
+    ``bounds``: the edges that the caller names. None: the extrema. Equal edges get a margin.
+    """
+    if bounds is not None:
+        low, high = torch.tensor(bounds, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
     elif x.shape[0]:
         low, high = x.amin(0), x.amax(0)
     else:
@@ -133,6 +137,7 @@ def _edges(
     weight: object = None,
     density: bool = False,
 ) -> list[torch.Tensor]:
+    """Return the edges of bins of equal width, in each dimension."""
     ends = _ends(self.reshape(-1, self.shape[-1]), range, 0.5)
     return [_spaced(low, high, n + 1) for (low, high), n in zip(ends, bins, strict=True)]
 
@@ -145,6 +150,7 @@ def _from_counts(
     weight: Any = None,
     density: bool = False,
 ) -> torch.Tensor:
+    """Return the histogram for numbers of bins in each dimension."""
     points = self.reshape(-1, self.shape[-1])
     return _histogram(points, _edges(self, bins, range=range), weight, density)
 
@@ -163,6 +169,7 @@ def _by_count(
     weight: object = None,
     density: bool = False,
 ) -> object:
+    """Return the histogram of one dimension for a number of bins, and the edges."""
     points = self.reshape(-1, 1)
     counts = _from_counts(points, [bins], range=range, weight=weight, density=density)
     return counts, _edges(points, [bins], range=range)[0]
@@ -175,16 +182,20 @@ def _by_edges(
 
 
 def _histc(self: torch.Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> torch.Tensor:
+    """Return the counts of ``histc``. Equal bounds mean the extrema."""
     x = self.reshape(-1)
-    given = None if min == max else (min, max)
-    ((low, high),) = _ends(x.unsqueeze(1), given, 1)
+    bounds = None
+    if min != max:
+        bounds = (min, max)
+    ((low, high),) = _ends(x.unsqueeze(1), bounds, 1)
     place = ((x - low) * bins / (high - low)).long()
     inside = (x >= low) & (x <= high)
     return _tally([place], [bins], inside, torch.ones_like(x))
 
 
 def _without(name: str, rule: str) -> Any:
-    """Refuse the derivative, because torch declares none. The decomposition serves batches only."""
+    """Return a formula that refuses the derivative, because torch declares none. The decomposition
+    serves batches only."""
 
     def formula(*_: object) -> Any:
         raise MissingRule(str(overload(name)), rule)
@@ -224,14 +235,17 @@ def _ramp(
             dtype = dtype.to_complex()
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
         raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
-    known = next(a for a in (start, end) if isinstance(a, torch.Tensor))
-    wide = torch.float64 if _is_integer(dtype) else dtype
+    example = next(a for a in (start, end) if isinstance(a, torch.Tensor))
+    wide = dtype
+    if _is_integer(dtype):
+        wide = torch.float64
 
     def bound(a: Any) -> torch.Tensor:
+        """Return a bound as a tensor, rounded as the result is."""
         if not isinstance(a, torch.Tensor):
-            a = known.new_tensor(a, dtype=wide)
+            a = example.new_tensor(a, dtype=wide)
         # a bound is rounded as the result is
-        rounded: torch.Tensor = a.to(device or known.device, dtype).to(wide)
+        rounded: torch.Tensor = a.to(device or example.device, dtype).to(wide)
         return rounded
 
     return _spaced(bound(start), bound(end), steps), dtype
@@ -256,6 +270,7 @@ def _linspace(
     device: object = None,
     **memory: object,
 ) -> object:
+    """Return evenly spaced numbers."""
     values, dtype = _ramp(start, end, steps, dtype, device)
     return values.to(dtype)
 
@@ -270,6 +285,7 @@ def _logspace(
     device: object = None,
     **memory: object,
 ) -> object:
+    """Return powers of ``base`` with evenly spaced exponents."""
     values, dtype = _ramp(start, end, steps, dtype, device)
     if steps == 1:  # with more than one number, ATen rounds the exponents
         if isinstance(start, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Cumulative sums, products, extrema and logsumexp."""
+"""Register cumulative sums, products, extrema and logsumexp."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from ..record import register
 
 
 def _lifted(rule: Any) -> Any:
-    """``rule(t, x, dim, …)``, which also takes 0-d tensors. They are treated as
+    """Return ``rule(t, x, dim, …)`` as a function that also takes 0-d tensors. They are treated as
     vectors of one element."""
 
     def lifted(t: torch.Tensor, *rest: object) -> Any:
+        """Run the rule, on vectors of one element in place of 0-d tensors."""
         if t.dim():
             return rule(t, *rest)
         vectors = [t, *rest]
@@ -44,11 +45,11 @@ def _cumprod_jvp(t: torch.Tensor, x: torch.Tensor, dim: int, dtype: Any) -> torc
 def _weights(
     self: torch.Tensor, result: torch.Tensor, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For ``y = logcumsumexp(x)`` the decay ``exp(y[i-1] - y[i])`` of earlier elements, and the
-    share ``exp(x[i] - y[i])`` of element i.
+    """Return the weights of the recurrence for ``y = logcumsumexp(x)``: the decay ``exp(y[i-1] -
+    y[i])`` of earlier elements, and the share ``exp(x[i] - y[i])`` of element i.
 
-    For real ``y`` neither is larger than one. Elements of +inf get equal shares, elements
-    of -inf get none.
+    For real ``y`` neither is larger than one. Elements of +inf get equal shares, elements of -inf
+    get none.
     """
     n = result.shape[dim]
     if n == 0:
@@ -71,8 +72,8 @@ def _weights(
 def _logcumsumexp_vjp(
     g: torch.Tensor, self: torch.Tensor, result: torch.Tensor, dim: int
 ) -> torch.Tensor:
-    """``grad[i] = exp(x[i] - y[i]) · sum over k >= i of g[k]·exp(y[i] - y[k])``. No exponent is
-    positive, so nothing overflows."""
+    """Return ``grad[i] = exp(x[i] - y[i]) · sum over k >= i of g[k]·exp(y[i] - y[k])``. No exponent
+    is positive, so nothing overflows."""
     decay, share = _weights(self, result, dim)
     grad: torch.Tensor = conj(share) * reversed_recurrence(conj(decay), g, dim)
     return grad

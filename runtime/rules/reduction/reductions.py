@@ -1,4 +1,4 @@
-"""Sums, means, products, extrema, norms, variances, order statistics, counts."""
+"""Register sums, means, products, extrema, norms, variances, order statistics, counts."""
 
 from __future__ import annotations
 
@@ -40,12 +40,15 @@ def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = Fals
 def _mean_abstract(
     self: torch.Tensor, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Torch's abstract kernel makes a complex number of the count of elements, so it would fix the
-    sizes of a complex tensor."""
+    """Return an abstract mean.
+
+    Torch's abstract kernel makes a complex number of the count of elements, so it would fix the
+    sizes of a complex tensor. A sum has the same shape and dtype.
+    """
     if (dtype or self.dtype).is_complex:
         return self.sum(dim=dim, keepdim=keepdim, dtype=dtype)
-    found: torch.Tensor = aten.mean.dim(self, dim, keepdim, dtype=dtype)
-    return found
+    mean: torch.Tensor = aten.mean.dim(self, dim, keepdim, dtype=dtype)
+    return mean
 
 
 linear(
@@ -109,6 +112,7 @@ def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tens
 def _aminmax(
     self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the minimum and the maximum, by two reductions."""
     dims = []
     if dim is not None:
         dims.append(dim)
@@ -132,6 +136,8 @@ def _aminmax_vjp(
     result0: torch.Tensor,
     result1: torch.Tensor,
 ) -> object:
+    """Return the gradient by both extrema, of which each shares its cotangent among ties."""
+
     def restore(t: torch.Tensor) -> torch.Tensor:
         return restored(t, self.dim(), dim, keepdim)
 
@@ -153,8 +159,8 @@ selecting("kthvalue", along_default(2), cost="high")
 
 
 def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
-    """``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares are
-    zero. torch gives NaN in both cases."""
+    """Return ``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares
+    are zero. torch gives NaN in both cases."""
     infinite = result.isinf()
     ties = (self == result) & (result.real == math.inf)
     equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
@@ -166,8 +172,8 @@ reduction("logsumexp", _share_of_sum, batch.along(1))
 
 
 def _over_root(a: Any, root: torch.Tensor) -> Any:
-    """``a / root``, and zero where the root is zero. Its derivatives are zero there, too: they must
-    not divide by it."""
+    """Return ``a / root``, and zero where the root is zero. Its derivatives are zero there, too:
+    they must not divide by it."""
     zero = root == 0
     return (a / root.masked_fill(zero, 1)).masked_fill(zero, 0)
 
@@ -202,8 +208,8 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
 def _norm_slope(
     self: torch.Tensor, result: torch.Tensor, ord: Any, dim: object
 ) -> tuple[object, object]:
-    """:func:`_norm_partial` where the norm can be differentiated. The derivative is zero
-    elsewhere."""
+    """Return where the norm can be differentiated, and :func:`_norm_partial`. The derivative is
+    zero elsewhere."""
     return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
 
 
@@ -215,6 +221,7 @@ def _norm(
     *,
     dtype: object = None,
 ) -> Any:
+    """Return the norm of any of the overloads of ``norm``. None as ``p``: 2."""
     if p is None:
         p = 2
     return aten.linalg_vector_norm(self, p, dim, keepdim, dtype=dtype)
@@ -275,6 +282,7 @@ def _renorm_scale(
 def _renorm_vjp(
     g: torch.Tensor, self: torch.Tensor, p: object, dim: int, maxnorm: object
 ) -> object:
+    """Return the gradient by the slices: that of the scaled slice, and that through its norm."""
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
     through = conj(slope) * real(g * conj(self)).sum(dims, keepdim=True)
     return g * scale + torch.where(scale == 1, 0, through)
@@ -314,6 +322,7 @@ def _cdist_backward(
 def _cdist_vjp(
     g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any
 ) -> object:
+    """Return the gradients by the rows of both matrices, by ATen's backward kernel."""
     first = second = None
     if "x1" in needs:
         first = aten._cdist_backward(g.contiguous(), x1, x2, p, result)
@@ -325,6 +334,8 @@ def _cdist_vjp(
 def _euclidean_vjp(
     g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, result: torch.Tensor
 ) -> Any:
+    """Return the gradients by the rows of both matrices, as two products: no differences of all
+    pairs."""
     ratio = _over_root(g, result)
     turned = ratio.mT
     first = x1 * ratio.sum(-1, keepdim=True) - ratio @ x2
@@ -344,6 +355,8 @@ def _pdist(self: torch.Tensor, p: float = 2.0) -> object:
 def _pdist_backward(
     grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor
 ) -> object:
+    """Return the backward in plain ops. It recomputes the distances from the rows, so that
+    derivatives go through them."""
     i, j = _pairs(self)
     apart = self.index_select(0, i) - self.index_select(0, j)
     by_distance = grad.unsqueeze(-1)
@@ -383,12 +396,15 @@ register("_pdist_backward", decomposition=_pdist_backward, cost="high", family="
 def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
     """Return the conjugate of the gradient of the variance."""
     n = count_of(self.shape, dim)
-    c = 1 if correction is None else correction
+    if correction is None:
+        correction = 1
     dims = dims_of(dim, self.dim())
-    mean = self.mean(dims, keepdim=True) if dims else self
+    mean = self  # of a 0-d tensor
+    if dims:
+        mean = self.mean(dims, keepdim=True)
     off = conj(self - mean)
-    if n != c:
-        return off * (2 / (n - c))  # type: ignore[no-any-return]
+    if n != correction:
+        return off * (2 / (n - correction))  # type: ignore[no-any-return]
     return off * math.inf  # type: ignore[no-any-return]
 
 
@@ -399,9 +415,13 @@ def _std_partial(
 
 
 def _with_mean(spread: Any) -> object:
+    """Return the decomposition of an op that returns a spread (variance or deviation) and the
+    mean."""
+
     def decomposed(
         self: torch.Tensor, dim: Any = None, *, correction: object = None, keepdim: bool = False
     ) -> Any:
+        """Return the spread and the mean."""
         value = spread(self, dim, correction=correction, keepdim=keepdim)
         dims = dims_of(dim, self.dim())
         if not dims:
@@ -412,7 +432,7 @@ def _with_mean(spread: Any) -> object:
 
 
 def _with_mean_abstract(spread: Any) -> object:
-    """As of the mean: torch's abstract kernel would fix the sizes of a complex tensor."""
+    """Return an abstract spread and mean: :func:`_mean_abstract` says why."""
 
     def abstract(self: torch.Tensor, dim: object, correction: object, keepdim: bool) -> Any:
         value = spread(self, dim, correction=correction, keepdim=keepdim)
@@ -428,10 +448,11 @@ def _with_mean_vjp(partial: Any) -> object:
     def back(
         gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
     ) -> Any:
+        """Add the gradients by the spread and by the mean."""
         g_spread, g_mean = gs
         by_spread = by_mean = None
         if g_spread is not None:
-            spread = [restored(r, self.dim(), dim, keepdim) for r in result]
+            spread = [restored(each, self.dim(), dim, keepdim) for each in result]
             g_spread = restored(g_spread, self.dim(), dim, keepdim)
             by_spread = scaled(g_spread, conj_of(partial(self, *spread, dim, correction)))
         if g_mean is not None:
@@ -467,17 +488,19 @@ for _name, _spread, _partial in (
 
 
 def _arg(func: Any, size: int, batched: object, args: Any, kwargs: object) -> object:
+    """Run ``argmax`` or ``argmin`` on a batch. Without a dimension each element is flattened."""
     x, dim, keepdim = args[0], batch.positional(args, 1, None), batch.positional(args, 2, False)
     if dim is not None:
         return batch.along(1)(func, size, batched, args, kwargs)
-    found = func(rows(x), 1)
+    positions = func(rows(x), 1)
     if keepdim and x.dim() > 1:
-        return restored(found, x.dim(), list(range(1, x.dim())), False)
-    return found
+        return restored(positions, x.dim(), list(range(1, x.dim())), False)
+    return positions
 
 
 def _any_or_all(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
-    """Unlike in other reductions, an empty list of dimensions means none."""
+    """Run ``any`` or ``all`` over several dimensions on a batch. Unlike in other reductions, an
+    empty list of dimensions means none."""
     if len(args) > 1 and args[1] is not None and len(args[1]) == 0:
         return func(*args, **kwargs)
     return batch.along(1)(func, size, batched, args, kwargs)
@@ -507,8 +530,11 @@ nondifferentiable(
 
 
 def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs: Any) -> object:
-    """Use that the kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its
-    last dimension is that of the reduction."""
+    """Reduce the segments of a batch.
+
+    The kernels treat leading dimensions of ``lengths`` (or ``offsets``) as batches. Its last
+    dimension is that of the reduction.
+    """
     tensors = batch.expand_tensors(size, batched, args)
     data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
@@ -533,6 +559,7 @@ def _segments_back(
     axis: int,
     initial: object,
 ) -> object:
+    """Return the gradient of the data, by ATen's backward kernel."""
     return torch.ops.aten._segment_reduce_backward(
         g.contiguous(),
         result,

@@ -1,5 +1,5 @@
-"""Softmax and log-softmax. Their backward ops have records too, so derivatives of every order run
-on ATen's fused kernels."""
+"""Register softmax and log-softmax. Their backward ops have records too, so derivatives of every
+order run on ATen's fused kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def _sum(t: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
-    """The arguments are (grad, output, dim, dtype). Both tensors have the same shape."""
+    """Run a backward op on a batch. The arguments are (grad, output, dim, dtype), and both tensors
+    have the same shape."""
     g, out = (batch.expand(args[i], batched[i], size) for i in (0, 1))
     rank = g.dim() - 1
     if rank == 0:
@@ -107,8 +108,10 @@ register(
 def _masked_softmax(
     self: torch.Tensor, mask: torch.Tensor, dim: int | None = None, mask_type: int | None = None
 ) -> object:
-    """``mask`` is true for elements that are left out. Its shape is (L, L) for type 0, (B, L) for
-    type 1, full for type 2."""
+    """Return the softmax with -inf in place of the elements at which ``mask`` is true.
+
+    The mask has the shape (L, L) for type 0, (B, L) for type 1, and that of ``self`` for type 2.
+    """
     if mask.shape == self.shape:
         pass  # a full mask is one for every type
     elif mask_type == 0:

@@ -1,4 +1,4 @@
-"""Sorting and searching."""
+"""Register sorting and searching."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..derive.reduction_records import along_default, selecting
 
 
 def _sort_stable(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
-    """As for ``sort``, but the dimension is a keyword argument."""
+    """Run ``sort.stable``, whose dimension is a keyword argument."""
     x = args[0]
     rest = {key: value for key, value in kwargs.items() if key != "dim"}
     return along_default(1)(
@@ -26,8 +26,8 @@ selecting("topk", along_default(2), keepdim=False, cost="high")
 
 
 def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """Return the kernel takes rows with the leading dimensions of the values, or a single row that
-    all values search."""
+    """Search in a batch. The kernel takes rows with the leading dimensions of the values, or a
+    single row that all values search."""
     rows, values = args
     sorter = kwargs.get("sorter")
     single = rows.dim() == 1 + batched[0]
@@ -45,13 +45,15 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     else:
         shape = rows.shape[:-1]
         values = torch.full((*shape, 1), values, dtype=rows.dtype, device=rows.device)
-    found = torch.searchsorted(
+    places = torch.searchsorted(
         rows.contiguous(), values.contiguous(), **{**kwargs, "sorter": sorter}
     )
-    return found.reshape(shape)
+    return places.reshape(shape)
 
 
 def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Run ``bucketize`` on a batch: ``searchsorted`` with exchanged arguments if the boundaries
+    have a batch."""
     values, boundaries = args
     if not batched[1]:
         # torch warns of values that are not contiguous

@@ -1,4 +1,4 @@
-"""Records of ops that move elements: views, indexing, joining, packing.
+"""Register the ops that move elements: views, indexing, joining, packing.
 
 They import ``derive``, ``samples`` and ``record``. Start with ``views``.
 """

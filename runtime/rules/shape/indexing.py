@@ -1,4 +1,4 @@
-"""Gathers, scatters and other indexing. Indices and masks have no gradient."""
+"""Register gathers, scatters and other indexing. Indices and masks have no gradient."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ def _gather_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor
 
 
 def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) -> torch.Tensor:
+    """Return the cotangent of the source of a scatter: that of the places it went to."""
     part = g.gather(dim, index)
     if len(src_shape) != index.dim():  # the index has no elements, or one of the two is a number
         if 0 in index.shape:
@@ -83,7 +84,8 @@ def _rows_of(g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Any) 
 
 
 def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """For a batch of values: select them by ``where`` at the filled positions."""
+    """Run ``index_fill`` on a batch. A batch of values is put in by ``where`` at the filled
+    positions."""
     x, dim, index, value = args
     if not batched[3]:
         return index_rules.rows(func, size, batched, args, kwargs)
@@ -168,6 +170,7 @@ def _put_self_back(g: torch.Tensor, indices: object, accumulate: bool) -> torch.
 
 
 def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> object:
+    """Return the cotangent of the values that ``index_put`` wrote."""
     mask = indices[0]
     if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
         # The values broadcast over the true elements. The engine sums over these, so no shape
@@ -218,12 +221,14 @@ linear(
 
 
 def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """For each element of the flattened mask, the number of true elements before it: the index of
-    the source element that it takes."""
+    """Return for each element of the flattened mask the number of true elements before it: the
+    index of the source element that it takes."""
     return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
 
 
 def _masked_scatter(self: Any, mask: Any, source: Any) -> object:
+    """Return ``self`` with the elements of ``source``, in order, at the true elements of the
+    mask."""
     if not source.numel():
         return self.clone()
     shape = broadcast_shape(self.shape, mask.shape)
@@ -233,6 +238,7 @@ def _masked_scatter(self: Any, mask: Any, source: Any) -> object:
 
 
 def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: Any) -> torch.Tensor:
+    """Return the cotangent of the source: each element gets that of the place it went to."""
     mask = mask.expand(g.shape)
     source = g.new_zeros(source_shape).reshape(-1)
     if not source.numel():
@@ -242,6 +248,7 @@ def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: An
 
 
 def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Select from a batch by one mask. A batch of masks is an error."""
     if batched[1]:
         raise BatchingError(
             "vmap: aten::masked_select with a batch of masks returns results whose shapes differ "
@@ -279,10 +286,10 @@ linear(
 class _Places:
     """The places that the sources of a reduction go to.
 
-    ``index``: the place of each source along ``dim``. ``read(t)``: the values of ``t`` at
-    the places of the sources. ``add(t, s)``: ``t`` with the sources ``s`` added at their
-    places. ``clear(t)``: ``t`` with zeros at all places. ``again(t, s)``: the same reduction
-    of other tensors. ``include_self``: whether the old value of a place takes part.
+    ``index``: the place of each source along ``dim``. ``read(t)``: the values of ``t`` at the
+    places of the sources. ``add(t, s)``: ``t`` with the sources ``s`` added at their places.
+    ``clear(t)``: ``t`` with zeros at all places. ``again(t, s)``: the same reduction of other
+    tensors. ``include_self``: whether the old value of a place takes part.
     """
 
     dim: int
@@ -325,7 +332,7 @@ def _reduced_back(
 
 
 def _product_of_others(src: Any, dim: int, index: Any) -> object:
-    """For each source the product of the other sources with the same place.
+    """Return for each source the product of the other sources with the same place.
 
     It avoids division, so that derivatives of every order are right if sources are zero. With
     sources sorted by place, it is the product of those before times the product of those after.
@@ -351,7 +358,7 @@ def _products_before(src: Any, dim: int, index: object) -> Any:
 
 
 def _after(index: Any, at: Any, earlier: Any, dim: int, step: int) -> object:
-    """``at`` times the value of ``earlier`` that lies ``step`` places before, if the index
+    """Return ``at`` times the value of ``earlier`` that lies ``step`` places before, if the index
     there is the same."""
     rest = at.shape[dim] - step
     same = index.narrow(dim, step, rest) == index.narrow(dim, 0, rest)
@@ -369,6 +376,7 @@ def _scatter_reduce_back(
     include_self: bool,
     result: object,
 ) -> tuple[Any, Any]:
+    """Return the gradients of (self, src) of ``scatter_reduce``."""
     part = src
     if src.shape != index.shape:  # a source may be larger; its other elements are not used
         part = src[tuple(map(slice, index.shape))]
@@ -395,6 +403,7 @@ def _index_reduce_back(
     include_self: bool,
     result: object,
 ) -> tuple[object, object]:
+    """Return the gradients of (self, source) of ``index_reduce``."""
     of_each = index
     if source.dim():
         wide = [1] * source.dim()

@@ -1,5 +1,5 @@
-"""Ops that join, repeat, reorder, pad or copy. Every element of the result is an element of an
-argument or a constant."""
+"""Register ops that join, repeat, reorder, pad or copy. Every element of the result is an element
+of an argument or a constant."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..record import overload, register
 
 
 def _copy_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
-    """Preserve the strides where the call asks for a memory format. A format describes the logical
-    tensor, and the physical one has one dimension more."""
+    """Copy a batch, with its strides if the call asks for a memory format. A format describes the
+    logical tensor, and the physical one has one dimension more."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
         kwargs = {**kwargs, "memory_format": torch.preserve_format}
     return func(*args, **kwargs)
@@ -27,7 +27,7 @@ def _copy_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -
 
 @batch.exact
 def _overwritten(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
-    """Batch rule of ``copy``. The result has the shape of the first argument, which does not
+    """Run ``copy`` on a batch. The result has the shape of the first argument, which does not
     broadcast, and a batch if either has one."""
     whole = batch.expand(args[0], batched[0], size)
     return batch.elementwise(func, size, (True, *batched[1:]), [whole, *args[1:]], kwargs)
@@ -48,7 +48,10 @@ linear(
 
 def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     tensors, dim = args[0], batch.positional(args, 1, 0)
-    full = [batch.expand(tensor, b, size) for tensor, b in zip(tensors, batched[0], strict=True)]
+    full = [
+        batch.expand(tensor, is_batched, size)
+        for tensor, is_batched in zip(tensors, batched[0], strict=True)
+    ]
     rank = max(t.dim() for t in full) - 1
     return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
 
@@ -68,23 +71,27 @@ def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
 
 def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     tensors, dim = args[0], batch.positional(args, 1, 0)
-    full = [batch.expand(tensor, b, size) for tensor, b in zip(tensors, batched[0], strict=True)]
+    full = [
+        batch.expand(tensor, is_batched, size)
+        for tensor, is_batched in zip(tensors, batched[0], strict=True)
+    ]
     return func(full, batch.shift(dim, full[0].dim()))
 
 
 def _block_diag(tensors: Any) -> torch.Tensor:
+    """Return a block-diagonal matrix. A vector is a block of one row."""
     blocks = list(tensors)
     for index, tensor in enumerate(blocks):
         if tensor.dim() < 2:
             blocks[index] = tensor.reshape(1, -1)
-    width = sum(b.shape[1] for b in blocks)
+    width = sum(block.shape[1] for block in blocks)
     dtype = blocks[0].dtype
-    for b in blocks:
-        dtype = torch.promote_types(dtype, b.dtype)
+    for block in blocks:
+        dtype = torch.promote_types(dtype, block.dtype)
     rows, left = [], 0
-    for b in blocks:
-        rows.append(torch.constant_pad_nd(b.to(dtype), [left, width - left - b.shape[1]]))
-        left += b.shape[1]
+    for block in blocks:
+        rows.append(torch.constant_pad_nd(block.to(dtype), [left, width - left - block.shape[1]]))
+        left += block.shape[1]
     return torch.cat(rows)
 
 
@@ -96,12 +103,13 @@ register("block_diag", decomposition=_block_diag, family="joining")
 
 
 def _repeat_back(g: torch.Tensor, self_shape: Any, repeats: Any) -> torch.Tensor:
+    """Sum the cotangents of all copies."""
     if not repeats:
         return g.reshape(self_shape)
     lead = len(repeats) - len(self_shape)
     split: list[int] = []
-    for r, n in zip(repeats, [1] * lead + list(self_shape), strict=True):
-        split += [r, n]
+    for n_copies, n in zip(repeats, [1] * lead + list(self_shape), strict=True):
+        split += [n_copies, n]
     copies = list(range(0, len(split), 2))
     return g.reshape(split).sum(copies).reshape(self_shape)
 
@@ -112,6 +120,7 @@ def _repeat_batch(func: Any, size: int, batched: object, args: Any, kwargs: obje
 
 
 def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Roll the elements of a batch, which are flattened if the call names no dimension."""
     x, shifts, *where = args
     if not x.numel():  # ATen does not check the dimensions then
         return x.clone()
@@ -165,6 +174,8 @@ register(
 
 
 def _padding(name: str, rank: int) -> None:
+    """Register a padding by elements of the tensor, and its backward op. Each is the transpose of
+    the other."""
     forward, backward = overload(name), overload(f"{name}_backward")
     linear(name, {"self": lambda g, self, padding: backward(g, self, padding)}, fold(rank))
     linear(

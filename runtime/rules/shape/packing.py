@@ -1,4 +1,8 @@
-"""Packing of padded sequences: the steps that exist, as rows of one tensor."""
+"""Pack padded sequences: take the steps that exist, as rows of one tensor.
+
+Sequences of 2 and 1 steps have the rows (time 0 of both, time 1 of the first), and the sizes ``[2,
+1]``, one per time.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +28,7 @@ def _rows(sizes: Any, lengths: torch.Tensor, batch_first: bool) -> Any:
 
 
 def _packed(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+    """Return a packed sequence and its sizes, by plain ops. The lengths must not have a batch."""
     if any(level.hidden for level in levels_of(lengths)):
         raise BatchingError(
             "vmap: pack_padded_sequence with lengths for each element. Its result has "
@@ -49,7 +54,10 @@ def padded(
         missing.append(ended)
         # a step that is missing is filled from the first one of its own sequence, so that
         # sequences stay apart
-        at.append(i if ended else starts[t] + i)
+        if ended:
+            at.append(i)
+        else:
+            at.append(starts[t] + i)
     rows = data.index_select(0, torch.tensor(at, device=data.device))
     mask = torch.tensor(missing, device=data.device).view(-1, *[1] * (data.dim() - 1))
     return rows.masked_fill(mask, value).reshape(n, length, *data.shape[1:])
@@ -59,7 +67,9 @@ def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """Return the inverse of :func:`padded`."""
     if min(sizes) == sizes[0]:
         return out.transpose(0, 1).flatten(0, 1)
-    at = [i * len(sizes) + t for t, k in enumerate(sizes) for i in range(k)]
+    at: list[int] = []
+    for t, n_sequences in enumerate(sizes):
+        at += [i * len(sizes) + t for i in range(n_sequences)]
     return out.flatten(0, 1).index_select(0, torch.tensor(at, device=out.device))
 
 

@@ -1,5 +1,5 @@
-"""Views, ops that write through a view out of place (``*_scatter``), and ops that put a cotangent
-back (``*_backward``)."""
+"""Register views, ops that write through a view out of place (``*_scatter``), and ops that put a
+cotangent back (``*_backward``)."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ register(
 
 
 def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Expand the elements of a batch."""
     x, shape, *rest = args
     missing = len(shape) - (x.dim() - 1)
     if missing:
@@ -69,8 +70,8 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 
 
 def _unexpanded(ops: Any, base: Any, part: Any) -> object:
-    """``part`` in the shape of ``base``. Raise if several elements of the expanded tensor share a
-    place in ``base``."""
+    """Return ``part`` in the shape of ``base``. Raise if several elements of the expanded tensor
+    share a place in ``base``."""
     if part.numel() != base.numel():
         raise InplaceError(
             "unsupported operation: more than one element of the written-to tensor refers "
@@ -88,6 +89,7 @@ view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
 
 
 def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
+    """Return the cotangent in the shape of the input."""
     if type(g) is torch.Tensor:
         return g.reshape(self_shape)
 
@@ -146,6 +148,7 @@ view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch, inverse=_sam
 
 
 def _inverse(order: Any) -> list[int]:
+    """Return the order that undoes a permutation."""
     rank = len(order)
     out = [0] * rank
     for index, d in enumerate(order):
@@ -178,6 +181,7 @@ view(
 def _slice_back(
     g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int
 ) -> object:
+    """Put the cotangent into zeros of the base's shape. The bounds may be None."""
     if start is None:
         start = 0
     if end is None:
@@ -186,10 +190,11 @@ def _slice_back(
 
 
 def _sized(*positions: int) -> batch.BatchRule:
-    """Batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at ``positions``
-    count the dimensions of the input."""
+    """Return the batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at
+    ``positions`` count the dimensions of the input."""
 
     def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
+        """Run the op with the batch size in front of the input's sizes."""
         actual = [*args]
         for p in positions:
             actual[p] = batch.shift(args[p], len(args[1]))
@@ -246,6 +251,7 @@ def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
 def _unfold_back(
     g: torch.Tensor, self_shape: object, dimension: int, size: int, step: int
 ) -> object:
+    """Put the cotangent into zeros of the base's shape. A 0-d base has one element."""
     if not self_shape:
         return g.reshape(())
     return kernels.unfold_backward(g, self_shape, dimension, size, step)
@@ -261,11 +267,11 @@ def _joined(
     gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]
 ) -> torch.Tensor:
     """Return one tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
-    known = next(g for g in gs if g is not None)
+    example = next(g for g in gs if g is not None)
     parts = list(gs)
     for index, shape in enumerate(shapes):
         if parts[index] is None:
-            parts[index] = known.new_zeros(shape, dtype=like)
+            parts[index] = example.new_zeros(shape, dtype=like)
     return join(parts)
 
 
@@ -374,7 +380,9 @@ def _as_strided_back(
     If several elements of the input share a place, they share its sum equally.
     """
     shape, own_stride, own_offset = self_geometry
-    offset = own_offset if storage_offset is None else storage_offset
+    offset = own_offset
+    if storage_offset is not None:
+        offset = storage_offset
     base = min(offset, own_offset)
     end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
     total = end - base
@@ -396,9 +404,12 @@ def _as_strided_back(
 def _as_strided_batch(
     func: Any, size: int, batched: object, args: object, kwargs: object
 ) -> object:
+    """Run ``as_strided`` on a batch. Raise if it reaches outside of the element."""
     x, shape, stride, offset = filled(func, args)
     start = x.storage_offset()
-    first = start if offset is None else offset
+    first = start
+    if offset is not None:
+        first = offset
     last = first + _distance_to_last(shape, stride)
     end = start + _distance_to_last(x.shape[1:], x.stride()[1:])
     if 0 not in shape and (first < start or last > end):
@@ -424,8 +435,10 @@ def _as_strided_scatter(
     offset = 0
     if storage_offset is not None:
         offset = storage_offset - self.storage_offset()
-    new = flat.reshape(-1).index_copy(0, _positions(size, stride, offset, self), src.reshape(-1))
-    return new.reshape(flat.shape).permute(_inverse(order))
+    written = flat.reshape(-1).index_copy(
+        0, _positions(size, stride, offset, self), src.reshape(-1)
+    )
+    return written.reshape(flat.shape).permute(_inverse(order))
 
 
 def _as_strided_tangent(
@@ -436,7 +449,9 @@ def _as_strided_tangent(
     shape, own_stride, own_offset = self_geometry
     if self_t.stride() == own_stride and self_t.storage_offset() == own_offset:
         return self_t.as_strided(size, stride, storage_offset)
-    offset = own_offset if storage_offset is None else storage_offset
+    offset = own_offset
+    if storage_offset is not None:
+        offset = storage_offset
     base = min(offset, own_offset)
     end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
     storage = self_t.new_zeros(end - base)  # memory outside of the primal has a tangent of zero
@@ -496,6 +511,7 @@ linear(
 
 
 def copy_of(name: str) -> Callable[..., Any]:
+    """Return a function with the results of the view ``name``, copied."""
     func = overload(name)
 
     def copied(*args: object, **kwargs: object) -> Any:

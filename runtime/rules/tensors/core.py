@@ -1,4 +1,4 @@
-"""Sums, factories and fills, the ops that the transforms themselves use."""
+"""Register sums, factories and fills, the ops that the transforms themselves use."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ register(
 
 
 def _zeros_as_other(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
-    """Zeros of the shape of `other`, in front of it the batch dimensions of `self`."""
+    """Return zeros of the shape of ``other``, behind the batch dimensions of ``self``."""
     if batched[1]:
         return func(*args, **kwargs)
     among = kwargs.get("self_num_batch_dims", 0) + 1
@@ -151,7 +151,7 @@ flat(
 
 
 def _multinomial_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """The kernel takes rows of weights, so the batch becomes more rows."""
+    """Draw for a batch. The kernel takes rows of weights, so the batch becomes more rows."""
     weights = batch.expand(args[0], batched[0], size)
     drawn = func(weights.flatten(0, -2), *args[1:], **kwargs)
     return drawn.unflatten(0, weights.shape[:-1])
@@ -191,12 +191,16 @@ register("rrelu_with_noise_functional", nondiff=(1,), draws="values", family="ra
 def _dropout_and_mask(
     input: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As the kernel draws. Torch's decomposition compares with a uniform draw, which is another
-    mask under the same seed."""
+    """Return the dropout and its mask, by the same draws as the kernel.
+
+    Torch's decomposition compares with a uniform draw, which is another mask under the same seed.
+    """
     if train is False:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
     mask = torch.empty_like(input, dtype=torch.bool).bernoulli_(1 - p)
-    scale = 0.0 if p == 1 else 1 / (1 - p)
+    scale = 0.0
+    if p != 1:
+        scale = 1 / (1 - p)
     return input * mask * scale, mask
 
 

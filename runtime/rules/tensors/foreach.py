@@ -1,5 +1,5 @@
-"""``torch._foreach_add(list, …)``, ``_foreach_add_`` and similar ops, run as one
-single op per tensor."""
+"""Run ``torch._foreach_add(list, …)``, ``_foreach_add_`` and similar ops as one single op per
+tensor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def run(op: Op, args: object, kwargs: dict[str, Any]) -> None:
 
 
 def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | None:
-    """For an op that returns a list: a function that calls the single op for each tensor."""
+    """Return a function that calls the single op for each tensor, for an op that returns a list.
+    None for any other op."""
     if op.kind is not FUNCTIONAL or not op.base_name.startswith("_foreach_"):
         return None
     name = op.base_name.removeprefix("_foreach_")
@@ -33,8 +34,8 @@ def _decomposition(op: Op, rule: str) -> Callable[..., list[torch.Tensor]] | Non
 def _calls(
     op: Op, args: Any, kwargs: dict[str, object]
 ) -> Iterator[tuple[list[object], dict[str, object]]]:
-    """The arguments of each single call. An argument that is a list gives one entry to each call.
-    All others are the same for all calls."""
+    """Yield the arguments of each single call. An argument that is a list gives one entry to each
+    call. All others are the same for all calls."""
     number = next(len(a) for a in args if isinstance(a, (list, tuple)))
     scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
     for index in range(number):
@@ -60,8 +61,8 @@ def _minimum(self: torch.Tensor, other: object) -> torch.Tensor:
 
 
 def _norm(self: torch.Tensor, ord: object = 2, dtype: torch.dtype | None = None) -> torch.Tensor:
-    found: torch.Tensor = torch.linalg.vector_norm(self, ord, dtype=dtype)
-    return found
+    norm: torch.Tensor = torch.linalg.vector_norm(self, ord, dtype=dtype)
+    return norm
 
 
 _SINGLE: dict[str, Callable[..., torch.Tensor]] = {

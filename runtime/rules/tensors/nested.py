@@ -1,5 +1,5 @@
-"""Nested tensors: the ops for which ATen has kernels. Their derivatives follow from those
-of dense tensors.
+"""Register the ops on nested tensors for which ATen has kernels. Their derivatives follow from
+those of dense tensors.
 
 A nested tensor has no shape, but its components are consecutive parts of a buffer. Elementwise
 formulas of dense records run on buffers. All other formulas run on one component at a time. So
@@ -62,7 +62,7 @@ def _within(dim: int) -> int:
 
 
 def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
-    """``gs``, with zeros of the given shapes in place of None."""
+    """Return ``gs`` with zeros of these shapes in place of None."""
     some = next(g for g in gs if g is not None)
     defined = []
     for g, shape in zip(gs, shapes, strict=True):
@@ -76,6 +76,7 @@ def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
 
 
 def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool) -> Tensor:
+    """Return the cotangent of the padded tensor, with zeros where it was padded."""
     if fuse_transform_0213:
         raise MissingRule(
             "aten._nested_from_padded.default", "vjp", case="with fuse_transform_0213"
@@ -120,6 +121,9 @@ for _name, _vjp in (
 
 
 def _on_buffers(formula: Formula, target: str) -> Formula:
+    """Return an elementwise formula as one of nested tensors, which runs on their buffers.
+    ``target``: the argument whose gradient it returns."""
+
     def buffer_of(a: object) -> Any:
         if isinstance(a, Tensor) and a.is_nested:
             return values(a)
@@ -163,10 +167,11 @@ _derive("alias clone copy fill.Scalar fill.Tensor zero _to_copy", _on_buffers)
 def _dropped(
     g: Tensor, input_nested: NestedMeta, result1: Tensor, p: float, train: bool | None
 ) -> Tensor:
-    kept = values(result1) * values(g)
+    """Return the gradient of dropout, by its mask."""
+    grad = values(result1) * values(g)
     if train is not False and p != 1:
-        kept = kept / (1 - p)
-    return input_nested.view(kept)
+        grad = grad / (1 - p)
+    return input_nested.view(grad)
 
 
 register("native_dropout", into=NESTED, vjp={"input": _dropped}, nondiff=(1,), family="nested")
@@ -195,6 +200,7 @@ def _of_parts(gs: Gradients, self_nested: NestedMeta) -> Tensor:
 
 
 def _selected(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Tensor:
+    """Return the gradient of a selected component, or of a selection in each component."""
     shapes = self_nested.parts()
     if dim not in (0, -1 - len(shapes[0])):
         return nest(
@@ -207,6 +213,7 @@ def _selected(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Tenso
 
 
 def _narrowed(g: Tensor, self_nested: NestedMeta, start: int, length: int) -> Tensor:
+    """Return the gradient of consecutive components."""
     shapes = self_nested.parts()
     gs: list[Tensor | None] = [None] * len(shapes)
     start %= len(shapes)
@@ -227,6 +234,8 @@ def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Ten
 
 
 def _buffer(g: Tensor, self: Tensor) -> Tensor:
+    """Return the gradient of ``values()`` as a nested tensor. Raise if the values do not fill the
+    storage."""
     if len(g) != self.numel():
         raise RuntimeError(
             "values() has a gradient only if the nested tensor fills its storage. "
@@ -264,6 +273,7 @@ register(
 
 
 def _parts_of_cat(g: Tensor, tensors_nested: Sequence[NestedMeta], dim: int) -> list[Tensor]:
+    """Return the components of each joined tensor."""
     if dim != 0:
         raise MissingRule(
             "aten.cat.default",
@@ -295,6 +305,7 @@ def _rows_of_table(
     scale_grad_by_freq: bool,
     sparse: bool,
 ) -> object:
+    """Return the gradient of an embedding table, by the indices of all components."""
     if sparse:
         raise MissingRule(
             "aten.embedding.default", "vjp", case="for nested indices with sparse=True"
@@ -328,6 +339,7 @@ def _by_parts(formula: Formula, target: str) -> Formula:
         return a
 
     def gradient(*args: object) -> Tensor:
+        """Run the formula for each component, and nest the results."""
         columns = [column(name, argument) for name, argument in zip(asks, args, strict=True)]
         n = next(len(c) for c in columns if isinstance(c, tuple))
         for index, c in enumerate(columns):
@@ -426,12 +438,12 @@ def _gathered(parts: Iterable[Tensor], meta: NestedMeta | None) -> Tensor:
 
 def _by_left(g: Tensor, other: Tensor, self_nested: NestedMeta | None) -> Tensor:
     pairs = zip(g.unbind(), other.unbind(), strict=True)
-    return _gathered((a @ adjoint(b) for a, b in pairs), self_nested)
+    return _gathered((x @ adjoint(y) for x, y in pairs), self_nested)
 
 
 def _by_right(g: Tensor, self: Tensor, other_nested: NestedMeta | None) -> Tensor:
     pairs = zip(self.unbind(), g.unbind(), strict=True)
-    return _gathered((adjoint(a) @ b for a, b in pairs), other_nested)
+    return _gathered((adjoint(x) @ y for x, y in pairs), other_nested)
 
 
 register("matmul", into=NESTED, vjp={"self": _by_left, "other": _by_right}, family="nested")

@@ -1,5 +1,5 @@
-"""Ops that return a Python number or bool. For a batch they return the answer if all elements
-agree, and raise otherwise."""
+"""Register ops that return a Python number or bool. For a batch they return the answer if all
+elements agree, and raise otherwise."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
 
 
 def _all_same(numbers: torch.Tensor) -> bool:
-    parts = torch.view_as_real(numbers.resolve_conj()) if numbers.is_complex() else numbers
+    """Return whether all numbers are equal, signs of zeros included. NaN equals nothing."""
+    parts = numbers
+    if numbers.is_complex():
+        parts = torch.view_as_real(numbers.resolve_conj())
     if not (parts == parts[0]).all():
         return False
     if not parts.is_floating_point():
@@ -46,7 +49,7 @@ def _number(func: object, size: int, batched: object, args: Any, kwargs: object)
 
 @exact
 def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> bool:
-    """``torch.equal`` of each element, if all agree. ATen's own checks of values call it
+    """Return ``torch.equal`` of each element, if all agree. ATen's own checks of values call it
     (``cov``, ``istft``)."""
     shapes = [
         argument.shape[1:] if flag else argument.shape
@@ -66,8 +69,8 @@ def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> 
 
 
 def refused(why: str) -> BatchRule:
-    """A batch rule that raises. For ops that cannot answer for a batch; ``why`` is
-    part of the message."""
+    """Return a batch rule that raises, for ops that cannot answer for a batch. ``why``: a part of
+    the message."""
 
     def rule(func: object, size: int, batched: object, args: object, kwargs: object) -> Any:
         raise BatchingError(f"vmap: {why} The op is {func}{called_from()}")
@@ -78,7 +81,7 @@ def refused(why: str) -> BatchRule:
 
 @exact
 def _assertion(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> None:
-    """Holds for a batch if it holds for every element."""
+    """Assert on a batch what is asserted of every element."""
     func(args[0].reshape(-1).all(), *args[1:], **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Sparse tensors: conversions and products.
+"""Register conversions and products of sparse tensors.
 
 The cotangent of a sparse tensor is dense, with zeros at unspecified elements. A leaf gets its
 gradient in its own layout (:func:`in_layout`).
@@ -19,8 +19,11 @@ from .core import spread
 
 
 def _dense(t: torch.Tensor) -> torch.Tensor:
-    """``t`` in the strided layout. Below autograd the kernel for compressed layouts counts versions
-    of its argument, though it writes nothing there."""
+    """Return ``t`` in the strided layout.
+
+    Below autograd the kernel for compressed layouts counts versions of its argument, though it
+    writes nothing there.
+    """
     if t.layout is torch.strided:
         return t
     return uncounted(t.to_dense)  # type: ignore[no-any-return]
@@ -46,7 +49,9 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     """
     if g.layout is not torch.strided or leaf.layout not in (torch.sparse_coo, torch.sparse_csr):
         return g
-    pattern = leaf.coalesce() if leaf.layout is torch.sparse_coo else leaf
+    pattern = leaf
+    if leaf.layout is torch.sparse_coo:
+        pattern = leaf.coalesce()
     if not bool(torch.where(_specified(pattern), 0, g.detach()).any()):
         return g.sparse_mask(pattern)
     if leaf.layout is torch.sparse_csr:
@@ -69,6 +74,7 @@ def _elements(g: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
 
 
 def _values_back(g: torch.Tensor, self: torch.Tensor) -> torch.Tensor:
+    """Return the dense cotangent of a sparse tensor, from that of its values."""
     if self.layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(
             self.indices(), g, self.shape, is_coalesced=True, check_invariants=False

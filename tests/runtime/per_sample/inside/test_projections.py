@@ -35,13 +35,13 @@ def test_rows_of_a_matrix_that_is_too_large_to_be_projected_at_once(
     used = torch.stack([torch.tensor([b % ROWS, (b * b) % ROWS]) for b in range(B)])
     term = Outer(left, right) if kind == "an outer product" else Rows(used, right, ROWS)
     seen: list[int] = []
-    of = Projection._projected
+    of = Projection._project
 
     def projected(self: Projection, number: int, piece: int, columns: Tensor) -> Tensor:
         seen.append(columns.shape[1])
         return of(self, number, piece, columns)
 
-    monkeypatch.setattr(Projection, "_projected", projected)
+    monkeypatch.setattr(Projection, "_project", projected)
     found = [
         Projection(B, 7, 0, 1 << 30, like).of(0, term.shape, [t])
         for t in (term, Dense(term.dense()))
