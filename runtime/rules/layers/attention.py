@@ -1,4 +1,4 @@
-"""Fused attention. First derivatives and batches run on ATen's fused kernels. Tangents run
+"""Register fused attention. First derivatives and batches run on ATen's fused kernels. Tangents run
 attention in plain ops.
 
 The kernel does not save the probabilities p = softmax(s) of the scores s = scale·q·kᵀ + mask, only
@@ -62,6 +62,7 @@ def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:
 def _scores(
     query: Tensor, key: Tensor, is_causal: bool, attn_mask: Any, scale: float | None
 ) -> Tensor:
+    """Return scale·q·kᵀ + mask, with -inf at positions that a query must not see."""
     scores = torch.matmul(query * _factor(query, scale), key.transpose(-2, -1))
     if is_causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
@@ -83,6 +84,7 @@ def _written_out(
     attn_mask: object = None,
     scale: Any = None,
 ) -> tuple[Tensor, Tensor]:
+    """Return attention in plain ops, and the logarithms of the denominators."""
     dtype = query.dtype
     query, key, value, attn_mask = _wide(query, key, value, attn_mask)
     key, value = _repeat_for_query_heads(query, key, value)
@@ -114,6 +116,7 @@ def _vjp(
     g: Tensor, query: Tensor, key: Tensor, value: Tensor, result0: Tensor, result1: Tensor,
     dropout_p: float, is_causal: bool, attn_mask: object, scale: object,
 ) -> object:  # fmt: skip
+    """Return the gradients by query, key and value, by the fused backward kernel."""
     backward = kernels._scaled_dot_product_flash_attention_for_cpu_backward
     return backward(
         g,
@@ -140,6 +143,7 @@ def _jvp(
     attn_mask: Any,
     scale: Any,
 ) -> tuple[object, None]:
+    """Return the tangent of the output. The logarithms of the denominators have none."""
     dtype = query.dtype
     query_t, key_t, value_t, query, key, value, attn_mask = _wide(
         query_t, key_t, value_t, query, key, value, attn_mask
@@ -147,6 +151,7 @@ def _jvp(
     key_t, value_t, key, value = _repeat_for_query_heads(query, key_t, value_t, key, value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
     total = map_optional(lambda t: torch.matmul(p, t), value_t)
+    # the product rule for q·kᵀ, and the derivative of the softmax along each change
     for q, k in ((query_t, key), (query, key_t)):
         if q is not None and k is not None:
             change = torch.matmul(q * _factor(query, scale), k.transpose(-2, -1))
@@ -163,6 +168,7 @@ class _SampleFold:
     inner: int
 
     def fold(self, t: Tensor, batched: bool) -> Tensor:
+        """Return a tensor of all calls as one of more samples."""
         whole = expand(t, batched, self.size)
         flat: Tensor = whole.reshape(self.size * self.inner, *t.shape[1 + batched :])
         # the kernel reads a row as if its elements lay side by side
@@ -181,21 +187,19 @@ class _SampleFold:
         return mask
 
     def unfold(self, t: Tensor) -> Tensor:
+        """Return the inverse of :meth:`fold`."""
         return t.reshape(self.size, self.inner, *t.shape[1:])
 
 
 @with_flags_of_keywords
 def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
-    """The kernel takes any number of samples, so a batch of calls is one call on more samples.
-
-    It reads rows as if their elements lay side by side. A batch along the last dimension lies
-    between them, so such rows are copied."""
+    """Run a batch of calls as one call on more samples, of which the kernel takes any number."""
     first = args[0]  # the query, or the cotangent: its samples are those of all arguments
     samples = _SampleFold(size, first.shape[int(batched[0])])
     actual = list(args)
-    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
-        if isinstance(a, torch.Tensor):
-            actual[index] = samples.fold(a, b)
+    for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
+        if isinstance(argument, torch.Tensor):
+            actual[index] = samples.fold(argument, is_batched)
     mask = kwargs.get("attn_mask")
     if mask is not None:
         mask_batched = bool((named or {}).get("attn_mask"))

@@ -1,5 +1,5 @@
-"""Batch normalization. Its derivatives recompute the statistics from the input, so that higher
-derivatives go through them.
+"""Register batch normalization. Its derivatives recompute the statistics from the input, so that
+higher derivatives go through them.
 
 The forward op updates the running statistics in place. They have no history.
 """
@@ -30,15 +30,15 @@ def _channels(t: Any, rank: int) -> Any:
 
 
 def _others(rank: int) -> list[int]:
-    """All dimensions but the channel dimension."""
+    """Return all dimensions but the channel dimension."""
     return [0, *range(2, rank)]
 
 
 def _unit(
     input: Tensor, running_mean: object, running_var: object, training: bool, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """x̂ and the reciprocal standard deviation, from the statistics of the batch (in training) or
-    the running ones."""
+    """Return x̂ and the reciprocal standard deviation, from the statistics of the batch (in
+    training) or the running ones."""
     rank = input.dim()
     if training:
         centred = input - input.mean(_others(rank), keepdim=True)
@@ -60,6 +60,7 @@ def _vjp(
     result2: Tensor,
     needs: Any,
 ) -> object:
+    """Return the gradients by input, weight and bias, by ATen's backward kernel."""
     mask = [name in needs for name in ("input", "weight", "bias")]
     if training:  # not read then, so a graph need not save them
         running_mean = running_var = None
@@ -81,6 +82,7 @@ def _jvp(
     running_mean_t: object,
     running_var_t: object,
 ) -> tuple[object, None, None]:
+    """Return the tangent of the output. The statistics in the other results have none."""
     tangents = {"running_mean": running_mean_t, "running_var": running_var_t}
     moving = [name for name, t in tangents.items() if t is not None]
     if moving and not training:  # in training the result does not depend on the running statistics
@@ -114,13 +116,16 @@ def _backward(
     eps: float,
     output_mask: Any,
 ) -> tuple[object, ...]:
+    """Return the backward in plain ops, of which derivatives of higher order are taken."""
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, train, eps)
     gx = gw = gb = None
     if output_mask[0]:
         g = apply_weight(grad_out, _channels(weight, rank))
         gx = _unit_t(g, unit, rstd, train).to(input.dtype)
-    dtype = grad_out.dtype if weight is None else weight.dtype
+    dtype = grad_out.dtype
+    if weight is not None:
+        dtype = weight.dtype
     if output_mask[1]:
         gw = (grad_out * unit).sum(_others(rank)).to(dtype)
     if output_mask[2]:
@@ -170,6 +175,7 @@ class _Moving(NamedTuple):
     batched: bool
 
     def is_shared(self) -> bool:
+        """Return whether all elements have one statistic."""
         return self.t is not None and not self.batched
 
     def flat(self, size: int) -> Any:
@@ -185,12 +191,13 @@ class _Moving(NamedTuple):
         if self.t is None or (self.batched and self.t.is_contiguous()):
             # The kernel has already written to a view, uncounted as in ATen.
             return
-        new = flat.reshape(self.t.shape) if self.batched else flat[:channels]
-        uncounted(self.t.copy_, new)
+        updated = flat.reshape(self.t.shape) if self.batched else flat[:channels]
+        uncounted(self.t.copy_, updated)
 
 
 def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
-    """``out·weight + bias`` for a physical ``out`` (B, N, C, …) and vectors (C) or (B, C)."""
+    """Return ``out·weight + bias`` for a physical ``out`` (B, N, C, …) and vectors (C) or (B,
+    C)."""
     for apply, tensor in ((torch.mul, weight), (torch.add, bias)):
         if tensor is not None:
             out = apply(out, tensor.reshape(-1, 1, C, *(1,) * (rank - 2)))
@@ -198,9 +205,11 @@ def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
 
 
 def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[object, ...]:
-    """``results`` of torch's abstract kernel, the first with the strides of the kernel on the CPU:
-    those of a memory format. The abstract kernel keeps the strides of ``input``, and views of the
-    result depend on them."""
+    """Return ``results`` of torch's abstract kernel, the first with the strides of the kernel on
+    the CPU: those of a memory format.
+
+    The abstract kernel keeps the strides of ``input``, and views of the result depend on them.
+    """
     first, *rest = results
     if first is None or input.device.type != "cpu":
         return results
@@ -211,6 +220,8 @@ def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[object
 
 
 def _abstract(op: Any) -> Callable[..., tuple[object, ...]]:
+    """Return ``op`` on abstract tensors, with the strides of the kernel."""
+
     def abstract(
         input: Tensor,
         weight: object,
@@ -221,6 +232,7 @@ def _abstract(op: Any) -> Callable[..., tuple[object, ...]]:
         momentum: float,
         eps: float,
     ) -> tuple[Any, ...]:
+        """Return abstract results of one call."""
         results = op(input, weight, bias, running_mean, running_var, training, momentum, eps)
         return _as_kernel_lays_out(input, tuple(results))
 
@@ -261,6 +273,7 @@ def _with_update(
     momentum: float,
     eps: float,
 ) -> object:
+    """Run the op of training as ``native_batch_norm``. The last result is an empty workspace."""
     out = aten.native_batch_norm(
         input, weight, bias, running_mean, running_var, True, momentum, eps
     )
@@ -276,6 +289,7 @@ def _no_update(
     momentum: float,
     eps: float,
 ) -> object:
+    """Run the op of inference as ``native_batch_norm``. The last result is an empty workspace."""
     out = aten.native_batch_norm(
         input, weight, bias, running_mean, running_var, False, momentum, eps
     )
@@ -291,6 +305,7 @@ def _no_training(
     momentum: float,
     eps: float,
 ) -> object:
+    """Run the op of inference as ``native_batch_norm``."""
     return aten.native_batch_norm(
         input, weight, bias, running_mean, running_var, False, momentum, eps
     )

@@ -1,5 +1,5 @@
-"""Convolutions. ``convolution(input, weight)`` is bilinear. Each output of its backward is bilinear
-in the other two factors.
+"""Register convolutions. ``convolution(input, weight)`` is bilinear. Each output of its backward is
+bilinear in the other two factors.
 
 All rules follow from the trilinear form ``⟨g, convolution(input, weight)⟩``. Its three partial
 derivatives are the convolution and the two results of ``convolution_backward``. The derivatives of
@@ -48,8 +48,11 @@ def _vjp(
     g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any,
     transposed: Any, output_padding: Any, groups: Any, needs: Any,
 ) -> Any:  # fmt: skip
+    """Return the gradients by input, weight and bias that are wanted."""
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
-    sizes = list(bias_shape) if mask[2] else None
+    sizes = None
+    if mask[2]:
+        sizes = list(bias_shape)
     return kernels.convolution_backward(
         g, input, weight, sizes, stride, padding, dilation, transposed, output_padding, groups, mask
     )
@@ -65,6 +68,7 @@ def _without_bias(
     output_padding: Any,
     groups: Any,
 ) -> object:
+    """Return the convolution of a tangent of the input."""
     return torch.convolution(
         input_t, weight, None, stride, padding, dilation, transposed, output_padding, groups
     )
@@ -80,14 +84,15 @@ def _by_weight(
     output_padding: Any,
     groups: Any,
 ) -> object:
+    """Return the convolution with a tangent of the weight."""
     return torch.convolution(
         input, weight_t, None, stride, padding, dilation, transposed, output_padding, groups
     )
 
 
 def _into_groups(t: torch.Tensor) -> torch.Tensor:
-    """``(B, N, C, …)`` as ``(N, B·C, …)``. Each element of the batch gets its own
-    groups of channels."""
+    """Return ``(B, N, C, …)`` as ``(N, B·C, …)``. Each element of the batch gets its own groups of
+    channels."""
     return t.movedim(0, 1).flatten(1, 2)
 
 
@@ -104,8 +109,8 @@ def _from_samples(t: torch.Tensor, size: int) -> Any:
 
 
 def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> Any:
-    """A batch of inputs becomes more samples. A batch of weights becomes more output channels, or
-    more groups if inputs are batched too."""
+    """Run a batch as one convolution. A batch of inputs becomes more samples. A batch of weights
+    becomes more output channels, or more groups if inputs are batched too."""
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(
         func, args
     )
@@ -119,6 +124,7 @@ def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> 
         else:
             out = func(input, weight, None, *rest, groups).unsqueeze(0)
     elif not batched[0] and groups == 1:
+        # output channels are dimension 1 of a transposed weight, and dimension 0 of any other
         weight = _into_groups(weight) if transposed else _into_samples(weight)
         out = _from_groups(func(input, weight, None, *rest, 1), size)
     else:
@@ -132,7 +138,9 @@ def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> 
 def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> object:
     """Count a product and a sum for each meeting of an element with a weight. Each element of the
     result (of the input, if transposed) meets the weights of one channel."""
-    elements = math.prod(input_shape) if transposed else math.prod(result_shape)
+    elements = math.prod(result_shape)
+    if transposed:
+        elements = math.prod(input_shape)
     return 2 * elements * math.prod(weight_shape[1:])
 
 
@@ -147,11 +155,11 @@ def _windows(
     output_padding: Any,
     groups: int,
 ) -> object:
-    """A transposed convolution is the transpose of a convolution, so its cotangent takes the place
-    of an input there.
+    """Return the gradients of the weight for each sample, in factors.
 
-    ``output_padding`` of a whole step gives that convolution further places, at which
-    there is nothing.
+    A transposed convolution is the transpose of a convolution, so its cotangent takes the place of
+    an input there. ``output_padding`` of a whole step gives that convolution further places, at
+    which there is nothing.
     """
     if input.dim() - 1 != len(weight_shape) or (transposed and input.is_complex()):
         return None
@@ -191,6 +199,7 @@ def _backward_vjp(
     gs: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any,
     transposed: Any, output_padding: Any, groups: Any, needs: Any,
 ) -> object:  # fmt: skip
+    """Return the gradients of the backward op by cotangent, input and weight."""
     by_input, by_weight, by_bias = gs
     rest = (stride, padding, dilation, transposed, output_padding, groups)
     first = second = third = None
@@ -216,9 +225,11 @@ def _backward_jvp(
     bias_sizes: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
     output_padding: Any, groups: Any, output_mask: Any,
 ) -> Any:  # fmt: skip
+    """Return the tangents of the backward op's results, by the product rule."""
     rest = (stride, padding, dilation, transposed, output_padding, groups)
 
     def run(g: object, x: object, w: object, which: int) -> Any:
+        """Return result number ``which`` of the backward op."""
         mask = [which == 0, which == 1, False]
         return kernels.convolution_backward(g, x, w, None, *rest, mask)[which]
 
@@ -240,6 +251,8 @@ def _backward_jvp(
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Run the backward op on a batch: with groups for each element, or more samples if all elements
+    share the weight."""
     g, input, weight, sizes, *rest, groups, mask = args
     full = expand(g, batched[0], size)
     inputs = expand(input, batched[1], size)
@@ -280,6 +293,7 @@ def _flags_dropped(
     input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
     output_padding: Any, groups: Any, *backend_flags: bool,
 ) -> torch.Tensor:  # fmt: skip
+    """Return the convolution without the flags for backends, which change no result."""
     return torch.convolution(
         input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
     )

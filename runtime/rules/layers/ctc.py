@@ -1,4 +1,4 @@
-"""Connectionist temporal classification. As in torch, first derivatives only."""
+"""Register connectionist temporal classification. As in torch, first derivatives only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
 
 
 def _log_probs(t: torch.Tensor, batched: object, size: int) -> torch.Tensor:
-    """(T, N, C) or (T, C) -> (T, B·N, C)."""
+    """Return physical log-probabilities of (T, N, C) or (T, C) as (T, B·N, C)."""
     t = batch.expand(t, batched, size).movedim(0, 1)
     if t.dim() == 4:
         return t.flatten(1, 2)
@@ -36,7 +36,7 @@ def _log_probs(t: torch.Tensor, batched: object, size: int) -> torch.Tensor:
 
 
 def _sequences(t: torch.Tensor, batched: object, size: int, alone: bool) -> torch.Tensor:
-    """(N, …) -> (B·N, …), or (B, …) if an element is one sequence alone, without N."""
+    """Return physical (N, …) as (B·N, …). ``alone``: an element is one sequence, without N."""
     t = batch.expand(t, batched, size)
     if alone:
         return t
@@ -50,6 +50,7 @@ def _lengths(t: object, batched: object, size: int) -> object:
 
 
 def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+    """Run the loss on a batch, as one of more sequences."""
     x, targets, inputs, lengths, *rest = args
     alone = x.dim() - batched[0] == 2
     loss, alpha = func(
@@ -65,6 +66,7 @@ def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object
 
 
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+    """Run the backward op on a batch, as one of more sequences."""
     g, x, targets, inputs, lengths, loss, alpha, *rest = args
     alone = x.dim() - batched[1] == 2
 

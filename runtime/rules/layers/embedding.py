@@ -1,4 +1,4 @@
-"""Lookups in an embedding table, and sums, means and maxima of bags of rows."""
+"""Register lookups in an embedding table, and sums, means and maxima of bags of rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ SUM, MEAN, MAX = range(3)  # modes of a bag
 
 
 def _table_rows(indices: Tensor, rows: int, size: int, padding_idx: int = -1) -> Tensor:
-    """Indices (B, …) into the tables of all elements, as indices into the stack of these tables.
-    Each table has ``rows`` rows.
+    """Return indices (B, …) into the tables of all elements, as indices into the stack of these
+    tables. Each table has ``rows`` rows.
 
     All padding indices become that of the first table, because the kernel takes one padding index.
-    Its row takes no part in any case."""
+    Its row takes no part in any case.
+    """
     places = folded(indices, rows, size)
     if padding_idx < 0:
         return places
@@ -60,11 +61,16 @@ def _embedding_vjp(
     scale_grad_by_freq: bool,
     sparse: bool,
 ) -> object:
-    backward = aten.embedding_sparse_backward if sparse else aten.embedding_dense_backward
+    """Return the gradient of the table, dense or sparse."""
+    backward = aten.embedding_dense_backward
+    if sparse:
+        backward = aten.embedding_sparse_backward
     return backward(g, indices, weight_shape[0], padding_idx, scale_grad_by_freq)
 
 
 def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+    """Look up a batch. Tables of a batch with the same indices become one wide table. With other
+    indices they become one stack of rows."""
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
     weight, indices, padding_idx, scale, sparse = full
     # frequencies are counted per element of the batch
@@ -101,6 +107,7 @@ def _picked(
 
 
 def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Run the backward op on a batch, as one for a wide or stacked table."""
     g, indices, rows, padding_idx, scale = args
     width = g.shape[-1]
     if not batched[1]:
@@ -114,7 +121,11 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 def _rows(
     g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool
 ) -> Rows | None:
-    """``weight_shape``: of the table, without a batch. The frequencies are those of a sample."""
+    """Return the gradients of the table for each sample, in factors.
+
+    ``weight_shape``: the shape of the table, without a batch. The frequencies are those of a
+    sample, and there are no factors for them.
+    """
     if scale_grad_by_freq:
         return None
     return Rows(indices, g, weight_shape[0], padding_idx)
@@ -162,6 +173,7 @@ def _weight_vjp(
     result2: Tensor,
     result3: Tensor,
 ) -> object:
+    """Return the gradient of the table: each row gets the cotangents of its bags."""
     if mode == MAX:
         by_row = g.new_zeros(weight_shape)
         by_winner = torch.where((result2 > 0).unsqueeze(1), g, 0)  # an empty bag has none
@@ -178,6 +190,7 @@ def _weight_vjp(
 def _per_sample_vjp(
     g: Tensor, weight: Tensor, indices: Tensor, offsets: Tensor, padding_idx: int
 ) -> Tensor:
+    """Return the gradients of the weights of the rows in their bags."""
     rows = aten.embedding(weight, indices)
     out: Tensor = (rows * g.index_select(0, _bag_of(indices, offsets, g.shape[0]))).sum(1)
     if padding_idx < 0:
@@ -198,7 +211,10 @@ def _bag_jvp(
     result2: Tensor,
     result3: Tensor,
 ) -> tuple[object, None, None, None]:
+    """Return the tangent of the bags, by the table and by the weights."""
+
     def bag(table: Tensor, weights: object) -> Tensor:
+        """Return the bags of a table."""
         sums: Tensor = aten._embedding_bag(
             table, indices, offsets, False, mode, False, weights, include_last_offset, padding_idx
         )[0]

@@ -1,4 +1,4 @@
-"""Losses that are ATen ops of their own."""
+"""Register losses that are ATen ops of their own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 
 def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """``args`` with all tensors broadcast to one physical shape."""
+    """Return ``args`` with all tensors broadcast to one physical shape."""
     at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 
@@ -91,6 +91,7 @@ def elementwise_loss(
             *values: object,
             partial: Formula = partial,
         ) -> Any:
+            """Return the gradient of one argument."""
             n = math.prod(_broadcast_shapes(a, b))
             if divided_last:
                 return scaled(partial(*values) * g, reduction, n)
@@ -104,6 +105,7 @@ def elementwise_loss(
             *values: object,
             partial: Formula = partial,
         ) -> Any:
+            """Return the tangent of the reduced loss."""
             return reduced((t * partial(*values)).expand(_broadcast_shapes(a, b)), reduction)
 
         vjp[argument] = asking("g", *geometry, *parameters(partial))(
@@ -114,6 +116,7 @@ def elementwise_loss(
         )
 
     def batch_rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+        """Run the loss without a reduction on broadcast tensors, and reduce each element."""
         reduction: Any = batch.positional(args, at, defaults[at])
         actual = broadcasted(size, batched, args)
         actual += defaults[len(actual) : at + 1]
@@ -130,11 +133,11 @@ aten = torch.ops.aten
 # ---- elementwise losses
 
 
-def _minus(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a - b``. Losses take a mask as their target, which ``-`` refuses."""
-    if torch.bool in (a.dtype, b.dtype):
-        return torch.add(a, b, alpha=-1)
-    return a - b
+def _minus(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return ``x - y``. Losses take a mask as their target, which ``-`` refuses."""
+    if torch.bool in (x.dtype, y.dtype):
+        return torch.add(x, y, alpha=-1)
+    return x - y
 
 
 def _slope(self: torch.Tensor, target: torch.Tensor, beta: float) -> torch.Tensor:
@@ -163,6 +166,7 @@ def _logits(
     weight: torch.Tensor | None,
     pos_weight: torch.Tensor | None,
 ) -> torch.Tensor:
+    """Return the derivative by the logits."""
     s = self.sigmoid()  # the order is ATen's, so that the result has the same bits
     if pos_weight is None:
         return apply_weight(s - target, weight)
@@ -173,6 +177,7 @@ def _logits(
 def _logits_target(
     self: torch.Tensor, weight: torch.Tensor | None, pos_weight: torch.Tensor | None
 ) -> torch.Tensor:
+    """Return the derivative by the target."""
     if pos_weight is None:
         return apply_weight(-self, weight)
     log_sigmoid = torch.nn.functional.logsigmoid
@@ -219,11 +224,11 @@ def _class_weights(
     target: torch.Tensor, weight: torch.Tensor | None, ignore_index: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """Return the class weight of each target. Zero for ignored targets."""
-    kept = target != ignore_index
+    is_used = target != ignore_index
     if weight is None:
-        return kept.to(dtype)
-    classes = torch.where(kept, target, 0).reshape(*weight.shape[:-1], -1)
-    return torch.where(kept, weight.gather(-1, classes).reshape(target.shape), 0)
+        return is_used.to(dtype)
+    classes = torch.where(is_used, target, 0).reshape(*weight.shape[:-1], -1)
+    return torch.where(is_used, weight.gather(-1, classes).reshape(target.shape), 0)
 
 
 def _folded(
@@ -240,19 +245,22 @@ def _folded(
 
 
 def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Run the loss on a batch without a reduction, and reduce each element."""
     self, target, weight, reduction, ignore_index = args
     x, tensor, shape = _folded(size, batched, self, target)
-    shared = None if batched[2] else weight  # the kernel takes one weight per class
+    shared = weight
+    if batched[2]:
+        shared = None  # the kernel takes one weight per class
     each = func(x, tensor, shared, NONE, ignore_index)[0].reshape(shape)
     targets = tensor.reshape(shape)
     if shared is not None:
         weight = weight.expand(size, -1)
-    w = _class_weights(targets, weight, ignore_index, x.dtype)
+    weights = _class_weights(targets, weight, ignore_index, x.dtype)
     if batched[2]:
-        each = each * w
+        each = each * weights
     if reduction == NONE:
         return each, x.new_zeros(size)
-    total = reduced_rows(w, SUM)
+    total = reduced_rows(weights, SUM)
     each = reduced_rows(each, SUM)
     if reduction == MEAN:
         each = each / total
@@ -260,6 +268,7 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> ob
 
 
 def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Run the backward op on a batch, for cotangents of each loss."""
     g, self, target, weight, reduction, ignore_index, total = args
     x, tensor, shape = _folded(size, batched[1:], self, target)
     g = batch.expand(g, batched[0], size)
@@ -289,6 +298,7 @@ for _name in ("nll_loss", "nll_loss2d"):
         result1: Any,
         op: Any = _backward,
     ) -> object:
+        """Return the gradient of the log-probabilities, by the backward kernel."""
         # the result has its strides
         return op(g, self.contiguous(), target, weight, reduction, ignore_index, result1)
 
@@ -300,6 +310,7 @@ for _name in ("nll_loss", "nll_loss2d"):
         ignore_index: object,
         op: Any = _forward,
     ) -> object:
+        """Return the loss of the tangent, since the loss is linear."""
         return op(self_t, target, weight, reduction, ignore_index)[0], None
 
     register(
@@ -341,8 +352,8 @@ def _multi_margin(
     weight: torch.Tensor | None = None,
     reduction: int = MEAN,
 ) -> torch.Tensor:
-    """``mean over i != tensor of max(0, margin - x[tensor] + x[i])^p``, times the weight of class
-    t."""
+    """Return ``mean over i != t of max(0, margin - x[t] + x[i])^p`` for the target t, times the
+    weight of class t."""
     x = self.reshape(-1, self.shape[-1]) if self.dim() else self.reshape(1, 1)
     tensor = target.reshape(-1, 1)
     z = margin - x.gather(1, tensor) + x
@@ -361,12 +372,14 @@ def _multi_margin(
 def _multilabel_margin(
     self: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``. The targets of a
-    row end at the first -1.
+    """Return ``sum over targets j and other classes i of max(0, 1 - x[j] + x[i]) / C``, and a mask
+    of the targets among the classes.
 
-    The second result tells which classes are targets.
+    The targets of a row end at the first -1.
     """
-    n = self.shape[-1] if self.dim() else 1
+    n = 1
+    if self.dim():
+        n = self.shape[-1]
     x, t = self.reshape(-1, n), target.reshape(-1, n)
     valid = (t < 0).cumsum(1) == 0
     at = torch.where(valid, t, 0)
@@ -409,6 +422,7 @@ def _linear_cross_entropy_reduced(
     ignore_index: int, label_smoothing: float, batch_chunk_size: int, acc_policy: str,
     acc_dtype: torch.dtype, *switches: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """Return the loss, and empty gradients in place of those that the kernel returns with it."""
     options = {
         "reduction": reduction,
         "ignore_index": ignore_index,
@@ -424,6 +438,7 @@ def _linear_cross_entropy_none(
     input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, ignore_index: int,
     batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
+    """Return the loss of each sample."""
     return _linear_cross_entropy(
         input,
         linear_weight,

@@ -1,5 +1,5 @@
-"""Layer, group and root-mean-square normalization. Batch normalization with its running statistics
-is in ``batch_norm``.
+"""Register layer, group and root-mean-square normalization. Batch normalization with its running
+statistics is in ``batch_norm``.
 
 Let x̂ = (x - mean)·rstd. If x changes by t, x̂ changes by P(t) =
 ``rstd·(t - mean(t) - x̂·mean(t·x̂))``. P is its own transpose, so one function serves the jvp and
@@ -25,19 +25,22 @@ Tensor = torch.Tensor
 
 
 def mean_over(t: Tensor, dims: list[int]) -> Tensor:
+    """Return the mean over ``dims``, which stay as dimensions of size one. Without dimensions:
+    ``t``."""
     if not dims:  # no dimension, which to ATen means all
         return t
     return t.mean(dims, keepdim=True)
 
 
 def sum_over(t: Tensor, dims: list[int]) -> Tensor:
+    """Return the sum over ``dims``. Without dimensions: ``t``."""
     if not dims:
         return t
     return t.sum(dims)
 
 
 def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
-    """P(t), the derivative of x̂ = ``unit`` along ``t``. P is its own transpose."""
+    """Return P(t), the derivative of x̂ = ``unit`` along ``t``. P is its own transpose."""
     return rstd * (t - mean_over(t, dims) - unit * mean_over(t * unit, dims))
 
 
@@ -82,8 +85,8 @@ def scaled(out_t: Any, unit: Tensor, weight: object, weight_t: object, bias_t: o
 
 
 class _Normalized(ABC):
-    """What the derivatives of a backward op of layer or group norm use, in the shape in which the
-    input is normalized: over ``dims``. ``unit``: x̂."""
+    """The normalized input of a backward op of layer or group norm, and what its derivatives use,
+    in the shape in which the input is normalized: over ``dims``. ``unit``: x̂."""
 
     dims: list[int]
     unit: Tensor
@@ -91,11 +94,12 @@ class _Normalized(ABC):
     weight: Any
 
     def weighted(self, t: Tensor) -> Tensor:
+        """Return ``t`` times the weight."""
         return apply_weight(t, self.weight)
 
     @abstractmethod
     def projected(self, t: Tensor) -> Any:
-        """:func:`projected`, computed by ATen's kernel."""
+        """Return :func:`projected` of ``t``, computed by ATen's kernel."""
 
     @abstractmethod
     def parameter(self, t: object) -> Any:
@@ -180,6 +184,8 @@ def _layer_vjp(
     result2: Tensor,
     needs: Any,
 ) -> tuple[object, ...]:
+    """Return the gradients by the kernel, and those through mean and deviation, which it
+    ignores."""
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
@@ -206,6 +212,7 @@ def _layer_jvp(
     result1: Tensor,
     result2: Tensor,
 ) -> tuple[object, object, object]:
+    """Return the tangents of the output and of the statistics."""
     dims = _layer_dims(input.shape, normalized_shape)[1]
     unit = (input - result1) * result2
     unit_t = mean_t = rstd_t = None
@@ -217,6 +224,8 @@ def _layer_jvp(
 
 
 class _Layers(_Normalized):
+    """Normalized values of layer norm, in the shape of the input."""
+
     def __init__(
         self, input: Tensor, normalized_shape: object, mean: Tensor, rstd: Tensor, weight: object
     ) -> None:
@@ -248,6 +257,8 @@ def _layer_backward_vjp(
     weight: object,
     needs: Any,
 ) -> tuple[object, ...]:
+    """Return the gradients of the backward op. Statistics and bias have none: they follow from the
+    input, or are not read."""
     by_x, by_weight, by_bias = gs
     s = _Layers(input, normalized_shape, mean, rstd, weight)
     of_g, of_x, of_weight = s.backward_vjp(grad_out, by_x, by_weight, by_bias, needs)
@@ -270,18 +281,18 @@ def _layer_backward_jvp(
 
 
 def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """Rows are independent, so the kernel computes the gradient of the input. Those of weight and
-    bias are sums within each element."""
+    """Run the backward op on a batch. Rows are independent, so the kernel computes the gradient of
+    the input. Those of weight and bias are sums within each element."""
     g, x, shape, mean, rstd, weight, bias, mask = args
     lead = list(range(1, x.dim() + (not batched[1]) - len(shape)))
     g = batch.expand(g, batched[0], size)
     gx = gw = gb = None
     if mask[0]:
         full = [batch.expand(args[i], batched[i], size).contiguous() for i in (1, 3, 4)]
-        w, scaled_g = weight, g
+        shared_weight, scaled_g = weight, g
         if batched[5]:
-            w, scaled_g = None, g * weight.reshape(size, *(1,) * len(lead), *shape)
-        gx = func(scaled_g, full[0], shape, *full[1:], w, None, [True, False, False])[0]
+            shared_weight, scaled_g = None, g * weight.reshape(size, *(1,) * len(lead), *shape)
+        gx = func(scaled_g, full[0], shape, *full[1:], shared_weight, None, [True, False, False])[0]
     if mask[1] and weight is not None:
         gw = sum_over(g * ((x - mean) * rstd), lead)
     if mask[2] and bias is not None:
@@ -290,7 +301,8 @@ def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 
 
 def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """The kernel takes any leading dimensions. A batched weight or bias is applied afterwards."""
+    """Run layer norm on a batch. The kernel takes any leading dimensions. A batched weight or bias
+    is applied afterwards."""
     x, shape, weight, bias, eps = args
     x = batch.expand(x, batched[0], size)
     if not batched[2] and not batched[3]:
@@ -307,6 +319,7 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
 def _layer_weight(
     g: Tensor, input: Tensor, normalized_shape: Any, weight_shape: Any, eps: float
 ) -> Dense:
+    """Return the gradients of the weight for each sample."""
     return reduced(
         g * torch.nn.functional.layer_norm(input, normalized_shape, eps=eps), weight_shape
     )
@@ -365,6 +378,8 @@ def _group_vjp(
     result2: Tensor,
     needs: Any,
 ) -> tuple[object, ...]:
+    """Return the gradients by the kernel, and those through mean and deviation, which it
+    ignores."""
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
     out: list[Any] = [None] * 3
@@ -389,6 +404,7 @@ def _group_jvp(
     input_t: Any, weight_t: Any, bias_t: Any, input: Tensor, weight: Any, N: int, C: int, HxW: int,
     group: int, result1: Tensor, result2: Tensor,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Return the tangents of the output and of the statistics."""
     rstd = _per_group(result2)
     unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
     unit_t = mean_t = rstd_t = None
@@ -418,17 +434,21 @@ class _Groups(_Normalized):
         self.unit = (self.view(input) - _per_group(mean)) * self.rstd
 
     def view(self, t: Tensor) -> Tensor:
+        """Return a tensor of the input's shape, in groups."""
         return _grouped(t, *self.sizes)
 
     def projected(self, t: Tensor) -> Tensor:
-        given = (
+        """Return :func:`projected` of ``t``, computed by ATen's kernel."""
+        contiguous = (
             t.reshape(self.input.shape).contiguous(),
             self.input,
             self.mean.contiguous(),
             self.plain_rstd.contiguous(),
         )
         return self.view(
-            kernels.native_group_norm_backward(*given, None, *self.sizes, [True, False, False])[0]
+            kernels.native_group_norm_backward(
+                *contiguous, None, *self.sizes, [True, False, False]
+            )[0]
         )
 
     def flat(self, t: object) -> Any:
@@ -455,6 +475,7 @@ def _group_backward_vjp(
     group: int,
     needs: Any,
 ) -> tuple[object, ...]:
+    """Return the gradients of the backward op. Statistics have none: they follow from the input."""
     by_x, by_weight, by_bias = gs
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
     a = map_optional(s.view, by_x)
@@ -477,19 +498,21 @@ def _group_backward_jvp(
 
 
 def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
-    """For the gradient of the input the batch is folded into N. Those of weight and bias are sums
-    within each element."""
+    """Run the backward op on a batch. For the gradient of the input the batch is folded into N.
+    Those of weight and bias are sums within each element."""
     g, x, mean, rstd, weight, N, C, HxW, group, mask = args
     g, x, mean, rstd = (
         batch.expand(t, batched[index], size) for index, t in enumerate((g, x, mean, rstd))
     )
     gx = gw = gb = None
     if mask[0]:
-        w, scaled_g = weight, g
+        shared_weight, scaled_g = weight, g
         if batched[4]:
-            w, scaled_g = None, g * weight.reshape(size, 1, C, *(1,) * (g.dim() - 3))
+            shared_weight, scaled_g = None, g * weight.reshape(size, 1, C, *(1,) * (g.dim() - 3))
         flat = [tensor.flatten(0, 1).contiguous() for tensor in (scaled_g, x, mean, rstd)]
-        gx = func(*flat, w, size * N, C, HxW, group, [True, False, False])[0].reshape(x.shape)
+        gx = func(*flat, shared_weight, size * N, C, HxW, group, [True, False, False])[0].reshape(
+            x.shape
+        )
     by_channel = g.reshape(size, N, group, C // group, HxW)
     total = by_channel.sum(-1)
     if mask[1]:
@@ -555,6 +578,8 @@ register(
 def _rms(
     input: Tensor, normalized_shape: object, weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor]:
+    """Return the normalized input and the reciprocal root mean square, computed in at least single
+    precision."""
     wide = input.to(torch.promote_types(input.dtype, torch.float32))
     dims = _layer_dims(input.shape, normalized_shape)[1]
     if eps is None:
@@ -571,6 +596,7 @@ def _rms_backward(
     weight: Any,
     output_mask: Any,
 ) -> tuple[object, object]:
+    """Return the gradients by input and weight that ``output_mask`` asks for."""
     lead, dims = _layer_dims(input.shape, normalized_shape)
     unit = input * rstd
     g = apply_weight(grad_out, weight)

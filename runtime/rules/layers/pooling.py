@@ -1,5 +1,5 @@
-"""Average and maximum pooling. Averages are linear. A maximum is a gather of the chosen elements,
-and its transpose a scatter."""
+"""Register average and maximum pooling. Averages are linear. A maximum is a gather of the chosen
+elements, and its transpose a scatter."""
 
 from __future__ import annotations
 
@@ -72,8 +72,10 @@ def _maximum(
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``,
     which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
-    given = [argument.name for argument in overload(f"{name}_backward")._schema.arguments[2:]]
-    needed = [_SAVED_AS.get(a, a) for a in given]
+    backward_arguments = [
+        argument.name for argument in overload(f"{name}_backward")._schema.arguments[2:]
+    ]
+    needed = [_SAVED_AS.get(a, a) for a in backward_arguments]
     register(
         name,
         vjp={"self": asking("g", "self", *needed)(lambda g, self, *rest: backward(g, self, *rest))},
@@ -98,9 +100,11 @@ def _maximum(
 
 
 def _fractional_batch(spatial: int) -> object:
-    """Batch rule of fractional pooling. Samples are (N, C, spatial) even if the input has no N."""
+    """Return the batch rule of fractional pooling. Samples are (N, C, spatial) even if the input
+    has no N."""
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+        """Pool with the batch folded into N, or as N."""
         x, kernel, output, samples = args
         x = expand(x, batched[0], size)
         samples = expand(samples, batched[3], size).flatten(0, 1)
@@ -117,8 +121,11 @@ def _fractional_batch(spatial: int) -> object:
 def _fractional_abstract(
     self: torch.Tensor, kernel_size: Any, output_size: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic
-    sizes would be for one size."""
+    """Return an abstract result.
+
+    Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic sizes
+    would be for one size.
+    """
     for n, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
         if out + window - 1 > n:
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The fused LSTM layer of ``nn.LSTM``: one direction of one layer, time first.
+"""Register the fused LSTM layer of ``nn.LSTM``: one direction of one layer, time first.
 
 Gates have torch's order i, f, g, o (``torch.nn.LSTM``). First derivatives run on the fused
 kernels. All other transforms run the layer in plain ops, in a loop over time with one matrix

@@ -1,4 +1,4 @@
-"""Interpolation, sampling on a grid, patches and shuffled channels."""
+"""Register interpolation, sampling on a grid, patches and shuffled channels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ aten = torch.ops.aten
 
 
 def _upsample(name: str, spatial: int) -> None:
+    """Register an interpolation and its backward op, each the transpose of the other."""
     forward, backward = overload(name), overload(f"{name}_backward")
     options = [argument.name for argument in forward._schema.arguments[2:]]
-    cost = "high" if "bicubic" in name else "low"
+    cost = "low"
+    if "bicubic" in name:
+        cost = "high"
 
     def transposed(
         g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any
     ) -> torch.Tensor:
+        """Return the transpose, by matrices where the backward kernel would ignore the scale."""
         if _takes_another_way(name, shape[2:], size, rest[len(rest) - spatial :]):
             return _by_matrices(forward, g, shape[2:], size, rest)
         gradient: torch.Tensor = backward(g, size, shape, *rest)
@@ -50,18 +54,19 @@ def _upsample(name: str, spatial: int) -> None:
 
 
 def _takes_another_way(
-    name: str, old: Sequence[int], new: Sequence[int], scales: Sequence[float | None]
+    name: str, input_size: Sequence[int], output_size: Sequence[int], scales: Sequence[float | None]
 ) -> bool:
-    """Return whether the kernel of the gradient looks at the sizes alone, where that of the result
-    takes a scale that does not fit them.
+    """Return whether the kernel of the gradient reads the sizes alone, but that of the result takes
+    a scale that does not fit them.
 
     3 elements by a scale of 1.3 are 3 elements. They are no copy of the old ones, but their
-    gradient is that of a copy."""
-    given = [index for index, scale in enumerate(scales) if scale is not None]
+    gradient is that of a copy.
+    """
+    with_scale = [index for index, scale in enumerate(scales) if scale is not None]
     if name.startswith("upsample_nearest"):
-        return any(_misleads_nearest(old[i], new[i], scales[i]) for i in given)
+        return any(_misleads_nearest(input_size[i], output_size[i], scales[i]) for i in with_scale)
     if "bicubic" in name or name.endswith("_aa"):
-        return list(old) == list(new) and any(scales[i] != 1 for i in given)
+        return list(input_size) == list(output_size) and any(scales[i] != 1 for i in with_scale)
     return False
 
 
@@ -72,17 +77,21 @@ def _misleads_nearest(n: int, m: int, scale: float | None) -> bool:
 
 
 def _by_matrices(
-    forward: object, g: torch.Tensor, old: Sequence[int], new: Sequence[int], rest: Sequence[object]
+    forward: object,
+    g: torch.Tensor,
+    input_size: Sequence[int],
+    output_size: Sequence[int],
+    rest: Sequence[object],
 ) -> torch.Tensor:
     """Return the transpose by a matrix for each dimension: what ``forward`` makes of images of one
     element."""
-    spatial = len(old)
+    spatial = len(input_size)
     options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
     for d in range(spatial):
         if forward is overload(f"upsample_nearest{spatial}d"):
-            matrix = _matrix_of_nearest(forward, g, old, new, scales, d)
+            matrix = _matrix_of_nearest(forward, g, input_size, output_size, scales, d)
         else:
-            matrix = _matrix_of(forward, g, old[d], new[d], options, scales, d)
+            matrix = _matrix_of(forward, g, input_size[d], output_size[d], options, scales, d)
         g = (g.movedim(2 + d, -1) @ matrix.t()).movedim(-1, 2 + d)
     return g
 
@@ -90,16 +99,16 @@ def _by_matrices(
 def _matrix_of_nearest(
     forward: Any,
     g: torch.Tensor,
-    old: Sequence[int],
-    new: Sequence[int],
+    input_size: Sequence[int],
+    output_size: Sequence[int],
     scales: Sequence[object],
     d: int,
 ) -> torch.Tensor:
     """Return what dimension ``d`` multiplies with, of a kernel that asks for the whole size."""
-    n, m, behind = old[d], new[d], len(old) - 1 - d
+    n, m, behind = input_size[d], output_size[d], len(input_size) - 1 - d
     numbers = torch.arange(n, dtype=torch.float64, device=g.device)
-    ramp = numbers.reshape(n, *[1] * behind).expand(*old)
-    image = forward(ramp.expand(1, 1, *old).contiguous(), list(new), *scales)[0, 0]
+    ramp = numbers.reshape(n, *[1] * behind).expand(*input_size)
+    image = forward(ramp.expand(1, 1, *input_size).contiguous(), list(output_size), *scales)[0, 0]
     taken = image.movedim(d, 0).reshape(m, -1)[:, 0]
     matrix: torch.Tensor = taken == torch.arange(n, device=g.device)[:, None]
     return matrix.to(g.dtype)
@@ -218,6 +227,7 @@ def _reflected(x: torch.Tensor, low: float, span: float) -> torch.Tensor:
 
 
 def _grid_sampler(name: str, rank: int) -> None:
+    """Register a grid sampler, whose gradients have a kernel."""
     backward = overload(f"{name}_backward")
 
     def vjp(
@@ -229,6 +239,7 @@ def _grid_sampler(name: str, rank: int) -> None:
         align_corners: object,
         needs: Any,
     ) -> Any:
+        """Return the gradients by input and grid that are wanted."""
         mask = ["input" in needs, "grid" in needs]
         return backward(g, input, grid, interpolation_mode, padding_mode, align_corners, mask)
 

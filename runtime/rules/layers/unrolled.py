@@ -1,4 +1,4 @@
-"""Runs one direction of an LSTM, GRU or RNN layer over time, and backpropagates to its gates.
+"""Run one direction of an LSTM, GRU or RNN layer over time, and backpropagate to its gates.
 
     unrolled = Unrolled("lstm", x, [h, c], weights, sizes=[3, 3, 2], reverse=False)
     cotangents = unrolled.pull(g_out, [g_h, None])
@@ -41,12 +41,12 @@ class Weights(NamedTuple):
 
 
 class Cotangents(NamedTuple):
-    """What the backward pass of S sequences of T times finds. Zero after the end of a sequence.
+    """The result of the backward pass of S sequences of T times. Zero after the end of a sequence.
 
     ``z_x``, ``z_h``: (S, T, G), of the parts of the gates that the input and the hidden state give.
     ``before``: (S, T, p), the hidden state before each time. ``initial``: of the initial states.
     ``projected``, ``unprojected``: (S, T, p) and (S, T, hidden), the cotangent of the hidden state
-    and what its projection takes, None without a projection.
+    and the argument of its projection, None without a projection.
     """
 
     z_x: Tensor
@@ -58,9 +58,9 @@ class Cotangents(NamedTuple):
 
 
 class _SavedStep(NamedTuple):
-    """What one step saves for the backward pass.
+    """The tensors that one step saves for the backward pass.
 
-    ``before``: the hidden state before it. ``parts``: what :meth:`_Cell.back` needs.
+    ``before``: the hidden state before it. ``parts``: the arguments of :meth:`_Cell.back`.
     ``unprojected``: the hidden state before its projection, None without a projection.
     """
 
@@ -109,13 +109,13 @@ class Unrolled:
 
     def _run(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Run all steps. Returns the outputs and the last states."""
-        w, cell = self.weights, self.cell
-        bias = w.b_x
-        if bias is not None and w.b_h is not None and not cell.separates_parts:
-            bias = bias + w.b_h
+        weights, cell = self.weights, self.cell
+        bias = weights.b_x
+        if bias is not None and weights.b_h is not None and not cell.separates_parts:
+            bias = bias + weights.b_h
         # the part of the gates that the input gives, of all times at once
-        z_x = torch.nn.functional.linear(x, w.x, bias).unbind(1)
-        h_to_gates, to_projection = w.h.t(), map_optional(lambda p: p.t(), w.projection)
+        z_x = torch.nn.functional.linear(x, weights.x, bias).unbind(1)
+        h_to_gates, to_projection = weights.h.t(), map_optional(lambda p: p.t(), weights.projection)
         states = [s[: self.sizes[self.order[0]]] for s in self.initial]
         ended: list[list[Tensor]] = [[] for _ in states]
         outs = []
@@ -185,16 +185,16 @@ class Unrolled:
     ) -> tuple[list[Tensor], _StepCotangents]:
         """Return the cotangents of the states before a step, and what the step adds to the result.
         ``g_states``: the cotangents of the states after the step."""
-        w, projected = self.weights, None
-        if w.projection is not None:
+        weights, projected = self.weights, None
+        if weights.projection is not None:
             projected = g_states[0]
-            g_states[0] = projected @ w.projection
+            g_states[0] = projected @ weights.projection
         gates, g_states, g_direct = self.cell.back(g_states, *saved.parts)
         z_x, z_h = gates[0], gates[-1]
         if g_direct is None:
-            g_states[0] = z_h @ w.h
+            g_states[0] = z_h @ weights.h
         else:
-            g_states[0] = torch.addmm(g_direct, z_h, w.h)
+            g_states[0] = torch.addmm(g_direct, z_h, weights.h)
         return g_states, _StepCotangents(z_x, z_h, saved.before, projected, saved.unprojected)
 
     def _stack_by_time(self, steps: Sequence[Tensor]) -> Tensor:
@@ -247,9 +247,12 @@ class _Cell:
 
 
 class _Lstm(_Cell):
+    """A step of an LSTM (Hochreiter and Schmidhuber 1997)."""
+
     def step(
         self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Return the hidden and the cell state, and what :meth:`back` needs."""
         size = states[1].shape[1]
         i, f = gates[:, : 2 * size].sigmoid().chunk(2, 1)
         g, o = gates[:, 2 * size : 3 * size].tanh(), gates[:, 3 * size :].sigmoid()
@@ -260,24 +263,28 @@ class _Lstm(_Cell):
     def back(
         self, g: list[Tensor], *saved: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
-        i, f, new, o, cell_before, tanh_cell = saved
+        """Return the cotangents of the gates and of the cell state."""
+        i, f, candidate, o, cell_before, tanh_cell = saved
         g_cell = g[1] + _pull_tanh(g[0] * o, tanh_cell)
         g_gates = (
-            _pull_sigmoid(g_cell * new, i),
+            _pull_sigmoid(g_cell * candidate, i),
             _pull_sigmoid(g_cell * cell_before, f),
-            _pull_tanh(g_cell * i, new),
+            _pull_tanh(g_cell * i, candidate),
             _pull_sigmoid(g[0] * tanh_cell, o),
         )
         return (torch.cat(g_gates, 1),), [g[0], g_cell * f], None
 
 
 class _Gru(_Cell):
+    """A step of a GRU (Cho et al. 2014)."""
+
     # the reset gate multiplies the part of the hidden state alone: n = tanh(x_n + r * h_n)
     separates_parts = True
 
     def step(
         self, gates: Tensor, of_h: Tensor | None, states: list[Tensor]
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """Return the hidden state, and what :meth:`back` needs."""
         assert of_h is not None
         (h,) = states
         size = h.shape[1]
@@ -291,6 +298,7 @@ class _Gru(_Cell):
     def back(
         self, g: list[Tensor], *saved: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+        """Return the cotangents of both parts of the gates, and that of the direct path."""
         r_and_z, n, n_of_h, difference = saved
         r, z = r_and_z.chunk(2, 1)
         (g_h,) = g
@@ -302,6 +310,8 @@ class _Gru(_Cell):
 
 
 class _Rnn(_Cell):
+    """A step of a plain recurrent layer: tanh or relu."""
+
     def __init__(self, relu: bool) -> None:
         self.relu = relu
 
@@ -314,6 +324,7 @@ class _Rnn(_Cell):
     def back(
         self, g: list[Tensor], *saved: Tensor
     ) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor | None]:
+        """Return the cotangent of the gate."""
         (h,) = saved
         if self.relu:
             return (torch.ops.aten.threshold_backward(g[0], h, 0),), g, None

@@ -1,4 +1,4 @@
-"""The parts of records for per-sample gradients.
+"""Compute the parts of records for per-sample gradients.
 
 ``factors`` has the gradient of a parameter for each sample, in factors that are not multiplied.
 ``places`` says where the samples of a batch lie in a tensor. ``place_rules``, ``place_views`` and

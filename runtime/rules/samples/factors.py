@@ -1,4 +1,4 @@
-"""Gradients of a parameter for each sample, as factors: the tensors whose product they are.
+"""Hold the gradients of a parameter for each sample as factors: the tensors whose product they are.
 
     Outer(g, x)        # of y = x @ w.t(): the gradient of sample b is g[b].T @ x[b], and is not
                        # computed yet
@@ -31,7 +31,7 @@ Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
 """A function that multiplies a tensor (B, …) by a number for each sample."""
 _BYTES_IN_CACHE = 1 << 21
-"""How many bytes of operands, with their copies, stay in a cache of the processor."""
+"""The bytes of operands, with their copies, that stay in a cache of the processor."""
 
 _bytes = operator.attrgetter("nbytes")
 
@@ -74,8 +74,8 @@ class Term:
     ``size``: B. ``shape``: of the parameter. ``dtype``: of the gradients.
 
     A subclass has ``dense``, ``part``, ``scaled`` and ``weighted_sum``. The other methods work on
-    the dense gradients, so a caller takes parts of the samples that fit into memory;
-    :meth:`needs_dense` tells.
+    the dense gradients, if :meth:`needs_dense` is true. So a caller takes parts of the samples that
+    fit into memory.
     """
 
     size: int
@@ -150,12 +150,13 @@ class Term:
 
     @property
     def dense_bytes(self) -> int:
-        """The memory of the dense gradients."""
+        """Return the memory of the dense gradients."""
         return self.size * self.shape.numel() * self.dtype.itemsize
 
     @property
     def transposed(self) -> Term | None:
-        """The gradients of the transpose of a matrix; None if the factors do not give them."""
+        """Return the gradients of the transpose of a matrix. None if the factors do not give
+        them."""
         return None
 
 
@@ -177,6 +178,7 @@ class Outer(Term):
             self.way = _smaller_way(t, m, self.shape[1])
 
     def dense(self) -> Tensor:
+        """Return the products. A large result is written to huge pages."""
         if self._can_write_to(self.left) and self.dense_bytes >= LARGE:
             out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.left.device)
             self._write(out)
@@ -187,6 +189,7 @@ class Outer(Term):
         return left @ right
 
     def write(self, out: Tensor) -> None:
+        """Write the products right into ``out``, if a kernel can."""
         if self._can_write_to(out):
             self._write(out)
         else:
@@ -218,6 +221,7 @@ class Outer(Term):
         return Outer(*_with_one_scaled(scale, self.left, self.right))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the sum of all weighted outer products, as one matrix product."""
         left, right = self.left, self.right
         if self.shape[0] <= self.shape[1]:
             left = scaled_by(weights, left)
@@ -226,6 +230,8 @@ class Outer(Term):
         return wide(left).flatten(0, 1).mT @ wide(right).flatten(0, 1)
 
     def squared_norms(self, grams: Grams) -> Tensor:
+        """Return the products of the factors' Gram matrices, summed. Of one vector: those of its
+        norms."""
         if self.needs_dense():
             return super().squared_norms(grams)
         if self.left.shape[1] == 1:
@@ -233,24 +239,29 @@ class Outer(Term):
         return real((grams.of(self.left) * grams.of(self.right)).sum((1, 2)))
 
     def vectors(self) -> Sequence[Tensor]:
+        """Return both factors, if their Gram matrices are used."""
         if self.needs_dense() or self.left.shape[1] == 1:
             return ()
         return self.left, self.right
 
     def dot(self, v: Tensor) -> Tensor:
+        """Return the products with ``v``, between the factors."""
         # sum of conj(left.T @ right) * v: no gradient is computed
         left_v = wide(self.left).conj() @ wide(v)
         return real((left_v * wide(self.right).conj()).sum((1, 2)))
 
     def products(self, other: Term) -> Tensor:
+        """Return the products, by those of the vectors if neither gradient is computed."""
         if isinstance(other, Outer) and not (self.needs_dense() or other.needs_dense()):
             return self._by_pairs(other)
         return super().products(other)
 
     def gram_by_factors(self, other: Term) -> bool:
+        """Return whether both are single outer products."""
         return isinstance(other, Outer) and self.left.shape[1] == other.left.shape[1] == 1
 
     def gram(self, other: Term) -> Tensor:
+        """Return the products of the Gram matrices of both factors, for single outer products."""
         if isinstance(other, Outer) and self.gram_by_factors(other):
             left = wide(self.left[:, 0]).conj() @ wide(other.left[:, 0]).mT
             right = wide(self.right[:, 0]).conj() @ wide(other.right[:, 0]).mT
@@ -265,6 +276,7 @@ class Outer(Term):
 
     @property
     def transposed(self) -> Outer:
+        """Return the same products with the factors exchanged."""
         return Outer(self.right, self.left)
 
 
@@ -296,6 +308,7 @@ class Dense(Term):
         return Dense(self.values.mT)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum, as one product of a vector and a matrix."""
         values = wide(flat(self.values))
         return (weights.to(values.dtype) @ values).reshape(self.shape)
 
@@ -332,12 +345,12 @@ class Windows(Term):
         return self.g, self.x
 
     def part(self, start: int, stop: int) -> Windows:
-        return self._of(self.g[start:stop], self.x[start:stop])
+        return self._with_factors(self.g[start:stop], self.x[start:stop])
 
     def scaled(self, scale: Scale) -> Windows:
-        return self._of(*_with_one_scaled(scale, self.g, self.x))
+        return self._with_factors(*_with_one_scaled(scale, self.g, self.x))
 
-    def _of(self, g: Tensor, x: Tensor) -> Windows:
+    def _with_factors(self, g: Tensor, x: Tensor) -> Windows:
         """Return the gradients by another cotangent and input, in the same geometry."""
         return Windows(g, x, self.shape, self.stride, self.padding, self.dilation, self.groups)
 
@@ -345,9 +358,10 @@ class Windows(Term):
         """Return the cotangent and the windows, of shapes (B, groups, places, O / groups) and (B,
         groups, places, C / groups * kernel)."""
         rank = len(self.shape) - 2
-        windows = torch.nn.functional.pad(
-            self.x, [p for n in reversed(self.padding) for p in (n, n)]
-        )
+        ends: list[int] = []
+        for n in reversed(self.padding):
+            ends += [n, n]
+        windows = torch.nn.functional.pad(self.x, ends)
         for d, (n, stride, dilation) in enumerate(
             zip(self.shape[2:], self.stride, self.dilation, strict=True)
         ):
@@ -394,6 +408,7 @@ class Windows(Term):
         return self._backward(g, x, self.size).reshape(self.size, *self.shape)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return the gradient of one convolution whose cotangents are weighted."""
         return self._backward(
             scaled_by(weights, self.g).flatten(0, 1), wide(self.x).flatten(0, 1), 1
         )
@@ -418,12 +433,14 @@ class Windows(Term):
         return weight_grad  # type: ignore[no-any-return]
 
     def squared_norms(self, grams: Grams) -> Tensor:
+        """Return the norms by the Gram matrices of cotangents and windows, or by the gradients."""
         if self.needs_dense():
             return super().squared_norms(grams)
         left, right = map(wide, self._factors())
         return real(((left.conj() @ left.mT) * (right.conj() @ right.mT)).sum((1, 2, 3)))
 
     def dot(self, v: Tensor) -> Tensor:
+        """Return the product of the cotangent with the convolution of ``v``."""
         # the tangent of the convolution's result along `v`
         no_output_padding = [0] * len(self.stride)
         tangent = torch.ops.aten.convolution(
@@ -459,6 +476,7 @@ class Rows(Term):
         self.size, self.shape, self.dtype = g.shape[0], torch.Size((rows, g.shape[-1])), g.dtype
 
     def dense(self) -> Tensor:
+        """Return the tables, filled by one addition for all samples."""
         rows, n = self.shape
         # one table with the rows of all samples, those of sample b from b * rows
         offsets = torch.arange(self.size, device=self.indices.device).unsqueeze(1) * rows
@@ -476,18 +494,22 @@ class Rows(Term):
         return Rows(self.indices, scale(self.g), self.shape[0])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
+        """Return one table, to which the weighted rows of all samples are added."""
         scaled = scaled_by(weights, self.g)
         return scaled.new_zeros(self.shape).index_add(
             0, self.indices.flatten(), scaled.flatten(0, 1)
         )
 
     def squared_norms(self, grams: Grams) -> Tensor:
+        """Return the norms by the products of the rows that repeat."""
         return self._by_pairs(self)
 
     def dot(self, v: Tensor) -> Tensor:
+        """Return the products with the rows of ``v`` that are looked up."""
         return real((wide(self.g).conj() * v[self.indices]).sum((1, 2)))
 
     def products(self, other: Term) -> Tensor:
+        """Return the products, by pairs of equal rows."""
         if isinstance(other, Rows):
             return self._by_pairs(other)
         return super().products(other)
@@ -573,11 +595,11 @@ def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
     return t * weights.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
 
 
-def _with_one_scaled(scale: Scale, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _with_one_scaled(scale: Scale, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return the two factors of a product, the smaller one scaled, which takes less time."""
-    if a.numel() <= b.numel():
-        return scale(a), b
-    return a, scale(b)
+    if left.numel() <= right.numel():
+        return scale(left), right
+    return left, scale(right)
 
 
 def _squares(t: Tensor) -> Tensor:
@@ -606,8 +628,8 @@ def of_bias(g: Tensor) -> Dense:
 
 
 def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
-    """Return the gradients of what was broadcast from ``shape`` to the shape of ``g`` without its
-    batch."""
+    """Return the gradients of a tensor of ``shape`` that was broadcast to the shape of ``g``
+    without its batch."""
     extra = g.dim() - 1 - len(shape)
     if extra:
         g = g.sum(list(range(1, 1 + extra)))

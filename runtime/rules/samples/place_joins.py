@@ -1,5 +1,5 @@
-"""Where the samples lie in what joins tensors, repeats them, or puts their elements in another
-order: see :mod:`.places`."""
+"""Find where the samples lie in the result of ops that join tensors, repeat them, or put their
+elements in another order: see :mod:`.places`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,19 @@ from .places import Mixed, Place, Placed, Tensor, is_packed, listed, one_place
 
 
 def place_cat(call: Placed) -> Place:
+    """Return the place in joined parts, which must have the samples alike, or be joined along
+    them."""
     place, *others = [p for p in call.places["tensors"] if p is not None]
     if call.args["dim"] % call.outs[0].dim() == place.dim:
         return _join_along_samples(call, place.dim)
     one_place([place, *others])
-    call.places["tensors"] = [
-        None if _is_left_out(tensor) else place for tensor in call.args["tensors"]
-    ]
+    places: list[Place | None] = []
+    for tensor in call.args["tensors"]:
+        if _is_left_out(tensor):
+            places.append(None)
+        else:
+            places.append(place)
+    call.places["tensors"] = places
     return place  # type: ignore[no-any-return]
 
 
@@ -42,6 +48,7 @@ def _join_along_samples(call: Placed, dim: int) -> Place:
 
 
 def place_stack(call: Placed) -> Place:
+    """Return the place in stacked tensors, which must all have the samples in one place."""
     place = one_place([p for p in call.places["tensors"] if p is not None])
     call.places["tensors"] = [place] * len(call.args["tensors"])
     dim = call.args["dim"] % call.outs[0].dim()
@@ -49,6 +56,7 @@ def place_stack(call: Placed) -> Place:
 
 
 def place_repeat(call: Placed) -> Place:
+    """Return the place in a repeated tensor."""
     place, x, repeats = call.place("self"), call.args["self"], call.args["repeats"]
     assert place is not None
     dim = place.dim + len(repeats) - x.dim()
@@ -56,7 +64,8 @@ def place_repeat(call: Placed) -> Place:
 
 
 def place_sort(call: Placed) -> Any:
-    """Sorting along the samples puts them in another order, if each has one number."""
+    """Return the place in a sorted tensor. Sorting along the samples puts them in another order, if
+    each has one number."""
     place, x = call.place("self"), call.args["self"]
     assert place is not None
     if place.dim not in call.dims("dim", x.dim()):

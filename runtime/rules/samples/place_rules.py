@@ -1,4 +1,4 @@
-"""Where the samples lie in the results of each op, by families: see :mod:`.places`.
+"""Find where the samples lie in the results of each op, by families: see :mod:`.places`.
 
 A rule takes a :class:`.places.Placed` call and returns the places in its results: one for all of
 them, or a list. ``None`` in the list: the result has no samples. An op without a rule, and without
@@ -22,13 +22,13 @@ _rules: dict[Any, Rule] = {}  # by op: where the samples of its results are
 
 
 def rule_of(op: Op) -> Rule | None:
-    """The rule of an op, or None. That of a write is that of its functional form."""
+    """Return the rule of an op, or None. The rule of a write is that of its functional form."""
     record = op.record
     if record is not None and record.places is not None:
         return record.places
-    found = _rules.get(op.func)
-    if found is not None:
-        return found
+    rule = _rules.get(op.func)
+    if rule is not None:
+        return rule
     if op.functional is not None:
         return rule_of(op.functional)
     if torch.Tag.pointwise in op.func.tags or (record is not None and record.elementwise):
@@ -42,21 +42,25 @@ def _give(names: str, rule: Rule) -> None:
 
 
 def leading(**cores: int) -> Rule:
-    """Ops that broadcast the leading dimensions of their arguments. ``cores``: the number of
-    trailing dimensions that an argument has besides, by its name; of any other argument 0."""
+    """Return the rule of ops that broadcast the leading dimensions of their arguments.
+
+    ``cores``: by the name of an argument, the number of its other, trailing dimensions. Any other
+    argument has none.
+    """
     return lambda call: _by_leading(call, cores)
 
 
 def trailing(core: int) -> Rule:
-    """Ops on the last ``core`` dimensions of each argument."""
+    """Return the rule of ops on the last ``core`` dimensions of each argument."""
     return lambda call: _by_leading(call, dict.fromkeys(call.names, core))
 
 
 def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
-    """As :func:`leading`. It also places the arguments whose elements meet those of samples."""
+    """Return the place for :func:`leading`. Also place the arguments whose elements meet those of
+    samples."""
     leads = {name: call.args[name].dim() - cores.get(name, 0) for name in call.names}
     most = max(leads.values())
-    found = []
+    places = []
     for name, lead in leads.items():
         own = call.places.get(name)
         if own is None:
@@ -65,8 +69,8 @@ def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
             raise Mixed(
                 f"it computes along dimension {own.dim} of {name}, which runs over the samples"
             )
-        found.append(own.moved(own.dim + most - lead))
-    place = one_place(found)
+        places.append(own.moved(own.dim + most - lead))
+    place = one_place(places)
     n = place.length(call.size)
     for name, lead in leads.items():
         own, dim = call.places.get(name), place.dim - most + lead
@@ -88,10 +92,11 @@ aligned = leading()
 
 
 def _product(left: str, right: str, bias: str | None = None) -> Rule:
-    """Products of matrices and vectors: rows of the left and columns of the right argument may be
-    samples, and so may stacks of both."""
+    """Return the rule of products of matrices and vectors: rows of the left and columns of the
+    right argument may be samples, and so may stacks of both."""
 
     def rule(call: Placed) -> Place:
+        """Return the place in the product, and place the bias."""
         if call.place(left) is None and call.place(right) is None:
             assert bias is not None  # one of the three has samples
             place = _place_of_bias(call, bias)
@@ -112,15 +117,19 @@ def _place_of_bias(call: Placed, bias: str) -> Place:
 
 
 def _place_of_product(call: Placed, left: str, right: str) -> Place:
-    a, b, rank = call.args[left], call.args[right], call.outs[0].dim()
-    rows, columns = _in_dim(call.place(left), a, -2), _in_dim(call.place(right), b, -1)
+    """Return the place of rows, of columns, or of stacks."""
+    left_matrix, right_matrix, rank = call.args[left], call.args[right], call.outs[0].dim()
+    rows, columns = (
+        _in_dim(call.place(left), left_matrix, -2),
+        _in_dim(call.place(right), right_matrix, -1),
+    )
     if rows is not None and call.place(right) is None:
-        if b.dim() > 1:
+        if right_matrix.dim() > 1:
             return rows.moved(rank - 2)
         return rows.moved(rank - 1)  # a vector adds no columns
     if columns is not None and call.place(left) is None:
         return columns.moved(rank - 1)
-    cores = {left: min(2, a.dim()), right: min(2, b.dim())}
+    cores = {left: min(2, left_matrix.dim()), right: min(2, right_matrix.dim())}
     return _by_leading(call.with_only((left, right)), cores)
 
 
@@ -133,8 +142,8 @@ def _in_dim(place: Place | None, t: Tensor, dim: int) -> Place | None:
 
 
 def _distances(call: Placed) -> Place:
-    """Distances of the rows of two matrices: the rows of one of them may be samples, and so
-    may stacks of both."""
+    """Return the place in distances of the rows of two matrices: the rows of one of them may be
+    samples, and so may stacks of both."""
     for name, other, dim in (("x1", "x2", -2), ("x2", "x1", -1)):
         place, tensor = call.place(name), call.args[name]
         if place is not None and place.dim == tensor.dim() - 2 and call.place(other) is None:
@@ -172,9 +181,10 @@ def _has_one_run_each(place: Place | None) -> bool:
 
 
 def along(name: str = "dim", argument: str = "self") -> Rule:
-    """Ops that compute along dimensions, and keep them."""
+    """Return the rule of ops that compute along dimensions, and keep them."""
 
     def rule(call: Placed) -> Place:
+        """Return the place in the argument. ``Mixed`` if the op computes along it."""
         place, x = call.place(argument), call.args[argument]
         assert place is not None
         if place.dim in call.dims(name, x.dim()):
@@ -185,7 +195,8 @@ def along(name: str = "dim", argument: str = "self") -> Rule:
 
 
 def reduced(call: Placed) -> Any:
-    """Reductions over dimensions. A sum or mean over the samples is the end of them."""
+    """Return the place in a reduction over dimensions. A sum or mean over the samples has no place,
+    but is :class:`.places.Pooled`."""
     place, rank = call.place("self"), call.args["self"].dim()
     if place is None:
         raise Mixed("its first argument has no samples, and another one has")
@@ -210,9 +221,11 @@ def _only(call: Placed, *names: str) -> None:
 
 
 def front(*names: str, dim: int = 0) -> Rule:
-    """Layers that have the batch in dimension ``dim`` of the named arguments and of all results."""
+    """Return the rule of layers that have the batch in dimension ``dim`` of the named arguments and
+    of all results."""
 
     def rule(call: Placed) -> Place:
+        """Return the place, which all named arguments have."""
         _only(call, *names)
         place = one_place([p for p in map(call.place, names) if p is not None])
         if place.dim != dim:
@@ -233,6 +246,7 @@ def _normalized(call: Placed) -> Place:
 
 
 def _batch_norm(call: Placed) -> object:
+    """Return the places for batch norm: in training each channel must belong to one sample."""
     place = call.place("input")
     if place is None:
         raise Mixed("its weights depend on the sample")
@@ -246,15 +260,17 @@ def _batch_norm(call: Placed) -> object:
 
 
 def _instance_norm(call: Placed, of_rows: Place, place: Place) -> object:
-    """Batch norm of the channels of all samples side by side. ``of_rows``: in what has one number
-    for each channel."""
+    """Return the places for batch norm of the channels of all samples together.
+
+    ``of_rows``: the place in a tensor with one number for each channel.
+    """
     for name in ("weight", "bias", "running_mean", "running_var"):
         _place_as(call, name, of_rows)
-    found: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
+    places: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
     for index, out in enumerate(call.outs[1:], 1):
         if out.dim() == 1 and out.numel():  # statistics, not the empty reserve
-            found[index] = of_rows
-    return found
+            places[index] = of_rows
+    return places
 
 
 NONE, MEAN, SUM = range(3)
@@ -262,7 +278,8 @@ NONE, MEAN, SUM = range(3)
 
 
 def _loss(*others: str) -> Rule:
-    """Losses with ``reduction``."""
+    """Return the rule of losses with ``reduction``. ``others``: the arguments that broadcast with
+    ``self``."""
 
     def rule(call: Placed) -> Any:
         names = [name for name in ("self", *others) if call.args.get(name) is not None]
@@ -279,6 +296,7 @@ def _reduced_loss(call: Placed, place: Place) -> object:
 
 
 def _nll_loss(call: Placed) -> object:
+    """Return the places for ``nll_loss``, whose mean weighs the targets."""
     x, place = call.args["self"], call.place("self")
     _only(call, "self", "target")
     if place is None or place.dim == 1 or x.dim() < 2:
@@ -309,7 +327,7 @@ def _weights_of_targets(call: Placed) -> Tensor:
 
 
 def _margin_loss(call: Placed) -> object:
-    """Losses of scores (B, C) or (C,) and one target for each row."""
+    """Return the places for losses of scores (B, C) or (C,) and one target for each row."""
     cores = {"self": 1, "target": int(call.op.base_name == "multilabel_margin_loss_forward")}
     _only(call, *cores)
     place = _by_leading(call.with_only(cores), cores)
@@ -317,17 +335,17 @@ def _margin_loss(call: Placed) -> object:
 
 
 def _trilinear(call: Placed) -> Place:
-    """Return the product of three tensors, each with more dimensions of size 1, summed over some
-    dimensions."""
+    """Return the place in the product of three tensors, each with more dimensions of size 1, summed
+    over some dimensions."""
     rank = call.args["i1"].dim() + len(call.args["expand1"])
     # by argument: the dimensions of the product that it has
     own_dims = {f"i{n}": _other_dims(call.args[f"expand{n}"], rank) for n in (1, 2, 3)}
-    found = []
+    places = []
     for name, dims in own_dims.items():
         own = call.place(name)
         if own is not None:
-            found.append(own.moved(dims[own.dim]))
-    place = one_place(found)
+            places.append(own.moved(dims[own.dim]))
+    place = one_place(places)
     summed = [d % rank for d in call.args["sumdim"]]
     if place.dim in summed:
         raise Mixed("it sums over the samples")
@@ -349,6 +367,7 @@ def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
 
 
 def _embedding_bag(call: Placed) -> object:
+    """Return the places for bags of rows. Each sample must have whole bags, one after the other."""
     place, offsets = call.place("indices"), call.args["offsets"]
     bags = call.outs[0].shape[0]
     _only(call, "indices", "per_sample_weights")
@@ -365,6 +384,7 @@ def _embedding_bag(call: Placed) -> object:
 
 
 def _recurrent(call: Placed) -> object:
+    """Return the places for a layer over time, in its outputs and last states."""
     place = call.place("input")
     _only(call, "input", "hx_", "cx_")
     if place is None or place.dim != 1:
@@ -372,11 +392,11 @@ def _recurrent(call: Placed) -> object:
     for name in ("hx_", "cx_"):
         if call.args.get(name) is not None:
             _place_as(call, name, place.moved(call.args[name].dim() - 2))
-    found: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
+    places: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
     for index, out in enumerate(call.outs[1:], 1):
         if out.dim() > 1:  # a state, not the workspace
-            found[index] = place.moved(out.dim() - 2)
-    return found
+            places[index] = place.moved(out.dim() - 2)
+    return places
 
 
 def _padded(call: Placed) -> Place:
@@ -384,11 +404,14 @@ def _padded(call: Placed) -> Place:
 
 
 def _solved(right: str, **cores: int) -> Rule:
-    """``solve(A, B)``, where B is a matrix or a vector: stacks of both may be samples, and so may
-    columns of B, or its rows if ``left`` is False. ``right``: the name of B. ``cores``: the
-    dimensions of A and of what comes with it."""
+    """Return the rule of ``solve(A, B)``, where B is a matrix or a vector.
+
+    Stacks of both may be samples, and so may columns of B, or its rows if ``left`` is False.
+    ``right``: the name of B. ``cores``: the dimensions of A and of its factors.
+    """
 
     def rule(call: Placed) -> Any:
+        """Return the place in the solution: a free dimension of B, or a leading one."""
         tensor, place = call.args[right], call.place(right)
         vector = tensor.dim() == call.args[next(iter(cores))].dim() - 1
         alone = all(p is None for name, p in call.places.items() if name != right)
@@ -398,7 +421,9 @@ def _solved(right: str, **cores: int) -> Rule:
         if place is not None and alone and not vector and place.dim == free:
             moved = place.moved(place.dim + call.outs[0].dim() - tensor.dim())
             return [moved, *[None] * (len(call.outs) - 1)]
-        core = 1 if vector else 2
+        core = 2
+        if vector:
+            core = 1
         return _by_leading(call, {right: core, **cores})
 
     return rule
@@ -412,10 +437,12 @@ def _cross(call: Placed) -> Place:
 
 
 def _convolution(call: Placed) -> Place:
-    """The samples are the batch, the weights of output channels, or groups of channels, each with
-    weights of its own."""
+    """Return the place in a convolution: the samples are the batch, the weights of output channels,
+    or groups of channels, each with weights of its own."""
     of_x, of_weight = call.place("input"), call.place("weight")
-    if of_weight is None or of_weight.dim != 0 or (of_x is not None and of_x.dim != 1):
+    # else each sample has weights, for the same input or for channels of its own
+    is_in_channels = of_x is None or of_x.dim == 1
+    if of_weight is None or of_weight.dim != 0 or not is_in_channels:
         return front("input")(call)  # type: ignore[no-any-return]
     if of_x is None and call.args["groups"] == 1 and not call.args["transposed"]:
         place = of_weight.moved(1)
@@ -435,6 +462,7 @@ def _place_of_groups(call: Placed) -> Place:
 
 
 def _diag_embedded(call: Placed) -> Place:
+    """Return the place in matrices with these diagonals."""
     rank = call.outs[0].dim()
     dims = {call.args["dim1"] % rank, call.args["dim2"] % rank}
     if dims != {rank - 2, rank - 1}:
@@ -443,7 +471,7 @@ def _diag_embedded(call: Placed) -> Place:
 
 
 def _log_probs(call: Placed) -> object:
-    """``ctc_loss``: (T, B, C)."""
+    """Return the place in the losses of ``ctc_loss``, for scores (T, B, C)."""
     place = call.place("log_probs")
     _only(call, "log_probs", "targets")
     if place != Place(1) or call.args["targets"].dim() != 2:

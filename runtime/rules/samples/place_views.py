@@ -1,5 +1,5 @@
-"""Where the samples lie in views of a tensor, and in what is picked from it by indices:
-see :mod:`.places`."""
+"""Find where the samples lie in views of a tensor, and in what indices pick from it: see
+:mod:`.places`."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ VIEWS: dict[Any, Callable[[Placed], Any]] = {}
 
 
 def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], object]:
-    """Register a rule of ops on one tensor, ``self``. It takes the place in that tensor."""
+    """Return a decorator that registers a rule of ops on one tensor, ``self``. The rule gets the
+    place in that tensor."""
 
     def decorate(rule: Callable[[Placed, Place], object]) -> Any:
+        """Register the rule under all names."""
+
         def placed(call: Placed) -> Any:
             place = call.place("self")
             assert place is not None
@@ -44,6 +47,8 @@ def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], object]:
 
 
 def _dim(call: Placed, name: str = "dim", more: int = 0) -> int:
+    """Return a dimension that an argument names, as a non-negative number. ``more``: how many
+    dimensions the result has beyond those of ``self``."""
     rank = call.args["self"].dim() + more
     number: int = call.args[name]
     if not rank:
@@ -68,6 +73,7 @@ def _same(call: Placed, place: Place) -> Place:
 
 @_rule("view.dtype view_copy.dtype")
 def _as_dtype(call: Placed, place: Place) -> Place:
+    """Return the place in memory that is read as another dtype."""
     if place.dim == call.args["self"].dim() - 1 and call.outs[0].shape != call.args["self"].shape:
         raise Mixed(
             "it joins or splits elements of the last dimension, which runs over the samples"
@@ -82,6 +88,7 @@ def _reshaped(call: Placed, place: Place) -> Place:
 
 @_rule("squeeze.dim squeeze.dims squeeze_copy.dim squeeze_copy.dims")
 def _squeezed(call: Placed, place: Place) -> Place:
+    """Return the place without dimensions of size 1."""
     shape = call.args["self"].shape
     gone = [dim for dim in call.dims("dim", len(shape)) if shape[dim] == 1]
     if place.dim in gone:  # all of it belongs to one sample
@@ -91,6 +98,7 @@ def _squeezed(call: Placed, place: Place) -> Place:
 
 @_rule("expand expand_copy")
 def _expanded(call: Placed, place: Place) -> Place:
+    """Return the place in an expanded tensor."""
     dim = place.dim + call.outs[0].dim() - call.args["self"].dim()
     n = call.outs[0].shape[dim]
     if n == place.length(call.size):
@@ -132,23 +140,24 @@ def _without(call: Placed, place: Place) -> Place:
     "split_with_sizes_copy narrow_copy"
 )
 def _parts(call: Placed, place: Place) -> Any:
+    """Return the places in slices or in parts of a split."""
     if _dim(call) != place.dim:
         return place
     n = call.args["self"].shape[place.dim]
     first, step = call.args.get("start") or 0, call.args.get("step", 1)
     if first < 0:
         first = max(0, first + n)
-    owners, found = call.owners("self"), []
+    owners, places = call.owners("self"), []
     splits = call.op.base_name.startswith("split")
     for output in call.outs:
         length = output.shape[place.dim]
         own = owners[first : first + length * step : step]
         if splits:  # all parts of a split are likely to be treated alike, and then joined
-            found.append(listed(place.dim, own, call.size, is_packed(place)))
+            places.append(listed(place.dim, own, call.size, is_packed(place)))
         else:
-            found.append(picked(place, place.dim, own, call.size))
+            places.append(picked(place, place.dim, own, call.size))
         first += length
-    return found
+    return places
 
 
 VIEWS[overload("unsafe_split.Tensor")] = VIEWS[overload("split.Tensor")]
@@ -157,6 +166,7 @@ VIEWS[overload("unsafe_split_with_sizes")] = VIEWS[overload("split_with_sizes")]
 
 @_rule("diagonal diagonal_copy")
 def _diagonal(call: Placed, place: Place) -> Place:
+    """Return the place in diagonals, of which the samples must not be a part."""
     dims = (_dim(call, "dim1"), _dim(call, "dim2"))
     if place.dim in dims:
         raise Mixed(
@@ -174,22 +184,23 @@ def _unfolded(call: Placed, place: Place) -> Place:
 
 @_rule("as_strided as_strided_copy")
 def _strided(call: Placed, place: Place) -> Place:
+    """Return the place in a view by strides: by the sample of each element of memory."""
     x, out = call.args["self"], call.outs[0]
     if _geometry(x) == _geometry(out):
         return place
-    # for each number in it its sample
+    # the sample of each number in memory, -1 for those that belong to none
     memory = torch.full([x.untyped_storage().nbytes() // x.itemsize], -1, device=x.device)
     memory.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(
         place.owners_in(x.shape, call.size, x.device)
     )
     owners = memory.as_strided(out.shape, out.stride(), out.storage_offset())
-    found = place_of(owners, call.size)
-    if found is None or bool((owners < 0).any()):
+    place_in_view = place_of(owners, call.size)
+    if place_in_view is None or bool((owners < 0).any()):
         raise Mixed(
             "it describes memory by strides, and shows elements of several samples. "
             "Use views that name dimensions"
         )
-    return found
+    return place_in_view
 
 
 def _geometry(t: Tensor) -> tuple[Any, ...]:
@@ -210,6 +221,7 @@ def _nonzero(call: Placed, place: Place) -> Place:
 
 @_rule("roll")
 def _rolled(call: Placed, place: Place) -> Place:
+    """Return the place of rolled samples, or of samples whose elements are rolled."""
     shifts = call.args["shifts"]
     if not call.args["dims"]:
         raise Mixed("it rolls the elements of all samples in one row. Name a dimension")
@@ -234,6 +246,8 @@ def _embedding(call: Placed) -> Place:
 
 
 def _index_select(call: Placed) -> Place:
+    """Return the place of selected rows: of the table, of the indices, or of samples that are
+    picked."""
     own, of_index = call.place("self"), call.place("index")
     dim = _dim(call)
     if own is None:
@@ -246,10 +260,14 @@ def _index_select(call: Placed) -> Place:
                 "Use gather or take_along_dim"
             )
         return own
-    return _picked(own, dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index)
+    return _place_of_picked(
+        own, dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index
+    )
 
 
-def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place | None) -> Place:
+def _place_of_picked(
+    own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place | None
+) -> Place:
     """Return the place of what was picked by indices along the samples. ``owners``: the sample of
     each element."""
     if of_index is None:
@@ -260,8 +278,8 @@ def _picked(own: Place, dim: int, owners: Tensor, call: Placed, of_index: Place 
 
 
 def _gather(call: Placed) -> Place:
-    """``gather`` and ``scatter``: their tensors have the samples in one dimension, and
-    indices along another."""
+    """Return the place for ``gather`` and ``scatter``: their tensors have the samples in one
+    dimension, and indices along another."""
     place = one_place([p for p in call.places.values() if p is not None])
     if place.dim == _dim(call):
         return _gather_along_samples(call, place)
@@ -278,8 +296,11 @@ def _gather(call: Placed) -> Place:
 
 
 def _gather_along_samples(call: Placed, place: Place) -> Place:
-    """As :func:`_gather`, with indices along the dimension of the samples. A gather may pick from
-    what is the same for all samples, and a scatter may write one number for each."""
+    """Return the place for :func:`_gather`, with indices along the dimension of the samples.
+
+    A gather may pick from what is the same for all samples, and a scatter may write one number for
+    each.
+    """
     ranks = {tensor.dim() for _, tensor, _ in call.tensors()}
     if call.op.func is overload("scatter.src") and ranks <= {0, 1}:
         return _scattered_numbers(call)
@@ -289,13 +310,15 @@ def _gather_along_samples(call: Placed, place: Place) -> Place:
 
 
 def _scattered_numbers(call: Placed) -> Place:
-    """``scatter`` of one number for each sample. Example: the inverse of a permutation of them."""
+    """Return the place for ``scatter`` of one number for each sample. Example: the inverse of a
+    permutation of them."""
     own, index, source = map(call.place, ("self", "index", "src"))
     rows, n = call.args["index"], call.outs[0].numel()
     by_rows = (index or source).owners(call.size, rows.device)  # type: ignore[union-attr]
     agree = index is None or source is None or index == source
-    overwrites_all = len(rows) == n
-    if not agree or len(by_rows) != len(rows) or (own is None and not overwrites_all):
+    # a tensor that belongs to no sample must not show any of its old numbers
+    stays_shared = own is None and len(rows) != n
+    if not agree or len(by_rows) != len(rows) or stays_shared:
         raise Mixed("it writes to several samples by indices")
     owners = rows.new_zeros(n)
     if own is not None:
@@ -305,15 +328,15 @@ def _scattered_numbers(call: Placed) -> Place:
 
 
 def _along_index(call: Placed) -> Place:
-    """``index_add`` and others: ``(self, dim, index, source)``."""
-    known = [p for p in (call.place("self"), call.place("source")) if p is not None]
-    along_samples = bool(known) and known[0].dim == _dim(call)
+    """Return the place for ``index_add`` and others: ``(self, dim, index, source)``."""
+    places = [p for p in (call.place("self"), call.place("source")) if p is not None]
+    along_samples = bool(places) and places[0].dim == _dim(call)
     of_index = call.place("index")
     if call.place("value") is not None or (of_index is not None and not along_samples):
         raise Mixed("it writes to several samples by indices")
     if along_samples:
         return _write_samples_by_index(call, _dim(call))
-    place = one_place(known)
+    place = one_place(places)
     call.places["self"] = place
     if _has_source(call):
         call.places["source"] = place
@@ -325,12 +348,12 @@ def _has_source(call: Placed) -> bool:
 
 
 def _write_samples_by_index(call: Placed, dim: int) -> Place:
-    """As :func:`_along_index`, with indices along the samples: each source must go to an element
-    of its own sample."""
+    """Return the place for :func:`_along_index`, with indices along the samples: each source must
+    go to an element of its own sample."""
     own, source = call.place("self"), call.place("source")
     index = call.args["index"].reshape(-1)
     if own is None:
-        own = _taken_over(call, index, dim)
+        own = _place_after_rows(call, index, dim)
         call.places["self"] = own
     if not _has_source(call):
         return own
@@ -342,10 +365,10 @@ def _write_samples_by_index(call: Placed, dim: int) -> Place:
     return own
 
 
-def _taken_over(call: Placed, index: Tensor, dim: int) -> Place:
+def _place_after_rows(call: Placed, index: Tensor, dim: int) -> Place:
     """Return the place in ``self``, of no sample so far, after rows of ``source`` were written to
     it. Rows that get nothing are the same for all samples; they count as those of the first."""
-    regular = _filled(call, dim, index, call.owners("source"))
+    regular = _place_after_write(call, dim, index, call.owners("source"))
     if regular is not None:
         return regular
     owners = index.new_zeros(call.args["self"].shape[dim])
@@ -354,9 +377,12 @@ def _taken_over(call: Placed, index: Tensor, dim: int) -> Place:
 
 
 class _Indices:
-    """Of ``x[indices]``: ``by_dim``, the index of each dimension of x that has one; ``places``,
-    where the samples lie in these; ``first``, where the dimensions of the indices stand in the
-    result; ``rank``, their number."""
+    """The indices of ``x[indices]``.
+
+    ``by_dim``: the index of each dimension of x that has one. ``places``: where the samples lie in
+    these. ``first``: where the dimensions of the indices stand in the result. ``rank``: their
+    number.
+    """
 
     def __init__(self, call: Placed) -> None:
         self.by_dim: dict[int, Tensor] = {}
@@ -390,24 +416,24 @@ class _Indices:
         indices = mask.nonzero(as_tuple=True)
         of_true = None
         if place is not None and indices:
-            # which elements a mask picks is told by the mask of each sample
+            # the mask of each sample decides which of its elements are picked
             owners = place.owners(size, mask.device)[indices[place.dim]]
             of_true = listed(0, owners, size)
         for i, index in enumerate(indices):
             self._add(dim + i, index, of_true)
 
     def place(self) -> Place | None:
-        """Where the samples lie in the result by the indices, or None."""
-        found = []
+        """Return where the samples lie in the result by the indices, or None."""
+        places = []
         for dim, place in self.places.items():
             missing = self.rank - self.by_dim[dim].dim()  # the indices broadcast
-            found.append(place.moved(self.first + missing + place.dim))
-        if not found:
+            places.append(place.moved(self.first + missing + place.dim))
+        if not places:
             return None
-        return one_place(found)
+        return one_place(places)
 
     def of_rows(self, call: Placed, own: Place) -> Place:
-        """Where the samples lie in ``x[arange(B), last]``: an index along the samples picks
+        """Return where the samples lie in ``x[arange(B), last]``: an index along the samples picks
         elements of one sample for each place of the result."""
         rows, by_index = self.by_dim[own.dim], self.place()
         n = call.args["self"].shape[own.dim]
@@ -416,7 +442,7 @@ class _Indices:
             along = common_owners(owners, dim)
             at = self.first + self.rank - rows.dim() + dim
             if along is not None and (by_index is None or by_index.dim == at):
-                return _picked(own, at, along, call, by_index)
+                return _place_of_picked(own, at, along, call, by_index)
         raise Mixed("its indices pick from several samples")
 
     def rank_of_picked(self, rank: int) -> int:
@@ -424,7 +450,7 @@ class _Indices:
         return rank - len(self.by_dim) + self.rank
 
     def kept(self, dim: int) -> int:
-        """Where a dimension of x without an index stands in the result."""
+        """Return where a dimension of x without an index stands in the result."""
         at = dim - sum(d < dim for d in self.by_dim)
         if at < self.first:
             return at
@@ -432,11 +458,12 @@ class _Indices:
 
 
 def _index(call: Placed) -> Place:
+    """Return the place in ``x[indices]``."""
     own, indices = call.place("self"), _Indices(call)
     if own is None:
-        found = indices.place()
-        assert found is not None
-        return found
+        by_indices = indices.place()
+        assert by_indices is not None
+        return by_indices
     if own.dim in indices.by_dim:
         return indices.of_rows(call, own)
     if indices.place() is not None:
@@ -448,6 +475,7 @@ def _index(call: Placed) -> Place:
 
 
 def _index_put(call: Placed) -> Place:
+    """Return the place in ``x`` after ``x[indices] = values``."""
     own, values, indices = call.place("self"), call.place("values"), _Indices(call)
     if own is None:
         own = _place_by_writes(call, indices)
@@ -470,13 +498,13 @@ def _index_put(call: Placed) -> Place:
 
 def _place_by_writes(call: Placed, indices: _Indices) -> Place:
     """Return the place in ``self``, of no sample so far, after ``index_put``: see
-    :func:`_filled`."""
+    :func:`_place_after_write`."""
     values, tensor = call.place("values"), call.args["values"]
     own = None
     if values is not None and len(indices.by_dim) == indices.rank == 1:
         ((dim, rows),) = indices.by_dim.items()
         if values.dim == tensor.dim() - call.args["self"].dim() + indices.first:
-            own = _filled(call, dim, rows, call.owners("values"))
+            own = _place_after_write(call, dim, rows, call.owners("values"))
     if own is None:
         raise Mixed(
             "it writes samples to a tensor that belongs to none. "
@@ -498,7 +526,7 @@ def _same_elements(call: Placed, indices: _Indices, values: Place, target: Place
     return torch.equal(theirs, target.owners_in(shape, call.size, tensor.device))
 
 
-def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | None:
+def _place_after_write(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | None:
     """Return the place in ``self``, of no sample so far, after rows of the samples ``owners`` were
     written to it. Example: ``o[w] = x[w]``."""
     n = call.args["self"].shape[dim]
@@ -512,8 +540,8 @@ def _filled(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> Place | Non
 
 
 def _packed(call: Placed) -> Any:
-    """``pack_padded_sequence``: row i of the data is a time step of one sequence, all
-    first steps first."""
+    """Return the places for ``pack_padded_sequence``: row i of the data is a time step of one
+    sequence, all first steps first."""
     place, batch_dim = call.place("input"), int(not call.args["batch_first"])
     if place is None or place.dim != batch_dim:
         raise Mixed("the sequences do not lie where batch_first says")

@@ -1,4 +1,4 @@
-"""Where the samples of a batch lie in a tensor.
+"""Describe where the samples of a batch lie in a tensor.
 
     x                      # (B, T, n)    Place(dim=0): dimension 0 is the batch
     x.flatten(0, 1)        # (B * T, n) Place(dim=0, inner=T): each sample has T rows, one
@@ -26,7 +26,8 @@ Tensor = torch.Tensor
 
 
 class Mixed(Exception):
-    """An op computes with several samples at once. The text says how, and what to do instead."""
+    """Raised for an op that computes with several samples at once. The text says how, and what to
+    do instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +50,18 @@ class Place:
         return self.outer * size * self.inner
 
     def owners(self, size: int, device: Any) -> Tensor:
-        """For each element along the dimension the number of its sample."""
+        """Return for each element along the dimension the number of its sample."""
         return torch.arange(self.length(size), device=device) // self.inner % size
 
     def owners_in(self, shape: Sequence[int], size: int, device: object) -> Tensor:
-        """For each element of a tensor of that shape the number of its sample."""
+        """Return for each element of a tensor of that shape the number of its sample."""
         along = [1] * len(shape)
         along[self.dim] = -1
         return self.owners(size, device).reshape(along).expand(list(shape))
 
     def split(self, t: Tensor, size: int) -> Tensor:
-        """``t`` with the batch in front, as (B, *shape of one sample). The dimension stays, with
-        the elements of one sample."""
+        """Return ``t`` with the batch in front, as (B, *shape of one sample). The dimension stays,
+        with the elements of one sample."""
         if self.outer == self.inner == 1:
             whole: Tensor = t.movedim(self.dim, 0).unsqueeze(self.dim + 1)
             return whole
@@ -69,7 +70,8 @@ class Place:
         return parts.flatten(self.dim + 1, self.dim + 2)
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
-        """As :meth:`split`. What fills a sample up is zero."""
+        """Return :meth:`split` of a cotangent, with zeros in place of elements that fill a sample
+        up."""
         return self.split(g, size)
 
     def merged(self, t: Tensor) -> Tensor:
@@ -91,16 +93,20 @@ class Alone(Place):
 
 
 class _Rows:
-    """Which elements each sample has. ``owners``: the sample of each element. A sample may have
-    any number of them: ``positions``, of shape (B, most), are those of each sample, filled up
-    with 0 where ``filled``. ``slots``: for each element its place in ``positions``, flat.
-    ``packed``: whether they are time steps of a packed sequence, so that slices tell steps apart,
-    and not samples."""
+    """The elements that each sample has, any number of them.
+
+    ``owners``: the sample of each element. ``positions``, of shape (B, most): the elements of each
+    sample, filled up with 0 where ``filled``. ``slots``: for each element its place in
+    ``positions``, flat. ``packed``: whether they are time steps of a packed sequence, so that
+    slices separate steps, and not samples.
+    """
 
     def __init__(self, owners: Tensor, size: int, packed: bool) -> None:
         self.packed = packed
         counts = torch.bincount(owners, minlength=size)
-        most = int(counts.max()) if owners.numel() else 0
+        most = 0
+        if owners.numel():
+            most = int(counts.max())
         each = torch.arange(owners.numel(), device=owners.device)
         order = owners.argsort(stable=True)
         self.owners = owners
@@ -140,12 +146,14 @@ class Listed(Place):
         return self.rows.owners
 
     def split(self, t: Tensor, size: int) -> Tensor:
+        """Return the elements of each sample, filled up with element 0."""
         positions = self.rows.positions
         parts: Any = t.index_select(self.dim, positions.flatten())
         by_sample: Tensor = parts.unflatten(self.dim, positions.shape)
         return by_sample.movedim(self.dim, 0)
 
     def split_gradient(self, g: Tensor, size: int) -> Tensor:
+        """Return :meth:`split` of a cotangent. The elements that fill a sample up get zeros."""
         filled = self.rows.filled
         one_sample = [1] * g.dim()
         one_sample[self.dim] = filled.shape[1]
@@ -209,14 +217,17 @@ def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
 
 @dataclass(frozen=True, slots=True)
 class Pooled:
-    """The result has no samples: it is their sum or mean. ``factor``: what a gradient of it is to
-    be multiplied with, so that it becomes that of the sample's own sum or mean; a number, or one
-    for each sample, of shape (B,)."""
+    """The state of a result that has no samples: it is their sum or mean.
+
+    ``factor``: a gradient of the result times this is that of the sample's own sum or mean. A
+    number, or one for each sample, of shape (B,).
+    """
 
     factor: Any = 1
 
     @property
     def is_sum(self) -> bool:
+        """Return whether it is a sum, whose gradient needs no factor."""
         return isinstance(self.factor, int) and self.factor == 1
 
 
@@ -263,12 +274,13 @@ class Placed:
         return Placed(self.op, args, self.places, self.outs, self.size)
 
     def place(self, name: str) -> Place | None:
-        found: Place | None = self.places.get(name)
-        return found
+        """Return where the samples lie in an argument, None if nowhere."""
+        place_in_argument: Place | None = self.places.get(name)
+        return place_in_argument
 
     def owners(self, name: str) -> Tensor:
-        """For each element of the dimension of an argument that has the samples: the
-        number of its sample."""
+        """Return for each element of the dimension of an argument that has the samples: the number
+        of its sample."""
         return self.places[name].owners(self.size, self.args[name].device)  # type: ignore[no-any-return]
 
     def dims(self, name: str, rank: int) -> list[int]:
@@ -284,7 +296,7 @@ class Placed:
         return [d % rank for d in named]
 
     def tensors(self) -> Iterator[tuple[str, Tensor, Place | None]]:
-        """Each argument that is a tensor, with its place."""
+        """Yield each argument that is a tensor, with its place."""
         for name in self.names:
             yield name, self.args[name], self.places.get(name)
 
@@ -304,16 +316,18 @@ def common_owners(owners: Tensor, dim: int) -> Tensor | None:
     they belong to several, or to none, since there are no elements."""
     n = owners.shape[dim]
     if not owners.numel():
-        return None if n else owners.new_zeros(0)
+        if n:
+            return None
+        return owners.new_zeros(0)
     by_dim = owners.movedim(dim, 0).reshape(n, -1)
     if not bool((by_dim == by_dim[:, :1]).all()):
         return None
     return by_dim[:, 0]
 
 
-def one_place(found: Sequence[Place]) -> Place:
+def one_place(places: Sequence[Place]) -> Place:
     """Return the place on which all agree. ``Mixed`` if they do not."""
-    first, *others = found
+    first, *others = places
     for other in others:
         if other != first:
             raise Mixed(
@@ -324,35 +338,44 @@ def one_place(found: Sequence[Place]) -> Place:
     return first
 
 
-def reshaped(place: Place, old: Sequence[int], new: Sequence[int], size: int) -> Place:
-    """Return the place in a tensor of shape ``new`` that has the elements of one of shape ``old``
-    in the same order."""
+def reshaped(place: Place, old_shape: Sequence[int], new_shape: Sequence[int], size: int) -> Place:
+    """Return the place in a tensor of shape ``new_shape`` that has the elements of one of shape
+    ``old_shape`` in the same order."""
     if isinstance(place, Listed):
-        return _reshaped_list(place, old, new, size)
+        return _reshaped_list(place, old_shape, new_shape, size)
     # where there are no elements, any place is right
-    old, new = [n or 1 for n in old], [n or 1 for n in new]
-    after = place.inner * math.prod(old[place.dim + 1 :])  # elements until the next sample
-    rest = math.prod(new)
-    for dim, n in enumerate(new):
+    old_shape, new_shape = [n or 1 for n in old_shape], [n or 1 for n in new_shape]
+    after = place.inner * math.prod(old_shape[place.dim + 1 :])  # elements until the next sample
+    rest = math.prod(new_shape)
+    for dim, n in enumerate(new_shape):
         rest //= n
         if after % rest == 0 and n % (after // rest * size) == 0:
             inner = after // rest
             return Place(dim, n // (size * inner), inner)
-    raise Mixed(f"a view of {list(old)} as {list(new)} has no dimension that runs over the samples")
+    raise Mixed(
+        f"a view of {list(old_shape)} as {list(new_shape)} has no dimension "
+        "that runs over the samples"
+    )
 
 
-def _reshaped_list(place: Listed, old: Sequence[int], new: Sequence[int], size: int) -> Place:
-    before, after = math.prod(old[: place.dim]), math.prod(old[place.dim + 1 :])
-    for dim, n in enumerate(new):
-        inner = math.prod(new[dim + 1 :])
+def _reshaped_list(
+    place: Listed, old_shape: Sequence[int], new_shape: Sequence[int], size: int
+) -> Place:
+    """Return :func:`reshaped` for a place that lists its elements."""
+    before, after = math.prod(old_shape[: place.dim]), math.prod(old_shape[place.dim + 1 :])
+    for dim, n in enumerate(new_shape):
+        inner = math.prod(new_shape[dim + 1 :])
         unit = math.gcd(after, inner) or 1
         each = place.rows.owners.repeat_interleave(after // unit).repeat(before)
-        if each.numel() != math.prod(new[:dim]) * n * (inner // unit) or not each.numel():
+        if each.numel() != math.prod(new_shape[:dim]) * n * (inner // unit) or not each.numel():
             continue
         by_dim = each.reshape(-1, n, inner // unit).movedim(1, 0).flatten(1)
         if bool((by_dim == by_dim[:, :1]).all()):
             return listed(dim, by_dim[:, 0], size)
-    raise Mixed(f"a view of {list(old)} as {list(new)} has no dimension that runs over the samples")
+    raise Mixed(
+        f"a view of {list(old_shape)} as {list(new_shape)} has no dimension "
+        "that runs over the samples"
+    )
 
 
 # --- views that were written to -------------------------------------------------------------------
@@ -362,8 +385,8 @@ def _reshaped_list(place: Listed, old: Sequence[int], new: Sequence[int], size: 
 
 
 def owners(place: Place, shape: Sequence[int], size: int, device: object) -> Tensor:
-    """For each element of a tensor the number of its sample, in memory without gaps: a view may be
-    described by strides."""
+    """Return for each element of a tensor the number of its sample, in memory without gaps: a view
+    may be described by strides."""
     return place.owners_in(shape, size, device).contiguous()
 
 
