@@ -156,6 +156,7 @@ class BatchLevel(Level):
                 rule = op.batch = _plain_rule(op)
             if not rule:
                 return self._call_otherwise(op, args, kwargs)
+            # the kernel may accept a batch of elements that it would refuse one by one
             if op.accepted is not None:
                 element_check.check(op, args, kwargs)
             if kwargs:
@@ -176,6 +177,7 @@ class BatchLevel(Level):
         except OWN_ERRORS:
             raise
         except Exception:
+            # the kernel's own message would name shapes with the batch in front
             error = element_check.first_error(op, args, kwargs)
             if error is None:
                 raise
@@ -200,6 +202,7 @@ class BatchLevel(Level):
             )
         if record is not None and record.batch is not None:
             return draws.draw(self, op, args, kwargs)
+        # no rule: the op in terms of others, else one call per element
         decomposed = decomposition_of(op, "batch")
         if decomposed is None:
             return self.valued(self._loop(op, args, kwargs))
@@ -307,6 +310,7 @@ class BatchLevel(Level):
                 "`other` has the batch dimension and `self` has not: use the out-of-place op, "
                 "or make `self` with new_zeros or zeros_like of a batched input."
             )
+        # ops that change no numbers, but the history, the shape or the memory
         if op.base_name == "detach_":
             detach_inner(target)
             return target
@@ -368,6 +372,7 @@ class BatchLevel(Level):
 
     def _loop(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         """Run the op once per element and stack the results. This is the last resort."""
+        # results of different shapes could not be stacked
         if torch.Tag.dynamic_output_shape in op.func.tags:
             raise BatchingError(
                 f"vmap: {op.func} returns a result whose shape depends on the data, "
@@ -385,6 +390,7 @@ class BatchLevel(Level):
             calls.append(
                 (self.element(physical, batched, index), dict(zip(kwargs, options, strict=True)))
             )
+        # the generator is put back before each element, so that all draw alike
         if random and self.randomness == "same":
             results = draws.with_one_draw(op, calls)
         else:

@@ -116,6 +116,7 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     if level.randomness == "error":
         raise DrawError()
     target, *parameters = args
+    # expanded while both are logical, since the batch comes before all other dimensions
     parameters = [
         parameter.expand(target.shape) if isinstance(parameter, torch.Tensor) else parameter
         for parameter in parameters
@@ -126,6 +127,7 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     elif any(batched[1:]):
         _refuse_same(op)
     else:
+        # one draw in the shape of an element, for all elements
         inner.copy_(op.func(inner.new_empty(target.shape), *parameters, **kwargs))
     return target
 
@@ -198,6 +200,7 @@ class Randomness:
             self.mode.__exit__(kind, error, tb)  # type: ignore[no-untyped-call]
         elif self.randomness == "error":
             leave_vmap_mode()
+            # the error of the dispatcher's key says nothing of randomness=, nor where the draw is
             if isinstance(error, RuntimeError) and "random operations inside of vmap" in str(error):
                 refusal = DrawError()
                 name_line(refusal, tb)

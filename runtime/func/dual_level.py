@@ -75,6 +75,7 @@ def tangent_of(value: Any) -> torch.Tensor | None:
                 "and the tangent of the view is lost. Use detach() instead of detach_(), "
                 "or take the view again"
             )
+        # take the view of the base's new tangent, by the steps that made the view
         view.generation = view.base._generation
         base = view.base._tangent
         shown: torch.Tensor | None = None
@@ -115,12 +116,14 @@ class DualLevel(Level):
                 return self._constant(op, args, kwargs)
             if op.kind is OUT:
                 return self._out(op, args, kwargs)
+            # formulas exist for positional arguments only
             if kwargs and self._any_dual(kwargs.values()):
                 return self.run_inside(written_out(op, "jvp"), args, kwargs)
             if op.kind is INPLACE:
                 return self._inplace(op, args, kwargs)
             primals, tangents, any_tangent = self._split(op, args)
             kwargs = self.lowered_kwargs(kwargs)
+            # no argument has a tangent, or no result can have one
             if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
                 return self._wrap(op, args, kwargs, op.run(primals, kwargs), None)
             return self._push(op, args, kwargs, primals, tangents)
@@ -264,6 +267,7 @@ class DualLevel(Level):
             return change_geometry(op.functional.func, target, args[1:], kwargs)
         primals, tangents, any_tangent = self._split(op, args)
         kwargs = self.lowered_kwargs(kwargs)
+        # ops that change no numbers come first: history, then memory and shape
         value: DualValue = target  # type: ignore[assignment]
         if op.base_name == "detach_":
             return self._detach(value)

@@ -157,12 +157,14 @@ class _Swapped:
 
     def __exit__(self, *exc: object) -> None:
         after = {}
+        # in reverse, since each replaced property gave the module one more class
         for name, (module, attribute) in reversed(self.places.items()):
             after[name] = _exchange(module, attribute, self.before[name])
         # a recurrent layer lists its weights anew in a call, and would hold the given ones
         for layer, weights, own, refs in self.caches:
             weights[:] = own
             layer._flat_weights, layer._flat_weight_refs = weights, refs
+        # a module that rebinds an attribute (a counter, a statistic) gives it to the caller's dict
         for d in self.dicts:
             if isinstance(d, MutableMapping):
                 for name in d:
@@ -262,6 +264,7 @@ def _stack_by_name(states: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, ob
 
 def _stack(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Stack the tensors that the models have under ``name``, as a new leaf."""
+    # one stacked tensor has one flag
     requires_grad = {tensor.requires_grad for tensor in tensors}
     if len(requires_grad) > 1:
         raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")

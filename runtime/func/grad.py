@@ -225,6 +225,7 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                     "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, "
                     f"got Tensor with dtype {output.dtype}"
                 )
+        # the caller gets the tensors below the level, and the pullback the edges to them
         results = trees.unflatten(list(map(level.lowered, flat)), spec)
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(values)
@@ -298,6 +299,7 @@ def grad_and_value(
     @wraps(func)
     def transformed(*args: object, **kwargs: object) -> Any:
         """Return (gradients, value) of one call, with aux if ``has_aux``."""
+        # only the chosen arguments become inputs of the level; all others are constants to it
         which = normalize_argnums(argnums, len(args))
         each = which if isinstance(which, tuple) else (which,)
         level = Transform()

@@ -30,6 +30,7 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         if tensor.dim() == 1:
             return [one_hot]
         return [one_hot.view(total, *tensor.shape)]
+    # for each tensor, the rows from `start` on hold an identity matrix of its elements
     out, start = [], 0
     for tensor, n in zip(tensors, sizes, strict=True):
         if type(start) is int:
@@ -109,6 +110,7 @@ def jacrev(
         outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
         flat, spec = trees.flatten(outs)
         _require_real("jacrev", "outputs", flat)
+        # one vmap for the elements of all outputs, whose rows are then divided among the outputs
         rows = _rows(lambda *ct: pullback(trees.unflatten(list(ct), spec)), flat, chunk_size)
         result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
         if has_aux:
@@ -222,6 +224,7 @@ def jacfwd(
         )
         flat_c, out_spec = trees.flatten(columns)
         _require_real("jacfwd", "outputs", flat_c)
+        # the batch of tangents is dimension 0 of each column, and becomes the input's dimensions
         sizes = [value.numel() for value in flat]
         per_output = []
         for c in flat_c:

@@ -35,6 +35,7 @@ def own_memory(
     )
     if expanded:
         return tensor.clone(memory_format=torch.contiguous_format)
+    # the caller may write to a tangent that it gave, or to one that it got
     if any(aliases(tensor, g) for g in tangents):
         return tensor.clone()
     return tensor
@@ -77,6 +78,7 @@ def jvp(
         check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
         for output in flat_out:
+            # a constant output is no value of the level, and has no tangent
             refuse_closed(output, "the derivative")
             inner, t = output, None
             if isinstance(output, Value) and output._level is level:

@@ -106,6 +106,7 @@ def _record_derivative(
     still have derivatives there. (Replaying the jvp rules would need no graph, but a second
     implementation of views, in-place writes and custom Functions.)
     """
+    # the trace is outside of the dual level, so the tangents are its values
     trace = _linear_part()(copying)
     level = DualLevel()
     results: list[Any] = []
@@ -130,6 +131,7 @@ def _record_derivative(
     finally:
         level.close()
         trace.close()
+    # primals that the tangents were multiplied with, and the like
     saved_constants = trace.take_constants()
     if not copying and any(map(_was_overwritten, saved_constants)):
         raise _Overwritten
@@ -137,6 +139,7 @@ def _record_derivative(
     # only ops such as as_strided depend on how a tangent lies in memory
     if any(node.target in OF_MEMORY for node in trace.graph.nodes):
         strides = list(map(_strides_of, examples))
+    # a graph without parameters or state: all constants are its arguments
     linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
     def push(tangents: list[Any]) -> Any:

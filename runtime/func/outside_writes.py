@@ -71,6 +71,7 @@ class OutsideWrites(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         op = op_of(func)
+        # tensors that the call writes to and the run has not made
         outside = [
             self._below(t)
             for t in _strided(written_by(op, args, kwargs))
@@ -85,8 +86,10 @@ class OutsideWrites(TorchDispatchMode):
             result = func(*args, **kwargs)
         finally:
             set_excluded(VIEWS, before)
+        # asked after the call, so that a call that fails is not counted
         if not self.lasting and any(self.inside_modes or _changes_history(t) for t in outside):
             self.lasting = f"{func}{called_from()}"
+        # storages that appear in the results alone are the run's own, and need no copy
         if op.kind is FUNCTIONAL:
             self.own |= _addresses(result) - _addresses((args, kwargs))
         return result

@@ -104,6 +104,7 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
     """Return a function that calls ``formula`` with what its parameters name: a tangent (``x_t``),
     an argument, or a result of the call."""
     elementwise = op.record is not None and op.record.elementwise
+    # for each parameter of the formula: (is it a tangent, its position, the reader of a fact)
     sources = []
     for parameter in parameters(formula):
         at = _argument_of_tangent(op, parameter)
@@ -168,6 +169,7 @@ def _linear(
 ) -> object:
     """Return the tangent of an op that is linear in all its differentiable arguments together: the
     op itself, of the tangents. Example: ``cat``."""
+    # one argument has a tangent, else the rule would not run
     like = next(t for t in items_of(tangents) if t is not None)
 
     def zeros(p: Any, tensor: object) -> Any:
@@ -208,6 +210,7 @@ def transposed_twice(
     transpose, applied to the tangents, is the jvp."""
     level = GradLevel()
     try:
+        # the vjp is linear in the cotangents, so their value does not matter: they are zeros
         with torch.enable_grad():
             cotangents = _cotangents(op, level, result)
             roots = _pull_back(op, level, cotangents, primals, tangents, kwargs, result)
@@ -253,6 +256,7 @@ def _pull_back(
     flat_primals: list[Any] = []
     for i in wanted:
         flat_primals += primals[i] if i in spans else [primals[i]]
+    # a node as the tape would make it, for the arguments with a tangent
     node: OpNode = OpNode.of(
         op, level, (None,) * len(flat_tangents), (), sum(1 << i for i in wanted), spans
     )

@@ -165,6 +165,7 @@ class MappedFunction:
                 f"Theirs is {trees.torch_spec(spec)}, "
                 f"that of in_dims {trees.structure(self.in_dims)}."
             )
+        # the size of each mapped dimension; all must be equal
         sizes = []
         for index, (value, dim) in enumerate(zip(leaves, dims, strict=True)):
             if dim is not None:
@@ -225,6 +226,7 @@ class MappedFunction:
             ]
             inputs = [_batch_along(level, x, d) for x, d in zip(entering, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
+            # ops that draw without a batched argument never reach the level
             with draws.Randomness(level):
                 outs = living(self.func(*args, **kwargs))
             return self._outputs(level, outs)
@@ -260,6 +262,7 @@ class MappedFunction:
             ]
             parts.append(self.run(part, dims, spec, n, kwargs))
         outputs, specs = zip(*map(trees.flatten, parts), strict=True)
+        # each output of the pieces is joined where its batch is
         where = self._out_dims(outputs[0], specs[0])
         pieces = zip(*outputs, strict=True)
         joined = [_join(x, d) for x, d in zip(pieces, where or (), strict=True)]

@@ -199,6 +199,7 @@ class BatchSession(StandIn):
 
     def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         """Run a call of the program, and give its results states."""
+        # one list, so that lists of tensors need no case of their own
         flat, layout = flattened(args, kwargs)
         states = list(map(self.state_of, flat))
         if all(s is None for s in states):
@@ -263,6 +264,7 @@ class BatchSession(StandIn):
                 op,
                 Mixed("it adds a term of parameters alone to the loss of the samples"),
             )
+        # the tape must not record a gradient of the whole batch for the parameters
         constants = list(call.flat)
         for i in used:
             constants[i] = SESSION.wrap(call.flat[i]._inner)
@@ -372,6 +374,7 @@ class BatchSession(StandIn):
     def note_pool(self, factor: object) -> None:
         """Note that a gradient passes a sum or mean over the samples. Raise if it has passed the
         other kind before, in the same backward pass."""
+        # of one backward pass: another one may begin at another loss
         number = current_graph_task_id()
         if self.reduction is None and self._of_pass == number and not equal(self._factor, factor):
             raise RuntimeError(
@@ -435,6 +438,7 @@ class BatchSession(StandIn):
         ]
         edges = tuple(edge_of(results[i]) for i in tapped)
         metas = tuple(meta_of(results[i], results[i].dtype) for i in tapped)
+        # one tap for all results, since a formula may need several cotangents
         uses = self._used_parameters(call, used, placed, tapped, where)
         tap = Tap(SESSION, edges, metas, uses.note)
         for k, i in enumerate(tapped):
@@ -453,6 +457,7 @@ class BatchSession(StandIn):
     ) -> UsedParameters:
         """Return the gradients of the parameters ``used`` by a call, to be computed from the
         cotangents of its results. The results of the numbers ``tapped`` have any."""
+        # the call as one for each sample: its arguments with the batch in front
         plain = list(map(without_history, call.flat))
         places = self._places_in_order(call, placed)
         parts: list[Any] = []
@@ -466,14 +471,10 @@ class BatchSession(StandIn):
         sources = {i: edge_of(call.flat[i]) for i in used}
         each = ParameterCall(call.op, parts, batched, call.layout, sources, placed.size)
         values = {i: plain[i] for i in used}
-        rows: dict[int, Place] = {}
-        for i in used:
-            place = places[i]
-            if isinstance(place, Place):
-                rows[i] = place
+        rows = {i: places[i] for i in used if isinstance(places[i], Place)}
         return UsedParameters(self, each, values, rows, tapped, where)
 
-    def _places_in_order(self, call: FollowedCall, placed: Placed) -> list[object]:
+    def _places_in_order(self, call: FollowedCall, placed: Placed) -> list[Any]:
         """Return the place in each of the arguments in one list."""
         if placed.size < 2:
             return [
@@ -500,6 +501,7 @@ class BatchSession(StandIn):
         """Run a call that writes to its first argument."""
         op = call.op
         target = self._target(call)
+        # places are known for the form that returns what is written
         functional = op.functional
         if functional is None:
             return self._refuse_mixed(
@@ -564,6 +566,7 @@ class BatchSession(StandIn):
         """Run a write, and follow the samples as through ``functional``, which returns what is
         written."""
         target: Any = call.args[0]
+        # the rule of places reads shapes and indices as they were before the write
         before = [target._inner.detach(), *call.flat[1:]]
         outs = self._record_write(call)
         try:

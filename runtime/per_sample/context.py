@@ -94,6 +94,7 @@ class per_sample(PerSampleGrads):
         self._session = BatchSession(reduction, self._modules.path)
         self._functions = _Functions(self)
         self._shared: dict[int, Tensor] = {}
+        # results have the structure of the parameters, and errors name their paths
         spec = trees.flatten(tree)[1]
         paths = pytree.tree_flatten_with_path(tree)[0]
         self._leaves = [(pytree.keystr(path) or "the parameter", leaf) for path, leaf in paths]
@@ -236,6 +237,7 @@ class per_sample(PerSampleGrads):
         uses, changes = self._session.uses.settled(), self._session.uses.changes
         if self._changes != changes:
             self._changes = changes
+            # terms are collected anew if a backward pass has added uses
             sources = by_source(uses)
             self._found = [
                 Parameter(name, leaf.detach(), self._terms(leaf, sources))
@@ -291,11 +293,13 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        # a subclass may replace an attribute's getter; the native one is compared
         native = NATIVE.get(func, func)
         if name in ("__get__", "__set__", "__delete__") and native not in _READS:
             if native == _SET_DATA:
                 self._refuse_data(args[1])
             return func(*args, **kwargs)
+        # values that stand for the parameters, in place of the parameters
         tensors: list[Tensor] = []
         args = [self._value(argument, tensors) for argument in args]
         if kwargs:
@@ -437,6 +441,7 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
     x, hx = args[0], args[at]
     are_several = isinstance(hx, (list, tuple))
     states = list(hx) if are_several else [hx]
+    # `batch_first` is the last argument; a packed sequence has one dimension for all
     batch_dim = 0 if packed or args[-1] else 1
     place = _place_in_states(session, x, batch_dim, states[0], packed)
     arguments = list(args)

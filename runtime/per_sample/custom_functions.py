@@ -45,6 +45,7 @@ def _run_function(
     name = f"{cls.__module__}.{cls.__name__}"
     if name == _TORCH_CHECKPOINT or cls is CheckpointFunction:
         return _run_checkpoint(cls, args), None
+    # `apply` got the user's leaves, which stand for values on the tape
     args = tuple(_parameter(session, argument) for argument in args)
     states = _states(session, args)
     if all(s is None for s in states):

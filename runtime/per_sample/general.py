@@ -171,6 +171,7 @@ class OwnRows(Term):
     def dense(self) -> Tensor:
         """Return gradients that are zero outside of each sample's part."""
         parts = self.term.dense()
+        # for each sample: zeros in the parts of all others
         spread = parts.new_zeros(self.size, self.whole, *parts.shape[1:])
         each = torch.arange(self.size, device=parts.device)
         spread[each, each + self.first] = parts

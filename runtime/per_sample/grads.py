@@ -176,6 +176,7 @@ class PerSampleGrads:
         for parameter in self._parameters:
             if parameter.value.is_complex():
                 raise ValueError(f"project: {parameter.name} is complex")
+        # one parameter at a time: projections add up, since a gradient is all of its parts
         of = self._projection(k, seed)
         projections = (
             of(index, p.value.shape, p.terms) for index, p in enumerate(self._parameters)
@@ -207,6 +208,7 @@ class PerSampleGrads:
             raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
         for parameter, tensor in zip(self._parameters, leaves, strict=True):
             for start, stop in self._parts(parameter):
+                # a single term writes into the result, without a tensor in between
                 if len(parameter.terms) == 1:
                     parameter.terms[0].part(start, stop).write(tensor[start:stop])
                 else:
@@ -288,6 +290,8 @@ class PerSampleGrads:
         self._refuse_written()
         parameters: list[Any] = list(self._parameters)
         sums: list[Any] = [None] * len(parameters)
+        # from here on `parameters` alone refers to the factors, so each can be freed when it is
+        # used
         if not keep:
             self._give_up()
         for i in sorted(range(len(parameters)), key=lambda i: _bytes_of_sum(parameters[i])):
@@ -364,6 +368,7 @@ class PerSampleGrads:
         if term.gram_by_factors(other):
             return term.gram(other)
         numel = max(1, term.shape.numel() * term.dtype.itemsize)
+        # two blocks of dense gradients exist at once, one of each term
         step = max(1, self.memory_limit // (2 * numel))
         rows = []
         for i in range(0, term.size, step):

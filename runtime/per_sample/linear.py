@@ -33,9 +33,11 @@ def run(level: Any, x: Any, weight: object, bias: object) -> Any:
     if x.dtype not in DIFFERENTIABLE or not fits(x, weight, bias):
         return NotImplemented
     history, *of_parameters = map(level.source, (x._inner, weight, bias))
+    # the layer itself runs below both levels, on the whole batch
     with scope_outside(tape), without_draws(level):
         inner = [tape.lowered(level.lowered(t)) for t in (x, weight, bias)]
         out = torch.nn.functional.linear(*inner)
+        # nothing that it computes from has a gradient
         if history is None and all(edge is None for edge in of_parameters):
             return level.wrap(tape.wrap(out))
         node = _Linear(tape, (history,), (meta_of(out, out.dtype),))

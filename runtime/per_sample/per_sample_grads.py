@@ -140,6 +140,7 @@ class _Run:
                     f"per_sample_grads: {name} must be a real or complex tensor, got {_kind(leaf)}"
                 )
         try:
+            # parameters as inputs of the tape, at whose ends no cotangent of a batch may arrive
             inputs = [self.tape.wrap(leaf, (_End(self.tape, leaf), 0)) for leaf in leaves]
             self.params = pytree.tree_unflatten(inputs, spec)
             with torch.enable_grad():
@@ -188,6 +189,7 @@ class _Run:
         from."""
         samples = self.batched.samples
         assert samples is not None
+        # the losses are independent, so ones give each sample the gradient of its own loss
         edge = samples.source(losses)
         if edge is not None:
             roots = [(edge, torch.ones_like(self.tape.lowered(losses)))]

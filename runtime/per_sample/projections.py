@@ -50,6 +50,7 @@ class Projection:
         by_rows = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
         if by_rows:
             rows = min(n, max(1, _ENTRIES * n // shape.numel()))
+        # as many samples at a time as the limit allows
         bytes_of_sample = _COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize
         step = max(1, self.limit // bytes_of_sample)
         projections = []
@@ -82,6 +83,7 @@ class Projection:
         signs follow from.
         """
         n = columns.shape[1]
+        # the columns in blocks of the Hadamard matrix, the last one with zeros
         blocks = -(-n // self.rows)
         signed = columns * _signs((self.seed, number, piece, 0), (n,)).to(columns)
         if blocks > 1:
@@ -92,9 +94,11 @@ class Projection:
             order = torch.randperm(self.rows, generator=_generator((self.seed, number, piece, 2)))
             rows = order[:n].to(columns.device)
             padded = signed.new_zeros(len(signed), self.rows).index_copy(1, rows, signed)
+        # the matrix is the Kronecker product of two small ones, so two products apply it
         outer, inner = self.outer.to(columns), self.inner.to(columns)
         turned = outer @ padded.reshape(-1, outer.shape[0], inner.shape[0]) @ inner
         t = _signs((self.seed, number, piece, 1), (blocks, self.k)).to(columns)
+        # the chosen columns of all blocks, with the signs of each, are added up
         taken = turned.reshape(-1, blocks, self.rows)
         if self.k != self.rows:
             taken = taken[..., self.taken.to(taken.device)]
@@ -143,6 +147,7 @@ class TwoSided:
             return (term.left @ left).mT @ (term.right @ right)
         if isinstance(term, Rows):
             return left[term.indices].mT @ (term.g @ right)
+        # no factors: dense gradients of some samples at a time
         step = max(1, self.limit // (term.shape.numel() * term.dtype.itemsize))
         projections = []
         for start in range(0, term.size, step):

@@ -106,6 +106,7 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
         return NotImplemented
     x, steps = sequences
     states, settings = call.states, call.settings
+    # first states of each layer and direction
     each = [level.spread_once(s).unbind(0) for s in states]
 
     def direction(*arguments: Any) -> Any:
@@ -158,6 +159,7 @@ def _layer(
     states, (N, …)."""
     tape = level.tape
     arguments = [level.spread_once(a)._inner for a in (value, *initial)]
+    # below both levels, with the samples as more sequences
     with scope_outside(tape), without_draws(level):
         inner = list(map(tape.lowered, arguments))
         flat = list(map(_in_rows, inner))
@@ -285,6 +287,7 @@ def _weights(
         projection = None
         if projected:
             projection = own.pop()
+        # two weights, then two biases or none
         b_x, b_h = own[2:] or (None, None)
         layers.append(Weights(own[0], own[1], b_x, b_h, projection))
     return layers

@@ -188,6 +188,7 @@ class Samples(BatchLevel):
         ]
         if not tapped:
             return outs
+        # results in the shape that the tape sees, with the batch in front
         inner = [flat[i]._inner for i in tapped]
         lowered = list(map(self.tape.lowered, inner))
 

@@ -83,6 +83,7 @@ class Uses:
         Called when the next call comes, and when somebody reads.
         """
         waiting, self._waiting = self._waiting, []
+        # a factor of one, the most frequent, needs no copies
         is_scaled = type(self._factor) is not int or self._factor != 1
         scale = _Scale(self._factor)  # one for all, as they may have the same tensors
         for (edge, term), saved_versions in waiting:
@@ -291,6 +292,7 @@ class ParameterCall:
         record = self.op.record
         if record is None:
             return None
+        # formulas of factors ask for arguments by name
         call = self._arguments()
         name = call.name_of(index)
         if name is None:  # one of a list
@@ -337,6 +339,7 @@ class ParameterCall:
                 return grad.new_zeros(grad.shape[1:])
             return gradient
 
+        # in the shape of the result; what was broadcast is summed up for each sample
         each = vmap(of_sample, in_dims=tuple(dims))(*operands)
         return _to_dtype(reduced(each, parameter.shape), parameter.dtype)
 
@@ -401,6 +404,7 @@ def adapt(op: Op, parts: list[Any], batched: list[bool], spec: Layout, size: int
     if op.base_name == "native_group_norm":
         parts[args[3]] = parts[args[0]].shape[1]
     elif op.base_name in ("_embedding_bag", "_embedding_bag_forward_only") and size > 1:
+        # offsets count from the first index of the sample, not of the batch
         offsets, length = parts[args[2]], parts[args[1]].shape[1]
         starts = torch.arange(size, device=offsets.device).unsqueeze(1) * length
         parts[args[2]], batched[args[2]] = offsets.reshape(size, -1) - starts, True

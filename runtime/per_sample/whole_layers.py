@@ -84,6 +84,7 @@ def _linear(session: Any, value: object, weight: object, bias: object = None) ->
     place = _place(session, value)
     if place is None or not _can_follow_linear(session, place, value, weight, bias):
         return NotImplemented
+    # without histories: the node below is the only one that the tape gets
     inner = list(map(SESSION.lowered, (value, weight, bias)))
     out = torch.nn.functional.linear(*inner)
     edges = list(map(_source, (value, weight, bias)))
