@@ -151,12 +151,9 @@ class BatchSession(StandIn):
 
     def give_back(self) -> None:
         """Make the tensors of :meth:`lift` plain again, unless they have a history."""
-        plain: list[Any] = []
+        lifted = [reference() for reference in self.lifted]
         # all are asked before the first is given back, as a view asks its base
-        for reference in self.lifted:
-            tensor = reference()
-            if tensor is not None and edge_of(_whole(tensor)) is None:
-                plain.append(tensor)
+        plain = [t for t in lifted if t is not None and edge_of(_whole(t)) is None]
         for tensor in plain:
             give_back(SESSION, tensor)
         self.lifted.clear()
@@ -460,12 +457,10 @@ class BatchSession(StandIn):
         # the call as one for each sample: its arguments with the batch in front
         plain = list(map(without_history, call.flat))
         places = self._places_in_order(call, placed)
-        parts: list[Any] = []
-        for argument, place in zip(plain, places, strict=True):
-            part = argument
+        parts = list(plain)
+        for index, place in enumerate(places):
             if isinstance(place, Place):
-                part = place.split(argument, placed.size)  # the batch in front
-            parts.append(part)
+                parts[index] = place.split(parts[index], placed.size)
         batched = [isinstance(p, Place) for p in places]
         adapt(call.op, parts, batched, call.layout, placed.size)
         sources = {i: edge_of(call.flat[i]) for i in used}
