@@ -44,6 +44,7 @@ def _row(func: OpOverload, record: Record) -> Row:
     vjp = _vjp(record)
     jvp = _jvp(record, vjp)
     batch = _batch(func, record)
+    # the ops of the decomposition have the rules
     if record.decomposition is not None and vjp == "missing":
         vjp = jvp = "decomposition"
     if record.family == "nested":
@@ -112,6 +113,7 @@ def missing() -> list[str]:
 
     A record that only describes how its op draws covers nothing.
     """
+    # without the namespace, as torch's list names them
     recorded = {
         str(func).removeprefix("aten.")
         for func, record in RECORDS.items()

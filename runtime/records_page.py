@@ -180,6 +180,7 @@ def source(formula: Callable[..., object]) -> str:
 
 def _expression(formula: Callable[..., object]) -> ast.expr | None:
     """Return the syntax tree of what a formula is shown as. None if its source is not known."""
+    # a helper made the formula of a lambda: its template says how
     template, plain = getattr(formula, "made_of", (None, formula))
     if template is not None:
         inner = _expression(plain)
@@ -259,6 +260,7 @@ class _Span(NamedTuple):
 def _body(code: CodeType) -> ast.expr | None:
     """Return what the lambda with this code returns: the smallest body on its line in which all of
     its instructions lie."""
+    # several lambdas may begin on one line, so their instructions decide which one it is
     instructions = list(_instructions(code))
     if not instructions:
         return None

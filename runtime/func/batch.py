@@ -239,8 +239,9 @@ class BatchLevel(Level):
         broadcast as they are. Else ``None`` and a rank.
 
         They broadcast as they are if all batched tensors have the same rank and every other tensor
-        has fewer dimensions. A batch of 0-d tensors beside another tensor is left out: two 0-d
-        tensors promote each other, but a vector and a 0-d tensor do not."""
+        has fewer dimensions. A batch of 0-d tensors with another tensor is left out: two 0-d
+        tensors promote each other, but a vector and a 0-d tensor do not.
+        """
         out = []
         rank = widest = -1
         for a in args:

@@ -149,7 +149,7 @@ class DualLevel(Level):
         result = op.run(primals, kwargs)
         ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
         if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
-            ts = ts.clone()  # who is given both tangents may write to one
+            ts = ts.clone()  # the caller gets both tangents, and may write to one
         return self._wrap(op, args, kwargs, result, ts)
 
     def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:

@@ -1,4 +1,4 @@
-"""Follow arguments that a call fills beside its results, as batch norm does its running
+"""Follow arguments that a call fills, besides its results, as batch norm fills its running
 statistics."""
 
 from __future__ import annotations

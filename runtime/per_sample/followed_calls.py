@@ -79,7 +79,7 @@ class FollowedCall(NamedTuple):
         return Placed(op, named, places, results, size)
 
     def writes_samples_with_parameters(self) -> bool:
-        """Return whether what a call writes follows from parameters, beside samples."""
+        """Return whether a call of samples writes what follows from parameters."""
         # what a copy overwrites has no part in it
         read = self.states[1:] if self.op.base_name == "copy_" else self.states
         return self.has_samples() and any(s is PARAMETERS for s in read)

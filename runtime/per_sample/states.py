@@ -42,7 +42,7 @@ def base_after_write(value: object, written: object, of_base: object, size: int)
     elif isinstance(written, Place) and size > 1:
         state = place_in_base(value, written, size)
     else:
-        state = written  # constants beside parameters, sums or means change no gradient
+        state = written  # the rest of the base is constant, and changes no gradient
     if state is None:
         raise Mixed(
             "it writes to a part of a tensor what does not fit the samples in the other parts"

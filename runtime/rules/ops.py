@@ -137,6 +137,7 @@ class Plan:
             if not self.needs.isdisjoint(targets):
                 covered.update(targets)
                 self._add_step(key, formula, slots)
+        # an argument without a formula has no gradient here, which is an error if it is wanted
         missing = self.needs - covered
         if missing:
             raise MissingRule(str(op.func), "vjp", missing, covered - missing)
@@ -283,6 +284,7 @@ class Op:
     def _classify(self) -> None:
         """Find from the schema's aliases whether the op writes, views or computes."""
         schema = self.func._schema
+        # aliases of the schema: `a!` is written to, `a` without it is a view
         written = list(filter(_is_written, schema.arguments))
         returns_alias = any(result.alias_info is not None for result in schema.returns)
         # the tape saves this argument after the call

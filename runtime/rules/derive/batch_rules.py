@@ -88,9 +88,11 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
         for a, b in zip(args, batched, strict=True)
         if isinstance(a, torch.Tensor)
     ]
+    # the logical ranks decide how the elements broadcast
     rank = max(ranks)
     if rank == 0:
         return func(*_as_vectors(args, batched), **kwargs)
+    # of equal ranks: the batch dimension is in front of each, or broadcasts
     if min(ranks) == rank:
         return func(*args, **kwargs)
     actual = list(args)

@@ -70,11 +70,13 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
             # some kernels read indices by raw pointer, without strides
             if not is_batched or not tensor.is_floating_point():
                 tensor = tensor.contiguous()
+            # an argument with N: the batch is folded into it; without N, the batch is N
             if tensor.dim() == rank + 1:
                 inner = tensor.shape[1]
                 tensor = tensor.reshape(size * inner, *tensor.shape[2:])
             actual[index] = tensor
         if size_at is not None and inner is not None:
+            # the size argument counts the folded samples too
             actual[size_at] = [size * inner, *actual[size_at][1:]]
         out = func(*actual, **kwargs)
         if inner is None:

@@ -78,6 +78,7 @@ def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         index = index.reshape(size, -1)
         if "fill" in func._schema.name:  # the others refuse negative indices
             index = _wrap(index, n)
+        # all elements as one tensor, whose indexed dimension has the rows of every element
         index = folded(index, n, size).reshape(-1)
         if has_source:
             rest[0] = rest[0].movedim(dim, 1).flatten(0, 1)
@@ -105,6 +106,7 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         out = func(x, shift(dim, x.dim() - 1), index)
     else:
         dim = shift(dim, x.dim() - 1)
+        # a selection for each element is a gather of whole rows
         index = index.reshape(size, *[1] * (dim - 1), -1, *[1] * (x.dim() - 1 - dim))
         shape = list(x.shape)
         shape[dim] = index.shape[dim]
@@ -241,12 +243,14 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
     picked = broadcast_shape(lines.shape, *(tensor.shape for tensor in chosen))[1:]
     other_sizes = [x.shape[d + 1] for d in order[len(at) :]]
+    # the shape of what the indices pick from one element, to which its values broadcast
     shape = [*other_sizes[:place], *picked, *other_sizes[place:]]
     values = _expanded_values(values, batched[2], size, shape)
     if place and rank:
         values = values.movedim(_run_of(1 + place, rank), _run_of(1, rank))
     order = _behind_batch(order)
     out = func(x.permute(order), [lines, *chosen], values, *rest, **kwargs)
+    # back to the order of the dimensions of `x`
     inverse = sorted(range(len(order)), key=order.__getitem__)
     return out.permute(inverse)
 

@@ -71,6 +71,7 @@ def reduction(
     the jvp is the real part of the sum, which the dual level takes. ``dim=False``: the op has no
     dimension arguments and reduces everything. ``product``: what multiplies with ``p``.
     """
+    # `partial` gets the result in the shape that broadcasts, so its position must be known
     asks = parameters(partial)
     at = asks.index("result") if "result" in asks else None
     geometry = ["self_shape"]

@@ -168,6 +168,7 @@ def _by_log(shift: float) -> Any:
     zero."""
 
     def scaled(t: Any, self: Any, other: Any) -> Any:
+        """Return the quotient of tensors or numbers."""
         argument = other
         if shift:
             argument = other + shift

@@ -104,7 +104,9 @@ def _backward_written_out(
     )
     key, value = _repeat_for_query_heads(query, shared_key, shared_value)
     p = aten._safe_softmax(_scores(query, key, is_causal, attn_mask, scale), -1)
+    # out = p @ value
     by_p = torch.matmul(grad_out, value.transpose(-2, -1))
+    # the derivative of the softmax, and of the scale
     by_scores = p * (by_p - (p * by_p).sum(-1, keepdim=True)) * _factor(query, scale)
     by_query = torch.matmul(by_scores, key)
     by_key = _sum_over_query_heads(torch.matmul(by_scores.transpose(-2, -1), query), shared_key)

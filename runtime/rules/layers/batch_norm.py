@@ -138,10 +138,12 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     x, weight, bias, running_mean, running_var, training, momentum, eps = args
     rank = x.dim() - batched[0]
     C = x.shape[1 + batched[0]]
+    # only weight or bias have a batch: the normalized values are the same for all elements
     if not (batched[0] or batched[3] or batched[4]):
         results = func(x, None, None, running_mean, running_var, training, momentum, eps)
         out, mean, invstd = (tensor.unsqueeze(0).expand(size, *tensor.shape) for tensor in results)
         return _affine(out, weight, bias, C, rank), mean, invstd
+    # all of one element's channels become channels of one large batch norm
     means, variances = _Moving(running_mean, batched[3]), _Moving(running_var, batched[4])
     if training and batched[0] and (means.is_shared() or variances.is_shared()):
         raise BatchingError(

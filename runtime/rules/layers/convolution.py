@@ -118,6 +118,7 @@ def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> 
     late = None
     if batched[1] or batched[2]:  # added to the result, since channels are folded with the batch
         late, bias = bias, None
+    # one weight for all: the batch becomes more samples
     if not batched[1]:
         if batched[0]:
             out = _from_samples(func(_into_samples(input), weight, bias, *rest, groups), size)
@@ -257,6 +258,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     full = expand(g, batched[0], size)
     inputs = expand(input, batched[1], size)
     by_input = by_weight = by_bias = None
+    # each element as a group of channels, for gradients that must not be summed over elements
     grouped = (
         _into_groups(full),
         _into_groups(inputs),

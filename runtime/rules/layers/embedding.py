@@ -179,6 +179,7 @@ def _weight_vjp(
         by_winner = torch.where((result2 > 0).unsqueeze(1), g, 0)  # an empty bag has none
         return by_row.scatter_add(0, result3, by_winner)
     bag = _bag_of(indices, offsets, g.shape[0])
+    # each looked-up row gets the cotangent of its bag, by the weight of the row in it
     rows = g.index_select(0, bag)
     if mode == MEAN:
         rows = rows / result2.index_select(0, bag).clamp_min(1).unsqueeze(1)
@@ -263,6 +264,7 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) ->
     )
     if winners.dim() == 2 and own:  # back to rows of each element's own table
         winners = winners.remainder(rows)
+    # bags are numbered through all elements, and each element counts its own from 0
     if bag.numel() == size * n:
         bag = bag.reshape(size, n).remainder(max(bags, 1))
     else:
@@ -299,6 +301,7 @@ def _bag_rows(
     bags)."""
     if scale_grad_by_freq or mode == MAX:
         return None
+    # the bag of each index: the last one that starts before it
     places = torch.arange(indices.shape[1], device=indices.device)
     bags = (places.unsqueeze(1) >= offsets.unsqueeze(1)).sum(2) - 1
     each = g.gather(1, bags.unsqueeze(2).expand(-1, -1, g.shape[2]))

@@ -53,6 +53,7 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Return ``args`` with all tensors broadcast to one physical shape."""
+    # numbers and None among the arguments stay as they are
     at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 
@@ -260,6 +261,7 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> ob
         each = each * weights
     if reduction == NONE:
         return each, x.new_zeros(size)
+    # the mean of `nll_loss` divides by the weights, not by the number of targets
     total = reduced_rows(weights, SUM)
     each = reduced_rows(each, SUM)
     if reduction == MEAN:

@@ -288,6 +288,7 @@ def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     g = batch.expand(g, batched[0], size)
     gx = gw = gb = None
     if mask[0]:
+        # the kernel takes one weight for all rows, so a batch of weights goes into the cotangent
         full = [batch.expand(args[i], batched[i], size).contiguous() for i in (1, 3, 4)]
         shared_weight, scaled_g = weight, g
         if batched[5]:
@@ -513,6 +514,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
         gx = func(*flat, shared_weight, size * N, C, HxW, group, [True, False, False])[0].reshape(
             x.shape
         )
+    # sums over each channel, with the statistics of its group
     by_channel = g.reshape(size, N, group, C // group, HxW)
     total = by_channel.sum(-1)
     if mask[1]:

@@ -121,6 +121,7 @@ class Unrolled:
         outs = []
         for t in self.order:
             rows = self.sizes[t]
+            # a sequence enters with its initial state, and leaves with its last one
             states = [_resize(*s, rows) for s in zip(states, self.initial, ended, strict=True)]
             before, unprojected = states[0], None
             states, parts = self._step(_first_rows(z_x[t], rows), states, h_to_gates)
@@ -162,6 +163,7 @@ class Unrolled:
         steps: list[_StepCotangents] = []
         for t in reversed(self.order):
             rows = self.sizes[t]
+            # backwards, a sequence enters at its end with the cotangent of its last state
             g_states = [_resize(*g, rows) for g in zip(g_states, g_ends, g_starts, strict=True)]
             if g_out_by_time is not None:
                 g_states[0] = g_states[0] + _first_rows(g_out_by_time[t], rows)

@@ -93,6 +93,7 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
     k, l1, u1 = _lu_parts(l, u)
     wide, tall = u.shape[-1] > k, l.shape[-2] > k
     gl, gu = zeros_if_none(gl, l), zeros_if_none(gu, u)
+    # the triangles that hold the cotangents of L and U, see the head of this file
     below = l1.mH @ gl[..., :k, :]
     above = gu[..., :k] @ u1.mH
     if wide:
@@ -113,6 +114,7 @@ def _lu_jvp(t: torch.Tensor, l: torch.Tensor, u: torch.Tensor) -> tuple[torch.Te
     """Return the tangents of L and U, from the tangent of their product."""
     k, l1, u1 = _lu_parts(l, u)
     wide, tall = u.shape[-1] > k, l.shape[-2] > k
+    # L^-1 dA U^-1 = L^-1 dL + dU U^-1: the first part is strictly lower, the second upper
     half = solve_triangular(l1, t[..., :k, :], upper=False, unit=True)
     middle = solve_triangular(u1, half[..., :k], upper=True, left=False)
     below, above = middle.tril(-1), middle.triu()

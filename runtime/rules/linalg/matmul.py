@@ -347,6 +347,7 @@ def _trilinear(
     """Return the sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of
     size one at its ``expand``."""
     rank = i1.dim() + len(expand1)
+    # as an einsum: one letter per dimension, without those that an argument does not have
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
     parts = [
         "".join(c for d, c in enumerate(letters) if d not in missing)

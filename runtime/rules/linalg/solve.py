@@ -330,6 +330,7 @@ register(
 
 
 def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+    """Solve a batch of systems with factors and pivots."""
     physical = [
         expand(argument, is_batched, size)
         for argument, is_batched in zip(args, batched, strict=True)
@@ -374,6 +375,7 @@ def _lu_solve_vjp(
     if "LU" not in needs:
         return None, None, by_b
     by_a = -_on_side(by_b, result.mH, left)
+    # through A = P L U to the triangles of the packed factors
     by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ adjoint_if(adjoint, by_a)
     lower = LU.tril(-1) + eye_like(LU, LU.shape[-1])
     return (by_permuted @ LU.triu().mH).tril(-1) + (lower.mH @ by_permuted).triu(), None, by_b
@@ -411,6 +413,7 @@ register("linalg_ldl_solve", batch=_by_pivots_batch, cost="high", family="linalg
 
 def _pinv_vjp(g: torch.Tensor, self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     a, p = self, result
+    # the three terms of Golub and Pereyra: within the range, and what leaves range and kernel
     outside_range = g.mH - a @ (p @ g.mH)
     outside_kernel = g.mH - (g.mH @ p) @ a
     return -(p.mH @ g @ p.mH) + outside_range @ p @ p.mH + p.mH @ p @ outside_kernel
@@ -506,6 +509,7 @@ def _lstsq_jvp(
 def _lstsq_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
     """Run ``lstsq`` on a batch, with equal leading dimensions of matrices and right-hand sides."""
     a, b, vector = one_rhs_per_matrix(size, batched, args)
+    # `lstsq` does not broadcast leading dimensions
     lead = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
     x, *others = func(a, b, *args[2:], **kwargs)

@@ -148,11 +148,13 @@ def _svd_vjp(
     k = s.shape[-1]
     gu = map_optional(lambda g: g[..., :k], gs[0])
     gv = map_optional(lambda g: g[..., :k, :].mH, gs[2])
+    # of singular values alone, without the gaps, which are infinite for equal values
     if gu is None and gv is None:
         return map_optional(lambda g: (u * g.unsqueeze(-2)) @ v.mH, gs[1])
     row = s.unsqueeze(-2)
     inside: Any = map_optional(lambda g: matrix_of(g).to(u.dtype), gs[1])
     gaps = _gaps(s)
+    # of complex matrices, see above: half of the imaginary diagonal for each of U and V
     phases: Any = None
     outside: Any = None
     if gu is not None:
@@ -171,6 +173,7 @@ def _svd_vjp(
             outside = add_present(outside, u @ ((gv - v @ m) / row).mH)
     if phases is not None:
         inside = add_present(inside, matrix_of(phases / (2 * s)))
+    # `inside`: within the spaces of U and V; `outside`: orthogonal to them
     return add_present(u @ inside @ v.mH, outside)
 
 

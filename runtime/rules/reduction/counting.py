@@ -32,6 +32,7 @@ def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: objec
             )
     if weights is not None:
         weights = expand(weights, batched[1], size).reshape(-1)
+    # bins of element b start at b * width
     moved = x.long() + width * torch.arange(size, device=x.device).unsqueeze(1)
     return func(moved.reshape(-1), weights, size * width).reshape(size, width)
 
@@ -101,6 +102,7 @@ def _tally(
 ) -> torch.Tensor:
     """Return the sum of weights per bin. ``places``: the bin numbers of the points in each
     dimension."""
+    # one number for the bin of a point in all dimensions together
     flat, total = torch.zeros_like(places[0]), 1
     for place, n in zip(places, lengths, strict=True):
         flat = flat * n + place.clamp(0, n - 1)

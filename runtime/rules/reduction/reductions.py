@@ -271,6 +271,7 @@ def _renorm_scale(
 
     The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
     """
+    # a slice is all of the tensor at one index of `dim`
     dims = [d for d in range(self.dim()) if d != dim % self.dim()]
     norm = aten.linalg_vector_norm(self, p, dims, True)
     over = norm > maxnorm

@@ -223,6 +223,7 @@ class Outer(Term):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum of all weighted outer products, as one matrix product."""
         left, right = self.left, self.right
+        # the narrower factor is scaled, which takes less time
         if self.shape[0] <= self.shape[1]:
             left = scaled_by(weights, left)
         else:
@@ -539,6 +540,7 @@ def _smaller_way(places: int, rows: int, columns: int) -> str:
 def joined(terms: Sequence[Term]) -> list[Term]:
     """Return fewer terms of the same sum. Those of one form become one, as the steps of a recurrent
     layer do."""
+    # by form, since only terms of one form can be joined
     outers: list[Outer] = []
     tables: list[Rows] = []
     dense: list[Dense] = []

@@ -58,6 +58,7 @@ def trailing(core: int) -> Rule:
 def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
     """Return the place for :func:`leading`. Also place the arguments whose elements meet those of
     samples."""
+    # how many leading dimensions each argument has, of which the last ones line up
     leads = {name: call.args[name].dim() - cores.get(name, 0) for name in call.names}
     most = max(leads.values())
     places = []
@@ -309,6 +310,7 @@ def _nll_loss(call: Placed) -> object:
         return [shifted, None]
     if call.args["reduction"] == SUM:
         return [Pooled(), None]
+    # a mean divides by all weights, where a sample alone would divide by its own
     own = shifted.split_gradient(_weights_of_targets(call), call.size).flatten(1).sum(1)
     if own[0] > 0 and bool((own == own[0]).all()):
         return [Pooled(call.size), None]
@@ -377,6 +379,7 @@ def _embedding_bag(call: Placed) -> object:
         raise Mixed(
             "the bags of a sample are not known. Give the indices as a matrix with one row per bag"
         )
+    # the first bag of each sample must start at its first index
     starts = offsets[:bags].reshape(call.size, -1)[:, 0]
     if not torch.equal(starts, torch.arange(0, call.size, device=starts.device) * place.inner):
         raise Mixed("a bag has the indices of several samples")

@@ -108,6 +108,7 @@ class _Rows:
         if owners.numel():
             most = int(counts.max())
         each = torch.arange(owners.numel(), device=owners.device)
+        # the elements sample by sample, in the order in which they lie
         order = owners.argsort(stable=True)
         self.owners = owners
         self.slots = torch.empty_like(order)
@@ -346,6 +347,7 @@ def reshaped(place: Place, old_shape: Sequence[int], new_shape: Sequence[int], s
     # where there are no elements, any place is right
     old_shape, new_shape = [n or 1 for n in old_shape], [n or 1 for n in new_shape]
     after = place.inner * math.prod(old_shape[place.dim + 1 :])  # elements until the next sample
+    # the first dimension whose steps divide those of the samples evenly runs over them
     rest = math.prod(new_shape)
     for dim, n in enumerate(new_shape):
         rest //= n

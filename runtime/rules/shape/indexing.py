@@ -93,6 +93,7 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> o
     like = x
     if not batched[2]:
         like = expand(x, batched[0], size)
+    # a mask of the filled places, by the same op on booleans
     flags = (bool(batched[0] or not batched[2]), False, batched[2], False)
     nowhere = torch.zeros_like(like, dtype=torch.bool)
     fill = aten.index_fill.int_Scalar

@@ -47,6 +47,7 @@ linear(
 
 
 def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+    """Join batches. ATen ignores empty vectors, which a batch would make matrices."""
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [
         batch.expand(tensor, is_batched, size)
@@ -70,6 +71,7 @@ def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
 
 
 def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+    """Stack batches along a physical dimension."""
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [
         batch.expand(tensor, is_batched, size)

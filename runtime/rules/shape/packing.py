@@ -77,7 +77,7 @@ def _unpack(
     g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool
 ) -> torch.Tensor:
     """Return the gradient of the padded input. Each packed row goes back to its step and sequence,
-    which are found by packing the step numbers."""
+    which come from packing the step numbers."""
     rows, _ = _rows(input_shape, lengths, batch_first)
     padded = g.new_zeros(input_shape).flatten(0, 1)
     return padded.index_add(0, rows.to(g.device), g).view(input_shape)

@@ -390,6 +390,7 @@ def _as_strided_back(
         storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
         return storage.as_strided(shape, own_stride, own_offset - base)
     storage = g.new_zeros(total)
+    # elements of the view that share a place are added up
     theirs = _positions(size, stride, offset - base, g)
     storage = storage.index_add(0, theirs, g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
@@ -427,6 +428,7 @@ def _as_strided_scatter(
 ) -> object:
     """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any
     order of its dimensions."""
+    # the order of the dimensions in memory
     order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
     flat = self.permute(order)
     if not flat.is_contiguous():

@@ -340,6 +340,7 @@ def _by_parts(formula: Formula, target: str) -> Formula:
 
     def gradient(*args: object) -> Tensor:
         """Run the formula for each component, and nest the results."""
+        # per argument: a tuple with what each component takes, or one value for all
         columns = [column(name, argument) for name, argument in zip(asks, args, strict=True)]
         n = next(len(c) for c in columns if isinstance(c, tuple))
         for index, c in enumerate(columns):
@@ -378,7 +379,7 @@ def _normalized(
     result2: Tensor,
     needs: object,
 ) -> tuple[object, ...]:
-    """Return the gradients by the dense formula, for the rows of all components at once."""
+    """Return the gradients by the dense formula, for the rows of all components together."""
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs
     gradients = (
