@@ -39,6 +39,7 @@ def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     if accepted is None:
         return
     signature: list[Any] = []
+    # inlined, since most arguments are tensors and this runs for each call
     for a in args:
         kind = type(a)
         if kind in VALUES or kind is torch.Tensor:
@@ -77,6 +78,7 @@ def first_error(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Excep
         for argument in _leaves(args, kwargs)
     ):
         return NestedTensor()
+    # one index per batch level; the search gives up after some elements
     sizes = _sizes(args, kwargs)
     for at in itertools.islice(itertools.product(*map(range, sizes.values())), SEARCHED):
         try:
@@ -98,6 +100,7 @@ def run(
         return
     empty = 0 in _sizes(args, kwargs).values()
     element = functools.partial(_element, at=at or {}, empty=empty, copied=op.kind is not VIEW)
+    # no mode sees the call, and the generators are as before
     with ExitStack() as stack:
         stack.enter_context(without_modes())
         stack.enter_context(torch.no_grad())

@@ -93,6 +93,7 @@ def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
 def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return ``tensors`` with each of them under all names of the module's tensor that it
     replaces."""
+    # the names of each tensor of the module
     groups: dict[int, list[str]] = {}
     for name, tensor in _named_tensors(module).items():
         groups.setdefault(id(tensor), []).append(name)
@@ -145,6 +146,7 @@ class _Swapped:
         self.tensors = tensors
         self.dicts = dicts
         self.before: dict[str, Any] = {}
+        # a recurrent layer lists its weights once more, for its fused kernel
         layers = {id(m): m for m, _ in self.places.values() if isinstance(m, nn.RNNBase)}
         self.caches = [
             (m, m._flat_weights, list(m._flat_weights), m._flat_weight_refs)

@@ -37,6 +37,7 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
             """Run ``function`` on values of a new level, and return the tensors that they hold."""
             level = make_level()
             try:
+                # tensors of an outer capture become its values first
                 values, named_values = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))
                 return map_tensors(
                     level.lowered, living(level.run_inside(function, values, named_values))

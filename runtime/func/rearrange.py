@@ -129,6 +129,7 @@ def _sizes(
 ) -> dict[str, list[int]]:
     """Return the size of every axis, as a list: ``...`` has as many as the other dimensions
     leave."""
+    # the position of ... on the left side, and how many dimensions it stands for
     at = next((i for i, group in enumerate(left) if group is _OTHERS), None)
     rest = x.dim() - len(left) + (at is not None)
     if rest < 0 or (at is None and rest):
@@ -169,6 +170,7 @@ def _sizes_of_group(
             "the shape; give all but one as keywords"
         )
     product = math.prod(n for (n,) in sizes.values())
+    # a size of zero divides nothing
     left_over = product == 0 or size % product
     if left_over or (not open_axes and product != size):
         raise ValueError(

@@ -28,6 +28,7 @@ def is_leaf(tree: Tree) -> bool:
 
 def flatten(tree: Tree) -> tuple[list[Any], Spec]:
     """Return the leaves and the spec of ``tree``. As in torch, ``None`` is a leaf."""
+    # a flat tuple, such as the arguments of a call, is its own list of leaves
     if type(tree) is tuple:
         for item in tree:
             if not is_leaf(item):

@@ -157,6 +157,7 @@ class MappedFunction:
                 f"vmap({self.name})(<inputs>): got no inputs. There is no dimension to map over; "
                 "call a function without inputs in a loop."
             )
+        # an entry of in_dims for each leaf
         leaves, spec = trees.flatten(args)
         dims = trees.spread(self.in_dims, leaves, spec)
         if dims is None:

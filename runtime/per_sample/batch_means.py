@@ -151,13 +151,9 @@ def _instance_norm(
     ATen then takes the mean over the samples of the statistics, inside of one op. Here that mean is
     an op of its own.
     """
-    if (
-        not use_input_stats
-        or running_mean is None
-        or running_var is None
-        or x.dim() < 3
-        or not len(x)
-    ):
+    # only an update of running statistics takes a mean over the samples
+    updates = use_input_stats and x.dim() >= 3 and len(x) > 0
+    if not updates or running_mean is None or running_var is None:
         return F.instance_norm(
             x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
         )

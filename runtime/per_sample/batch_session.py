@@ -110,7 +110,8 @@ class BatchSession(StandIn):
             return self._state_of_view(value, view.base)
         writes = value.__dict__.get("_sample_writes")
         # another session, whose state it has, followed the writes itself
-        if writes and writes[0] and (is_own or entry is None):
+        is_followed_here = is_own or entry is None
+        if writes and writes[0] and is_followed_here:
             return Mixture(WRITTEN_ELSEWHERE)
         return None
 

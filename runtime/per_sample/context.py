@@ -102,7 +102,9 @@ class per_sample(PerSampleGrads):
             if not isinstance(leaf, torch.Tensor):
                 raise TypeError(f"per_sample: {name} must be a tensor, got {type(leaf).__name__}")
             self._enter(name, leaf)
-        self._changes: int | None = None  # the count of changes of the uses that `_found` shows
+        self._changes: int | None = (
+            None  # the count of changes of the uses that `_own_parameters` shows
+        )
         super().__init__([], spec, torch.zeros(0), (), memory_limit)
 
     def _enter(self, name: str, leaf: Tensor) -> None:
@@ -239,7 +241,7 @@ class per_sample(PerSampleGrads):
             self._changes = changes
             # terms are collected anew if a backward pass has added uses
             sources = by_source(uses)
-            self._found = [
+            self._own_parameters = [
                 Parameter(name, leaf.detach(), self._terms(leaf, sources))
                 for name, leaf in self._leaves
             ]
@@ -249,10 +251,10 @@ class per_sample(PerSampleGrads):
                 "per_sample: no backward pass has come to a use of the parameters, "
                 "so there are no gradients"
             )
-        return self._found or []
+        return self._own_parameters or []
 
     def _give_up(self) -> None:
-        self._found, self._held = [], []
+        self._own_parameters, self._held = [], []
         self._session.uses.clear()
 
     def __len__(self) -> int:
@@ -293,7 +295,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        # a subclass may replace an attribute's getter; the native one is compared
+        # the session replaces some functions of torch; the native one is compared
         native = NATIVE.get(func, func)
         if name in ("__get__", "__set__", "__delete__") and native not in _READS:
             if native == _SET_DATA:
@@ -383,6 +385,7 @@ class Modules:
         if not self.stack:
             return "the program"
         outermost, inner = self.stack[0], self.stack[-1]
+        # a module that the outermost one does not contain has no path
         names = [name for name, module in outermost.named_modules() if module is inner and name]
         kind = type(inner).__name__
         if not names:

@@ -48,6 +48,7 @@ def _run_function(
     # `apply` got the user's leaves, which stand for values on the tape
     args = tuple(_parameter(session, argument) for argument in args)
     states = _states(session, args)
+    # no samples and no parameters: an ordinary call
     if all(s is None for s in states):
         output, _, ctx = record(SESSION, cls, args)
         ctx.forget_marks()

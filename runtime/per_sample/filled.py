@@ -22,6 +22,7 @@ class Filled:
     def __init__(self, op: Op, arguments: dict[str, Tensor]) -> None:
         self.op = op
         self.arguments: dict[str, Any] = arguments
+        # a call that turns out to mix samples is undone, and run on the parameters themselves
         self.before = {name: _memory(t).clone() for name, t in arguments.items()}
 
     def restore(self) -> None:
@@ -32,9 +33,11 @@ class Filled:
     def follow(self, session: Any, places: dict[str, Any], why: Mixed | None) -> None:
         """Give the arguments the states of what the call has written to them. ``places``: where the
         samples lie in them. ``why``: the reason if the call mixes samples."""
+        # in a batch of one, everything belongs to the one sample
         alone = session.size is not None and session.size < 2
         for name, t in self.arguments.items():
             place = ALONE if alone else places.get(name)
+            # a plain buffer, such as a running statistic, becomes a value until the context ends
             if not isinstance(t, Value):
                 self._lift(session, name, t)
             if why is None and isinstance(place, Place):

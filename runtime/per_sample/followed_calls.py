@@ -137,6 +137,7 @@ class UsedParameters:
                     f"per_sample: result {i} of {self.call.op.func} belongs to no "
                     "sample, and has a gradient"
                 )
+            # a sum or mean: each sample gets the same cotangent, or its part of it
             if isinstance(place, Pooled):
                 self.session.note_pool(place.factor)
                 by_sample[i] = g.expand(self.call.size) / place.factor

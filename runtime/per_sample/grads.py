@@ -52,7 +52,7 @@ class PerSampleGrads:
     ) -> None:
         self.losses, self.aux = losses, aux
         self.memory_limit = memory_limit
-        self._found: Sequence[Parameter] | None = parameters
+        self._own_parameters: Sequence[Parameter] | None = parameters
         self._spec = spec
         needed: list[Tensor] = []
         for parameter in parameters:
@@ -63,15 +63,15 @@ class PerSampleGrads:
     @property
     def _parameters(self) -> Sequence[Parameter]:
         """Return the parameters with their terms. Raise if ``keep=False`` has freed them."""
-        if self._found is None:
+        if self._own_parameters is None:
             raise RuntimeError(
                 "per_sample_grads: the gradients were given up by keep=False. "
                 "Ask for what you need before"
             )
-        return self._found
+        return self._own_parameters
 
     def _give_up(self) -> None:
-        self._found, self._held = None, []
+        self._own_parameters, self._held = None, []
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -395,7 +395,10 @@ def _in_factors(terms: Sequence[Term]) -> bool:
 
 def _bytes_of_sum(parameter: Parameter) -> int:
     """Return how many bytes a sum of the gradients takes, less those of its factors."""
-    return parameter.value.nbytes - sum(t.nbytes for term in parameter.terms for t in term.held())
+    bytes_of_factors = 0
+    for term in parameter.terms:
+        bytes_of_factors += sum(tensor.nbytes for tensor in term.held())
+    return parameter.value.nbytes - bytes_of_factors
 
 
 def _check_per(per: str) -> str:

@@ -81,6 +81,7 @@ class _Linear(Node):
         x, weight, _ = self.operands
         (g,) = grads
         to_weight, to_bias = self.parameters
+        # weight and bias share the cotangent in this shape
         left = in_vectors(g)
         uses: list[Use] = []
         if to_weight is not None:

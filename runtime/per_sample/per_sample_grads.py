@@ -145,6 +145,7 @@ class _Run:
             self.params = pytree.tree_unflatten(inputs, spec)
             with torch.enable_grad():
                 losses, aux = self.tape.run_inside(self._run_loss, batch, {})
+            # the backward pass: the taps note the gradients of each use
             uses = self._uses(losses, inputs, names)
             terms = []
             for value, leaf in zip(inputs, leaves, strict=True):

@@ -47,6 +47,7 @@ class Projection:
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, self.k)
         rows = n = _rows(shape)
+        # some rows of a large matrix at a time, if the terms can compute them alone
         by_rows = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
         if by_rows:
             rows = min(n, max(1, _ENTRIES * n // shape.numel()))

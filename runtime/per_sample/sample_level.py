@@ -48,8 +48,10 @@ class Samples(BatchLevel):
         op = op_of(func)
         if op.record is None and op.composite:
             return super().call(func, args, kwargs)  # in terms of other ops, which come here
+        # the formulas for the parameter read the target, so they must find it as it was
         if op.kind is INPLACE and self.source(args[0]) is None:
             return self._write_copy(op, args, kwargs)
+        # a draw cannot be repeated for the gradients
         if torch.is_grad_enabled() and is_random(op, args, kwargs):
             return self._call_on_spread(func, args, kwargs)
         return self._call_on_constants(op, func, args, kwargs)
@@ -102,6 +104,7 @@ class Samples(BatchLevel):
             return super().spread(tensor)
         if not torch.is_grad_enabled():
             return super().spread(self.tape.lowered(tensor))
+        # a copy for each sample, by stride 0; its cotangent is the gradient of each sample
         wide = self.tape.lowered(tensor).expand(self.size, *tensor.shape)
 
         def note(grads: list[Any]) -> None:

@@ -52,6 +52,7 @@ def base_after_write(value: object, written: object, of_base: object, size: int)
 
 def _agree(value: object, written: object, of_base: object, size: int) -> bool:
     """Return whether the base of the view ``value`` keeps its state ``of_base``."""
+    # the base keeps its state if the write puts each sample where its base has it
     if isinstance(written, Place) and isinstance(of_base, Place):
         return size < 2 or fits(value, written, of_base, size)
     if isinstance(written, Pooled) and isinstance(of_base, Pooled):

@@ -51,6 +51,7 @@ def by_source(uses: Iterable[Use]) -> Sources:
 def terms_of(tape: Level, end: Edge, value: Tensor, uses: Sources) -> list[Term]:
     """Return the gradients of the parameter ``value``, which enters the tape at ``end``."""
     terms_of_value = list(uses.get(end, ()))
+    # uses of tensors that are computed of the parameter, such as its transpose
     for at in uses.computed_of(end[0]):
         if at == end:
             continue
@@ -81,6 +82,7 @@ def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
     ``end``."""
 
     def pull(grad: Tensor) -> Tensor:
+        # the part of the tape between the parameter and the tensor, which later calls need again
         (gradient,) = execute(
             tape, [(at, grad)], [end], create_graph=False, keep_graph=True, accumulate=False
         )

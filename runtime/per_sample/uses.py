@@ -60,11 +60,11 @@ class Uses:
     so there is room for them.
     """
 
-    __slots__ = ("_factor", "_found", "_versions", "_waiting", "changes")
+    __slots__ = ("_factor", "_uses", "_versions", "_waiting", "changes")
 
     def __init__(self) -> None:
         self.changes = 0  # how often uses were added or dropped
-        self._found: list[Use] = []
+        self._uses: list[Use] = []
         self._versions: list[tuple[Tensor, int]] = []
         self._waiting: list[tuple[Use, list[tuple[Tensor, int]]]] = []
         self._factor: Any = 1  # of those that wait
@@ -74,6 +74,7 @@ class Uses:
         or one for each sample, (B,)."""
         self.settle()
         self.changes += 1
+        # with their versions, to notice a write before they are settled
         self._waiting = [(use, versions(use[1].held())) for use in uses]
         self._factor = factor
 
@@ -96,12 +97,12 @@ class Uses:
             else:
                 refuse_written(saved_versions, "a tensor that the gradients are computed of")
                 self._versions += versions(less.held())
-            self._found.append((edge, less))
+            self._uses.append((edge, less))
 
     def settled(self) -> Sequence[Use]:
         """Return all uses, none of which waits."""
         self.settle()
-        return self._found
+        return self._uses
 
     def held(self) -> list[tuple[Tensor, int]]:
         """Return the tensors that the gradients are computed of, with versions."""
@@ -111,7 +112,7 @@ class Uses:
     def clear(self) -> None:
         """Drop all uses."""
         self.changes += 1
-        self._found, self._versions, self._waiting = [], [], []
+        self._uses, self._versions, self._waiting = [], [], []
 
 
 class _Scale:

@@ -88,6 +88,7 @@ def _linear(session: Any, value: object, weight: object, bias: object = None) ->
     inner = list(map(SESSION.lowered, (value, weight, bias)))
     out = torch.nn.functional.linear(*inner)
     edges = list(map(_source, (value, weight, bias)))
+    # nothing that it computes from has a gradient
     if edges.count(None) == len(edges):
         v = SESSION.wrap(out)
     else:
@@ -160,6 +161,7 @@ def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
     place = _place_of_sequences(session, call)
     if place is None or not all(_is_weight(session, weight) for weight in call.params):
         return NotImplemented
+    # (N, T, …), and how many sequences have each time
     sequences = call.sequences()
     if sequences is None:
         return NotImplemented

@@ -145,7 +145,8 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         return _affine(out, weight, bias, C, rank), mean, invstd
     # all of one element's channels become channels of one large batch norm
     means, variances = _Moving(running_mean, batched[3]), _Moving(running_var, batched[4])
-    if training and batched[0] and (means.is_shared() or variances.is_shared()):
+    is_shared = means.is_shared() or variances.is_shared()
+    if training and batched[0] and is_shared:
         raise BatchingError(
             "vmap: batch norm got a batched input, but the running_mean or running_var that it "
             "updates in place is not batched. Pass running statistics that are batched as well, "

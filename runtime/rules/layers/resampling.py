@@ -73,7 +73,9 @@ def _takes_another_way(
 def _misleads_nearest(n: int, m: int, scale: float | None) -> bool:
     """Return whether the gradient of a nearest kernel copies or doubles ``n`` elements, and the
     scale is another."""
-    return (m == n and scale != 1) or (m == 2 * n and scale != 2)
+    seems_a_copy = m == n and scale != 1
+    seems_doubled = m == 2 * n and scale != 2
+    return seems_a_copy or seems_doubled
 
 
 def _by_matrices(

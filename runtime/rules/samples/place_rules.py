@@ -421,7 +421,8 @@ def _solved(right: str, **cores: int) -> Rule:
         free = tensor.dim() - 1  # the dimension of B along which no equation runs
         if not call.args.get("left", True):
             free -= 1
-        if place is not None and alone and not vector and place.dim == free:
+        is_matrix_of_samples = alone and not vector
+        if place is not None and is_matrix_of_samples and place.dim == free:
             moved = place.moved(place.dim + call.outs[0].dim() - tensor.dim())
             return [moved, *[None] * (len(call.outs) - 1)]
         core = 2
