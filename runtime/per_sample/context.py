@@ -456,7 +456,7 @@ def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
 
 
 def _place_in_states(
-    session: BatchSession, value: Any, batch_dim: int, first: Tensor, packed: bool
+    session: BatchSession, value: Tensor, batch_dim: int, first: Tensor, packed: bool
 ) -> Place | None:
     """Return the place in the first states, of which ``first`` is one. None if the input ``value``
     has no samples, or not in its ``batch_dim``: the ops of the layer say what is wrong."""

@@ -87,7 +87,7 @@ def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _memory(tensor: Any) -> Tensor:
+def _memory(tensor: Tensor) -> Tensor:
     """Return an alias of the tensor's memory, which no level follows."""
     if isinstance(tensor, Value):
         tensor = tensor._inner

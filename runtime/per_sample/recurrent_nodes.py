@@ -122,7 +122,7 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
 
 def in_layers(
     direction: Callable[..., Any],
-    x: Any,
+    x: Tensor,
     initial: Sequence[Any],
     weights: Sequence[Weights],
     settings: _Settings,
@@ -331,7 +331,7 @@ def _fit_layers(call: Call) -> bool:
     return True
 
 
-def _are_alike(value: Any, others: Iterable[object]) -> bool:
+def _are_alike(value: Tensor, others: Iterable[object]) -> bool:
     """Return whether all tensors among ``others`` have the dtype and device of ``value``."""
     return all(
         tensor.dtype is value.dtype and tensor.device == value.device

@@ -215,7 +215,9 @@ def _run_of(first: int, number: int) -> list[int]:
     return list(range(first, first + number))
 
 
-def _masked_put(x: Any, mask: Any, values: Any, flags: object, size: int, accumulate: bool) -> Any:
+def _masked_put(
+    x: torch.Tensor, mask: torch.Tensor, values: Any, flags: object, size: int, accumulate: bool
+) -> Any:
     """Return ``x`` after ``x[mask] = values``, by ``where``, for a mask over the first dimensions
     and values that are the same at every true element."""
     rest = x.dim() - mask.dim()

@@ -126,7 +126,7 @@ def selecting(
     as those of ``sort``."""
 
     def backward(
-        g: torch.Tensor, shape: Any, indices: torch.Tensor, d: int, has_dim: bool = True
+        g: torch.Tensor, shape: Sequence[int], indices: torch.Tensor, d: int, has_dim: bool = True
     ) -> torch.Tensor:
         """Scatter the cotangents to the elements that were picked."""
         if shape and not has_dim:

@@ -161,7 +161,7 @@ def _in_session(t: object) -> bool:
 
 
 # powers. The guards avoid 0·inf if a base or an exponent is zero.
-def _power_by_base(self: Any, exponent: Any) -> object:
+def _power_by_base(self: torch.Tensor, exponent: Any) -> object:
     """Return ``n·x^(n-1)``, and zero for n = 0."""
     if not isinstance(exponent, torch.Tensor):
         if exponent == 2 and not _in_session(self):  # squares are frequent; this is one kernel less

@@ -135,9 +135,9 @@ def _vjp(
 
 
 def _jvp(
-    query_t: Any,
-    key_t: Any,
-    value_t: Any,
+    query_t: Tensor | None,
+    key_t: Tensor | None,
+    value_t: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,

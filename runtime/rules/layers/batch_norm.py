@@ -51,7 +51,7 @@ def _unit(
 def _vjp(
     g: Tensor,
     input: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     running_mean: object,
     running_var: object,
     training: bool,
@@ -107,7 +107,7 @@ def _unit_t(t: Tensor, unit: Tensor, rstd: Tensor, training: bool) -> Tensor:
 def _backward(
     grad_out: Tensor,
     input: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     running_mean: object,
     running_var: object,
     save_mean: object,
@@ -198,7 +198,7 @@ class _Moving(NamedTuple):
         uncounted(self.t.copy_, updated)
 
 
-def _affine(out: Tensor, weight: Any, bias: Any, C: int, rank: int) -> Tensor:
+def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None, C: int, rank: int) -> Tensor:
     """Return ``out·weight + bias`` for a physical ``out`` (B, N, C, …) and vectors (C) or (B,
     C)."""
     for apply, tensor in ((torch.mul, weight), (torch.add, bias)):

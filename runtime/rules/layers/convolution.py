@@ -45,8 +45,8 @@ def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
 
 
 def _vjp(
-    g: Any, input: Any, weight: Any, bias_shape: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: Any, output_padding: Any, groups: Any, needs: Any,
+    g: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_shape: Any, stride: Any,
+    padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any, needs: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients by input, weight and bias that are wanted."""
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
@@ -146,8 +146,8 @@ def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: b
 
 
 def _windows(
-    g: Any,
-    input: Any,
+    g: torch.Tensor,
+    input: torch.Tensor,
     weight_shape: Any,
     stride: Any,
     padding: Any,
@@ -197,8 +197,8 @@ register(
 
 
 def _backward_vjp(
-    gs: Any, grad_output: Any, input: Any, weight: Any, stride: Any, padding: Any, dilation: Any,
-    transposed: Any, output_padding: Any, groups: Any, needs: Any,
+    gs: Any, grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, stride: Any,
+    padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any, needs: Any,
 ) -> object:  # fmt: skip
     """Return the gradients of the backward op by cotangent, input and weight."""
     by_input, by_weight, by_bias = gs
@@ -222,9 +222,10 @@ def _backward_vjp(
 
 
 def _backward_jvp(
-    grad_output_t: Any, input_t: Any, weight_t: Any, grad_output: Any, input: Any, weight: Any,
-    bias_sizes: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
-    output_padding: Any, groups: Any, output_mask: Any,
+    grad_output_t: torch.Tensor | None, input_t: torch.Tensor | None, weight_t: torch.Tensor | None,
+    grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any,
+    stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any,
+    output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the tangents of the backward op's results, by the product rule."""
     rest = (stride, padding, dilation, transposed, output_padding, groups)
@@ -292,8 +293,8 @@ register(
 
 
 def _flags_dropped(
-    input: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
-    output_padding: Any, groups: Any, *backend_flags: bool,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any,
+    dilation: Any, transposed: Any, output_padding: Any, groups: Any, *backend_flags: bool,
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution without the flags for backends, which change no result."""
     return torch.convolution(
@@ -301,7 +302,9 @@ def _flags_dropped(
     )
 
 
-def _conv_tbc(self: Any, weight: Any, bias: Any, pad: int = 0) -> torch.Tensor:
+def _conv_tbc(
+    self: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pad: int = 0
+) -> torch.Tensor:
     """Return a convolution of (time, batch, channels) with a weight of shape (width, in, out)."""
     return torch.conv1d(self.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(
         2, 0, 1

@@ -100,10 +100,10 @@ for _suffix in ("", ".Tensor"):
     def _vjp(g: object, log_probs: object, *rest: object, op: Any = _op) -> object:
         return op(g, log_probs, *rest)
 
-    def _jvp(t: Any, log_probs: object, *rest: Any, op: Any = _op) -> object:
+    def _jvp(t: torch.Tensor, log_probs: object, *rest: Any, op: Any = _op) -> object:
         return _contracted(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
 
-    def _transposed(g: Any, grad: Any, *rest: object, op: Any = _op) -> object:
+    def _transposed(g: torch.Tensor, grad: torch.Tensor, *rest: object, op: Any = _op) -> object:
         return _contracted(g, op(torch.ones_like(grad), *rest))
 
     register(

@@ -200,7 +200,7 @@ def _per_sample_vjp(
 
 
 def _bag_jvp(
-    weight_t: Any,
+    weight_t: Tensor | None,
     per_sample_weights_t: object,
     weight: Tensor,
     indices: Tensor,

@@ -291,13 +291,13 @@ for _name in ("nll_loss", "nll_loss2d"):
     _forward, _backward = (getattr(kernels, f"{_name}_{way}") for way in ("forward", "backward"))
 
     def _nll_vjp(
-        g: Any,
-        self: Any,
-        target: Any,
-        weight: Any,
+        g: torch.Tensor,
+        self: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
         reduction: Any,
         ignore_index: Any,
-        result1: Any,
+        result1: torch.Tensor,
         op: Any = _backward,
     ) -> object:
         """Return the gradient of the log-probabilities, by the backward kernel."""
@@ -420,9 +420,9 @@ def _linear_cross_entropy(
 
 
 def _linear_cross_entropy_reduced(
-    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: str,
-    ignore_index: int, label_smoothing: float, batch_chunk_size: int, acc_policy: str,
-    acc_dtype: torch.dtype, *switches: bool,
+    input: torch.Tensor, linear_weight: Any, target: torch.Tensor, linear_bias: Any,
+    weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float,
+    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype, *switches: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
     """Return the loss, and empty gradients in place of those that the kernel returns with it."""
     options = {
@@ -437,8 +437,9 @@ def _linear_cross_entropy_reduced(
 
 
 def _linear_cross_entropy_none(
-    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, ignore_index: int,
-    batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype,
+    input: torch.Tensor, linear_weight: Any, target: torch.Tensor, linear_bias: Any,
+    weight: torch.Tensor | None, ignore_index: int, batch_chunk_size: int, acc_policy: str,
+    acc_dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip
     """Return the loss of each sample."""
     return _linear_cross_entropy(

@@ -178,8 +178,8 @@ def _layer_vjp(
     gs: Any,
     input: Tensor,
     normalized_shape: Any,
-    weight: Any,
-    bias: Any,
+    weight: Tensor | None,
+    bias: Tensor | None,
     result1: Tensor,
     result2: Tensor,
     needs: Any,
@@ -203,7 +203,7 @@ def _layer_vjp(
 
 
 def _layer_jvp(
-    input_t: Any,
+    input_t: Tensor | None,
     weight_t: object,
     bias_t: object,
     input: Tensor,
@@ -266,9 +266,9 @@ def _layer_backward_vjp(
 
 
 def _layer_backward_jvp(
-    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor,
-    normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Any, output_mask: Any, mean_t: Any,
-    rstd_t: Any, bias_t: Any,
+    grad_out_t: Tensor | None, input_t: Tensor | None, weight_t: Tensor | None, grad_out: Tensor,
+    input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Tensor | None,
+    output_mask: Any, mean_t: Tensor | None, rstd_t: Tensor | None, bias_t: Tensor | None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored.
@@ -370,7 +370,7 @@ def _per_group(t: Any) -> Any:
 def _group_vjp(
     gs: Any,
     input: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     N: int,
     C: int,
     HxW: int,
@@ -469,7 +469,7 @@ def _group_backward_vjp(
     input: Tensor,
     mean: Tensor,
     rstd: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     N: int,
     C: int,
     HxW: int,
@@ -485,9 +485,9 @@ def _group_backward_vjp(
 
 
 def _group_backward_jvp(
-    grad_out_t: Any, input_t: Any, weight_t: Any, grad_out: Tensor, input: Tensor, mean: Tensor,
-    rstd: Tensor, weight: Any, N: int, C: int, HxW: int, group: int, output_mask: Any, mean_t: Any,
-    rstd_t: Any,
+    grad_out_t: Tensor | None, input_t: Tensor | None, weight_t: Tensor | None, grad_out: Tensor,
+    input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int, C: int, HxW: int,
+    group: int, output_mask: Any, mean_t: Tensor | None, rstd_t: Tensor | None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored."""
@@ -595,7 +595,7 @@ def _rms_backward(
     input: Tensor,
     normalized_shape: object,
     rstd: Tensor,
-    weight: Any,
+    weight: Tensor | None,
     output_mask: Any,
 ) -> tuple[object, object]:
     """Return the gradients by input and weight that ``output_mask`` asks for."""

@@ -163,10 +163,10 @@ def _layer_backward(
 
 
 def _layer_vjp(
-    gs: Any, input: Any, weight0: Any, weight1: Any, weight2: Any, weight3: Any, hx_: Any, cx_: Any,
-    result0: Any, result1: Any, result2: Any, result3: Any, reverse: Any, mode: Any,
-    hidden_size: Any, num_layers: Any, has_biases: Any, train: Any, bidirectional: Any,
-    batch_sizes: Any, batch_first: Any,
+    gs: Any, input: Tensor, weight0: Tensor, weight1: Tensor, weight2: Tensor, weight3: Tensor,
+    hx_: Any, cx_: Any, result0: Tensor, result1: Tensor, result2: Tensor, result3: Tensor,
+    reverse: Any, mode: Any, hidden_size: Any, num_layers: Any, has_biases: Any, train: Any,
+    bidirectional: Any, batch_sizes: Any, batch_first: Any,
 ) -> Any:  # fmt: skip
     """Return the gradients of the seven arguments named in ``_DIFFERENTIABLE``.
 

@@ -234,8 +234,8 @@ def _grid_sampler(name: str, rank: int) -> None:
 
     def vjp(
         g: object,
-        input: Any,
-        grid: Any,
+        input: torch.Tensor,
+        grid: torch.Tensor,
         interpolation_mode: object,
         padding_mode: object,
         align_corners: object,

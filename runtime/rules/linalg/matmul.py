@@ -122,7 +122,7 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
 _CONTRACTION: dict[str, Any] = {"fresh": True, "cost": "high"}
 
 
-def _flops(result_shape: Any, self_shape: Any) -> object:
+def _flops(result_shape: Sequence[int], self_shape: Sequence[int]) -> object:
     return 2 * math.prod(result_shape) * self_shape[-1]
 
 

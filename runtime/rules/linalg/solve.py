@@ -277,7 +277,7 @@ def _triangular_vjp(
 
 def _triangular_jvp(
     self: torch.Tensor,
-    self_t: Any,
+    self_t: Tensor | None,
     B_t: object,
     result: torch.Tensor,
     upper: bool,

@@ -551,7 +551,7 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
 
 
 def _segments_back(
-    g: Any,
+    g: torch.Tensor,
     result: object,
     data: object,
     reduce: str,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +108,9 @@ def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tens
     return Rows(index, g, self_shape[0])
 
 
-def _indexed_rows(g: torch.Tensor, self_shape: Any, indices: Any) -> Rows | None:
+def _indexed_rows(
+    g: torch.Tensor, self_shape: Any, indices: Sequence[torch.Tensor | None]
+) -> Rows | None:
     """Return the gradients of a table that is indexed by one tensor of row numbers."""
     if len(self_shape) != 2 or len(indices) != 1:
         return None
@@ -159,7 +161,7 @@ linear(
 # Advanced indexing
 
 
-def _index_back(g: torch.Tensor, self_shape: Any, indices: Any) -> object:
+def _index_back(g: torch.Tensor, self_shape: Any, indices: object) -> object:
     return aten.index_put(g.new_zeros(self_shape), indices, g, True)
 
 
@@ -227,7 +229,7 @@ def _ranks(mask: torch.Tensor, count: int) -> torch.Tensor:
     return (mask.reshape(-1).cumsum(0) - 1).clamp(0, max(count - 1, 0))
 
 
-def _masked_scatter(self: Any, mask: Any, source: Any) -> object:
+def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> object:
     """Return ``self`` with the elements of ``source``, in order, at the true elements of the
     mask."""
     if not source.numel():
@@ -332,7 +334,7 @@ def _reduced_back(
     return at.clear_if_excluded(grad_self), grad_src
 
 
-def _product_of_others(src: Any, dim: int, index: Any) -> object:
+def _product_of_others(src: torch.Tensor, dim: int, index: torch.Tensor) -> object:
     """Return for each source the product of the other sources with the same place.
 
     It avoids division, so that derivatives of every order are right if sources are zero. With

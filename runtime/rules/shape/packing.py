@@ -74,7 +74,7 @@ def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _unpack(
-    g: torch.Tensor, input_shape: Any, lengths: torch.Tensor, batch_first: bool
+    g: torch.Tensor, input_shape: Sequence[int], lengths: torch.Tensor, batch_first: bool
 ) -> torch.Tensor:
     """Return the gradient of the padded input. Each packed row goes back to its step and sequence,
     which come from packing the step numbers."""

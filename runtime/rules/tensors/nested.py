@@ -75,7 +75,9 @@ def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
 # ---- from dense tensors to nested ones
 
 
-def _transposed_padding(g: Tensor, padded_shape: Any, fuse_transform_0213: bool) -> Tensor:
+def _transposed_padding(
+    g: Tensor, padded_shape: Sequence[int], fuse_transform_0213: bool
+) -> Tensor:
     """Return the cotangent of the padded tensor, with zeros where it was padded."""
     if fuse_transform_0213:
         raise MissingRule(
@@ -300,7 +302,7 @@ register(
 def _rows_of_table(
     g: Tensor,
     indices: Tensor,
-    weight_shape: Any,
+    weight_shape: Sequence[int],
     padding_idx: int,
     scale_grad_by_freq: bool,
     sparse: bool,
@@ -372,7 +374,7 @@ def _normalized(
     gs: Gradients,
     input: Tensor,
     input_nested: NestedMeta,
-    normalized_shape: Any,
+    normalized_shape: Sequence[int],
     weight: object,
     bias: object,
     result1: Tensor,
