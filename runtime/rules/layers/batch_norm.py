@@ -6,7 +6,7 @@ The forward op updates the running statistics in place. They have no history.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -58,7 +58,7 @@ def _vjp(
     eps: float,
     result1: Tensor,
     result2: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> object:
     """Return the gradients by input, weight and bias, by ATen's backward kernel."""
     mask = [name in needs for name in ("input", "weight", "bias")]
@@ -114,7 +114,7 @@ def _backward(
     save_invstd: object,
     train: bool,
     eps: float,
-    output_mask: Any,
+    output_mask: Sequence[bool],
 ) -> tuple[object, ...]:
     """Return the backward in plain ops, of which derivatives of higher order are taken."""
     rank = input.dim()

@@ -46,7 +46,8 @@ def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
 
 def _vjp(
     g: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_shape: Any, stride: Any,
-    padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any, needs: Any,
+    padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
+    needs: frozenset[str],
 ) -> Any:  # fmt: skip
     """Return the gradients by input, weight and bias that are wanted."""
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
@@ -198,7 +199,8 @@ register(
 
 def _backward_vjp(
     gs: Any, grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, stride: Any,
-    padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any, needs: Any,
+    padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
+    needs: frozenset[str],
 ) -> object:  # fmt: skip
     """Return the gradients of the backward op by cotangent, input and weight."""
     by_input, by_weight, by_bias = gs
@@ -224,7 +226,7 @@ def _backward_vjp(
 def _backward_jvp(
     grad_output_t: torch.Tensor | None, input_t: torch.Tensor | None, weight_t: torch.Tensor | None,
     grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any,
-    stride: Any, padding: Any, dilation: Any, transposed: Any, output_padding: Any, groups: Any,
+    stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
     output_mask: Any,
 ) -> Any:  # fmt: skip
     """Return the tangents of the backward op's results, by the product rule."""
@@ -294,7 +296,7 @@ register(
 
 def _flags_dropped(
     input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any,
-    dilation: Any, transposed: Any, output_padding: Any, groups: Any, *backend_flags: bool,
+    dilation: Any, transposed: bool, output_padding: Any, groups: int, *backend_flags: bool,
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution without the flags for backends, which change no result."""
     return torch.convolution(

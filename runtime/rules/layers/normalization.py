@@ -182,7 +182,7 @@ def _layer_vjp(
     bias: Tensor | None,
     result1: Tensor,
     result2: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients by the kernel, and those through mean and deviation, which it
     ignores."""
@@ -255,7 +255,7 @@ def _layer_backward_vjp(
     mean: Tensor,
     rstd: Tensor,
     weight: object,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients of the backward op. Statistics and bias have none: they follow from the
     input, or are not read."""
@@ -377,7 +377,7 @@ def _group_vjp(
     group: int,
     result1: Tensor,
     result2: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients by the kernel, and those through mean and deviation, which it
     ignores."""
@@ -402,8 +402,8 @@ def _group_vjp(
 
 
 def _group_jvp(
-    input_t: Any, weight_t: Any, bias_t: Any, input: Tensor, weight: Any, N: int, C: int, HxW: int,
-    group: int, result1: Tensor, result2: Tensor,
+    input_t: Tensor | None, weight_t: Tensor | None, bias_t: Tensor | None, input: Tensor,
+    weight: Any, N: int, C: int, HxW: int, group: int, result1: Tensor, result2: Tensor,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the output and of the statistics."""
     rstd = _per_group(result2)
@@ -474,7 +474,7 @@ def _group_backward_vjp(
     C: int,
     HxW: int,
     group: int,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients of the backward op. Statistics have none: they follow from the input."""
     by_x, by_weight, by_bias = gs

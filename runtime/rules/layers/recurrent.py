@@ -165,8 +165,8 @@ def _layer_backward(
 def _layer_vjp(
     gs: Any, input: Tensor, weight0: Tensor, weight1: Tensor, weight2: Tensor, weight3: Tensor,
     hx_: Any, cx_: Any, result0: Tensor, result1: Tensor, result2: Tensor, result3: Tensor,
-    reverse: Any, mode: Any, hidden_size: Any, num_layers: Any, has_biases: Any, train: Any,
-    bidirectional: Any, batch_sizes: Any, batch_first: Any,
+    reverse: bool, mode: Any, hidden_size: int, num_layers: int, has_biases: bool, train: bool,
+    bidirectional: bool, batch_sizes: Any, batch_first: bool,
 ) -> Any:  # fmt: skip
     """Return the gradients of the seven arguments named in ``_DIFFERENTIABLE``.
 

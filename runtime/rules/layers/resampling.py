@@ -239,7 +239,7 @@ def _grid_sampler(name: str, rank: int) -> None:
         interpolation_mode: object,
         padding_mode: object,
         align_corners: object,
-        needs: Any,
+        needs: frozenset[str],
     ) -> Any:
         """Return the gradients by input and grid that are wanted."""
         mask = ["input" in needs, "grid" in needs]

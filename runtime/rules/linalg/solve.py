@@ -77,7 +77,7 @@ def _vjp(
     left: bool,
     adjoint: bool,
     result: Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients by A and B: one more solve, with the adjoint, and its product with X."""
     by_b = solve_factored(A, LU, pivots, g, left, not adjoint)
@@ -187,7 +187,7 @@ register(
 
 def _solve_vjp(
     g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor,
-    result2: torch.Tensor, B_shape: Any, left: bool, needs: Any,
+    result2: torch.Tensor, B_shape: Any, left: bool, needs: frozenset[str],
 ) -> Pair:  # fmt: skip
     """Return the gradients by A and B. A solution is a vector where B is one."""
     vector = is_vector_rhs(A.shape, B_shape)
@@ -265,7 +265,7 @@ def _triangular_vjp(
     upper: bool,
     left: bool,
     unitriangular: bool,
-    needs: Any,
+    needs: frozenset[str],
 ) -> Pair:
     """Return the gradients by the matrix, of which the op reads a triangle, and by B."""
     by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
@@ -346,7 +346,7 @@ def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -
 
 
 def _cholesky_solve_vjp(
-    g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: Any
+    g: torch.Tensor, input2: torch.Tensor, upper: bool, result: torch.Tensor, needs: frozenset[str]
 ) -> Pair:
     """Return the gradients by B and by the factor."""
     by_b = torch.cholesky_solve(g, input2, upper)
@@ -368,7 +368,7 @@ def _lu_solve_vjp(
     left: bool,
     adjoint: bool,
     result: torch.Tensor,
-    needs: Any,
+    needs: frozenset[str],
 ) -> tuple[object, object, object]:
     """Return the gradients by the packed factors, the pivots (none) and B."""
     by_b = aten.linalg_lu_solve(LU, pivots, g, left=left, adjoint=not adjoint)
@@ -459,7 +459,7 @@ def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor
 
 
 def _lstsq_vjp(
-    gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: Any
+    gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: frozenset[str]
 ) -> Pair:
     """Return the gradients by the matrix and by the right-hand side.
 

@@ -321,7 +321,12 @@ def _cdist_backward(
 
 
 def _cdist_vjp(
-    g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, result: torch.Tensor, needs: Any
+    g: torch.Tensor,
+    x1: torch.Tensor,
+    x2: torch.Tensor,
+    p: float,
+    result: torch.Tensor,
+    needs: frozenset[str],
 ) -> object:
     """Return the gradients by the rows of both matrices, by ATen's backward kernel."""
     first = second = None

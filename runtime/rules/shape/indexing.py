@@ -21,11 +21,15 @@ aten = torch.ops.aten
 # One index per element
 
 
-def _gather_back(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> torch.Tensor:
+def _gather_back(
+    g: torch.Tensor, self_shape: Sequence[int], dim: int, index: torch.Tensor
+) -> torch.Tensor:
     return g.new_zeros(self_shape).scatter_add(dim, index, g)
 
 
-def _gathered(g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Any) -> torch.Tensor:
+def _gathered(
+    g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Sequence[int]
+) -> torch.Tensor:
     """Return the cotangent of the source of a scatter: that of the places it went to."""
     part = g.gather(dim, index)
     if len(src_shape) != index.dim():  # the index has no elements, or one of the two is a number
@@ -74,12 +78,14 @@ register(
 
 
 def _index_select_back(
-    g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor
+    g: torch.Tensor, self_shape: Sequence[int], dim: int, index: torch.Tensor
 ) -> torch.Tensor:
     return g.new_zeros(self_shape).index_add(dim, index, g)
 
 
-def _rows_of(g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Any) -> torch.Tensor:
+def _rows_of(
+    g: torch.Tensor, dim: int, index: torch.Tensor, source_shape: Sequence[int]
+) -> torch.Tensor:
     return g.index_select(dim, index.reshape(-1)).reshape(source_shape)
 
 
@@ -101,7 +107,9 @@ def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> o
     return torch.where(mask, value.reshape(size, *[1] * rank).to(x.dtype), x)
 
 
-def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tensor) -> Rows | None:
+def _selected_rows(
+    g: torch.Tensor, self_shape: Sequence[int], dim: int, index: torch.Tensor
+) -> Rows | None:
     """Return the gradients of a table, in factors."""
     if len(self_shape) != 2 or dim not in (0, -2):
         return None
@@ -109,7 +117,7 @@ def _selected_rows(g: torch.Tensor, self_shape: Any, dim: int, index: torch.Tens
 
 
 def _indexed_rows(
-    g: torch.Tensor, self_shape: Any, indices: Sequence[torch.Tensor | None]
+    g: torch.Tensor, self_shape: Sequence[int], indices: Sequence[torch.Tensor | None]
 ) -> Rows | None:
     """Return the gradients of a table that is indexed by one tensor of row numbers."""
     if len(self_shape) != 2 or len(indices) != 1:
@@ -161,7 +169,7 @@ linear(
 # Advanced indexing
 
 
-def _index_back(g: torch.Tensor, self_shape: Any, indices: object) -> object:
+def _index_back(g: torch.Tensor, self_shape: Sequence[int], indices: object) -> object:
     return aten.index_put(g.new_zeros(self_shape), indices, g, True)
 
 
@@ -172,7 +180,7 @@ def _put_self_back(g: torch.Tensor, indices: object, accumulate: bool) -> torch.
     return overwritten
 
 
-def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Any) -> object:
+def _put_values_back(g: torch.Tensor, indices: Any, values_shape: Sequence[int]) -> object:
     """Return the cotangent of the values that ``index_put`` wrote."""
     mask = indices[0]
     if len(indices) == 1 and mask.dtype is torch.bool and len(values_shape) <= g.dim() - mask.dim():
@@ -240,7 +248,9 @@ def _masked_scatter(self: torch.Tensor, mask: torch.Tensor, source: torch.Tensor
     return torch.where(mask, taken, self)
 
 
-def _masked_scatter_source(g: torch.Tensor, mask: torch.Tensor, source_shape: Any) -> torch.Tensor:
+def _masked_scatter_source(
+    g: torch.Tensor, mask: torch.Tensor, source_shape: Sequence[int]
+) -> torch.Tensor:
     """Return the cotangent of the source: each element gets that of the place it went to."""
     mask = mask.expand(g.shape)
     source = g.new_zeros(source_shape).reshape(-1)

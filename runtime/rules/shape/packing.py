@@ -19,7 +19,7 @@ from ..record import register
 _pack = torch.ops.aten._pack_padded_sequence.default
 
 
-def _rows(sizes: Any, lengths: torch.Tensor, batch_first: bool) -> Any:
+def _rows(sizes: Sequence[int], lengths: torch.Tensor, batch_first: bool) -> Any:
     """Return the steps that exist, as row numbers of the first two dimensions flattened, in the
     order of packing; and how many each time has."""
     steps = torch.arange(sizes[0] * sizes[1]).view(*sizes[:2], 1)

@@ -3,7 +3,7 @@ cotangent back (``*_backward``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -88,7 +88,7 @@ def _same_elements(ops: Any, base: Any, part: object) -> object:
 view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
 
 
-def _reshaped(g: torch.Tensor, self_shape: Any) -> Any:
+def _reshaped(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
     """Return the cotangent in the shape of the input."""
     if type(g) is torch.Tensor:
         return g.reshape(self_shape)
@@ -147,7 +147,7 @@ view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch, inverse=_sam
 # Permutations
 
 
-def _inverse(order: Any) -> list[int]:
+def _inverse(order: Sequence[int]) -> list[int]:
     """Return the order that undoes a permutation."""
     rank = len(order)
     out = [0] * rank
@@ -179,7 +179,12 @@ view(
 
 
 def _slice_back(
-    g: torch.Tensor, self_shape: Any, dim: int, start: int | None, end: int | None, step: int
+    g: torch.Tensor,
+    self_shape: Sequence[int],
+    dim: int,
+    start: int | None,
+    end: int | None,
+    step: int,
 ) -> object:
     """Put the cotangent into zeros of the base's shape. The bounds may be None."""
     if start is None:
@@ -339,7 +344,7 @@ linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 # indices and writing is a scatter.
 
 
-def _positions(size: Any, stride: Any, offset: int, like: torch.Tensor) -> torch.Tensor:
+def _positions(size: Any, stride: Sequence[int], offset: int, like: torch.Tensor) -> torch.Tensor:
     """Return the position in storage of each element of a strided tensor, flat."""
     rank = len(size)
     at = torch.full([1] * rank, offset, dtype=torch.long, device=like.device)
@@ -361,7 +366,7 @@ def _extent(size: Any, stride: object) -> int:
     return 1 + _distance_to_last(size, stride)
 
 
-def without_overlap(size: Any, stride: Any) -> bool:
+def without_overlap(size: Any, stride: Sequence[int]) -> bool:
     """Return whether every element certainly has its own place in memory. False if this is not
     known."""
     reach = 0
@@ -373,7 +378,11 @@ def without_overlap(size: Any, stride: Any) -> bool:
 
 
 def _as_strided_back(
-    g: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
+    g: torch.Tensor,
+    self_geometry: Any,
+    size: Any,
+    stride: Sequence[int],
+    storage_offset: int | None,
 ) -> torch.Tensor:
     """Scatter the cotangent into a storage and read that with the geometry of the input.
 
@@ -424,7 +433,7 @@ def _as_strided_batch(
 
 
 def _as_strided_scatter(
-    self: Any, src: Any, size: object, stride: Any, storage_offset: int | None = None
+    self: Any, src: Any, size: object, stride: Sequence[int], storage_offset: int | None = None
 ) -> object:
     """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any
     order of its dimensions."""
@@ -444,7 +453,11 @@ def _as_strided_scatter(
 
 
 def _as_strided_tangent(
-    self_t: torch.Tensor, self_geometry: Any, size: Any, stride: Any, storage_offset: int | None
+    self_t: torch.Tensor,
+    self_geometry: Any,
+    size: Any,
+    stride: Sequence[int],
+    storage_offset: int | None,
 ) -> object:
     """Return the tangent of the view. The arguments describe the memory of the primal, so other
     tangents are first copied to such memory."""
@@ -476,7 +489,7 @@ register("as_strided_scatter", decomposition=_as_strided_scatter, family="view")
 # Writing through a view, out of place
 
 
-def _zeros(g: torch.Tensor, shape: Any) -> torch.Tensor:
+def _zeros(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return g.new_zeros(shape)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ def _sum_batch(func: object, size: int, batched: object, args: Any, kwargs: Any)
     return rows(args[0]).sum(1, **kwargs)
 
 
-def spread(g: torch.Tensor, shape: Any, dim: object, keepdim: bool) -> torch.Tensor:
+def spread(g: torch.Tensor, shape: Sequence[int], dim: object, keepdim: bool) -> torch.Tensor:
     """Return the cotangent of a sum, expanded over the dimensions that were summed."""
     rank = len(shape)
     if keepdim or not rank:
