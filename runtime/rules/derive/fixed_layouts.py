@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -91,7 +92,7 @@ def broadcast_shape(*shapes: object) -> torch.Size:
     return torch.broadcast_shapes(*shapes)  # type: ignore[no-any-return]
 
 
-def pad_to(part: torch.Tensor, shape: Any) -> torch.Tensor:
+def pad_to(part: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return ``part`` padded with zeros at the end of each dimension to ``shape``."""
     if part.shape == shape:
         return part

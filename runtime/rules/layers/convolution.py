@@ -9,6 +9,7 @@ these are again among the three.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -28,14 +29,14 @@ def _with_channels(bias: torch.Tensor, rank: int) -> torch.Tensor:
     return bias.reshape(*bias.shape[:-1], 1, bias.shape[-1], *[1] * (rank - 2))
 
 
-def _spread(bias: torch.Tensor, shape: Any) -> torch.Tensor:
+def _spread(bias: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return what a bias adds to an output of that shape."""
     if shape[1] == 0:  # ATen's result for an input without channels, whatever the bias is
         return bias.new_zeros(shape)
     return _with_channels(bias, len(shape)).expand(shape)
 
 
-def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
+def _gathered(g: torch.Tensor, dims: list[int], sizes: Sequence[int]) -> torch.Tensor:
     """Return the gradient by a bias of these sizes: ``g``, summed over ``dims``."""
     total = g.sum(dims)
     if total.shape[-1] != sizes[0]:
@@ -45,9 +46,9 @@ def _gathered(g: torch.Tensor, dims: list[int], sizes: Any) -> torch.Tensor:
 
 
 def _vjp(
-    g: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_shape: Any, stride: Any,
-    padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
-    needs: frozenset[str],
+    g: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_shape: Any,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, needs: frozenset[str],
 ) -> Any:  # fmt: skip
     """Return the gradients by input, weight and bias that are wanted."""
     mask = ["input" in needs, "weight" in needs, "bias" in needs]
@@ -137,7 +138,12 @@ def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> 
     return out + _with_channels(late, out.dim() - 1)
 
 
-def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: bool) -> object:
+def _flops(
+    weight_shape: Sequence[int],
+    result_shape: Sequence[int],
+    input_shape: Sequence[int],
+    transposed: bool,
+) -> object:
     """Count a product and a sum for each meeting of an element with a weight. Each element of the
     result (of the input, if transposed) meets the weights of one channel."""
     elements = math.prod(result_shape)
@@ -149,12 +155,12 @@ def _flops(weight_shape: Any, result_shape: Any, input_shape: Any, transposed: b
 def _windows(
     g: torch.Tensor,
     input: torch.Tensor,
-    weight_shape: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
+    weight_shape: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
     transposed: bool,
-    output_padding: Any,
+    output_padding: Sequence[int],
     groups: int,
 ) -> object:
     """Return the gradients of the weight for each sample, in factors.
@@ -198,9 +204,9 @@ register(
 
 
 def _backward_vjp(
-    gs: Any, grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, stride: Any,
-    padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
-    needs: frozenset[str],
+    gs: Sequence[torch.Tensor | None], grad_output: torch.Tensor, input: torch.Tensor,
+    weight: torch.Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+    transposed: bool, output_padding: Sequence[int], groups: int, needs: frozenset[str],
 ) -> object:  # fmt: skip
     """Return the gradients of the backward op by cotangent, input and weight."""
     by_input, by_weight, by_bias = gs
@@ -226,8 +232,8 @@ def _backward_vjp(
 def _backward_jvp(
     grad_output_t: torch.Tensor | None, input_t: torch.Tensor | None, weight_t: torch.Tensor | None,
     grad_output: torch.Tensor, input: torch.Tensor, weight: torch.Tensor, bias_sizes: Any,
-    stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int,
-    output_mask: Any,
+    stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, output_mask: Sequence[bool],
 ) -> Any:  # fmt: skip
     """Return the tangents of the backward op's results, by the product rule."""
     rest = (stride, padding, dilation, transposed, output_padding, groups)
@@ -295,8 +301,9 @@ register(
 
 
 def _flags_dropped(
-    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Any,
-    dilation: Any, transposed: bool, output_padding: Any, groups: int, *backend_flags: bool,
+    input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Sequence[int],
+    padding: Sequence[int], dilation: Sequence[int], transposed: bool,
+    output_padding: Sequence[int], groups: int, *backend_flags: bool,
 ) -> torch.Tensor:  # fmt: skip
     """Return the convolution without the flags for backends, which change no result."""
     return torch.convolution(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ _DEFAULTS: tuple[Any, ...] = (-1, False, False)  # after weight, indices
 
 def _embedding_vjp(
     g: Tensor,
-    weight_shape: Any,
+    weight_shape: Sequence[int],
     indices: Tensor,
     padding_idx: int,
     scale_grad_by_freq: bool,
@@ -119,7 +120,11 @@ def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
 
 
 def _rows(
-    g: Tensor, weight_shape: Any, indices: Tensor, padding_idx: int, scale_grad_by_freq: bool
+    g: Tensor,
+    weight_shape: Sequence[int],
+    indices: Tensor,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
 ) -> Rows | None:
     """Return the gradients of the table for each sample, in factors.
 
@@ -162,7 +167,7 @@ def _bag_of(indices: Tensor, offsets: Tensor, bags: int) -> Tensor:
 
 def _weight_vjp(
     g: Tensor,
-    weight_shape: Any,
+    weight_shape: Sequence[int],
     indices: Tensor,
     offsets: Tensor,
     scale_grad_by_freq: bool,
@@ -294,8 +299,8 @@ register(
 
 
 def _bag_rows(
-    g: Tensor, weight_shape: Any, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool,
-    mode: int, per_sample_weights: Tensor | None, padding_idx: int,
+    g: Tensor, weight_shape: Sequence[int], indices: Tensor, offsets: Tensor,
+    scale_grad_by_freq: bool, mode: int, per_sample_weights: Tensor | None, padding_idx: int,
 ) -> Rows | None:  # fmt: skip
     """Return the cotangent of each bag at its indices. ``indices``: (B, T). ``offsets``: (B,
     bags)."""

@@ -11,6 +11,7 @@ computed from the input.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -167,7 +168,7 @@ def _layer_dims(shape: Any, normalized_shape: Any) -> tuple[list[int], list[int]
     return list(range(at)), list(range(at, len(shape)))
 
 
-def _count(shape: Any, dims: list[int]) -> int:
+def _count(shape: Sequence[int], dims: list[int]) -> int:
     n = 1
     for dim in dims:
         n *= shape[dim]
@@ -175,9 +176,9 @@ def _count(shape: Any, dims: list[int]) -> int:
 
 
 def _layer_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     input: Tensor,
-    normalized_shape: Any,
+    normalized_shape: Sequence[int],
     weight: Tensor | None,
     bias: Tensor | None,
     result1: Tensor,
@@ -248,7 +249,7 @@ class _Layers(_Normalized):
 
 
 def _layer_backward_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     grad_out: Tensor,
     input: Tensor,
     normalized_shape: object,
@@ -267,8 +268,9 @@ def _layer_backward_vjp(
 
 def _layer_backward_jvp(
     grad_out_t: Tensor | None, input_t: Tensor | None, weight_t: Tensor | None, grad_out: Tensor,
-    input: Tensor, normalized_shape: Any, mean: Tensor, rstd: Tensor, weight: Tensor | None,
-    output_mask: Any, mean_t: Tensor | None, rstd_t: Tensor | None, bias_t: Tensor | None,
+    input: Tensor, normalized_shape: Sequence[int], mean: Tensor, rstd: Tensor,
+    weight: Tensor | None, output_mask: Sequence[bool], mean_t: Tensor | None,
+    rstd_t: Tensor | None, bias_t: Tensor | None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored.
@@ -318,7 +320,11 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
 
 
 def _layer_weight(
-    g: Tensor, input: Tensor, normalized_shape: Any, weight_shape: Any, eps: float
+    g: Tensor,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    eps: float,
 ) -> Dense:
     """Return the gradients of the weight for each sample."""
     return reduced(
@@ -368,7 +374,7 @@ def _per_group(t: Any) -> Any:
 
 
 def _group_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     input: Tensor,
     weight: Tensor | None,
     N: int,
@@ -464,7 +470,7 @@ class _Groups(_Normalized):
 
 
 def _group_backward_vjp(
-    gs: Any,
+    gs: Sequence[Tensor | None],
     grad_out: Tensor,
     input: Tensor,
     mean: Tensor,
@@ -487,7 +493,7 @@ def _group_backward_vjp(
 def _group_backward_jvp(
     grad_out_t: Tensor | None, input_t: Tensor | None, weight_t: Tensor | None, grad_out: Tensor,
     input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int, C: int, HxW: int,
-    group: int, output_mask: Any, mean_t: Tensor | None, rstd_t: Tensor | None,
+    group: int, output_mask: Sequence[bool], mean_t: Tensor | None, rstd_t: Tensor | None,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored."""

@@ -3,6 +3,7 @@ elements, and its transpose a scatter."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -119,7 +120,7 @@ def _fractional_batch(spatial: int) -> object:
 
 
 def _fractional_abstract(
-    self: torch.Tensor, kernel_size: Any, output_size: Any
+    self: torch.Tensor, kernel_size: Sequence[int], output_size: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return an abstract result.
 

@@ -7,6 +7,7 @@ product per step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -163,10 +164,10 @@ def _layer_backward(
 
 
 def _layer_vjp(
-    gs: Any, input: Tensor, weight0: Tensor, weight1: Tensor, weight2: Tensor, weight3: Tensor,
-    hx_: Any, cx_: Any, result0: Tensor, result1: Tensor, result2: Tensor, result3: Tensor,
-    reverse: bool, mode: Any, hidden_size: int, num_layers: int, has_biases: bool, train: bool,
-    bidirectional: bool, batch_sizes: Any, batch_first: bool,
+    gs: Sequence[Tensor | None], input: Tensor, weight0: Tensor, weight1: Tensor, weight2: Tensor,
+    weight3: Tensor, hx_: Any, cx_: Any, result0: Tensor, result1: Tensor, result2: Tensor,
+    result3: Tensor, reverse: bool, mode: Any, hidden_size: int, num_layers: int, has_biases: bool,
+    train: bool, bidirectional: bool, batch_sizes: Any, batch_first: bool,
 ) -> Any:  # fmt: skip
     """Return the gradients of the seven arguments named in ``_DIFFERENTIABLE``.
 

@@ -8,6 +8,7 @@ the adjoint of this map for ``<X, Y> = Re tr(X^H Y)``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -146,7 +147,11 @@ def _packed(
 
 
 def _linalg_lu_vjp(
-    gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, pivot: bool
+    gs: Sequence[torch.Tensor | None],
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    pivot: bool,
 ) -> Any:
     """Return the cotangent of A = P L U. Without pivoting P is left out."""
     g = _lu_vjp(gs[1], gs[2], result1, result2)
@@ -273,7 +278,9 @@ def _from_upper(t: torch.Tensor) -> torch.Tensor:
     return above + above.mH + matrix_of(real(on))
 
 
-def _qr_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, mode: str) -> object:
+def _qr_vjp(
+    gs: Sequence[torch.Tensor | None], result0: torch.Tensor, result1: torch.Tensor, mode: str
+) -> object:
     """Return the cotangent of A. Either cotangent may be None."""
     q, r = result0, result1
     _qr_differentiable(mode, q, r)

@@ -3,6 +3,7 @@ other direction."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ def _c2c_back(g: torch.Tensor, dim: object, normalization: int, forward: bool) -
 
 
 def _r2c_back(
-    g: torch.Tensor, self_shape: Any, dim: Any, normalization: int, onesided: bool
+    g: torch.Tensor, self_shape: Sequence[int], dim: Any, normalization: int, onesided: bool
 ) -> object:
     """Return the transpose of a real-to-complex transform. The half that a one-sided result leaves
     out has a cotangent of zero.

@@ -7,6 +7,7 @@ factorization that an op also returns, so that higher derivatives by the matrix 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -187,7 +188,7 @@ register(
 
 def _solve_vjp(
     g: torch.Tensor, A: torch.Tensor, result: torch.Tensor, result1: torch.Tensor,
-    result2: torch.Tensor, B_shape: Any, left: bool, needs: frozenset[str],
+    result2: torch.Tensor, B_shape: Sequence[int], left: bool, needs: frozenset[str],
 ) -> Pair:  # fmt: skip
     """Return the gradients by A and B. A solution is a vector where B is one."""
     vector = is_vector_rhs(A.shape, B_shape)
@@ -203,7 +204,7 @@ def _solve_jvp(
     A: torch.Tensor,
     A_t: object,
     B_t: object,
-    B_shape: Any,
+    B_shape: Sequence[int],
     result: torch.Tensor,
     result1: torch.Tensor,
     result2: torch.Tensor,
@@ -459,7 +460,11 @@ def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> torch.Tensor
 
 
 def _lstsq_vjp(
-    gs: Any, self: torch.Tensor, b: torch.Tensor, result0: torch.Tensor, needs: frozenset[str]
+    gs: Sequence[Tensor | None],
+    self: torch.Tensor,
+    b: torch.Tensor,
+    result0: torch.Tensor,
+    needs: frozenset[str],
 ) -> Pair:
     """Return the gradients by the matrix and by the right-hand side.
 

@@ -5,6 +5,7 @@ functions that do not depend on the phase."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,7 +43,9 @@ def _real_diagonal(t: torch.Tensor) -> torch.Tensor:
     return d
 
 
-def _eigh_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor, compute_v: bool) -> object:
+def _eigh_vjp(
+    gs: Sequence[torch.Tensor | None], result0: torch.Tensor, result1: torch.Tensor, compute_v: bool
+) -> object:
     """Return the gradient of A, made Hermitian. Either cotangent may be None."""
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
@@ -69,7 +72,9 @@ def _unit_length(t: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return t - v * torch.real((v.conj() * t).sum(-2, keepdim=True))
 
 
-def _eig_vjp(gs: Any, result0: torch.Tensor, result1: torch.Tensor) -> object:
+def _eig_vjp(
+    gs: Sequence[torch.Tensor | None], result0: torch.Tensor, result1: torch.Tensor
+) -> object:
     """Return the gradient of A. Either cotangent may be None."""
     w, v = result0, result1
     inside = add_present(
@@ -138,7 +143,11 @@ def _gaps(s: torch.Tensor) -> torch.Tensor:
 
 
 def _svd_vjp(
-    gs: Any, result0: torch.Tensor, result1: torch.Tensor, result2: torch.Tensor, compute_uv: bool
+    gs: Sequence[torch.Tensor | None],
+    result0: torch.Tensor,
+    result1: torch.Tensor,
+    result2: torch.Tensor,
+    compute_uv: bool,
 ) -> object:
     """Return the gradient of A. With ``full_matrices`` the columns beyond the thin ones are
     arbitrary and are ignored."""
@@ -263,7 +272,9 @@ register(
 )
 
 
-def _slogdet_vjp(gs: Any, A: torch.Tensor, result0: torch.Tensor) -> object:
+def _slogdet_vjp(
+    gs: Sequence[torch.Tensor | None], A: torch.Tensor, result0: torch.Tensor
+) -> object:
     """Return the gradient of A.
 
     The sign of a complex determinant is its phase. The phase changes by the imaginary part of the

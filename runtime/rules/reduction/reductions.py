@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,7 +31,9 @@ aten = torch.ops.aten
 # ---- sums and means (sum itself is in core)
 
 
-def _mean_vjp(g: torch.Tensor, shape: Any, dim: Any = None, keepdim: bool = False) -> torch.Tensor:
+def _mean_vjp(
+    g: torch.Tensor, shape: Sequence[int], dim: Any = None, keepdim: bool = False
+) -> torch.Tensor:
     each = g / max(count_of(shape, dim), 1)
     if each.dim():
         each = restored(each, len(shape), dim, keepdim)
@@ -129,7 +132,7 @@ reduction(
 
 
 def _aminmax_vjp(
-    gs: Any,
+    gs: Sequence[torch.Tensor | None],
     self: torch.Tensor,
     dim: int | None,
     keepdim: bool,
@@ -452,7 +455,12 @@ def _with_mean_vjp(partial: Any) -> object:
     Either cotangent may be None."""
 
     def back(
-        gs: Any, self: torch.Tensor, dim: Any, correction: Any, keepdim: bool, *result: torch.Tensor
+        gs: Sequence[torch.Tensor | None],
+        self: torch.Tensor,
+        dim: Any,
+        correction: Any,
+        keepdim: bool,
+        *result: torch.Tensor,
     ) -> Any:
         """Add the gradients by the spread and by the mean."""
         g_spread, g_mean = gs

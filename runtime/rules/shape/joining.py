@@ -3,6 +3,7 @@ of an argument or a constant."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -104,7 +105,9 @@ register("block_diag", decomposition=_block_diag, family="joining")
 # Repeats and reorderings
 
 
-def _repeat_back(g: torch.Tensor, self_shape: Any, repeats: Any) -> torch.Tensor:
+def _repeat_back(
+    g: torch.Tensor, self_shape: Sequence[int], repeats: Sequence[int]
+) -> torch.Tensor:
     """Sum the cotangents of all copies."""
     if not repeats:
         return g.reshape(self_shape)
