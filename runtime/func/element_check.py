@@ -106,7 +106,7 @@ def run(
         stack.enter_context(torch.no_grad())
         if _random in op.func.tags or (op.record is not None and op.record.draws):
             stack.enter_context(torch.random.fork_rng(devices=_accelerators(args)))
-            stack.enter_context(_rewound(generator_of(args, kwargs)))
+            stack.enter_context(_restore_after(generator_of(args, kwargs)))
         try:
             arguments = element(list(args))
             options = {name: element(a) for name, a in kwargs.items()}
@@ -130,7 +130,7 @@ def _cannot_run_alone(op: Op, args: Sequence[object]) -> bool:
 
 
 @contextmanager
-def _rewound(generator: torch.Generator) -> Iterator[None]:
+def _restore_after(generator: torch.Generator) -> Iterator[None]:
     """Run the body of a ``with`` block, then put ``generator`` back to where it was."""
     state = generator.get_state()
     try:

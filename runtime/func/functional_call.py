@@ -49,7 +49,7 @@ def functional_call(
     for d in dicts:
         tensors.update(d)
     if tie_weights:
-        tensors = _tied(module, tensors)
+        tensors = _tie(module, tensors)
     if strict:
         _check_names(module, tensors)
     if args is None:
@@ -90,7 +90,7 @@ def _named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def _tied(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _tie(module: nn.Module, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return ``tensors`` with each of them under all names of the module's tensor that it
     replaces."""
     # the names of each tensor of the module

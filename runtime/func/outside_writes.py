@@ -74,7 +74,7 @@ class OutsideWrites(TorchDispatchMode):
         # tensors that the call writes to and the run has not made
         outside = [
             self._below(t)
-            for t in _strided(written_by(op, args, kwargs))
+            for t in _strided_tensors(written_by(op, args, kwargs))
             if address(t) not in self.own
         ]
         if outside and not self.inside_modes:
@@ -120,10 +120,10 @@ def _changes_history(tensor: torch.Tensor) -> bool:
 
 def _addresses(tree: object) -> set[int]:
     """Return the addresses of the tensors in nested values."""
-    return set(map(address, _strided(pytree.tree_leaves(tree))))
+    return set(map(address, _strided_tensors(pytree.tree_leaves(tree))))
 
 
-def _strided(each: Any) -> Iterator[torch.Tensor]:
+def _strided_tensors(each: Any) -> Iterator[torch.Tensor]:
     """Iterate over the tensors among ``each`` that have one storage."""
     return (
         tensor

@@ -22,12 +22,12 @@ def spread(g: torch.Tensor, shape: Sequence[int], dim: object, keepdim: bool) ->
     rank = len(shape)
     if keepdim or not rank:
         return g.expand(shape)
-    for d in sorted({d % rank for d in _summed(dim, rank)}):
+    for d in sorted({d % rank for d in _dims_to_sum(dim, rank)}):
         g = g.unsqueeze(d)
     return g.expand(shape)
 
 
-def _summed(dim: object, rank: int) -> Iterable[int]:
+def _dims_to_sum(dim: object, rank: int) -> Iterable[int]:
     """Return the dimensions that ``dim`` of a reduction names. None and ``[]``: all."""
     if isinstance(dim, int):
         return [dim]
