@@ -202,10 +202,19 @@ class TracedNumber:
         return True
 
     def float_pow(self, exponent: TracedNumber) -> TracedNumber:
-        values = self.value, exponent.value
-        if None not in values and isinstance(operator.pow(*values), complex):
-            raise AskedForNumber(self, "a power, which is complex,")
-        return self._call(real_power, exponent)
+        """Return a power. Where another base or exponent may make it complex, the graph asks."""
+        if not (self._is_positive_constant() or exponent._is_integer_constant()):
+            values = self.value, exponent.value
+            if None not in values and isinstance(operator.pow(*values), complex):
+                raise AskedForNumber(self, "a power, which is complex,")
+            return self._call(real_power, exponent)
+        return self._call(operator.pow, exponent)
+
+    def _is_positive_constant(self) -> bool:
+        return isinstance(self.node, float) and self.node > 0
+
+    def _is_integer_constant(self) -> bool:
+        return isinstance(self.node, float) and self.node.is_integer()
 
     def guard_float(self, *where: object) -> NoReturn:
         raise AskedForNumber(self, "float(), or a function of numbers,")

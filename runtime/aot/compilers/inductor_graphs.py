@@ -7,6 +7,7 @@ tensors become tensors. Arguments that the program writes to are written to at t
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import fx
 
 from ...torch_private.dispatcher import OpOverload
-from ...trace.number_reads import number_of
+from ...trace.number_reads import number_of, real_power
 from .placing import Destination
 from .replacing import shown
 
@@ -130,6 +131,7 @@ _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     math.sqrt: torch.sqrt,
     math.exp: torch.exp,
     math.log: torch.log,
+    real_power: operator.pow,  # of tensors, so that what would be complex is NaN
 }
 
 
