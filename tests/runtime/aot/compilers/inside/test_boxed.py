@@ -26,6 +26,7 @@ from runtime.aot.compilers.inductor_graphs import (
 from runtime.aot.compilers.placing import DESTINATIONS, Destination
 from runtime.aot.compilers.replay import replayable
 from runtime.aot.compilers.staged import Staged, run_graph
+from runtime.trace.number_reads import real_power
 
 aten: Any = torch.ops.aten
 X = torch.arange(6.0).view(2, 3)
@@ -157,7 +158,7 @@ def test_an_op_computes_the_same_with_a_tensor_in_place_of_a_number(func: Any) -
 
 @pytest.mark.parametrize("func", _FUNCTIONS, ids=lambda f: f.__name__)
 def test_functions_of_numbers_are_functions_of_tensors(func: Any) -> None:
-    numbers = [2.25, 0.5] if func in (min, max) else [2.25]
+    numbers = [2.25, 0.5] if func in (min, max, real_power) else [2.25]
     tensors = [torch.tensor(n, dtype=torch.float64) for n in numbers]
     assert math.isclose(_FUNCTIONS[func](*tensors).item(), func(*numbers))
 
