@@ -12,7 +12,7 @@ import torch
 
 from ..rules.record import NestedMeta
 from ..seam.levels import Value
-from ..seam.user_code import watched
+from ..seam.user_code import settled, watched
 from ..tape.conform import conform
 from ..tape.grad_level import GradLevel
 from ..tape.hooks import for_users
@@ -234,7 +234,7 @@ class FunctionNode(Node, FunctionCtx):
         if self.saved_for_forward is not None:
             return self.saved_for_forward
         if self.saved is None:
-            raise RuntimeError(FREED)
+            raise settled(RuntimeError(FREED))
         return tuple(self._restore(s, self._edge(index)) for index, s in enumerate(self.saved))
 
     @property
@@ -258,7 +258,7 @@ class FunctionNode(Node, FunctionCtx):
     def _raw_saved_tensors(self) -> tuple[SavedTensor, ...]:
         """Return handles of the saved tensors, to register hooks on."""
         if self.saved is None:
-            raise RuntimeError(FREED)
+            raise settled(RuntimeError(FREED))
         return tuple(
             SavedTensor.of(self, self.saved, index, self._edge(index))
             for index in range(len(self.saved))

@@ -45,7 +45,7 @@ from .memory import guard_methods, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
-from .user_code import noted
+from .user_code import noted, settled
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -363,6 +363,10 @@ class Value(torch.Tensor):
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Raise: with torch's flag on a value, torch's engine would record what the level does."""
+        if requires_grad and not (self.is_floating_point() or self.is_complex()):
+            raise settled(
+                RuntimeError("only Tensors of floating point dtype can require gradients")
+            )
         if requires_grad:
             self._refuse_leaf()
         return self

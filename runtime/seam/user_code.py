@@ -151,6 +151,13 @@ def first_error() -> Exception | None:
     return None if _CAPTURE.errors is None else _CAPTURE.errors.first()
 
 
+def settled(error: E) -> E:
+    """Return ``error``, of which the capture of this thread knows that each call like this one
+    raises it: it is of how tensors were recorded, as torch's own."""
+    settle_error(error)
+    return error
+
+
 def noted(error: E) -> E:
     """Return ``error``, of which the capture of this thread knows now, if there is one: it is
     raised in the program without a door."""

@@ -16,6 +16,7 @@ from ..rules.tensors.sparse import in_layout
 from ..seam.levels import Value, constant_of
 from ..seam.shells import VALUES
 from ..seam.transforms_of_torch import refuse_tangent_of_torch
+from ..seam.user_code import settled
 from ..tape.engine import execute
 from ..tape.foreign import refuse_lost_gradients, refuse_plain_inputs
 from ..tape.gradient_edges import GradientEdge
@@ -86,8 +87,10 @@ def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
         raise _no_inputs(caller)
     for t in tensors:
         if not isinstance(t, (torch.Tensor, GradientEdge)):
-            raise RuntimeError(
-                f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}"
+            raise settled(
+                RuntimeError(
+                    f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}"
+                )
             )
     refuse_plain_inputs(tensors)
     return tensors
@@ -106,8 +109,10 @@ def _require_recorded(edges: Sequence[Any]) -> None:
     """Raise if no backward pass can start from one of the edges."""
     for index, edge in enumerate(edges):
         if edge is None or type(edge[0]) is Sink:
-            raise RuntimeError(
-                f"element {index} of tensors does not require grad and does not have a grad_fn"
+            raise settled(
+                RuntimeError(
+                    f"element {index} of tensors does not require grad and does not have a grad_fn"
+                )
             )
 
 
@@ -145,10 +150,12 @@ def _ones(tensor: Any, edge: Any) -> torch.Tensor | None:
         node, index = edge
         shape, dtype = node.metas[index]
     if type(shape) is NestedMeta or shape.numel() != 1:
-        raise RuntimeError("grad can be implicitly created only for scalar outputs")
+        raise settled(RuntimeError("grad can be implicitly created only for scalar outputs"))
     if not dtype.is_floating_point:
-        raise RuntimeError(
-            f"grad can be implicitly created only for real scalar outputs but got {dtype}"
+        raise settled(
+            RuntimeError(
+                f"grad can be implicitly created only for real scalar outputs but got {dtype}"
+            )
         )
     if is_tensor:
         return native_ones_like(tensor._inner)
@@ -169,7 +176,7 @@ def cotangents_of(
         return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
     grads = listed(given)
     if len(grads) != len(outputs):
-        raise RuntimeError(f"got {len(outputs)} tensors and {len(grads)} gradients")
+        raise settled(RuntimeError(f"got {len(outputs)} tensors and {len(grads)} gradients"))
     cotangents: list[torch.Tensor | None] = []
     for index, (t, g) in enumerate(zip(outputs, grads, strict=True)):
         if g is None:
@@ -193,10 +200,12 @@ def _refuse_unfit_cotangent(g: object, tensor: Any, index: int, batched: bool) -
         dtype = shape.dtype or g.dtype
     _refuse_unfit_shape(extent(g), shape, index, batched)
     if dtype.is_complex != g.dtype.is_complex:
-        raise RuntimeError(
-            "For complex Tensors, both grad_output and output are required to have "
-            f"the same dtype. Mismatch in dtype: grad_output[{index}] has a dtype of {g.dtype} "
-            f"and output[{index}] has a dtype of {dtype}."
+        raise settled(
+            RuntimeError(
+                "For complex Tensors, both grad_output and output are required to have "
+                f"the same dtype. Mismatch in dtype: grad_output[{index}] has a dtype of {g.dtype} "
+                f"and output[{index}] has a dtype of {dtype}."
+            )
         )
 
 
@@ -204,7 +213,7 @@ def _refuse_unfit_shape(of_grad: Any, shape: object, index: int, batched: bool) 
     """Raise unless ``of_grad``, the extent of a cotangent, is that of output number ``index``."""
     if batched:
         if type(shape) is NestedMeta or type(of_grad) is NestedMeta:
-            raise RuntimeError("Batched grads are not supported with Nested Tensor.")
+            raise settled(RuntimeError("Batched grads are not supported with Nested Tensor."))
         of_grad = of_grad[1:]
     if of_grad == shape:
         return
@@ -212,12 +221,14 @@ def _refuse_unfit_shape(of_grad: Any, shape: object, index: int, batched: bool) 
         f"grad_output[{index}] has a shape of {of_grad} and output[{index}] has a shape of {shape}"
     )
     if batched:
-        raise RuntimeError(
-            "If `is_grads_batched=True`, "
-            "we interpret the first dimension of each grad_output as the batch dimension. "
-            f"Without it, {difference}. For a batch of only some of them, call vmap of grad."
+        raise settled(
+            RuntimeError(
+                "If `is_grads_batched=True`, "
+                "we interpret the first dimension of each grad_output as the batch dimension. "
+                f"Without it, {difference}. For a batch of only some of them, call vmap of grad."
+            )
         )
-    raise RuntimeError(f"Mismatch in shape: {difference}.")
+    raise settled(RuntimeError(f"Mismatch in shape: {difference}."))
 
 
 def run_pass(
@@ -267,7 +278,7 @@ def _edges_of(captures: Sequence[object]) -> list[Any]:
     """List the edges of the tensors whose gradients are wanted. Raise if one has none."""
     edges = list(map(_edge, captures))
     if None in edges:
-        raise RuntimeError("One of the differentiated Tensors does not require grad")
+        raise settled(RuntimeError("One of the differentiated Tensors does not require grad"))
     return edges
 
 
@@ -301,9 +312,11 @@ def backward(
             stacklevel=2,
         )
         if grad_tensors is not None:
-            raise RuntimeError(
-                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed "
-                "to `backward()`. They mean the same."
+            raise settled(
+                RuntimeError(
+                    "`grad_tensors` and `grad_variables` (deprecated) arguments both passed "
+                    "to `backward()`. They mean the same."
+                )
             )
         grad_tensors = grad_variables
     if CAPTURE.gradients is not None:
@@ -334,9 +347,11 @@ def _refuse_transforms(outputs: Sequence[object]) -> None:
             continue
         level: Any = t._level
         if not level.starts_leaves:
-            raise RuntimeError(
-                f"backward() of a tensor inside {level.what}, whose inputs have no .grad. "
-                "Use grad or vjp in it, or autograd.grad by the inputs."
+            raise settled(
+                RuntimeError(
+                    f"backward() of a tensor inside {level.what}, whose inputs have no .grad. "
+                    "Use grad or vjp in it, or autograd.grad by the inputs."
+                )
             )
 
 
@@ -471,15 +486,19 @@ def _grads(
         if g is not None:
             grads.append(for_users(level, g))
         elif not allow_unused:
-            raise RuntimeError(
-                f"{_UNUSED_SAID.replace('index 0', f'index {index}')}. "
-                "Set allow_unused=True to get None for it."
+            raise settled(
+                RuntimeError(
+                    f"{_UNUSED_SAID.replace('index 0', f'index {index}')}. "
+                    "Set allow_unused=True to get None for it."
+                )
             )
         elif not materialize:
             grads.append(None)
         elif isinstance(tensor, GradientEdge):
-            raise RuntimeError(
-                "materialize_grads cannot be used when the given input is a GradientEdge"
+            raise settled(
+                RuntimeError(
+                    "materialize_grads cannot be used when the given input is a GradientEdge"
+                )
             )
         else:
             zeros = torch.zeros_like(tensor)

@@ -28,6 +28,7 @@ from ..seam.transforms_of_torch import (
     refuse_wrapped,
     without_wrappers,
 )
+from ..seam.user_code import settled
 from ..tape import hooks
 from ..tape.lift import users
 from ..tape.metas import meta_of
@@ -61,9 +62,11 @@ def _refuse_in_capture(what: str) -> None:
     """Raise if a capture is running. Only ops enter a graph, so this would happen at the capture
     and in no later call."""
     if entering() is not None:
-        raise RuntimeError(
-            f"the program {what} a tensor that it closes over. A compiled program would do so "
-            "when it is captured, and in no later call. Do that before or after the call."
+        raise settled(
+            RuntimeError(
+                f"the program {what} a tensor that it closes over. A compiled program would do so "
+                "when it is captured, and in no later call. Do that before or after the call."
+            )
         )
 
 
@@ -115,18 +118,22 @@ class Tensor(GradValue):
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if not isinstance(value, bool):
-            raise RuntimeError("requires_grad must be a bool")
+            raise settled(RuntimeError("requires_grad must be a bool"))
         if value and not self.is_leaf:
-            raise RuntimeError("you can only change requires_grad flags of leaf variables.")
+            raise settled(
+                RuntimeError("you can only change requires_grad flags of leaf variables.")
+            )
         if value and not (self.is_floating_point() or self.is_complex()):
-            raise RuntimeError(
-                "only Tensors of floating point and complex dtype can require gradients"
+            raise settled(
+                RuntimeError(
+                    "only Tensors of floating point and complex dtype can require gradients"
+                )
             )
         self.requires_grad_(value)
 
     @requires_grad.deleter
     def requires_grad(self) -> None:
-        raise RuntimeError("requires_grad must be a bool")
+        raise settled(RuntimeError("requires_grad must be a bool"))
 
     def start_leaf(self) -> Any:
         """Do ``requires_grad_()`` for code of the runtime."""
@@ -149,17 +156,23 @@ class Tensor(GradValue):
         captured."""
         if not self.is_leaf:
             if not requires_grad:
-                raise RuntimeError(
-                    "you can only change requires_grad flags of leaf variables. "
-                    "detach() gives a tensor of the same values that has no history."
+                raise settled(
+                    RuntimeError(
+                        "you can only change requires_grad flags of leaf variables. "
+                        "detach() gives a tensor of the same values that has no history."
+                    )
                 )
             return self
         if requires_grad and not (self.is_floating_point() or self.is_complex()):
-            raise RuntimeError("only Tensors of floating point dtype can require gradients")
+            raise settled(
+                RuntimeError("only Tensors of floating point dtype can require gradients")
+            )
         if requires_grad and self.is_inference() and not torch.is_inference_mode_enabled():
-            raise RuntimeError(
-                "Setting requires_grad=True on inference tensor outside "
-                "InferenceMode is not allowed."
+            raise settled(
+                RuntimeError(
+                    "Setting requires_grad=True on inference tensor outside "
+                    "InferenceMode is not allowed."
+                )
             )
         self._req = requires_grad
         return self
@@ -201,21 +214,25 @@ class Tensor(GradValue):
         """Return the dtype that gradients of this leaf are cast to, None if they are not, as
         ``torch.Tensor.grad_dtype``. From torch 2.15 on results have one, too."""
         if _OF_LEAVES_ALONE and not self.is_leaf:
-            raise RuntimeError("grad_dtype can only be accessed on leaf tensors.")
+            raise settled(RuntimeError("grad_dtype can only be accessed on leaf tensors."))
         return self.dtype_of_grad()
 
     @grad_dtype.setter
     def grad_dtype(self, dtype: torch.dtype | None) -> None:
         if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise RuntimeError(
-                f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}"
+            raise settled(
+                RuntimeError(
+                    f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}"
+                )
             )
         if not self.is_leaf:
-            raise RuntimeError("grad_dtype can only be set on leaf tensors.")
+            raise settled(RuntimeError("grad_dtype can only be set on leaf tensors."))
         if self._grad is not None and dtype is not None and self._grad.dtype is not dtype:
-            raise RuntimeError(
-                f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with "
-                f"dtype '{self._grad.dtype}'. Convert it or set .grad to None first."
+            raise settled(
+                RuntimeError(
+                    f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with "
+                    f"dtype '{self._grad.dtype}'. Convert it or set .grad to None first."
+                )
             )
         self._grad_dtype = dtype
         node = self._accumulator() if self._accumulator is not None else None
@@ -258,7 +275,7 @@ class Tensor(GradValue):
 
     @data.deleter
     def data(self) -> None:
-        raise RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!")
+        raise settled(RuntimeError("Deleting tensor data is not allowed. Delete tensor instead!"))
 
     @property
     def _base(self) -> Any:  # type: ignore[override]
@@ -287,7 +304,7 @@ class Tensor(GradValue):
         _refuse_in_capture("calls retain_grad() of")
         edge = edge_of(self)
         if edge is None:
-            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+            raise settled(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
         if self.is_leaf or self._retains:
             return
         hooks.retain(self, *edge)
@@ -339,17 +356,19 @@ class Tensor(GradValue):
 
     @_backward_hooks.deleter
     def _backward_hooks(self) -> None:
-        raise RuntimeError("Deletion of _backwards_hooks not allowed!")
+        raise settled(RuntimeError("Deletion of _backwards_hooks not allowed!"))
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed, as
         ``torch.Tensor.register_post_accumulate_grad_hook``."""
         _refuse_in_capture("registers a post accumulate grad hook of")
         if edge_of(self) is None:
-            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+            raise settled(
+                RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+            )
         if not self.is_leaf:
-            raise RuntimeError(
-                "post accumulate grad hooks cannot be registered on non-leaf tensors"
+            raise settled(
+                RuntimeError("post accumulate grad hooks cannot be registered on non-leaf tensors")
             )
         if self._post_accumulate is None:
             self._post_accumulate = OrderedDict()
@@ -375,9 +394,11 @@ class Tensor(GradValue):
         """Return an array, as ``torch.Tensor.numpy``. Raise if the tensor requires grad, unless
         ``force``."""
         if not force and torch.is_grad_enabled() and self.requires_grad:
-            raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. "
-                "Use tensor.detach().numpy() instead."
+            raise settled(
+                RuntimeError(
+                    "Can't call numpy() on Tensor that requires grad. "
+                    "Use tensor.detach().numpy() instead."
+                )
             )
         return self._inner.numpy(force=force)
 
@@ -461,41 +482,54 @@ def _refuse_unfit_gradient(t: Tensor, value: object) -> None:
             f"{type(value).__name__}"
         )
     if value is t:
-        raise RuntimeError("can't assign Variable as its own grad")
+        raise settled(RuntimeError("can't assign Variable as its own grad"))
     dtype = t.dtype_of_grad()
     if dtype is not None and value.dtype is not dtype:
-        raise RuntimeError(
-            f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with "
-            f"grad_dtype '{dtype}'. Convert it, or set grad_dtype first."
+        raise settled(
+            RuntimeError(
+                f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with "
+                f"grad_dtype '{dtype}'. Convert it, or set grad_dtype first."
+            )
         )
     if value.device.type != t.device.type:
-        raise RuntimeError(
-            f"attempting to assign a gradient with device type '{value.device.type}' "
-            f"to a tensor with device type '{t.device.type}'. "
-            "Move the gradient with .to(tensor.device)."
+        raise settled(
+            RuntimeError(
+                f"attempting to assign a gradient with device type '{value.device.type}' "
+                f"to a tensor with device type '{t.device.type}'. "
+                "Move the gradient with .to(tensor.device)."
+            )
         )
     sizes = [extent(value), extent(t)]
     if sizes[0] != sizes[1]:
         got, own = (list(size) if isinstance(size, torch.Size) else size for size in sizes)
-        raise RuntimeError(
-            f"attempting to assign a gradient of size '{got}' to a tensor of size "
-            f"'{own}'. A gradient has the shape of its tensor."
+        raise settled(
+            RuntimeError(
+                f"attempting to assign a gradient of size '{got}' to a tensor of size "
+                f"'{own}'. A gradient has the shape of its tensor."
+            )
         )
 
 
 def _refuse_unfit_data(tensor: Tensor, new: torch.Tensor) -> None:
     """Raise unless ``new`` can become the data of ``tensor``."""
     if isinstance(new, Value) and new._level is not SESSION:
-        raise RuntimeError(
-            f"the data of a tensor cannot be set to a value of {new._level.what}. "
-            "Use copy_() to write its numbers."
+        raise settled(
+            RuntimeError(
+                f"the data of a tensor cannot be set to a value of {new._level.what}. "
+                "Use copy_() to write its numbers."
+            )
         )
     if tensor.requires_grad and not (new.is_floating_point() or new.is_complex()):
-        raise RuntimeError(
-            "data set to a tensor that requires gradients must be floating point or complex dtype"
+        raise settled(
+            RuntimeError(
+                "data set to a tensor that requires gradients must be floating point or "
+                "complex dtype"
+            )
         )
     if (new.is_nested or tensor.is_nested) and extent(new) != extent(tensor):
-        raise RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
+        raise settled(
+            RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
+        )
 
 
 def _is_sole_user(tensor: Tensor) -> bool:

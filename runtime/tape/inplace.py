@@ -19,6 +19,7 @@ from ..seam.keys import uncounted
 from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner, refit
+from ..seam.user_code import settled
 from . import hooks
 from .lift import lift_in_place
 from .metas import meta_of
@@ -123,7 +124,7 @@ def _write(level: Tape, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Non
     target = inner[0]
     shares_counter = type(target) is torch.Tensor
     if shares_counter and target.is_inference() and not torch.is_inference_mode_enabled():
-        raise RuntimeError(_INFERENCE)  # the kernel that would raise is switched off below
+        raise settled(RuntimeError(_INFERENCE))  # the kernel that would raise is switched off below
     # a composite op arrives whole in inference mode, where the dispatcher counts the writes of its
     # parts alone
     if shares_counter and not op.composite:
@@ -261,9 +262,11 @@ def _detach_(
 ) -> object:
     """Run ``detach_``. Views of ``target`` do not lose their history."""
     if target._view is not None:
-        raise RuntimeError(
-            "Can't detach views in-place. A view takes its history from its base; "
-            "use the result of detach(), which has none."
+        raise settled(
+            RuntimeError(
+                "Can't detach views in-place. A view takes its history from its base; "
+                "use the result of detach(), which has none."
+            )
         )
     target._edge = None
     target._req = False
@@ -278,7 +281,7 @@ def _resize(
     """Run ``resize_`` or ``resize_as_``. Raise if the target requires grad, without grad mode as
     well, but not in inference mode."""
     if target.requires_grad and not torch.is_inference_mode_enabled():
-        raise RuntimeError("cannot resize variables that require grad")
+        raise settled(RuntimeError("cannot resize variables that require grad"))
     return _replace(level, op, target, inner, kwargs)
 
 

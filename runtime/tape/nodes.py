@@ -26,6 +26,7 @@ from ..rules.ops import NO_PLAN, Op, Plan, as_it_is
 from ..rules.record import NestedMeta, parameters
 from ..seam.levels import Level, run_elementwise
 from ..seam.shells import VALUES
+from ..seam.user_code import settled
 from . import anomaly, hooks
 from .leaf_protocol import Leaf
 from .metas import meta_of
@@ -416,7 +417,7 @@ class OpNode(Node):
         """Return what each slot holds. With ``create_graph`` tensors are values of the level with
         their history."""
         if self.saved is None:
-            raise RuntimeError(FREED)
+            raise settled(RuntimeError(FREED))
         values: list[Any] = []
         for s in self.saved:
             how = type(s)
@@ -484,7 +485,7 @@ class OpNode(Node):
             raise AttributeError(f"{type(self).__name__!r} object has saved no {name!r}")
         i = self.plan.names.index(name)
         if self.saved is None:
-            raise RuntimeError(FREED)
+            raise settled(RuntimeError(FREED))
         s = self.saved[i]
         if not raw and type(s) is list:
             return tuple(self._value(x, i, k, True) for k, x in enumerate(s))

@@ -18,7 +18,7 @@ from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import NestedMeta
 from ..seam.ambient import Ambient
 from ..seam.levels import Level
-from ..seam.user_code import watched
+from ..seam.user_code import settled, watched
 from ..torch_private.native_autograd import innermost_saved_hooks, pop_saved_hooks, push_saved_hooks
 from .node_names import op_name
 from .node_protocol import History
@@ -56,7 +56,7 @@ class _Hooks(Ambient):
                 f"two callables are needed, got {pack!r}, {unpack!r}"
             )
         if self.disabled is not None:
-            raise RuntimeError(self.disabled)
+            raise settled(RuntimeError(self.disabled))
         self.stack.append((pack, unpack))
 
     def innermost(self) -> tuple[Pack, Unpack] | None:
@@ -118,7 +118,7 @@ class Saved:
         resolved copy of a lazily conjugated or negated target."""
         t = self.tensor
         if t._version > self.version:
-            raise modified(t, self.version, edge)
+            raise settled(modified(t, self.version, edge))
         return t
 
 
@@ -140,9 +140,11 @@ def modified(tensor: torch.Tensor, version: int, edge: History | None = None) ->
 def refuse_inference(tensor: object) -> None:
     """Raise if ``tensor`` is an inference tensor: it has no version."""
     if isinstance(tensor, torch.Tensor) and tensor.is_inference():
-        raise RuntimeError(
-            "Inference tensors cannot be saved for backward. Compute with a clone that is made "
-            "outside of inference mode, or make the tensor under no_grad instead."
+        raise settled(
+            RuntimeError(
+                "Inference tensors cannot be saved for backward. Compute with a clone that is made "
+                "outside of inference mode, or make the tensor under no_grad instead."
+            )
         ) from None
 
 
@@ -223,9 +225,11 @@ def pack(
     with torch.no_grad(), level.packing():
         payload = watched(hook, present(level, tensor, edge))
     if tensor._version != version:
-        raise RuntimeError(
-            "A saved tensor pack hook is modifying its input in place. "
-            "The program goes on computing with that tensor: change a clone and return it."
+        raise settled(
+            RuntimeError(
+                "A saved tensor pack hook is modifying its input in place. "
+                "The program goes on computing with that tensor: change a clone and return it."
+            )
         )
     return Packed(payload, unpack)
 
@@ -244,7 +248,9 @@ class SavedTensor:
     _edge: Any
 
     def __init__(self, *_: object) -> None:
-        raise RuntimeError("Trying to create a SavedTensor object from Python is forbidden.")
+        raise settled(
+            RuntimeError("Trying to create a SavedTensor object from Python is forbidden.")
+        )
 
     @classmethod
     def of(cls, node: object, slots: list[Any], index: int, edge: History | None) -> SavedTensor:
@@ -296,13 +302,17 @@ class SavedTensor:
         )
         s = self._slots[self._index]
         if s is None:
-            raise RuntimeError(
-                "Calling register_hooks on a saved tensor with value None is forbidden"
+            raise settled(
+                RuntimeError(
+                    "Calling register_hooks on a saved tensor with value None is forbidden"
+                )
             )
         if type(s) is Packed:
-            raise RuntimeError(
-                "Calling register_hooks on a saved tensor whose hooks have already been "
-                "set. It takes one pair."
+            raise settled(
+                RuntimeError(
+                    "Calling register_hooks on a saved tensor whose hooks have already been "
+                    "set. It takes one pair."
+                )
             )
         level = self._node.level
         self._slots[self._index] = pack(
@@ -311,4 +321,4 @@ class SavedTensor:
 
     def _require_saved(self, message: str) -> None:
         if self._node.saved is None:
-            raise RuntimeError(message)
+            raise settled(RuntimeError(message))

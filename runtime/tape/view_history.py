@@ -22,6 +22,7 @@ from ..seam.levels import Level, Value
 from ..seam.memory import storage_of
 from ..seam.nested_views import view_of
 from ..seam.shells import VALUES
+from ..seam.user_code import settled
 from ..torch_private.functorch_state import get_unwrapped, is_functorch_wrapped
 from ..torch_private.native_autograd import is_view_replay_enabled
 from ..torch_private.native_functions import neg_view
@@ -153,10 +154,13 @@ class View:
                 return  # without grad mode nothing is recorded from the view
             refuse_rebase(value, STALE)
         if not follows:
-            raise RuntimeError(
-                "the base of this view was both modified inplace and detached inplace (detach_), "
-                "and the history of the view is lost. Use detach() instead of detach_(), "
-                "or take the view again"
+            raise settled(
+                RuntimeError(
+                    "the base of this view was both modified inplace and detached inplace "
+                    "(detach_), "
+                    "and the history of the view is lost. Use detach() instead of detach_(), "
+                    "or take the view again"
+                )
             )
         self.generation = base._generation
         before = value._edge
@@ -335,7 +339,7 @@ def check_write(target: Any, edge: object, recording: bool) -> None:
         if view.creation:
             refuse_rebase(target, WRITTEN)
     if (edge is not None or of_base is not None) and view.base.is_leaf:
-        raise RuntimeError(_WRITTEN_LEAF.format("a view of a leaf"))
+        raise settled(RuntimeError(_WRITTEN_LEAF.format("a view of a leaf")))
     _refuse_write_to_leaf(edge)
 
 
@@ -345,7 +349,7 @@ _WRITTEN_LEAF = "{} Variable that requires grad is being used in an in-place ope
 def _refuse_write_to_leaf(edge: Any) -> None:
     """Raise if ``edge``, that of the target of a write, is the edge of a leaf."""
     if edge is not None and isinstance(edge[0], (AccumulateGrad, Input)):
-        raise RuntimeError(_WRITTEN_LEAF.format("a leaf"))
+        raise settled(RuntimeError(_WRITTEN_LEAF.format("a leaf")))
 
 
 _AMBIGUOUS = (
@@ -388,7 +392,7 @@ def refuse_rebase(value: Any, what: str) -> None:
         )
     else:
         text = f"Output {index} of {op_name(node)} is a view and {what} modified inplace."
-    raise RuntimeError(f"{text} {_REASONS[creation]}")
+    raise settled(RuntimeError(f"{text} {_REASONS[creation]}"))
 
 
 def aliases(first: object, second: object) -> bool:

@@ -28,7 +28,7 @@ from ...functionalize.functional_value import FunctionalValue
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
 from ...seam.memory import refuse_data
-from ...seam.user_code import unwatched
+from ...seam.user_code import settled, unwatched
 from ...session import backward as session
 from ...session.captures import CAPTURE
 from ...session.subclasses import NATIVE
@@ -443,9 +443,11 @@ def _refuse_misfit(g: object, tensor: Any) -> None:
         what = f"{g.dtype}{list(g.shape)}"
     else:
         return
-    raise RuntimeError(
-        f"the program assigns a gradient to a tensor {tensor.dtype}{list(tensor.shape)} "
-        f"that is a {what}.{here()}"
+    raise settled(
+        RuntimeError(
+            f"the program assigns a gradient to a tensor {tensor.dtype}{list(tensor.shape)} "
+            f"that is a {what}.{here()}"
+        )
     )
 
 
