@@ -61,7 +61,8 @@ def shows_twice(t: torch.Tensor) -> bool:
     """Return whether two elements of ``t`` are at one place of its memory."""
     places = torch.arange(t.untyped_storage().nbytes() // t.element_size())
     shown = places.as_strided(t.shape, t.stride(), t.storage_offset())
-    return shown.unique().numel() < t.numel()
+    n_places: int = shown.unique().numel()
+    return n_places < t.numel()
 
 
 def unmixed(target: torch.Tensor, source: torch.Tensor) -> None:
