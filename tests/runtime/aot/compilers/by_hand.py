@@ -12,8 +12,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 aten: Any = torch.ops.aten
 
 
-def node_of(value: Any, graph: fx.Graph | None = None) -> fx.Node:
-    n = (graph or fx.Graph()).placeholder("x")
+def node_of(value: Any, graph: fx.Graph | None = None, name: str = "x") -> fx.Node:
+    n = (graph or fx.Graph()).placeholder(name)
     n.meta["val"] = value
     return n
 

@@ -1,16 +1,18 @@
-"""A graph that reads numbers of tensors computes the same with tensors in their place."""
+"""A graph that reads numbers of tensors computes the same with tensors in their place, as Inductor
+gets it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx
 
-from runtime.aot.compilers.inductor_graphs import NumberTensors, numbers_of
+from runtime.aot import inductor
 from runtime.jit import jit
 
 PROGRAMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -27,46 +29,54 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 }
 
 
-def captured(
-    program: Callable[..., Any], *args: Tensor
-) -> tuple[Callable[..., Any], fx.GraphModule]:
-    graphs: list[fx.GraphModule] = []
+HERE = partial(inductor, isolated=False)
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-    def keep(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        graphs.append(module)
-        return module.forward
 
-    f = jit(program, compiler=keep)
-    f(*args)
-    return f, graphs[0]
+@pytest.fixture(autouse=True)
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[fx.GraphModule]:
+    """The graphs that Inductor gets, which run as they are."""
+    found: list[fx.GraphModule] = []
+
+    def as_it_is(module: fx.GraphModule, inputs: list[Any]) -> Callable[[list[Any]], Any]:
+        found.append(module)
+        return lambda args: module(*args)
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", as_it_is)
+    return found
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_an_op_takes_a_tensor_in_place_of_a_number(name: str) -> None:
-    x, t = torch.linspace(-1, 1, 5), torch.tensor(0.7)
-    f, module = captured(PROGRAMS[name], x, t)
-    later = torch.tensor(0.3)
-    expected = PROGRAMS[name](x, later)
-    assert torch.equal(f(x, later), expected)
-    torch.testing.assert_close(NumberTensors(module).run(x, later)[0], expected)
+def test_an_op_takes_a_tensor_in_place_of_a_number(name: str, graphs: list[fx.GraphModule]) -> None:
+    x, t, later = torch.linspace(-1, 1, 5), torch.tensor(0.7), torch.tensor(0.3)
+    program = PROGRAMS[name]
+    replay, of_tensors = jit(program), jit(program, compiler=HERE)
+    for number in (t, later):
+        assert torch.equal(replay(x, number), program(x, number))
+        torch.testing.assert_close(of_tensors(x, number), program(x, number))
+    (graph,) = (module.graph for module in graphs)
+    assert all(isinstance(n.meta["val"], Tensor) for n in graph.nodes if n.op != "output")
 
 
 def test_numbers_of_the_program_keep_their_precision() -> None:
     x, t = torch.linspace(-1, 1, 5, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)
-    _, module = captured(lambda x, t: x * (1 - 0.9 ** t.item()), x, t)
-    torch.testing.assert_close(
-        NumberTensors(module).run(x, t)[0], x * (1 - 0.9 ** t.item()), rtol=1e-12, atol=0
-    )
+
+    def program(x: Tensor, t: Tensor) -> Tensor:
+        return x * (1 - 0.9 ** t.item())
+
+    torch.testing.assert_close(jit(program, compiler=HERE)(x, t), program(x, t), rtol=1e-12, atol=0)
 
 
-def test_a_number_among_the_results_is_known() -> None:
-    _, module = captured(lambda x: (x * 2, x.sum().item()), torch.ones(3))
-    assert numbers_of(module) == [1]
-    assert math.isclose(NumberTensors(module).run(torch.ones(3) * 2)[1].item(), 6.0)
+def test_a_number_among_the_results_is_one() -> None:
+    f = jit(lambda x: (x * 2, x.sum().item()), compiler=HERE)
+    for factor in (1.0, 2.0):
+        doubled, total = f(torch.ones(3) * factor)
+        assert doubled.tolist() == [2 * factor] * 3
+        assert type(total) is float and math.isclose(total, 3 * factor)
 
 
 def test_an_op_that_takes_no_tensor_there_is_an_error_with_its_name() -> None:
     x, t = torch.linspace(-1, 1, 5), torch.tensor(0.7)
-    _, module = captured(lambda x, t: torch.nn.functional.threshold(x, t.item(), 0.0), x, t)
-    with pytest.raises(RuntimeError, match="threshold"):
-        NumberTensors(module).run(x, t)
+    f = jit(lambda x, t: torch.nn.functional.threshold(x, t.item(), 0.0), compiler=HERE)
+    with pytest.raises(RuntimeError, match=r"threshold.* takes a number .* read of a tensor"):
+        f(x, t)

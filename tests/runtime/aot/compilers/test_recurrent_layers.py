@@ -3,15 +3,16 @@ the results take."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
 import torch
 from torch import fx
 
-from runtime.aot.compilers.inductor_graphs import for_inductor
+from runtime.aot import inductor
 
-from .by_hand import aten, symbolic
+from .by_hand import aten, node_of, symbolic
 
 LAYER: Any = torch.ops.runtime.lstm_layer.default
 KERNEL: Any = aten.mkldnn_rnn_layer.default
@@ -32,9 +33,8 @@ def test_a_layer_gives_what_its_kernel_gives(train: bool) -> None:
         *expected, workspace = KERNEL(*arguments(train))
         *found, mine = LAYER(*arguments(train), 0 if workspace is None else workspace.numel())
     torch.testing.assert_close(found, expected)
-    assert (
-        mine.shape == ((0,) if workspace is None else workspace.shape) and mine.dtype is torch.uint8
-    )
+    expected_shape = (0,) if workspace is None else workspace.shape
+    assert mine.shape == expected_shape and mine.dtype is torch.uint8
 
 
 def test_a_layer_takes_arguments_of_any_layout() -> None:
@@ -81,12 +81,18 @@ def test_the_backward_of_a_layer_gives_what_its_kernel_gives(turned: bool) -> No
     torch.testing.assert_close(list(found), list(expected))
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("which", range(4))
 def test_a_layer_of_symbolic_sizes_is_refused(which: int) -> None:
-    n = fx.Graph().call_function(KERNEL, ())
-    n.meta["val"] = tuple(symbolic(0) if i == which else torch.ones(2) for i in range(4))
+    graph, given = fx.Graph(), arguments(True)
+    inputs = [node_of(value, graph, f"x{i}") for i, value in enumerate(given[:7])]
+    layer = graph.call_function(KERNEL, (*inputs, *given[7:]))
+    layer.meta["val"] = tuple(symbolic(0) if i == which else torch.ones(2) for i in range(4))
+    out = graph.call_function(operator.getitem, (layer, 0))
+    out.meta["val"] = layer.meta["val"][0]
+    graph.output([out])
     with pytest.raises(
         RuntimeError,
         match=r"a layer of an LSTM, has a workspace of unknown size.*: say dynamic=False",
     ):
-        for_inductor(n, KERNEL, ())
+        inductor(fx.GraphModule({}, graph), given[:7], isolated=False)

@@ -12,7 +12,6 @@ from torch import Tensor, fx
 
 import runtime
 from runtime.aot import aot_function, associative_scan, cond, make_fx, nop
-from runtime.aot.control_flow.branches import _UnknownSizes
 from runtime.func import grad, jvp, vmap
 
 HIGHER = torch.ops.higher_order
@@ -212,9 +211,15 @@ def test_another_structure_of_partial_results_is_refused_with_the_line(
 
 
 def test_sizes_that_no_tensor_has_are_carried_by_tensors_without_elements() -> None:
-    carriers = _UnknownSizes([3, 5]).carriers()
-    assert [t.shape[0] for t in carriers] == [3, 5] and sum(t.numel() for t in carriers) == 0
-    assert all(isinstance(t, Tensor) and t.dtype is torch.bool for t in carriers)
+    def program(x: Tensor, y: Tensor) -> Any:
+        m, n = y.shape
+        return cond(x.sum() > 0, lambda x: x * m + n, lambda x: x - m, (x,))
+
+    graph = make_fx(program, tracing_mode="symbolic")(X, torch.ones(3, 5)).graph
+    (call,) = graph.find_nodes(op="call_function", target=HIGHER.cond)
+    carriers = [n.meta["val"] for n in call.args[3][1:]]
+    assert sorted(t.shape[0] for t in carriers) == [3, 5]
+    assert all(t.shape[1:] == (0,) and t.dtype is torch.bool for t in carriers)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

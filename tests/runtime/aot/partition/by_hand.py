@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
 
+from runtime.aot import Explanation
 from runtime.aot.partition.halves import Parts
 from runtime.checkpoint import CheckpointPolicy
 
@@ -36,6 +38,10 @@ class Joint:
             n.meta["val"] = val
         return n
 
+    def module(self, results: list[Any], gradients: list[Any]) -> fx.GraphModule:
+        self.graph.output([*results, *gradients])
+        return fx.GraphModule({}, self.graph)
+
     def parts(
         self,
         results: list[Any],
@@ -43,10 +49,33 @@ class Joint:
         number: int | None = None,
         inputs: Any = None,
     ) -> Parts:
-        self.graph.output([*results, *gradients])
-        return Parts(
-            fx.GraphModule({}, self.graph), len(results) if number is None else number, inputs
-        )
+        module = self.module(results, gradients)
+        return Parts(module, len(results) if number is None else number, inputs)
+
+
+def hands_over(results: Any, saved: Iterable[fx.Node]) -> fx.GraphModule:
+    """A forward whose results are followed by nodes with the names of ``saved``."""
+    graph = fx.Graph()
+    names = [n.name for n in (*results, *saved)]
+    nodes = {name: graph.placeholder(name) for name in dict.fromkeys(names)}
+    graph.output([nodes[name] for name in names])
+    return fx.GraphModule({}, graph)
+
+
+def nothing() -> fx.GraphModule:
+    """A backward without calls."""
+    graph = fx.Graph()
+    graph.output([])
+    return fx.GraphModule({}, graph)
+
+
+def explained(
+    module: fx.GraphModule, n_results: int, saved: Iterable[fx.Node], **options: Any
+) -> Explanation:
+    """What there is to say of a cut of ``module`` that saves ``saved``."""
+    results: Any = module.graph.output_node().args[0]
+    forward = hands_over(results[:n_results], saved)
+    return Explanation.of(module, forward, nothing(), num_fwd_outputs=n_results, **options)
 
 
 def region(

@@ -11,8 +11,9 @@ from torch import fx
 from torch.nn import functional as F
 
 from runtime import aot
-from runtime.aot.partition.halves import Parts
-from runtime.aot.partition.memory import Memory, in_units
+from runtime.aot import Explanation
+
+from .by_hand import Joint, explained
 
 K = 1024
 aten: Any = torch.ops.aten
@@ -22,17 +23,15 @@ class Cut:
     """A program of (primals, tangents) that returns one forward result and then gradients."""
 
     def __init__(self, f: Any, primals: list[torch.Tensor], tangents: list[torch.Tensor]) -> None:
-        module = aot.make_fx(lambda p, t: f(*p, *t))(primals, tangents)
-        self.parts = Parts(module, 1, (primals, tangents))
-        self.memory = Memory(self.parts)
+        self.given = (primals, tangents)
+        self.module = aot.make_fx(lambda p, t: f(*p, *t))(*self.given)
+        self.nodes = list(self.module.graph.nodes)
 
     def of(self, *names: str) -> list[fx.Node]:
         """The arguments by their numbers and the first call of each op."""
-        inputs = {
-            str(i): n for i, n in enumerate(n for n in self.parts.nodes if n.op == "placeholder")
-        }
+        inputs = {str(i): n for i, n in enumerate(n for n in self.nodes if n.op == "placeholder")}
         calls: dict[str, fx.Node] = {}
-        for n in self.parts.nodes:
+        for n in self.nodes:
             if n.op == "call_function":
                 calls.setdefault(
                     str(n.target).split(".")[1]
@@ -42,11 +41,18 @@ class Cut:
                 )
         return [(inputs | calls)[name] for name in names]
 
+    def explained(self, nodes: list[fx.Node]) -> Explanation:
+        return explained(self.module, 1, nodes, joint_inputs=self.given)
+
     def saved(self, *names: str) -> int:
-        return self.memory.saved(self.of(*names))
+        return self.explained(self.of(*names)).saved_bytes
+
+    def computed(self, *names: str) -> int:
+        """The bytes of what is saved beside the arguments."""
+        return self.explained(self.of(*names)).new_bytes
 
     def peak(self, *names: str) -> int:
-        return self.memory.peak(self.of(*names))
+        return self.explained(self.of(*names)).peak_bytes
 
 
 def chain(p: torch.Tensor, t: torch.Tensor) -> list[torch.Tensor]:
@@ -60,8 +66,8 @@ def vector() -> torch.Tensor:
 
 def test_saved_bytes_count_arguments_and_each_memory_once() -> None:
     cut = Cut(chain, [vector()], [vector()])
-    assert cut.saved() == 0
-    assert cut.saved("0") == cut.saved("exp") == K
+    assert cut.computed("0") == 0
+    assert cut.saved("0") == cut.computed("0", "exp") == K
     assert cut.saved("0", "exp", "exp", "sum") == 2 * K + 4
 
 
@@ -94,8 +100,8 @@ def test_a_view_lies_in_the_memory_of_its_base() -> None:
         [torch.ones(16, 16)],
         [torch.ones(16, 16)],
     )
-    assert cut.saved("sin", "view", "t") == K
-    assert cut.saved("t") == K
+    assert cut.computed("0", "sin", "view", "t") == K
+    assert cut.computed("0", "t") == K
     assert cut.peak("0") == 2 * K + 4 + K
 
 
@@ -112,9 +118,10 @@ def test_of_a_call_with_several_results_each_is_a_memory_of_its_own() -> None:
         return [values.sum(), t * values + places]
 
     cut = Cut(program, [vector()], [vector()])
-    items = [n for n in cut.parts.nodes if n.name.startswith("getitem")]
-    assert [cut.memory.saved([n]) for n in items] == [K, 2 * K]
-    assert cut.memory.saved(items) == 3 * K
+    items = [n for n in cut.nodes if n.name.startswith("getitem")]
+    given = cut.of("0")
+    assert [cut.explained([*given, n]).new_bytes for n in items] == [K, 2 * K]
+    assert cut.explained([*given, *items]).new_bytes == 3 * K
     assert cut.peak("0") == (1 + 1 + 2 + 1) * K + 4, "t, values, places, t * values"
 
 
@@ -133,8 +140,8 @@ def test_chunks_lie_in_the_memory_of_the_whole() -> None:
         [vector()],
         [torch.ones(())],
     )
-    pieces = [n for n in cut.parts.nodes if n.name.startswith("getitem")]
-    assert len(pieces) == 2 and cut.memory.saved(pieces) == K
+    pieces = [n for n in cut.nodes if n.name.startswith("getitem")]
+    assert len(pieces) == 2 and cut.explained(pieces).saved_bytes == K
 
 
 def test_arguments_constants_and_sizes_belong_to_somebody_else() -> None:
@@ -158,5 +165,9 @@ def test_arguments_constants_and_sizes_belong_to_somebody_else() -> None:
         (5 * 2**39, "2560.0 GiB"),
     ],
 )
-def test_bytes_are_told_in_the_largest_unit_of_which_there_is_one(size: int, text: str) -> None:
-    assert in_units(size) == text
+def test_bytes_are_told_in_the_largest_unit_of_which_there_is_one(
+    joint: Joint, size: int, text: str
+) -> None:
+    x, _, t = joint.inputs
+    x.meta["val"] = torch.empty(size, dtype=torch.uint8, device="meta")
+    assert explained(joint.module([x], [t]), 1, [x]).summary.startswith(f"1 value saved, {text}, ")
