@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from gen.run.results import OF_A_RUN, Results, ResultsError, read, trait
 
@@ -114,7 +113,7 @@ def _is_sharded(result: Results) -> bool:
     return bool(result.header.get("shard", "1/1") != "1/1")
 
 
-def _run_of(result: Results) -> tuple[Any, ...]:
+def _run_of(result: Results) -> tuple[object, ...]:
     total = str(result.header.get("shard", "1/1")).partition("/")[2]
     return (total, *(trait(result.header, name) for name in OF_A_RUN))
 

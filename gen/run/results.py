@@ -111,7 +111,7 @@ class Results:
         return not self.end.get("complete")
 
 
-def trait(header: Mapping[str, Any], key: str) -> object:
+def trait(header: Mapping[str, object], key: str) -> object:
     """Return what a header says of a key of :data:`OF_A_RUN`, in short.
 
     Of the rules it says only whether they were noted.
@@ -159,7 +159,7 @@ class Writer:
         self._write("".join(f"{line}\n" for line in lines))
         self.cells += len(lines)
 
-    def close(self, end: Mapping[str, Any]) -> None:
+    def close(self, end: Mapping[str, object]) -> None:
         self._line({"event": "end", **end})
         self._file.close()
 

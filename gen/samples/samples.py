@@ -200,7 +200,7 @@ class _RandomSpy(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Any,
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -348,7 +348,7 @@ def candidates(
     return all_samples
 
 
-def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, Any]) -> Sample:
+def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Sample:
     """Return the sample of one explicit call. Its outputs are not processed."""
     return _normalise(
         op, index, args, kwargs, lambda result: result, None, stable_seed(op.seed, index)
@@ -447,7 +447,7 @@ class Store:
 
     def __init__(self) -> None:
         self.family: str | None = None
-        self._pools: dict[Any, list[Sample]] = {}
+        self._pools: dict[object, list[Sample]] = {}
 
     def pool(
         self,

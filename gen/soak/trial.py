@@ -6,7 +6,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -204,7 +203,7 @@ def _unless_known(failure: Failure) -> Failure | None:
     return failure
 
 
-def text(failure: Failure, target: Target) -> Any:
+def text(failure: Failure, target: Target) -> tuple[str | None, str]:
     """Return the failure as a stand-alone program, or None and why there is none."""
     from gen.scripts.python_values import NoScript
     from gen.scripts.standalone import script
