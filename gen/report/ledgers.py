@@ -85,6 +85,7 @@ def joined(results: Sequence[Results]) -> list[Results]:
     shard that a run has already begins another run. Every other file is a run.
     """
     groups: list[list[Results]] = []
+    # A shard goes to the first run that lacks it.
     for result in results:
         group = next((some for some in groups if _is_one_of(result, some)), None)
         if group is None:

@@ -144,6 +144,7 @@ class Recorder:
 
         Strict xfails do not reveal one that shares its cases with another entry.
         """
+        # A narrowed run leaves out cells on which an entry may happen.
         if not (self.whole and self._complete):
             return []
         needed = set(chain.from_iterable(cell.entries for cell in self.cells))

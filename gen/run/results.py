@@ -244,6 +244,7 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
                     ) from error
                 except ResultsError as error:
                     raise ResultsError(f"{path}:{number}: {error}") from None
+                # Only the last line may be cut. A mistake in any other one is an error.
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     if not file.read(1):
                         return  # the run died while it wrote this line

@@ -216,6 +216,7 @@ class _RandomSpy(TorchDispatchMode):
 def _observe(sample: Sample) -> Facts:
     """Run the op once on copies of the inputs, and return its facts."""
     inputs = tuple(tensor.clone() for tensor in sample.inputs)
+    # Writes show as a higher version, or as another value.
     versions = [copy._version for copy in inputs]
     try:
         with seeded(sample.seed), warnings.catch_warnings(record=True) as seen, _RandomSpy() as spy:  # type: ignore[no-untyped-call]
@@ -321,6 +322,7 @@ def candidates(
     op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool
 ) -> list[Sample]:
     """Return every sample of the op for `dtype`, in the order of its source. Nothing is run."""
+    # Samples depend on op and dtype alone, so that all checks of an op share them.
     seed = ("samples", op.seed, dtype)
     source = row.get("samples", "opinfo")
     others: set[int] = set()  # samples for other versions of torch

@@ -65,6 +65,7 @@ def _pool(draw: Draw) -> list[Sample]:
             wrapped,
         )
         _pools[key] = sorted(all_samples, key=lambda sample: sample.numel)
+        # The pool that was not used for the longest time goes first.
         if len(_pools) > _POOLS:
             _pools.popitem(last=False)
     _pools.move_to_end(key)
