@@ -25,6 +25,7 @@ def replace(path: Path, text: str) -> None:
             path.write_text(text, "utf-8")
             return
         path.parent.mkdir(parents=True, exist_ok=True)
+        # in the same folder, since a file cannot take the place of one on another disk at once
         number, unfinished = tempfile.mkstemp(prefix=f".{path.name[:40]}.", dir=path.parent)
     except OSError as error:
         raise _of(path, error) from error

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from gen.checks.case import Case
 from gen.checks.entries import Settings
@@ -31,7 +30,7 @@ class Check:
 
     name: str
     file: str
-    run: Callable[[Any], object]
+    run: Callable[[Case], object]
     cells: Cells
     family: Family
 

@@ -69,7 +69,7 @@ class Workers:
         again: list[Job] = []
         with self._pool(self._count) as pool:
             left = list(reversed(jobs))
-            running: dict[Future[Any], Job] = {}
+            running: dict[Future[object], Job] = {}
             try:
                 while left or running:
                     while left and len(running) < 2 * self._count:

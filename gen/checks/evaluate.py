@@ -41,7 +41,11 @@ class _Dispatching(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         return func(*args, **(kwargs or {}))
 
@@ -50,7 +54,11 @@ class _Overriding(TorchFunctionMode):
     """Sees each call of a function of torch and passes it on."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Any = None,
     ) -> Any:
         return func(*args, **(kwargs or {}))
 

@@ -156,7 +156,7 @@ def _map(target: Target, sample: Sample, variant: Variant) -> Answer:
 
 
 def _try(sample: Sample, function: Callable[..., object], inputs: Inputs) -> Answer:
-    """Return what becomes of `f` on copies of `inputs`: see :func:`.illformed.attempt`."""
+    """Return what becomes of `function` on copies of `inputs`: see :func:`.illformed.attempt`."""
     return attempt(sample, lambda: function(*_copies(inputs)))
 
 

@@ -13,10 +13,12 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,7 +53,7 @@ class Server:
         self._job = job
         self._root = root
         self._settings = job.settings()
-        self._modules: dict[str, Any] = {}
+        self._modules: dict[str, ModuleType] = {}
         self._entries_sent: set[str] = set()  # names of the entries that the worker knows of
         self._worker = Worker(self._serve)
         self._rules = RulesRun() if job.rules else None
@@ -134,7 +136,7 @@ class Server:
         )
         return result.outcome, line_of(result), facts["entries"], new_entries
 
-    def _module(self, name: str) -> Any:
+    def _module(self, name: str) -> ModuleType:
         """Return the imported module. The last one stays, for groups come module after module."""
         if name not in self._modules:
             self._modules.clear()
@@ -194,7 +196,7 @@ def _allocate(device: str) -> None:
     torch.zeros((), device=device)
 
 
-def _filter_of(line: str) -> Any:
+def _filter_of(line: str) -> Callable[[], object]:
     """Return a call that adds the filter of an ini line, as `error::UserWarning:torch`.
 
     Message and module are regular expressions.

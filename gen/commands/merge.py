@@ -9,10 +9,11 @@ import argparse
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gen.checks.tables import Cell
 from gen.run.inventory import find, imported, matrix_fingerprint, tables
 from gen.run.results import OF_A_RUN, CellResult, ResultsError, Writer, records, trait
 from gen.run.shard import parse_shard
@@ -184,7 +185,7 @@ def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
         raise ResultsError(f"no results of shard{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
 
-def _missing(seen: Any, header: Mapping[str, Any], modules: str) -> str:
+def _missing(seen: Collection[bytes], header: Mapping[str, Any], modules: str) -> str:
     """Return the first cells without a result, if the matrix is at hand."""
     all_modules = find([modules], Path.cwd())
     if matrix_fingerprint(all_modules) != header["matrix"]:
@@ -200,6 +201,6 @@ def _missing(seen: Any, header: Mapping[str, Any], modules: str) -> str:
     return f": {', '.join(names)}, …"
 
 
-def _nodes(name: str, cells: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+def _nodes(name: str, cells: Mapping[str, Sequence[Cell]]) -> Iterator[str]:
     for function, of_check in cells.items():
         yield from (f"{name}::{function}[{cell.id}]" for cell in of_check)

@@ -14,7 +14,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -216,7 +216,7 @@ class _Soak:
     def _enough(self) -> bool:
         return self.most is not None and len(self.findings) >= self.most
 
-    def _process(self, number: int, show: Any) -> None:
+    def _process(self, number: int, show: Callable[[], None]) -> None:
         """Run one process to its end or death."""
         context = multiprocessing.get_context("spawn")
         messages: Any = context.Queue()

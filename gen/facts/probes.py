@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -286,7 +286,7 @@ def _answer(ask: Callable[[], str]) -> str:
         return type(error).__name__
 
 
-def _texts(numbers: Any) -> str:
+def _texts(numbers: Iterable[float]) -> str:
     return " ".join(str(float(x)) for x in numbers)
 
 
@@ -442,7 +442,7 @@ class _Dispatched(Tensor):
     """A tensor whose calls arrive in Python."""
 
     @classmethod
-    def __torch_dispatch__(cls, *_: Any) -> Tensor:
+    def __torch_dispatch__(cls, *_: object) -> Tensor:
         return torch.ones(1)
 
 

@@ -69,8 +69,8 @@ class _Runtime:
     """What the runtime says of itself. ``error``: why it cannot be imported."""
 
     def __init__(self) -> None:
-        self.records: Iterable[Any] = ()
-        self.replaced: Iterable[Any] = ()
+        self.records: Iterable[object] = ()
+        self.replaced: Iterable[object] = ()
         self.error: Exception | None = None
 
 

@@ -77,6 +77,7 @@ def load(path: str | Path, name: str | None = None) -> Loaded:
         except ValidationError as error:
             details = error.errors(include_url=False)
         problems += [_problem(detail, read) for detail in details]
+        # The parts with mistakes are cut out, and the rest is validated again.
         paths = _with_emptied_families({_whole(detail, read.data) for detail in details}, read.data)
         cut.update(_name(path, read.data) for path in paths)
         read = read.without(paths, MINIMUM)

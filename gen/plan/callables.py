@@ -135,6 +135,7 @@ def _names(path: Path) -> frozenset[str] | None:
     """Return the names that a module binds at its top level. None if only running it would show
     them.
     """
+    # A star import or `__getattr__` may bind any name.
     tree = ast.parse(path.read_bytes())
     names = frozenset(_names_bound_by(tree.body))
     if not names.isdisjoint({"*", "__getattr__"}) or _writes_to_itself(tree):

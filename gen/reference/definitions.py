@@ -78,6 +78,7 @@ def _along_rows(f: Callable[[Array, int], Array]) -> Callable[..., Array]:
 
 
 def _softmax(x: Array, dim: int) -> Array:
+    # The greatest number is subtracted first: numbers that stand for infinity have no exponential.
     e = exp(x - x.max(axis=dim, keepdims=True))
     return e / e.sum(axis=dim, keepdims=True)
 
@@ -127,6 +128,7 @@ def _var(
     correction: object = None,
 ) -> Array:
     """Return the variance, by the arguments of either overload of torch."""
+    # `var(x, True)` is the overload without dimensions.
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     x, axis = _row(x), _axis(dim, _row(x))
@@ -195,6 +197,7 @@ def _pdist(x: Array, p: object = 2.0) -> Array:
 def _pairwise(
     x: Array, y: Array, p: object = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Array:
+    # torch adds eps to each difference.
     return _norm(x - y + mpf(eps), p, -1, keepdim)
 
 
@@ -206,6 +209,7 @@ def _cosine(x: Array, y: Array, dim: int = 1, eps: float = 1e-8) -> Array:
     """Return the cosine of vectors. A length below `eps` counts as `eps`."""
     x, y = map(_row, numpy.broadcast_arrays(x, y))
     product = numpy.asarray((x * y).sum(axis=dim), dtype=object)
+    # torch bounds each length by itself.
     length_of_x = numpy.maximum(_norm(x, 2, dim), mpf(eps))
     length_of_y = numpy.maximum(_norm(y, 2, dim), mpf(eps))
     return product / (length_of_x * length_of_y)
@@ -370,6 +374,7 @@ def _cross_entropy(
     # a single sample has no batch in front of its classes
     channel = 1 if x.ndim > 1 else 0
     logs = numpy.moveaxis(_log_softmax(x, channel), channel, -1)
+    # Probabilities are numbers of mpmath, classes are integers.
     if t.dtype == object:
         losses = -_times(numpy.moveaxis(t, channel, -1), logs).sum(axis=-1)
         total = numpy.asarray(losses, dtype=object)

@@ -94,6 +94,7 @@ class Exact:
 
     def root(self, *xs: Symbol) -> tuple[Polynomial]:
         """Return the op itself. Its arguments are the symbols of all its tensors."""
+        # the value itself: one term without factors, of order 0 by each argument
         places = tuple(x.place for x in xs)
         return (Polynomial(Counter({((), (0,) * len(places)): 1}), places),)
 

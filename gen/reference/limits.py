@@ -93,6 +93,7 @@ def at_edge(function: Function, orders: Sequence[int], point: Sequence[float]) -
     None where there is none.
     """
     is_value = not any(orders)
+    # A standard gives more than limits do: signs of zeros, and values that no limit has.
     if is_value and function.name in STANDARD:
         return _standard(function, point)
     if any(map(math.isnan, point)):
@@ -136,6 +137,7 @@ def _at_nan(function: Function, orders: Sequence[int]) -> float | None:
 
 def _far_out(function: Function, orders: Sequence[int], point: Sequence[float]) -> float | None:
     """Return the limit where arguments are infinite, if all ways of going there agree."""
+    # A zero next to an infinity has no limit here, and neither has a slope at two infinities.
     several = sum(map(math.isinf, point)) > 1
     if 0.0 in point or (several and any(orders)):
         return None

@@ -114,6 +114,7 @@ def _std(xs: Row, **options: object) -> float:
 def _var_slopes(xs: Row, **options: Any) -> Slope:
     """Return twice the distances from the mean over the degrees of freedom."""
     lost_degrees, middle = _lost_degrees(**options), _mean(xs)
+    # Without a degree of freedom torch divides by 0.
     if len(xs) <= lost_degrees or not _all_finite(xs):
         return [None] * len(xs)
     return [2 * (x - middle) / (len(xs) - lost_degrees) for x in xs]
@@ -219,6 +220,7 @@ def _with_index(median: Callable[[Row], object]) -> Line:
 def _running_extreme(choose: Callable[..., object]) -> Line:
     """Return a running extreme. Of equal numbers the index is that of the last one."""
 
+    # A NaN is the greatest and the least number from its place on.
     def places(xs: Row) -> list[int]:
         return [_last(choose, xs[: k + 1]) for k in range(len(xs))]
 
@@ -327,6 +329,7 @@ def _norm_slopes(xs: Row, p: float = 2) -> Slope:
     norm = _norm(xs, p)
     if math.isinf(p):
         return _slopes_of_extreme_size(xs, norm)
+    # Such a norm has no finite slope at 0.
     if p < 1 and 0 in xs:
         return [None] * len(xs)
 

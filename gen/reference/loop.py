@@ -43,6 +43,7 @@ class Loop:
 
         def g(*args: Any) -> Any:
             results = f(*args)
+            # what a target does with the memory of a donated tensor
             for place in donate:
                 for x in args[place]:
                     x.data = x.new_empty(0)
@@ -491,6 +492,7 @@ def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
 
 def _tracked_clone(x: Tensor) -> Tensor:
     """Return a copy that requires grad, as a leaf if `x` does not."""
+    # A clone with a history connects this recording to the outer one.
     if x.requires_grad:
         return x.clone()
     return x.detach().clone().requires_grad_()

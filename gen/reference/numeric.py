@@ -150,6 +150,7 @@ class Numeric(Loop):
         if not products:
             return torch.zeros_like(primal)
         flat = torch.stack(products)
+        # The first half has the slopes along 1, the second one those along i.
         if primal.is_complex():
             flat = torch.complex(*flat.chunk(2))
         return flat.reshape(primal.shape)

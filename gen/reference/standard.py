@@ -80,7 +80,7 @@ def numbers(x: torch.Tensor) -> Array:
     return _array(x.reshape(-1).tolist(), tuple(x.shape))
 
 
-def _array(flat: Sequence[Any], shape: tuple[int, ...]) -> Array:
+def _array(flat: Sequence[object], shape: tuple[int, ...]) -> Array:
     array = numpy.empty(len(flat), dtype=object)
     array[:] = flat
     return array.reshape(shape)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from gen.report.changes import DETAILS, KINDS, Change, Changes, fails
 from gen.report.runs import History
@@ -72,7 +71,7 @@ def _details(before: CellResult, now: CellResult, names: Sequence[str]) -> str:
     return ", ".join(texts)
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(value) or "none"
     return "none" if value in (None, "") else str(value)

@@ -138,7 +138,7 @@ def _change(change: Change) -> dict[str, object]:
     }
 
 
-def _differing_facts(cell: CellResult, other: CellResult) -> dict[str, Any]:
+def _differing_facts(cell: CellResult, other: CellResult) -> dict[str, object]:
     """Return what a run says of a cell, and what else is not as in the other run."""
     facts = {"outcome": cell.outcome, "why": cell.why, "refusal": cell.refusal}
     details = {name: getattr(cell, name) for name in DETAILS}
@@ -151,7 +151,7 @@ def _failing(cell: CellResult) -> dict[str, object]:
     return {"node": cell.node, "op": cell.op, "outcome": cell.outcome, "why": cell.why}
 
 
-def _settings(header: Mapping[str, object]) -> dict[str, Any]:
+def _settings(header: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in header.items() if key != "event"}
 
 
@@ -161,7 +161,7 @@ def _json(data: Mapping[str, object]) -> str:
     )
 
 
-def _without_infinities(data: Any) -> Any:
+def _without_infinities(data: object) -> object:
     """Return data with null for numbers that JSON does not have."""
     if isinstance(data, float):
         return data if math.isfinite(data) else None
@@ -170,7 +170,7 @@ def _without_infinities(data: Any) -> Any:
     return list(map(_without_infinities, data)) if isinstance(data, list | tuple) else data
 
 
-def _run(run: Results) -> dict[str, Any]:
+def _run(run: Results) -> dict[str, object]:
     """Return the settings, counts and failures of a run."""
     counts = run.counts()
     failing = [cell for cell in run.cells if cell.outcome in FAILURES]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from gen.run.results import OF_A_RUN, Results, ResultsError, read, trait
 
@@ -86,6 +85,7 @@ def joined(results: Sequence[Results]) -> list[Results]:
     shard that a run has already begins another run. Every other file is a run.
     """
     groups: list[list[Results]] = []
+    # A shard goes to the first run that lacks it.
     for result in results:
         group = next((some for some in groups if _is_one_of(result, some)), None)
         if group is None:
@@ -114,7 +114,7 @@ def _is_sharded(result: Results) -> bool:
     return bool(result.header.get("shard", "1/1") != "1/1")
 
 
-def _run_of(result: Results) -> tuple[Any, ...]:
+def _run_of(result: Results) -> tuple[object, ...]:
     total = str(result.header.get("shard", "1/1")).partition("/")[2]
     return (total, *(trait(result.header, name) for name in OF_A_RUN))
 

@@ -78,6 +78,7 @@ def told(error: BaseException) -> str:
     trace = traceback.TracebackException.from_exception(error)
     for one in _chain(trace):
         _cut_harness(one.stack)
+    # The mistake is one of the matrix, so frames of this package say nothing.
     if isinstance(error, SamplesError):
         trace.stack.clear()
         title = "Traceback (most recent call last):\n"
@@ -150,11 +151,13 @@ class Runner:
         question = self._places[item], changed
         try:
             ran, caught, raised = self._worker.ask(question, limit, alone=alone)
+        # The next worker has none of the filters yet.
         except Crashed as lost:
             self._filters = None
             sample, _, description = self._worker.noted().partition(" ")
             return int(sample) if sample else None, description, lost
         self._filters = None if alone else filters
+        # Warnings of the worker are given here, where pytest collects them.
         for warning in caught:
             warnings.warn_explicit(*warning)
         if raised is not None:

@@ -73,6 +73,7 @@ class OtherPython:
         It is another one for each Python, even if two have the same versions, and for each
         selection of cells.
         """
+        # The path itself: links of two environments may lead to one Python.
         program = os.path.abspath(shutil.which(self.name) or self.name)
         rest = "\0".join((program, self.torch, job.select, str(job.tests.resolve())))
         words = [

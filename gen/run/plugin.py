@@ -7,6 +7,7 @@ are imported only when the first cell needs them.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import gc
 import re
@@ -88,7 +89,7 @@ class Run:
             return "all"
         return "usual" if self.sample is None else self.sample
 
-    def header(self) -> dict[str, Any]:
+    def header(self) -> dict[str, object]:
         """Return the description of the run, for the results file and the terminal."""
         return {
             "target": self.settings.target,
@@ -185,14 +186,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
 
 
-def _shard_asked_for(option: Any) -> Shard:
+def _shard_asked_for(option: argparse.Namespace) -> Shard:
     try:
         return parse_shard(option.shard)
     except ValueError as error:
         raise pytest.UsageError(str(error)) from error
 
 
-def _require_valid_options(option: Any) -> None:
+def _require_valid_options(option: argparse.Namespace) -> None:
     """Raise UsageError for values that argparse lets through."""
     if option.sample is not None and (option.sample < 0 or option.all_samples):
         raise pytest.UsageError(

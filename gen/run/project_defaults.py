@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 __all__ = ["Declared", "declared"]
 
@@ -23,7 +22,7 @@ class Declared:
     target: str = "runtime"
     devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
-    def why_absent(self, device: str, resolve: Callable[[str], Any]) -> str:
+    def why_absent(self, device: str, resolve: Callable[[str], Callable[[], object]]) -> str:
         """Return why a device is not available. Empty if it is, or if the file does not say.
 
         An index, as in `cuda:1`, is no part of the name.

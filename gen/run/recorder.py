@@ -122,9 +122,9 @@ class Recorder:
         if (self.nothing_passed() or self.unwritten) and exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def _end(self) -> dict[str, Any]:
+    def _end(self) -> dict[str, object]:
         """Return the last line of the results file."""
-        end: dict[str, Any] = {
+        end: dict[str, object] = {
             "complete": self._complete,
             "wall_seconds": round(time.perf_counter() - self._start, 2),
             "never_happened": self.never(),
@@ -144,6 +144,7 @@ class Recorder:
 
         Strict xfails do not reveal one that shares its cases with another entry.
         """
+        # A narrowed run leaves out cells on which an entry may happen.
         if not (self.whole and self._complete):
             return []
         needed = set(chain.from_iterable(cell.entries for cell in self.cells))

@@ -111,7 +111,7 @@ class Results:
         return not self.end.get("complete")
 
 
-def trait(header: Mapping[str, Any], key: str) -> object:
+def trait(header: Mapping[str, object], key: str) -> object:
     """Return what a header says of a key of :data:`OF_A_RUN`, in short.
 
     Of the rules it says only whether they were noted.
@@ -159,7 +159,7 @@ class Writer:
         self._write("".join(f"{line}\n" for line in lines))
         self.cells += len(lines)
 
-    def close(self, end: Mapping[str, Any]) -> None:
+    def close(self, end: Mapping[str, object]) -> None:
         self._line({"event": "end", **end})
         self._file.close()
 
@@ -244,6 +244,7 @@ def records(path: Path) -> Iterator[dict[str, Any] | CellResult]:
                     ) from error
                 except ResultsError as error:
                     raise ResultsError(f"{path}:{number}: {error}") from None
+                # Only the last line may be cut. A mistake in any other one is an error.
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
                     if not file.read(1):
                         return  # the run died while it wrote this line

@@ -56,7 +56,7 @@ def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) 
     }
 
 
-def outcome_facts(ran: Ran, family: str) -> dict[str, Any]:
+def outcome_facts(ran: Ran, family: str) -> dict[str, object]:
     """Return the facts that a cell has once it has run."""
     verdict = ran.verdict
     return {

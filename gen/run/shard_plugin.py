@@ -62,7 +62,7 @@ class Sharding:
         self._ids = any("::" in argument for argument in arguments)
         self._partition = Partition(modules, durations, self._tier, self.shard[1], self._selection)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return what the header of the results says, for `gen merge`."""
         partition = self._partition
         return {

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gen.language.pipeline import TRAINING, Pipeline
 from gen.samples.samples import LARGEST, Sample
@@ -93,7 +92,7 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
         fit = sorted(filter(_is_informative, pool), key=lambda s: s.numel)[:1] + fit
     if count is None or len(fit) <= count:
         return fit
-    groups: dict[Any, list[Sample]] = {}
+    groups: dict[tuple[int, ...], list[Sample]] = {}
     for sample in fit:
         ranks = tuple(rank for rank, *_ in sample.signature[0])
         groups.setdefault(ranks, []).append(sample)
@@ -121,7 +120,7 @@ def _fresh_first(group: list[Sample]) -> list[Sample]:
 
     Among the new ones, informative samples come first, spread over the group.
     """
-    seen: set[Any] = set()
+    seen: set[object] = set()
     fresh: list[Sample] = []
     again: list[Sample] = []
     for sample in sorted(group, key=lambda s: not _is_informative(s)):

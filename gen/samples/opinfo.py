@@ -77,7 +77,7 @@ def lookup(name: str) -> OpInfo | None:
     return database().get(name)
 
 
-def may_have(name: str, row: Mapping[str, Any]) -> bool:
+def may_have(name: str, row: Mapping[str, object]) -> bool:
     """Return whether the database may have the op of a row of the matrix."""
     return "call" not in row and name.startswith("torch.")
 
@@ -87,7 +87,7 @@ def is_there(name: str) -> bool:
     return _resolves(torch, name.removeprefix("torch."))
 
 
-def preload(ops: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+def preload(ops: Iterable[tuple[str, Mapping[str, object]]]) -> None:
     """Import the database if it may have one of `ops`, which are pairs ``(name, row)``.
 
     Processes that are forked later then have it.

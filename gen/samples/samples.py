@@ -200,7 +200,7 @@ class _RandomSpy(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         func: Any,
-        types: Any,
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
@@ -216,6 +216,7 @@ class _RandomSpy(TorchDispatchMode):
 def _observe(sample: Sample) -> Facts:
     """Run the op once on copies of the inputs, and return its facts."""
     inputs = tuple(tensor.clone() for tensor in sample.inputs)
+    # Writes show as a higher version, or as another value.
     versions = [copy._version for copy in inputs]
     try:
         with seeded(sample.seed), warnings.catch_warnings(record=True) as seen, _RandomSpy() as spy:  # type: ignore[no-untyped-call]
@@ -321,6 +322,7 @@ def candidates(
     op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str, wrapped: bool
 ) -> list[Sample]:
     """Return every sample of the op for `dtype`, in the order of its source. Nothing is run."""
+    # Samples depend on op and dtype alone, so that all checks of an op share them.
     seed = ("samples", op.seed, dtype)
     source = row.get("samples", "opinfo")
     others: set[int] = set()  # samples for other versions of torch
@@ -348,7 +350,7 @@ def candidates(
     return all_samples
 
 
-def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, Any]) -> Sample:
+def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Sample:
     """Return the sample of one explicit call. Its outputs are not processed."""
     return _normalise(
         op, index, args, kwargs, lambda result: result, None, stable_seed(op.seed, index)
@@ -447,7 +449,7 @@ class Store:
 
     def __init__(self) -> None:
         self.family: str | None = None
-        self._pools: dict[Any, list[Sample]] = {}
+        self._pools: dict[object, list[Sample]] = {}
 
     def pool(
         self,

@@ -157,6 +157,7 @@ def first(case: Case, found: list[Found]) -> Script:
     if not found:
         raise NoScript("nothing is compared on this sample")
     reasons: dict[str, None] = {}
+    # A reader wants the smallest inputs on which the failure shows.
     small_failures_first = sorted(found, key=lambda one: (one[2] is None, _size(one[0])))
     shown = list(_scripts(case, small_failures_first, reasons))
     if not shown:

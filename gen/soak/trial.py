@@ -6,7 +6,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -66,6 +65,7 @@ def _pool(draw: Draw) -> list[Sample]:
             wrapped,
         )
         _pools[key] = sorted(all_samples, key=lambda sample: sample.numel)
+        # The pool that was not used for the longest time goes first.
         if len(_pools) > _POOLS:
             _pools.popitem(last=False)
     _pools.move_to_end(key)
@@ -204,7 +204,7 @@ def _unless_known(failure: Failure) -> Failure | None:
     return failure
 
 
-def text(failure: Failure, target: Target) -> Any:
+def text(failure: Failure, target: Target) -> tuple[str | None, str]:
     """Return the failure as a stand-alone program, or None and why there is none."""
     from gen.scripts.python_values import NoScript
     from gen.scripts.standalone import script
