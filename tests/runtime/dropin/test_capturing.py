@@ -243,12 +243,6 @@ def test_a_captured_program_computes_and_trains_as_in_torch(program: Program) ->
     )
 
 
-@pytest.fixture
-def routed() -> Iterator[None]:
-    with dropin.installed():
-        yield
-
-
 @pytest.mark.usefixtures("routed")
 def test_the_module_that_was_captured_keeps_its_parameters() -> None:
     m = model()

@@ -37,12 +37,6 @@ TORCHS: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.fixture
-def routed() -> Iterator[None]:
-    with dropin.installed():
-        yield
-
-
 @pytest.mark.parametrize("name", TORCHS)
 def test_leaving_restores_what_was_replaced(name: str) -> None:
     find = TORCHS[name]

@@ -18,12 +18,6 @@ from runtime.func.batch import current_fallback_policy
 from runtime.tape.nodes import AccumulateGrad
 
 
-@pytest.fixture
-def routed() -> Iterator[None]:
-    with dropin.installed():
-        yield
-
-
 @pytest.mark.parametrize("theirs", _ROUTES)
 def test_a_public_name_of_ours_that_torchs_module_has_is_ours(theirs: str) -> None:
     module, ours = (
