@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import runtime
-from runtime import unwrap, wrap
+from runtime import dropin, unwrap, wrap
 
 with warnings.catch_warnings():  # torch imports these at its first jvp, and scripts them
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
@@ -30,6 +30,13 @@ def without_collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
+
+
+@pytest.fixture
+def routed() -> Iterator[None]:
+    """Torch's API leads to the runtime while a test runs."""
+    with dropin.installed():
+        yield
 
 
 def _both(f: Any, *plain: torch.Tensor) -> None:

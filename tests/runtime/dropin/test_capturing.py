@@ -7,16 +7,16 @@ import importlib
 import io
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.export.pt2_archive._package import AOTICompiledModel
 
 import runtime
 from runtime import dropin, unwrap
-from runtime.dropin import capturing
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -241,12 +241,6 @@ def test_a_captured_program_computes_and_trains_as_in_torch(program: Program) ->
     torch.testing.assert_close(
         found, torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.detach(), expected)
     )
-
-
-@pytest.fixture
-def routed() -> Iterator[None]:
-    with dropin.installed():
-        yield
 
 
 @pytest.mark.usefixtures("routed")
@@ -490,37 +484,39 @@ def test_export_takes_its_arguments_by_name() -> None:
     torch.testing.assert_close(unwrap(program.module()(x)), unwrap(model()(x)))
 
 
-@pytest.mark.usefixtures("routed")
-def test_a_program_that_is_packaged_has_plain_tensors_meanwhile() -> None:
-    program = torch.export.export(model(), (torch.ones(4, 2),))
+def test_a_program_that_is_packaged_has_plain_tensors_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inductor: Any = torch._inductor
     classes: list[set[type]] = []
 
     def package(exported: Any, *, package_path: str) -> str:
         classes.append({type(t) for t in exported.state_dict.values()})
         return package_path
 
-    assert dropin._patches is not None
-    assert (
-        capturing.Programs(dropin._patches).packager(package)(program, package_path="a.pt2")
-        == "a.pt2"
-    )
+    monkeypatch.setattr(inductor, "aoti_compile_and_package", package)
+    with dropin.installed():
+        program = torch.export.export(model(), (torch.ones(4, 2),))
+        path = inductor.aoti_compile_and_package(program, package_path="a.pt2")
+    assert path == "a.pt2"
     (found,) = classes
     assert found and not any(issubclass(c, runtime.Tensor) for c in found)
     assert all(isinstance(t, runtime.Tensor) for t in program.state_dict.values())
 
 
-@pytest.mark.usefixtures("routed")
-def test_a_package_is_given_plain_tensors_and_gives_tensors_of_the_session() -> None:
+def test_a_package_is_given_plain_tensors_and_gives_tensors_of_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     given: list[type] = []
 
     def run(model: Any, *args: Any) -> Any:
         given.extend(map(type, args))
         return [args[0] * 2]
 
-    (out,) = capturing._package_call(run)(None, torch.ones(2, requires_grad=True))
-    assert (
-        given == [torch.Tensor]
-        and isinstance(out, runtime.Tensor)
-        and out.tolist() == [2.0, 2.0]
-        and not out.requires_grad
-    )
+    monkeypatch.setattr(AOTICompiledModel, "__call__", run)
+    with dropin.installed():
+        call: Any = AOTICompiledModel.__call__
+        (out,) = call(None, torch.ones(2, requires_grad=True))
+    assert given == [torch.Tensor]
+    assert isinstance(out, runtime.Tensor) and not out.requires_grad
+    assert out.tolist() == [2.0, 2.0]

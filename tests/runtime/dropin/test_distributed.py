@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import pytest
@@ -109,14 +110,14 @@ def test_data_parallel_on_one_processor_passes_through() -> None:
         assert layer.weight.grad is not None and layer.weight.grad.tolist() == [[3.0, 3.0]]
 
 
-SHARDING = """
+STAGES = """
 import torch
 
-class Sharded:
+class _PipelineStageBase:
     def __init__(self, module):
         self.module = module
 
-class Other(Sharded):
+class Other(_PipelineStageBase):
     def __init__(self, module):
         self.made = torch.ones(1)
 """
@@ -133,40 +134,51 @@ class Finder:
         return PathFinder.find_spec(name, path, target)
 
 
+@pytest.fixture
+def stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Torch's package of stages, with two modules of ours in place of its own."""
+    name = "torch.distributed.pipelining"
+    package: Any = importlib.import_module(name)
+    monkeypatch.setattr(package, "__path__", [str(tmp_path)])
+    for module in ("stage", "beside"):
+        (tmp_path / f"{module}.py").write_text(STAGES)
+        monkeypatch.setattr(package, module, None, raising=False)
+        monkeypatch.setitem(sys.modules, f"{name}.{module}", ModuleType(module))
+        del sys.modules[f"{name}.{module}"]
+    return name
+
+
 @pytest.mark.parametrize("imported_before", [False, True])
 def test_a_wrapper_is_refused_wherever_it_is_imported_and_is_torchs_afterwards(
-    imported_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    imported_before: bool, stages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("sharding", "beside"):
-        (tmp_path / f"a_module_for_{name}.py").write_text(SHARDING)
-        monkeypatch.delitem(sys.modules, f"a_module_for_{name}", raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(
-        "runtime.dropin.distributed._REFUSED",
-        (("a_module_for_sharding", "Sharded", "sharding"), ("absent", "C", "c")),
-    )
     monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
     if imported_before:
-        importlib.import_module("a_module_for_sharding")
+        importlib.import_module(f"{stages}.stage")
     finders = list(sys.meta_path)
     Finder.asked.clear()
     with dropin.installed():
-        sharding, beside = (
-            importlib.import_module("a_module_for_sharding"),
-            importlib.import_module("a_module_for_beside"),
-        )
+        stage: Any = importlib.import_module(f"{stages}.stage")
+        beside: Any = importlib.import_module(f"{stages}.beside")
         with pytest.raises(
             NotImplementedError,
-            match=r"runtime\.dropin: sharding works on nodes of torch's own tape",
+            match=r"runtime\.dropin: PipelineStage works on nodes of torch's own tape",
         ):
-            sharding.Sharded(1)
-        assert "a_module_for_beside" in Finder.asked
-        assert sharding.Other(1).made.item() == 1.0 and beside.Sharded(1).module == 1
-        with pytest.raises(ModuleNotFoundError, match="absent"):
-            importlib.import_module("absent")
-    assert sharding.Sharded(1).module == 1 and sys.meta_path == finders
-    monkeypatch.delitem(sys.modules, "a_module_for_sharding")
-    assert importlib.import_module("a_module_for_sharding").Sharded(1).module == 1
+            stage._PipelineStageBase(1)
+        assert f"{stages}.beside" in Finder.asked
+        assert stage.Other(1).made.item() == 1.0 and beside._PipelineStageBase(1).module == 1
+    assert stage._PipelineStageBase(1).module == 1 and sys.meta_path == finders
+    monkeypatch.delitem(sys.modules, f"{stages}.stage")
+    again: Any = importlib.import_module(f"{stages}.stage")
+    assert again is not stage and again._PipelineStageBase(1).module == 1
+
+
+def test_a_wrapper_that_torch_lacks_cannot_be_imported(
+    stages: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stage.py").unlink()
+    with dropin.installed(), pytest.raises(ModuleNotFoundError, match=f"{stages}.stage"):
+        importlib.import_module(f"{stages}.stage")
 
 
 def test_a_torch_without_distributed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

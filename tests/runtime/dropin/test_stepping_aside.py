@@ -29,12 +29,6 @@ def is_plain(t: Any) -> bool:
     return type(t) is torch.Tensor or type(t) is nn.Parameter
 
 
-@pytest.fixture
-def routed() -> Iterator[None]:
-    with dropin.installed():
-        yield
-
-
 class TestAside:
     def test_is_known_within_in_this_thread_and_however_deep(self) -> None:
         patches, told = Patches(), list[bool]()

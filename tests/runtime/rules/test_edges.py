@@ -9,10 +9,9 @@ import mpmath
 import pytest
 import torch
 
-from runtime import autograd, unwrap
+from runtime import autograd, tensor, unwrap
 from runtime.checkpoint import checkpoint
 from runtime.func import grad, hessian, jvp, vmap
-from runtime.session import tensor
 
 INF = math.inf
 D = torch.float64

@@ -26,12 +26,6 @@ pytestmark = pytest.mark.filterwarnings(
 cases = pytest.mark.parametrize
 
 
-@pytest.fixture
-def routed() -> Iterator[None]:
-    with installed():
-        yield
-
-
 # ---- making them
 
 

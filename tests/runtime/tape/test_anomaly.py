@@ -13,7 +13,6 @@ import torch
 from runtime import aot
 from runtime.autograd import set_detect_anomaly
 from runtime.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vmap
-from runtime.tape.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 
 from ..errors import first_sentence, told
 from ..scenarios import OURS, same
@@ -143,18 +142,19 @@ def test_a_node_made_by_a_backward_pass_tells_which_node_made_it() -> None:
     ]
 
 
+@pytest.mark.usefixtures("routed")
 def test_the_mode_is_set_and_restored() -> None:
-    assert not is_anomaly_enabled()
+    assert not torch.is_anomaly_enabled()
     with OURS.autograd.set_detect_anomaly(True, check_nan=False):
-        assert is_anomaly_enabled() and not is_anomaly_check_nan_enabled()
+        assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
         with OURS.autograd.set_detect_anomaly(False):
-            assert not is_anomaly_enabled() and is_anomaly_check_nan_enabled()
-        assert is_anomaly_enabled() and not is_anomaly_check_nan_enabled()
-    assert not is_anomaly_enabled() and is_anomaly_check_nan_enabled()
+            assert not torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
+        assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
+    assert not torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled()
     OURS.autograd.set_detect_anomaly(True)
-    assert is_anomaly_enabled()
+    assert torch.is_anomaly_enabled()
     OURS.autograd.set_detect_anomaly(False)
-    assert not is_anomaly_enabled()
+    assert not torch.is_anomaly_enabled()
 
 
 def test_traces_hold_no_graph() -> None:

@@ -2,17 +2,18 @@
 engine is the oracle."""
 
 import contextlib
+import subprocess
+import sys
 import threading
-import warnings
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from runtime.facts.lock import probe
-from runtime.session import backward
-from runtime.tape.running import current_graph_task_id
+import runtime
+from tests.runtime.of_torch import INPUTS_MAY_BE_A_DICTIONARY
 
 from ..scenarios import OURS, outcome, same
 
@@ -81,7 +82,7 @@ def test_inputs_may_be_a_dict() -> None:
         lib.autograd.backward(loss, inputs=named)
         return found, named["a"].grad
 
-    if probe("refused", "a dictionary of inputs") == "runs":
+    if INPUTS_MAY_BE_A_DICTIONARY:
         same(scenario)
         return
     assert outcome(scenario, OURS) == [{"a": [2.0], "b": [1.0]}, [2.0]]
@@ -156,19 +157,27 @@ def test_a_graph_that_saved_nothing_runs_twice() -> None:
     assert same(scenario) == [2.0]
 
 
-def test_recording_the_pass_into_grad_warns_once_about_the_cycle(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(backward, "_warned", set[str]())
-    x = leaf(2.0)
-    with pytest.warns(UserWarning, match="reference cycle between the parameter and its gradient"):
-        (x * x).backward(create_graph=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        (x * x).backward(create_graph=True)
-        OURS.autograd.grad(x * x, x, create_graph=True)
-    assert x.grad.requires_grad
-    x.grad = None
+WARNS_ONCE = """
+import warnings
+import pytest
+import runtime
+
+x = runtime.tensor([2.0], requires_grad=True)
+with pytest.warns(UserWarning, match="reference cycle between the parameter and its gradient"):
+    (x * x).backward(create_graph=True)
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    (x * x).backward(create_graph=True)
+    runtime.autograd.grad(x * x, x, create_graph=True)
+assert x.grad.requires_grad
+"""
+
+
+def test_recording_the_pass_into_grad_warns_once_in_a_process_about_the_cycle() -> None:
+    root = Path(runtime.__file__).parent.parent
+    command = [sys.executable, "-c", WARNS_ONCE]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_complex_gradients_are_conjugate_and_of_real_inputs_real() -> None:
@@ -280,15 +289,16 @@ def test_long_chains_of_recorded_gradients_are_freed_without_recursion(
     assert first() is None
 
 
+@pytest.mark.usefixtures("routed")
 def test_a_pass_on_another_thread_is_its_own() -> None:
     ids: list[int] = []
     y = leaf(1.0) * 2
 
     def hook(g: Any) -> None:
-        thread = threading.Thread(target=lambda: ids.append(current_graph_task_id()))
+        thread = threading.Thread(target=lambda: ids.append(torch._C._current_graph_task_id()))
         thread.start()
         thread.join()
-        ids.append(current_graph_task_id())
+        ids.append(torch._C._current_graph_task_id())
 
     y.register_hook(hook)
     y.backward()

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.tape.running import current_graph_task_id
-
 from ..scenarios import OURS, same
 
 
@@ -45,6 +43,7 @@ def one_inside_the_other(hook: Any) -> None:
     y.backward()
 
 
+@pytest.mark.usefixtures("routed")
 def test_passes_nest_deeper_than_the_stack() -> None:
     depth = [0]
 
@@ -55,9 +54,10 @@ def test_passes_nest_deeper_than_the_stack() -> None:
 
     one_inside_the_other(nested)
     assert depth[0] == 1500
-    assert current_graph_task_id() == -1
+    assert torch._C._current_graph_task_id() == -1
 
 
+@pytest.mark.usefixtures("routed")
 def test_an_error_far_down_comes_up_with_its_type() -> None:
     depth = [0]
 
@@ -72,7 +72,7 @@ def test_an_error_far_down_comes_up_with_its_type() -> None:
 
     with pytest.raises(Deep, match="bottom"):
         one_inside_the_other(nested)
-    assert current_graph_task_id() == -1
+    assert torch._C._current_graph_task_id() == -1
     (leaf(1.0) * 2).backward()
 
 

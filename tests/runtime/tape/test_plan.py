@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.tape import engine
-from runtime.tape.running import current_graph_task_id, current_node
-
 from ..scenarios import OURS, same
 
 
@@ -16,6 +13,7 @@ def leaf(*values: float) -> Any:
     return OURS.tensor(list(values), requires_grad=True)
 
 
+@pytest.mark.usefixtures("routed")
 def test_the_engine_knows_its_task_node_and_plan() -> None:
     seen: list[Any] = []
     x, unused = leaf(1.0), leaf(1.0)
@@ -24,13 +22,13 @@ def test_the_engine_knows_its_task_node_and_plan() -> None:
     c = a.sin()
 
     def hook(g: Any) -> None:
-        node = current_node()
+        node = torch._C._current_autograd_node()
         assert node is not None
         seen.append(
             (
-                current_graph_task_id(),
+                torch._C._current_graph_task_id(),
                 node.name(),
-                [engine.will_execute(t.grad_fn) for t in (a, b, c)],
+                [torch._C._will_engine_execute_node(t.grad_fn) for t in (a, b, c)],
             )
         )
 
@@ -39,12 +37,13 @@ def test_the_engine_knows_its_task_node_and_plan() -> None:
     OURS.autograd.grad(b, x)
     assert [s[1:] for s in seen] == [("ExpBackward0", [True, True, False])] * 2
     assert seen[1][0] == seen[0][0] + 1
-    assert current_graph_task_id() == -1 and current_node() is None
+    assert torch._C._current_graph_task_id() == -1 and torch._C._current_autograd_node() is None
     with pytest.raises(RuntimeError, match="during the backward pass"):
-        engine.will_execute(a.grad_fn)
+        torch._C._will_engine_execute_node(a.grad_fn)
     assert unused.grad is None
 
 
+@pytest.mark.usefixtures("routed")
 def test_the_plan_is_the_order_in_which_nodes_run() -> None:
     x = leaf(1.0)
     a = x * 2
@@ -52,10 +51,10 @@ def test_the_plan_is_the_order_in_which_nodes_run() -> None:
     out = (a + b).sum()
     planned: list[str] = []
     ran: list[str] = []
-    out.register_hook(lambda g: planned.extend(type(n).__name__ for n in engine.execution_order()))
+    out.register_hook(lambda g: planned.extend(type(n).__name__ for n in torch._C._current_graph_task_execution_order()))
     for t in (x, a, b, a.detach() * 1):
         if t.requires_grad:
-            t.register_hook(lambda g: ran.append(type(current_node()).__name__))
+            t.register_hook(lambda g: ran.append(type(torch._C._current_autograd_node()).__name__))
     with OURS.autograd.set_multithreading_enabled(False):
         out.backward(retain_graph=True)
     assert planned == [
@@ -69,9 +68,10 @@ def test_the_plan_is_the_order_in_which_nodes_run() -> None:
     with pytest.raises(RuntimeError, match="multithreading disabled"):
         out.backward()
     with pytest.raises(RuntimeError, match="during the backward pass"):
-        engine.execution_order()
+        torch._C._current_graph_task_execution_order()
 
 
+@pytest.mark.usefixtures("routed")
 @pytest.mark.parametrize(
     "asked", ["x", "a", "y", "x and y", "all leaves", "backward of x", "backward of a"]
 )
@@ -82,7 +82,7 @@ def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(ask
     planned, ran = list[Any](), list[str]()
 
     def plan(g: Any) -> None:
-        planned.extend(engine.execution_order())
+        planned.extend(torch._C._current_graph_task_execution_order())
 
     out.register_hook(plan)
     seen, stack = set[Any](), [out.grad_fn]
@@ -90,7 +90,7 @@ def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(ask
         node = stack.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            node.register_prehook(lambda gs: ran.append(type(current_node()).__name__))
+            node.register_prehook(lambda gs: ran.append(type(torch._C._current_autograd_node()).__name__))
             stack += [following for following, _ in node.next_functions]
     of = {"x": [x], "a": [a], "y": [y], "x and y": [x, y]}
     with OURS.autograd.set_multithreading_enabled(False):

@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from runtime import func
 from runtime.errors import MissingRule
-from runtime.facts.derivatives import has_formula
+from tests.runtime.of_torch import CHOLESKY_HAS_A_FORMULA
 from tests.runtime.rules.agreement import CHECKS, check, check_problem, problems
 
 DTYPES = (torch.float64, torch.complex128)
@@ -56,7 +56,7 @@ def test_agrees_with_the_engine(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     "name",
     (
-        *(("cholesky",) if has_formula("cholesky.default") else ()),  # not of torch 2.14
+        *(("cholesky",) if CHOLESKY_HAS_A_FORMULA else ()),  # not of torch 2.14
         "linalg.cholesky_ex",
         "linalg.eigh",
         "linalg.eigvalsh",
