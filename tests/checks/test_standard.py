@@ -198,15 +198,16 @@ def test_a_flush_of_subnormal_numbers_is_noticed() -> None:
 
 def test_calls_that_are_left_out_do_not_alternate() -> None:
     """Every second one would have the same `keepdim`."""
+    choices: list[dict[str, object]] = [
+        {"dim": dims, "keepdim": kept}
+        for count in (1, 2, 3)
+        for dims in combinations((0, 1, 2, 3, -1, -2, -3), count)
+        for kept in (True, False)
+        if len({d % 4 for d in dims}) == count
+    ]
+    op = make_op("torch.amax", {})
     samples = [
-        from_call(make_op("torch.amax", {}), k, (torch.ones(2, 2, 2, 2),), given)
-        for k, given in enumerate(
-            {"dim": dims, "keepdim": kept}
-            for count in (1, 2, 3)
-            for dims in combinations((0, 1, 2, 3, -1, -2, -3), count)
-            for kept in (True, False)
-            if len({d % 4 for d in dims}) == count
-        )
+        from_call(op, k, (torch.ones(2, 2, 2, 2),), options) for k, options in enumerate(choices)
     ]
     found = special_points.chosen(samples)
     assert len(found) == 24 < len(samples)

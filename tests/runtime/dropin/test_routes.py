@@ -39,7 +39,8 @@ ROUTES = {
 }
 
 
-ACCUMULATE_GRAD_OF_TORCH = torch._C._functions.AccumulateGrad
+_NODES: Any = torch._C._functions
+ACCUMULATE_GRAD_OF_TORCH = _NODES.AccumulateGrad
 
 
 @pytest.mark.parametrize("theirs", ROUTES)

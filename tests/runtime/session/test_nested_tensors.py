@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import pickle
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest

@@ -8,6 +8,8 @@ import torch
 
 from ..scenarios import OURS, same
 
+TORCH_C: Any = torch._C  # the names below have no stubs
+
 
 def leaf(*values: float) -> Any:
     return OURS.tensor(list(values), requires_grad=True)
@@ -22,11 +24,11 @@ def test_the_engine_knows_its_task_node_and_plan() -> None:
     c = a.sin()
 
     def hook(g: Any) -> None:
-        node = torch._C._current_autograd_node()
+        node = TORCH_C._current_autograd_node()
         assert node is not None
         seen.append(
             (
-                torch._C._current_graph_task_id(),
+                TORCH_C._current_graph_task_id(),
                 node.name(),
                 [torch._C._will_engine_execute_node(t.grad_fn) for t in (a, b, c)],
             )
@@ -37,7 +39,7 @@ def test_the_engine_knows_its_task_node_and_plan() -> None:
     OURS.autograd.grad(b, x)
     assert [s[1:] for s in seen] == [("ExpBackward0", [True, True, False])] * 2
     assert seen[1][0] == seen[0][0] + 1
-    assert torch._C._current_graph_task_id() == -1 and torch._C._current_autograd_node() is None
+    assert TORCH_C._current_graph_task_id() == -1 and TORCH_C._current_autograd_node() is None
     with pytest.raises(RuntimeError, match="during the backward pass"):
         torch._C._will_engine_execute_node(a.grad_fn)
     assert unused.grad is None
@@ -51,10 +53,14 @@ def test_the_plan_is_the_order_in_which_nodes_run() -> None:
     out = (a + b).sum()
     planned: list[str] = []
     ran: list[str] = []
-    out.register_hook(lambda g: planned.extend(type(n).__name__ for n in torch._C._current_graph_task_execution_order()))
+    out.register_hook(
+        lambda g: planned.extend(
+            type(n).__name__ for n in TORCH_C._current_graph_task_execution_order()
+        )
+    )
     for t in (x, a, b, a.detach() * 1):
         if t.requires_grad:
-            t.register_hook(lambda g: ran.append(type(torch._C._current_autograd_node()).__name__))
+            t.register_hook(lambda g: ran.append(type(TORCH_C._current_autograd_node()).__name__))
     with OURS.autograd.set_multithreading_enabled(False):
         out.backward(retain_graph=True)
     assert planned == [
@@ -68,7 +74,7 @@ def test_the_plan_is_the_order_in_which_nodes_run() -> None:
     with pytest.raises(RuntimeError, match="multithreading disabled"):
         out.backward()
     with pytest.raises(RuntimeError, match="during the backward pass"):
-        torch._C._current_graph_task_execution_order()
+        TORCH_C._current_graph_task_execution_order()
 
 
 @pytest.mark.usefixtures("routed")
@@ -82,7 +88,7 @@ def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(ask
     planned, ran = list[Any](), list[str]()
 
     def plan(g: Any) -> None:
-        planned.extend(torch._C._current_graph_task_execution_order())
+        planned.extend(TORCH_C._current_graph_task_execution_order())
 
     out.register_hook(plan)
     seen, stack = set[Any](), [out.grad_fn]
@@ -90,7 +96,9 @@ def test_the_plan_of_a_pass_for_some_inputs_leaves_out_what_they_do_not_need(ask
         node = stack.pop()
         if node is not None and node not in seen:
             seen.add(node)
-            node.register_prehook(lambda gs: ran.append(type(torch._C._current_autograd_node()).__name__))
+            node.register_prehook(
+                lambda gs: ran.append(type(TORCH_C._current_autograd_node()).__name__)
+            )
             stack += [following for following, _ in node.next_functions]
     of = {"x": [x], "a": [a], "y": [y], "x and y": [x, y]}
     with OURS.autograd.set_multithreading_enabled(False):
