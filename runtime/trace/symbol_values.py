@@ -291,13 +291,10 @@ def _has_real_power(base: Any, exponent: Any) -> bool:
     return bool(base > 0)
 
 
-def _has_sign(a: Any, b: Any) -> bool:
-    """Return whether a product has the sign that torch's has. A product with ``0.0`` is ``0`` in an
-    expression, whatever the other factor is."""
-    for zero, other in ((a, b), (b, a)):
-        if type(zero) is float and zero == 0:
-            return math.copysign(1, zero) > 0 and bool(other >= 0)
-    return True
+def _has_no_negative_zero(*numbers: object) -> bool:
+    """Return whether no number is ``-0.0``, which an expression does not tell from ``0``."""
+    zeros = (number for number in numbers if type(number) is float and number == 0)
+    return all(math.copysign(1, zero) > 0 for zero in zeros)
 
 
 _DOMAINS: dict[Callable[..., object], Callable[[Any, Any], bool]] = {
@@ -307,7 +304,9 @@ _DOMAINS: dict[Callable[..., object], Callable[[Any, Any], bool]] = {
     operator.lshift: _has_shift,
     operator.rshift: _has_shift,
     operator.pow: _has_real_power,
-    operator.mul: _has_sign,
+    operator.add: _has_no_negative_zero,
+    operator.sub: _has_no_negative_zero,
+    operator.mul: _has_no_negative_zero,
 }
 """Asks, as a condition of the program, whether an expression of torch's has the value and the
 class that Python computes."""
@@ -327,6 +326,23 @@ def _is_outside_domain(function: Callable[..., object], a: object, b: object) ->
     return not domain(a, b)
 
 
+_SIMPLIFIED = (operator.add, operator.sub, operator.mul)
+"""Whose results torch has as sums and products of sympy's, which are sorted and merged."""
+
+
+def _is_real_operation(function: Callable[..., object], a: object, b: object) -> bool:
+    """Return whether torch would simplify an operation of real numbers, which Python rounds, and
+    their environment has an expression that stays as it is."""
+    if function not in _SIMPLIFIED:
+        return False
+    if not any(isinstance(x, (float, torch.SymFloat)) for x in (a, b)):
+        return False
+    symbols: list[Any] = [x for x in (a, b) if type(x) not in (int, float)]
+    return all(map(_is_expression, symbols)) and all(
+        hasattr(x.node.shape_env, "real_operation") for x in symbols
+    )
+
+
 def _define_of_two(cls: type, name: str, function: Callable[[Any, Any], object]) -> None:
     """Let the method compute with the value, if the other number is of a class that torch does not
     know, or torch's expression has another value than Python computes. Let it compute with nodes
@@ -343,6 +359,8 @@ def _define_of_two(cls: type, name: str, function: Callable[[Any, Any], object])
         a, b = (other, self) if is_reflected else (self, other)
         if _is_ours(self) and _is_outside_domain(function, a, b):
             return function(_plain(a), _plain(b))
+        if _is_real_operation(function, a, b):
+            return self.node.shape_env.real_operation(function, a, b)  # type: ignore[attr-defined]
         if _are_mixed(self, other):
             return of_two(_as_read(self), _as_read(other))
         if type(other) in _OWN:

@@ -54,6 +54,7 @@ from .abstract_values import faked
 from .generated_code import function
 from .outside import held_by_session
 from .provenance import here
+from .real_arithmetic import operation
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -180,6 +181,19 @@ class _ByHint(ShapeEnv):
         exact.cache_clear = simplified.cache_clear  # type: ignore[attr-defined]
         self.simplify = exact  # type: ignore[assignment]
 
+    def real_operation(
+        self, function: Callable[[Any, Any], object], first: object, second: object
+    ) -> torch.SymFloat:
+        """Return a sum, difference or product of two numbers, of which one is real, as a symbol
+        that torch does not simplify. ``first``, ``second``: numbers, or symbols from here."""
+        hints = [_hint(number) for number in (first, second)]
+        hint: Any = None
+        if None not in hints:
+            hint = function(*hints)
+        expression = operation(function, *map(_expression, (first, second)))
+        result: Any = self.create_symfloatnode(expression, hint=hint)
+        return result  # type: ignore[no-any-return]
+
     def _cache(self, name: str, cache: Callable[[Any], Any]) -> None:
         uncached = getattr(getattr(ShapeEnv, name, None), "__wrapped__", None)
         if uncached is not None:  # else another version of torch has no cache here
@@ -189,6 +203,22 @@ class _ByHint(ShapeEnv):
         if _real(expr):
             return None
         return super()._maybe_fast_eval_comparison(expr)
+
+
+def _expression(number: Any) -> Any:
+    """Return a number, or a symbol of torch's, as an expression of sympy's."""
+    if isinstance(number, SYMBOLIC):
+        return number.node.expr
+    return sympy.sympify(number)
+
+
+def _hint(number: Any) -> Any:
+    """Return the number that a symbol stands for in this trace. None: it has none."""
+    if not isinstance(number, SYMBOLIC):
+        return number
+    if number.node.has_hint():
+        return number.node.hint
+    return None
 
 
 def _real(expression: Any) -> bool:
