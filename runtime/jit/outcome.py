@@ -6,8 +6,9 @@ returns an :class:`Outcome`. A call puts what is in there where it belongs."""
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,13 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
-from .same_containers import containers_in, contents_of, is_made, put_contents, without_marks
+from .same_containers import (
+    containers_at,
+    containers_in,
+    is_made,
+    put_contents,
+    without_marks,
+)
 
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
 
@@ -83,18 +90,17 @@ class Entry:
 
 
 class SameAs:
-    """Stands for a container that another place has, too. ``index``: of that place."""
+    """Stands for a container that another place has, too. ``index``: of that place.
+
+    There is one for each index, since objects among arguments are compared by identity."""
 
     __slots__ = ("index",)
 
     def __init__(self, index: int) -> None:
         self.index = index
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is SameAs and other.index == self.index
 
-    def __hash__(self) -> int:
-        return hash((SameAs, self.index))
+_same_as = functools.cache(SameAs)
 
 
 def without_repetition(values: Iterable[Any]) -> list[Any]:
@@ -103,7 +109,7 @@ def without_repetition(values: Iterable[Any]) -> list[Any]:
     found: list[Any] = []
     for index, value in enumerate(values):
         known = first.setdefault(id(value), index) if is_made(value) else index
-        found.append(value if known == index else SameAs(known))
+        found.append(value if known == index else _same_as(known))
     return found
 
 
@@ -176,10 +182,10 @@ class Destinations:
     the numbers of the results whose histories have been freed. ``puts``: the places in Python's
     state to which the program assigns, each with the number of its value among those that it
     leaves. The others it has only read, and another thread may have assigned to them since.
-    ``refills``: the numbers of those where it has changed the container that was there.
-    ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``given``:
-    the numbers of the containers among the arguments that the program changes. ``marked``: whether
-    the results have marks, see :mod:`.same_containers`.
+    ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``places``:
+    those whose values the program takes. ``found``, ``given``: the numbers of the containers at
+    these and among the arguments that the program changes. ``marked``: whether the results have
+    marks, see :mod:`.same_containers`.
 
     No data class: the graph returns it as a constant."""
 
@@ -189,8 +195,9 @@ class Destinations:
         frozen: Sequence[Any],
         spent: Sequence[int],
         puts: Sequence[tuple[int, Place]],
-        refills: Collection[int],
         orders: Sequence[Order],
+        places: Sequence[Place],
+        found: Sequence[int],
         given: Sequence[int],
         marked: bool,
     ) -> None:
@@ -198,10 +205,19 @@ class Destinations:
         self.frozen = frozen
         self.spent = spent
         self.puts = puts
-        self.refills = refills
         self.orders = orders
+        self.places = places
+        self.found = found
         self.given = given
         self.marked = marked
+
+    def containers(self, args: object, kwargs: object) -> tuple[list[Any], list[Any]]:
+        """Return the containers at places, and those among the arguments of a call, as far as
+        somebody asks for them."""
+        if not (self.marked or self.found or self.given):
+            return [], []
+        values = [place.current() for place in self.places]
+        return containers_at(values), containers_in((args, kwargs))
 
 
 @dataclass(eq=False)
@@ -221,14 +237,15 @@ class Outcome:
         for t in to.frozen:
             t.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
-        given = containers_in((args, kwargs)) if to.marked or to.given else []
-        returned, left, contents = without_marks(result, given) if to.marked else result
+        found, given = to.containers(args, kwargs)
+        if to.marked:
+            result = without_marks(result, found, given)
+        returned, left, in_found, in_given = result
         for i, place in to.puts:
-            if i in to.refills:
-                put_contents(place.current(), contents_of(left[i]))
-            else:
-                place.put(left[i])
-        for number, value in zip(to.given, contents, strict=True):
+            place.put(left[i])
+        for number, value in zip(to.found, in_found, strict=True):
+            put_contents(found[number], value)
+        for number, value in zip(to.given, in_given, strict=True):
             put_contents(given[number], value)
         for node, labels in to.orders:
             node.move_last(labels)

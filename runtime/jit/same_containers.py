@@ -21,7 +21,7 @@ from __future__ import annotations
 import operator
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
@@ -38,12 +38,12 @@ class _Known:
         self.container = container
 
 
-class _Argument:
-    """Stands for the container that a call finds at a place, whose values are arguments of the
-    graph."""
+class _Found:
+    """Stands for a container or object that a call finds at a place whose value is an argument of
+    the graph, by its number among these."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
 class _Given:
@@ -60,7 +60,7 @@ class _Repeat:
         self.number = number
 
 
-MARKS = (_Known, _Argument, _Given, _Repeat)
+MARKS = (_Known, _Found, _Given, _Repeat)
 
 
 def is_made(value: object) -> bool:
@@ -97,6 +97,13 @@ def _find(value: Any, found: list[Any]) -> None:
         _find(part, found)
 
 
+def containers_at(values: Iterable[object]) -> list[Any]:
+    """Return the containers in the ``values`` of places. A value that is at two places counts
+    once."""
+    apart = {id(value): value for value in values}
+    return containers_in(tuple(apart.values()))
+
+
 def contents_of(value: Any) -> Any:
     """Return what is in a container or an object of a data class, as a list or dictionary."""
     if opened.is_object(value):
@@ -121,63 +128,47 @@ def _are_same(now: Any, before: Any) -> bool:
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-class Entered:
-    """The ``values`` that a run of a program finds at places, and which containers are among them
-    and among ``arguments``, with what was in these."""
+class Copies:
+    """The ``containers`` that a run of a program has in place of those of a call, and what was in
+    them."""
 
-    def __init__(self, places: Sequence[Place], values: Sequence[Any], arguments: object) -> None:
-        self.values = values
-        self._arguments = containers_in(arguments)
-        self._before = list(map(contents_of, self._arguments))
-        self._numbers = {id(x): number for number, x in enumerate(self._arguments)}
-        found = [(p, value) for p, value in zip(places, values, strict=True) if is_made(value)]
-        self._found = {id(x): (place, x, *opened.flatten(x)) for place, x in found}
-
-    def place_of(self, value: object) -> Place | None:
-        """Return where the container ``value`` is from, if the program has not changed it."""
-        return _if_unchanged(self._found.get(id(value)))
-
-    @property
-    def given(self) -> Sequence[Any]:
-        """Return the containers among the arguments."""
-        return self._arguments
+    def __init__(self, containers: Sequence[Any]) -> None:
+        self.containers = containers
+        self._before = list(map(contents_of, containers))
+        self._numbers = {id(x): number for number, x in enumerate(containers)}
 
     def number_of(self, value: object) -> int | None:
-        """Return which one among the arguments the container ``value`` is."""
+        """Return which one of them ``value`` is."""
         return self._numbers.get(id(value))
 
     def changes(self, number: int) -> bool:
-        """Return whether the program has changed the container of that number among the
-        arguments."""
-        return not _are_same(contents_of(self._arguments[number]), self._before[number])
+        """Return whether the program has changed the container of that number."""
+        return not _are_same(contents_of(self.containers[number]), self._before[number])
 
     def changed(self) -> dict[int, Any]:
-        """Return what is by now in the containers among the arguments that the program has
-        changed."""
-        numbers = filter(self.changes, range(len(self._arguments)))
-        return {number: contents_of(self._arguments[number]) for number in numbers}
+        """Return what is by now in those that the program has changed."""
+        numbers = filter(self.changes, range(len(self.containers)))
+        return {number: contents_of(self.containers[number]) for number in numbers}
 
     def put_back(self, numbers: Iterable[int]) -> None:
         """Let the containers of these numbers have what they had."""
         for number in numbers:
-            put_contents(self._arguments[number], self._before[number])
+            put_contents(self.containers[number], self._before[number])
+
+
+class Entered:
+    """What a run of a program is given: the ``values`` at places, and which containers are in these
+    (``found``) and in the arguments (``given``). ``originals``: of which ``found`` are copies."""
+
+    def __init__(self, values: Sequence[Any], originals: Sequence[Any], arguments: object) -> None:
+        self.values = values
+        self.originals = originals
+        self.found = Copies(containers_at(values))
+        self.given = Copies(containers_in(arguments))
 
     def has(self, value: object) -> bool:
-        """Return whether the program has found ``value``, and has not changed it beyond what a call
-        does."""
-        return self.place_of(value) is not None or self.number_of(value) is not None
-
-
-R = TypeVar("R")
-
-
-def _if_unchanged(found: tuple[R, object, Sequence[object], pytree.TreeSpec] | None) -> R | None:
-    if found is None:
-        return None
-    where, x, before, spec = found
-    now, spec_now = opened.flatten(x)
-    same = spec == spec_now and all(a is b for a, b in zip(now, before, strict=True))
-    return where if same else None
+        """Return whether the program is given the container ``value``, and has not made it."""
+        return self.found.number_of(value) is not None or self.given.number_of(value) is not None
 
 
 def _with_parts(x: tuple[object, ...], parts: Sequence[Any]) -> object:
@@ -219,10 +210,13 @@ class _Marks:
             return _Repeat(self._numbers[id(value)])
         if self._knows(value):
             return _Known(value)
-        place, number = self._entered.place_of(value), self._entered.number_of(value)
-        if place is not None:
-            return _Argument(place)
-        return None if number is None else _Given(number)
+        number = self._entered.found.number_of(value)
+        if number is not None:
+            return _Found(number)
+        number = self._entered.given.number_of(value)
+        if number is not None:
+            return _Given(number)
+        return None
 
 
 def mark(results: object, knows: Callable[[Any], bool], entered: Entered) -> tuple[Any, bool]:
@@ -241,20 +235,23 @@ def mark(results: object, knows: Callable[[Any], bool], entered: Entered) -> tup
     return marked, marks.found
 
 
-def without_marks(results: object, given: Sequence[object]) -> Any:
+def without_marks(results: object, found: Sequence[object], given: Sequence[object]) -> Any:
     """Put the containers where their markers are, before the call has assigned anything.
-    ``given``: the containers among the arguments of the call."""
-    made = _Made(containers_in(results), given)
-    for container in made.found:
+    ``found``: the containers at places. ``given``: those among the arguments of the call."""
+    made = _Made(containers_in(results), found, given)
+    for container in made.containers:
         made.complete(container)
     return made.unmarked(results)
 
 
 class _Made:
-    """The containers and objects that a call makes, ``found``, and what stands in for others."""
+    """The ``containers`` and objects that a call makes, and those that its markers stand for."""
 
-    def __init__(self, found: Sequence[Any], given: Sequence[Any]) -> None:
-        self.found = found
+    def __init__(
+        self, containers: Sequence[Any], found: Sequence[Any], given: Sequence[Any]
+    ) -> None:
+        self.containers = containers
+        self._found = found
         self._given = given
 
     def complete(self, x: Any) -> None:
@@ -271,12 +268,12 @@ class _Made:
         """Return what a marker stands for, also in tuples. Any other value as it is."""
         if isinstance(value, _Known):
             return value.container
-        if isinstance(value, _Argument):
-            return value.place.current()
+        if isinstance(value, _Found):
+            return self._found[value.number]
         if isinstance(value, _Given):
             return self._given[value.number]
         if isinstance(value, _Repeat):
-            return self.found[value.number]
+            return self.containers[value.number]
         if not _is_tuple(value):
             return value
         parts = list(map(self.unmarked, value))
@@ -302,15 +299,16 @@ class SharedContainers:
         self._state: dict[int, Any] = {}  # by identity
         self._known: dict[tuple[tuple[int, int], ...], Sharing] = {}
 
-    def learn(self, state: Iterable[object], given: Sequence[object], changes: bool) -> None:
+    def learn(self, state: Iterable[object], entered: Entered, changes: bool) -> None:
         """Note the containers of a program that was captured.
 
         Args:
             state: the objects that it can come to.
-            given: the copies of the containers among its arguments.
+            entered: the copies of the containers that it is given.
             changes: whether it changes one of these, or a container of the state.
         """
-        if not given:
+        given = entered.given.containers
+        if not given and len(entered.found.containers) < 2:
             return
         self.matters |= changes
         copies = set(map(id, given))
@@ -319,13 +317,13 @@ class SharedContainers:
     def of(self, args: object, kwargs: object, places: Sequence[Place]) -> tuple[Sharing, ...]:
         """Return what a call is given beside its arguments, which is nothing if all containers are
         different ones. ``places``: whose values are arguments, too."""
-        given = containers_in((args, kwargs))
-        if not given:
-            return ()
-        values = containers_in([place.current() for place in places])
-        first = {id(value): -1 - number for number, value in enumerate(values)}
+        first: dict[int, int] = {}
         pattern = []
-        for number, x in enumerate(given):
+        for number, x in enumerate(containers_at(place.current() for place in places)):
+            other = first.setdefault(id(x), -1 - number)
+            if other != -1 - number:
+                pattern.append((-1 - number, other))
+        for number, x in enumerate(containers_in((args, kwargs))):
             other = first.setdefault(id(x), number)
             if other != number:
                 pattern.append((number, other))

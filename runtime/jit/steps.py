@@ -61,6 +61,7 @@ from .same_containers import (
     Entered,
     SharedContainers,
     Sharing,
+    containers_at,
     containers_in,
     is_made,
     mark,
@@ -354,7 +355,8 @@ class Steps:
         numbers = Numbers()
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
-        entered = Entered(places, values, (args, kwargs))
+        originals = containers_at([place.current() for place in places])
+        entered = Entered(values, originals, (args, kwargs))
         attributes = _first(ours, Attributes, _NO_ATTRIBUTES)
         at_places = {p.key: value for p, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
@@ -386,48 +388,78 @@ class Steps:
         self._state.refuse_returned_cycle(result)
         self._refuse_given_twice(places, entered)
         made, orders = self._made(entered)
-        self._state.refuse_kept(entered.given)
+        self._state.refuse_kept(entered.given.containers)
         orders |= held.orders  # which knows what the run has left at places
         left = [*held.left, *(change.now for change in made)]
         to = [*places, *map(place_of, made)]
         values = without_repetition(left)
         self._state.refuse_shared([place.what for place in to], values, entered.has)
-        given = entered.changed()
-        found = (result, left, [*given.values()])
-        opened.fix_keys(found)
-        results, marked = mark(found, self._state.graph.has, entered)
-        entered.put_back(given)  # the run has copies, of which nothing is left
+        found, given = entered.found.changed(), entered.given.changed()
+        trees = (result, left, [*found.values()], [*given.values()])
+        opened.fix_keys(trees)
+        results, marked = mark(trees, self._state.graph.has, entered)
+        # the run has copies, of which nothing is left
+        entered.found.put_back(found)
+        entered.given.put_back(given)
         self._refuse_made(to, results[1])
-        self._refuse_put(results[2])
+        self._refuse_put([*results[2], *results[3]])
         self._refuse_returned(results[0])
         refuse_lost(opened.flatten(results)[0], "what it returns or leaves", self._state)
         names = [change.what for change in made]
         entries = list(zip(places, entered.values, left, strict=False))
         names += [p.what for p, x, y in entries if _grows(x, y)]
-        same = [index for index, (_, x, y) in enumerate(entries) if x is y]
-        puts, refills = _puts(to, same, (result, left), entered)
-        self._beside = Beside(carried=frozenset(p.key for p in places), left=names)
+        same = {index for index, (_, x, y) in enumerate(entries) if x is y}
+        puts = [(index, place) for index, place in enumerate(to) if index not in same]
+        self._beside = Beside(
+            carried=frozenset(place.key for place in places),
+            copied=frozenset(map(id, self._found_once(places, entered))),
+            left=names,
+        )
         ordered = [order for order in orders.values() if len(order.labels) > 1]
-        return self._outcome(results, puts, refills, ordered, [*given], marked, *gradients)
+        to_containers = (places, [*found], [*given], marked)
+        return self._outcome(results, puts, ordered, to_containers, *gradients)
 
     def _refuse_given_twice(self, places: Sequence[Place], entered: Entered) -> None:
-        """Refuse that the program changes what the call is given, and is given once more or the
-        state has, too. Note what such calls of other containers ask."""
+        """Refuse that the program changes a container that it has a copy of, and comes to in
+        another way, too. Note what such calls of other containers ask."""
         graph, given = self._state.graph, _GIVEN.containers or ()
-        if not given:
-            return
         owners = [change.node.owner for change in self._state.changes()]
+        self._refuse_found_twice(places, entered, set(map(id, owners)))
         owners += [place.node.owner for place in places]
         changed = set(map(id, owners))
         times = Counter(map(id, given))
         for number, x in enumerate(given):
             elsewhere = times[id(x)] > 1 or graph.has(x)
-            if id(x) in changed or (elsewhere and entered.changes(number)):
-                self._state.refuse_given(x)
-        changes = bool(entered.changed()) or any(map(is_made, (*owners, *entered.values)))
+            if id(x) in changed or (elsewhere and entered.given.changes(number)):
+                self._state.refuse_twice(x, "is given as an argument")
+        changes = bool(entered.found.changed() or entered.given.changed())
+        changes |= any(map(is_made, (*owners, *entered.values)))
         weak = set(graph.weak)
         state = (node.owner for node in graph.nodes if id(node.owner) not in weak)
-        self.shared.learn(state, entered.given, changes)
+        self.shared.learn(state, entered, changes)
+
+    def _refuse_found_twice(
+        self, places: Sequence[Place], entered: Entered, changed: Collection[int]
+    ) -> None:
+        """Refuse that the program changes a container of the state, which it has a copy of, and
+        comes to in another way, too. ``changed``: the identities of the objects that it has changed
+        themselves."""
+        once = set(map(id, self._found_once(places, entered)))
+        for number, x in enumerate(entered.originals):
+            is_changed = id(x) not in once and entered.found.changes(number)
+            if is_changed or id(x) in changed:
+                self._state.refuse_twice(x, "replaces as a whole")
+
+    def _found_once(self, places: Sequence[Place], entered: Entered) -> list[object]:
+        """Return the containers in the values at ``places`` to which the program comes by these
+        alone, so that it has a copy of each and never the container itself."""
+        times = Counter(map(id, entered.originals))
+        at_places = Counter(id(place.current()) for place in places)
+        return [
+            x
+            for x in entered.originals
+            if times[id(x)] == 1 and self._state.times_held(x) <= max(at_places[id(x)], 1)
+        ]
 
     @contextmanager
     def _restarts(self, numbers: Numbers) -> Iterator[None]:
@@ -499,12 +531,10 @@ class Steps:
 
     def _outcome(
         self,
-        result: tuple[object, list[object], list[object]],
+        result: tuple[object, list[object], list[object], list[object]],
         puts: Sequence[tuple[int, Place]],
-        refills: Sequence[int],
         orders: Sequence[Order],
-        given: Sequence[int],
-        marked: bool,
+        containers: tuple[Sequence[Place], Sequence[int], Sequence[int], bool],
         gradients: LeafGradients,
         changed: Sequence[tuple[object, object]],
     ) -> object:
@@ -512,6 +542,7 @@ class Steps:
         places, and in containers. The others: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
+        _, _, given, marked = containers
         if not (changed or result[1] or given or marked or gradients.has_effects):
             self._beside = Beside(_without_hooks(gradients.differentiated), self._begin)
             return result[0]
@@ -524,7 +555,7 @@ class Steps:
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         _refuse_histories(values)
         self._note_gradients(gradients, leaves)
-        to = Destinations(leaves, gradients.frozen, spent, puts, refills, orders, given, marked)
+        to = Destinations(leaves, gradients.frozen, spent, puts, orders, *containers)
         return Outcome(result, values, to)
 
     def _begin(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
@@ -548,31 +579,6 @@ class Steps:
             reads=_without_hooks([*added, *gradients.differentiated]),
             begin=Beginning(tensors, arguments, self.donates, self._require_alone).of,
         )
-
-
-def _puts(
-    to: Sequence[Place],
-    same: Sequence[int],
-    results: tuple[object, Sequence[object]],
-    entered: Entered,
-) -> tuple[list[tuple[int, Place]], list[int]]:
-    """Return the places that a call assigns to, each with its number, and the numbers of those
-    whose container it fills anew and does not replace: the program has changed it. A container that
-    the program returns or puts elsewhere, too, is made anew.
-
-    ``same``: the numbers of the places at which the program leaves the object that it has found.
-    ``results``: what the program returns, and what it leaves at places."""
-    _, left = results
-    as_found = {number for number in same if not is_made(left[number])}
-    puts = [(number, place) for number, place in enumerate(to) if number not in as_found]
-    times = Counter(map(id, containers_in(results)))
-    refills = []
-    for number in same:
-        container = left[number]
-        is_changed = is_made(container) and entered.place_of(container) is None
-        if is_changed and times[id(container)] == 1:
-            refills.append(number)
-    return puts, refills
 
 
 def _refuse_retained(results: Sequence[object]) -> None:

@@ -17,7 +17,7 @@ import gc
 import random
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -90,6 +90,23 @@ def _is_value(x: Any) -> bool:
     """Return whether ``x`` is a value of a trace, or a number that is a symbol there."""
     kind = type(x)
     return kind in SYMBOLIC or (issubclass(kind, Value) and x._level.number > 0)
+
+
+def _times_in(had: object, x: object) -> int:
+    """Return how often ``x`` is among the values that a node had, also in tuples."""
+    values = (had,)
+    if isinstance(had, Mapping):
+        values = tuple(had.values())
+    return _times_in_tuple(values, x)
+
+
+def _times_in_tuple(values: tuple[object, ...], x: object) -> int:
+    inside = (_times_in_tuple(value, x) for value in values if type(value) is tuple)
+    return sum(value is x for value in values) + sum(inside)
+
+
+def _times_below(node: Node, x: object) -> int:
+    return sum(y is x for y, _ in node.below())
 
 
 class Order(NamedTuple):
@@ -384,10 +401,15 @@ class ProgramState:
                 f"{happened_at(self.graph.code.first_line)}"
             )
 
-    def refuse_given(self, x: object) -> NoReturn:
-        """Refuse a container that is an argument and state, and that the program changes."""
+    def times_held(self, x: object) -> int:
+        """Return at how many places of the objects of the graph ``x`` is."""
+        return sum(max(_times_in(node.had, x), _times_below(node, x)) for node in self.graph.nodes)
+
+    def refuse_twice(self, x: object, way: str) -> NoReturn:
+        """Refuse a container that the program changes and comes to in two ways. ``way``: the one
+        in which a run has a copy of it, as the rest of "that it …"."""
         raise RuntimeError(
-            f"the program changes a {type(x).__name__} that it is given as an argument and also "
+            f"the program changes a {type(x).__name__} that it {way} and also "
             "finds elsewhere. A graph would have two of it. Let it find the "
             f"{type(x).__name__} in one way.{happened_at(self.graph.code.first_line)}"
         )
@@ -463,10 +485,12 @@ class ProgramState:
         """Return what an object holds that the program has made. What was there before has nodes of
         its own."""
         kind = type(x)
+        if issubclass(kind, (type, ModuleType)) or self.graph.has(x):
+            return ()
         if issubclass(kind, (dict, list, tuple, set, frozenset, deque)):
             own = attributes_of(x) or {}
             return [*gc.get_referents(x), *own.values()]
-        if issubclass(kind, (type, ModuleType)) or self.graph.knows(x):
+        if self.graph.knows(x):
             return ()
         if kind is FunctionType:
             cells = x.__closure__ or ()
@@ -612,17 +636,24 @@ class ProgramState:
         ]
 
     def settle(
-        self, carried: frozenset[tuple[int, object]], effects: Effects, undo: bool
+        self,
+        carried: frozenset[tuple[int, object]],
+        copied: Collection[int],
+        effects: Effects,
+        undo: bool,
     ) -> StateGuard:
         """Return what a call asks. ``carried``: keys of places whose values are arguments of the
-        graph. ``undo``: whether the first call may fail, as its numbers may be on the other side of
-        a branch. It makes the ``effects`` like any other one, so that the capture leaves none."""
+        graph. ``copied``: the identities of the containers there, which the program never sees
+        itself. ``undo``: whether the first call may fail, as its numbers may be on the other side
+        of a branch. It makes the ``effects`` like any other one, so that the capture leaves none.
+        """
         by_owner: dict[int, set[Any]] = {}
         for owner, label in carried:
             by_owner.setdefault(owner, set()).add(label)
         for node in self.graph.nodes:
             node.free = frozenset(by_owner.get(id(node.owner), ()))
-        guard = self.guard = StateGuard(self.graph.nodes)
+        asked = [node for node in self.graph.nodes if id(node.owner) not in copied]
+        guard = self.guard = StateGuard(asked)
         if effects.changes or not effects.repeats:
             # not by the guard's own question, which would keep what is let go below
             guard.stays = self.graph.holds()
