@@ -50,10 +50,13 @@ Mark = Callable[[], Callable[[], bool]]
 
 class LeftErrors:
     """The errors with which this package has left the user's code in one capture, and which do not
-    come of what a call compares. ``line_now``: says where the program is, for a message."""
+    come of what a call compares. ``line_now``: says where the program is, for a message.
+    ``is_general``: whether sizes or numbers are symbols, so that not all that decides an error is a
+    condition of the graph, and its class and text may be others than those of eager mode."""
 
-    def __init__(self, line_now: Callable[[], str]) -> None:
+    def __init__(self, line_now: Callable[[], str], is_general: bool = False) -> None:
         self._line_now = line_now
+        self._is_general = is_general
         self._noted: list[tuple[Exception, str]] = []
         self._settled: list[Exception] = []
 
@@ -66,8 +69,14 @@ class LeftErrors:
             self._noted.append((error, self._line_now()))
 
     def settle(self, error: Exception) -> None:
-        """Note that each call like this one would raise ``error``: it is of shapes and types, or of
-        the user's own code. Not if it was noted before, by a door further inside."""
+        """Note that each call like this one would raise ``error``: it is of shapes and types. Not
+        if it was noted before, by a door further inside."""
+        if not self._is_general:
+            self.settle_own(error)
+
+    def settle_own(self, error: Exception) -> None:
+        """Note that ``error`` is of the user's own code, which a graph follows as any other. Not if
+        it was noted before."""
         if not any(error is known for known, _ in self._noted):
             self._settled.append(error)
 
@@ -184,7 +193,8 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     try:
         return run(*args, **kwargs)
     except Exception as error:
-        settle_error(error)
+        if _CAPTURE.errors is not None:
+            _CAPTURE.errors.settle_own(error)
         raise
     finally:
         hook.pause()

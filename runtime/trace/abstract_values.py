@@ -272,6 +272,39 @@ def settle_if_of_shapes(
         settle_error(error)
 
 
+def raise_as_kernel(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    """Raise the error of the kernel for tensors like these fake ones, if it has one, and settle it.
+
+    Fake kernels raise errors of other classes with other texts, and some fail where the kernel does
+    not. The tensors are zeros, so that an error of values would be raised for some of them only;
+    but a fake kernel has refused their shapes.
+    """
+    try:
+        with without_modes():
+            func(
+                *map(_with_zeros, args),
+                **{name: _with_zeros(value) for name, value in kwargs.items()},
+            )
+    except NotImplementedError:  # no kernel of this device can run here
+        return
+    except Exception as error:
+        settle_error(error)
+        raise error from None
+
+
+def _with_zeros(value: object) -> object:
+    """Return tensors of zeros of the same geometry as fake ones, also in lists."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_with_zeros, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    is_plain = value.layout is torch.strided and not value.is_nested
+    if not is_plain or value.device.type != "cpu":
+        raise NotImplementedError
+    zeros = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return zeros.zero_().requires_grad_(value.requires_grad)
+
+
 def _named_without_elements(named: tuple[str, object]) -> tuple[str, object]:
     name, value = named
     if name == "device":

@@ -27,6 +27,8 @@ class _RealOperation(sympy.Function):  # type: ignore[misc]
 
     is_real = True
     symbol: ClassVar[str]
+    saved_as: ClassVar[str]
+    """The function of sympy's in an exported program, whose sizes other packages read."""
     compute: ClassVar[Callable[[float, float], float]]
 
     @classmethod
@@ -42,12 +44,17 @@ class _RealOperation(sympy.Function):  # type: ignore[misc]
 
     _sympystr = _torch_sympystr  # what `str` shows
 
+    def _sympyrepr(self, printer: Any) -> str:
+        first, second = map(printer.doprint, self.args)
+        return f"{self.saved_as}({first}, {second})"
+
 
 class RealSum(_RealOperation):
     """A sum of two numbers, of which at least one is real."""
 
     _torch_handler_name = "add"
     symbol = "+"
+    saved_as = "Add"
     compute = operator.add
 
 
@@ -56,6 +63,7 @@ class RealProduct(_RealOperation):
 
     _torch_handler_name = "mul"
     symbol = "*"
+    saved_as = "Mul"
     compute = operator.mul
 
 

@@ -294,6 +294,11 @@ class Abstraction:
         self._holds: Callable[..., bool] | None = None
         self._proxies: Any = None
 
+    @property
+    def is_general(self) -> bool:
+        """Return whether sizes are symbols."""
+        return self.dynamic
+
     def _tracer(self, node: fx.Node) -> object:
         """Return what makes the proxies of sizes: one for all, since proxies of two do not mix."""
         if self._proxies is None or self._proxies.graph is not node.graph:
@@ -514,6 +519,11 @@ class Abstraction:
 class Fixed(Abstraction):
     """The abstract values of a program that fails on symbols. Its sizes are numbers, and the graph
     is for these alone."""
+
+    @property
+    def is_general(self) -> bool:
+        """Return that sizes are numbers."""
+        return False
 
     def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
         """Return a fake tensor for input ``tensor``, whose sizes are numbers."""

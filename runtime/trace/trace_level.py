@@ -27,7 +27,6 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import Level
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
-from ..seam.user_code import settle_error
 from ..torch_private.dispatcher import set_excluded
 from ..torch_private.fake_tensors import (
     DataDependentOutputException,
@@ -36,13 +35,19 @@ from ..torch_private.fake_tensors import (
 )
 from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
 from ..torch_private.native_functions import assert_async
-from .abstract_values import AbstractValues, run_abstractly, settle_if_of_shapes
+from .abstract_values import (
+    AbstractValues,
+    raise_as_kernel,
+    run_abstractly,
+    settle_if_of_shapes,
+)
 from .call_facts import OTHERWISE, CallFacts, argument_at, facts_of, size_depends_on_values
 from .graph_edits import add_call
 from .number_reads import TracedNumber, number_of, with_values
 from .outside import OutsideMemory, detach_from_tapes, private_copy, refuse_made_of_values
 from .provenance import Provenance, here, refuse_default_dtype
 from .random_states import RandomStates
+from .symbol_values import has_symbols
 from .symbols import SYMBOLIC, Abstraction
 from .torch_checks import complaint
 from .trace_value import (
@@ -303,7 +308,7 @@ class Trace(Level):
         if facts.reshapes and isinstance(args[0], TracedValue):
             self._note_sizes_before(func, args[0])
         with self.drawing((generator_of(inner, options),)) if facts.may_draw else _NOTHING:
-            out = self._run(func, inner, options)
+            out = self._run(func, inner, options, (*args, *kwargs.values()))
         return self._write_call(func, facts, nodes, named, out, args, kwargs)
 
     def _note_sizes_before(self, func: object, target: TracedValue) -> None:
@@ -321,13 +326,18 @@ class Trace(Level):
         self.abstract.complete()
         target._node.meta["val"] = self.abstract.snapshot(target._node.meta["val"])
 
-    def _run(self, func: Any, inner: Sequence[Any], options: dict[str, Any]) -> Any:
-        """Run ``func`` on inner tensors, or on what is known of them."""
+    def _run(
+        self, func: Any, inner: Sequence[Any], options: dict[str, Any], given: tuple[object, ...]
+    ) -> Any:
+        """Run ``func`` on inner tensors, or on what is known of them. ``given``: the arguments of
+        the program. Where one is a symbol, ``inner`` may have the value of today, which settles no
+        error."""
         if self.abstraction is None:
             try:
                 return func(*inner, **options)
             except Exception as error:
-                settle_if_of_shapes(error, func, inner, options)
+                if not has_symbols(given):
+                    settle_if_of_shapes(error, func, inner, options)
                 raise
         try:
             with self.abstraction.running():
@@ -336,8 +346,9 @@ class Trace(Level):
             self._refuse_size(func)
         except DataDependentOutputException as error:
             raise escape(f"{error.func}") from None
-        except Exception as error:
-            settle_error(error)
+        except Exception:
+            if not (self.abstraction.is_general or has_symbols(given)):
+                raise_as_kernel(func, inner, options)
             raise
 
     def _write_call(
@@ -395,7 +406,8 @@ class Trace(Level):
             with without_dispatch_to_python():
                 out = func(*inner)
         except Exception as error:
-            settle_if_of_shapes(error, func, inner, {})
+            if not has_symbols(args):
+                settle_if_of_shapes(error, func, inner, {})
             raise
         return self._write_call(func, facts, operands, {}, out, args, {})
 

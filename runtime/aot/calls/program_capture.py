@@ -283,7 +283,8 @@ class _Capture:
             reads=recipe.reads,
             generators=self.state.early.generators,
         )
-        return self.state.watched(trace)
+        is_general = recipe.dynamic if abstraction is None else abstraction.is_general
+        return self.state.watched(trace, is_general or bool(self.unknown))
 
     def _refuse_functions(self, joint: Joint) -> None:
         """Refuse tensors of classes with ``__torch_function__``, unless the program is a graph.

@@ -242,11 +242,12 @@ class ProgramState:
         # keys of the places that the program has changed
         self.written: frozenset[tuple[int, Any]] = frozenset()
 
-    def watched(self, capture: Callable[[], R]) -> R:
-        """Run ``capture``. The graph learns which functions the user's code enters."""
+    def watched(self, capture: Callable[[], R], is_general: bool = False) -> R:
+        """Run ``capture``. The graph learns which functions the user's code enters.
+        ``is_general``: whether sizes or numbers are symbols."""
         around, RUN.state = RUN.state, self
         try:
-            with watching(self.graph, LeftErrors(here)) as self.seen:
+            with watching(self.graph, LeftErrors(here, is_general)) as self.seen:
                 return capture()
         finally:
             RUN.state = around
