@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.fx.experimental.sym_node import SymNode
 
 from ..seam.ambient import Ambient
 from ..seam.user_code import unwatched
@@ -190,6 +191,21 @@ def _define_pow() -> None:
         return theirs(self, other)
 
     torch.SymInt.__pow__ = power  # type: ignore[method-assign]
+
+
+def _define_text() -> None:
+    """Let torch's code in C write the number that a symbol stands for into the text of an error,
+    which the program may catch. It asks the node of the symbol."""
+    theirs: Callable[[Any], str] = SymNode.str
+
+    def text(self: Any) -> str:
+        is_ours = any(self.shape_env is e for e in _PROGRAMS.environments)
+        if not is_ours or not self.has_hint():
+            return theirs(self)
+        kind: Any = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}[self.pytype]
+        return str(_value(kind(self)))
+
+    SymNode.str = text  # type: ignore[method-assign]
 
 
 def _define_mod(cls: type, name: str) -> None:
@@ -413,6 +429,7 @@ def _install() -> None:
         _define_class(cls)
     _define_round()
     _define_pow()
+    _define_text()
     for cls in (torch.SymInt, torch.SymFloat):
         for name in ("__mod__", "__rmod__"):
             if hasattr(cls, name):
