@@ -40,6 +40,7 @@ from ..torch_private.native_tensors import (
     set_neg,
 )
 from .graph_edits import add_call
+from .raising_calls import HAS_INTEGERS, INTEGERS
 
 _META = torch.device("meta")
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -109,6 +110,8 @@ class AbstractValues:
             and _is_plain_strided(value)
         ):
             self._noted.append((node, geometry or faithful_geometry(value)))
+            if value.dtype in INTEGERS:
+                node.meta[HAS_INTEGERS] = True
             return None
         abstract = self.of(value)
         node.meta["val"] = abstract

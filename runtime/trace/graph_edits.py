@@ -19,6 +19,7 @@ from ..rules.hidden_writes import hidden_writes, may_hide
 from ..rules.ops import op_of
 from ..torch_private.dispatcher import OpOverload
 from .number_reads import MAY_RAISE, on_side
+from .raising_calls import may_raise
 
 _EFFECTS: dict[int, bool] = {}  # by id of an overload of ATen, which lives as long as the process
 # The setters of `node.args` and `node.kwargs`. An assignment also moves the node in the graph's
@@ -75,8 +76,13 @@ def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
     for node in reversed(graph.nodes):
         if node.users or node in kept:
             continue
-        if node.op == "get_attr" or (node.op == "call_function" and not has_effect(node)):
+        if node.op == "get_attr" or (node.op == "call_function" and not stays_unused(node)):
             graph.erase_node(node)
+
+
+def stays_unused(node: fx.Node) -> bool:
+    """Return whether a call has an effect, or may have one if nothing uses it: an error."""
+    return has_effect(node) or (not node.users and may_raise(node))
 
 
 def has_effect(node: fx.Node) -> bool:

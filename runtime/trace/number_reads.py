@@ -287,7 +287,7 @@ _COMPARISONS: dict[str, Callable[..., Any]] = {
 
 
 MAY_RAISE: frozenset[Callable[..., Any]] = frozenset(
-    (operator.truediv, operator.mod, real_power, math.sqrt, math.exp, math.log)
+    (operator.truediv, operator.mod, operator.pow, real_power, math.sqrt, math.exp, math.log)
 )
 """Arithmetic that Python refuses for some numbers, so that a call is not left out as unused."""
 _TO_INTEGERS = ("trunc", "floor", "ceil", "round", "is_integer", "int_floordiv")

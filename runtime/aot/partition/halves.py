@@ -15,7 +15,7 @@ from torch import fx
 
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.graph_parts import metadata_of
-from ...trace.graph_edits import has_effect
+from ...trace.graph_edits import stays_unused
 from ...trace.graph_module import LateGraphModule
 from ...trace.regions import region_of
 from ..capture.origins import ORIGIN
@@ -197,7 +197,7 @@ class Parts:
 
 def _is_effect(node: fx.Node) -> bool:
     """Return whether ``node`` is a call that runs even if nothing uses it."""
-    return node.op == "call_function" and has_effect(node)
+    return node.op == "call_function" and stays_unused(node)
 
 
 def _nodes_of(values: Iterable[object]) -> list[fx.Node]:
