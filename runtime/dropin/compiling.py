@@ -132,7 +132,7 @@ def _examples(mod: object, args: Any) -> list[object]:
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     if graph is None:
         return list(args)
-    fakes = [node.meta.get("example_value") for node in graph.nodes if node.op == "placeholder"]
+    fakes = [node.meta.get("example_value") for node in graph.find_nodes(op="placeholder")]
     if len(fakes) == len(args) and any(map(_has_symbols, fakes)):
         return fakes
     return list(args)

@@ -292,7 +292,7 @@ class _Container:
         """Return the records of the inputs, and the placeholders of parameters, buffers and
         arguments. Constants become inputs before these."""
         given = self.given
-        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        placeholders = self.graph.find_nodes(op="placeholder")
         n_state = len(given.state)
         of_state = dict(zip(given.state, placeholders, strict=False))
         specs = []
@@ -343,7 +343,7 @@ class _Container:
         """Turn the constants of the graph into inputs, before the node ``before``. Raise for one
         that is no tensor."""
         specs, lifted_from = [], []
-        for node in [n for n in self.graph.nodes if n.op == "get_attr"]:
+        for node in self.graph.find_nodes(op="get_attr"):
             name = str(node.target)
             value = getattr(self.module, name)
             if isinstance(value, fx.GraphModule):

@@ -341,7 +341,7 @@ def _refuse_writes_to_shared_memory(
 
 def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]:
     """Return the placeholders of the inputs, with the names that torch gives them."""
-    placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"][:n_inputs]
+    placeholders = joint.module.graph.find_nodes(op="placeholder")[:n_inputs]
     for index, node in enumerate(placeholders):
         node._rename(prefix.format(index))
         node.target = node.name
@@ -616,7 +616,7 @@ def aot_export_joint_simple(
 def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
     """Raise if a result is an input or a view of one."""
     graph = joint.module.graph
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = graph.find_nodes(op="placeholder")
     inputs = {node: index for index, node in enumerate(placeholders)}
     results: Any = graph.output_node().args[0]
     for number, result in enumerate(results[: joint.n_forward]):

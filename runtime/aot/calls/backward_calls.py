@@ -65,7 +65,7 @@ class Backward:
         self.compiler = compiler
         self.again = again
         # the cotangents that the graph takes; without symbols each has one shape in all calls
-        placeholders = _placeholders_of(joint.module.graph)
+        placeholders = joint.module.graph.find_nodes(op="placeholder")
         cotangents = [node.meta["val"] for node in placeholders[joint.n_primals :]]
         self.devices = [tensor.device for tensor in cotangents]
         self.metas: tuple[Meta, ...] | None = None
@@ -225,7 +225,7 @@ class Backward:
     def _pullback_module(self) -> fx.GraphModule:
         """Build the pullback as a graph of primals, saved values and cotangents."""
         graph = self.joint.module.graph
-        placeholders = _placeholders_of(graph)
+        placeholders = graph.find_nodes(op="placeholder")
         n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
         primals = [placeholders[i] for i in self.pullback.primals]
         saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
@@ -251,11 +251,6 @@ def _saved_primals_of(
     """Return for each primal among the ``saved`` nodes its place there."""
     primal_of = {placeholders[j]: i for i, j in joint.whole_primals()}
     return {primal_of[n]: at for at, n in enumerate(saved) if n in primal_of}
-
-
-def _placeholders_of(graph: fx.Graph) -> list[fx.Node]:
-    """List the inputs of ``graph``."""
-    return [node for node in graph.nodes if node.op == "placeholder"]
 
 
 def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:

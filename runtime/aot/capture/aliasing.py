@@ -113,7 +113,7 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     """List the values after the ``n_results`` results of ``forward`` that may share memory with the
     inputs of these numbers."""
     behind = _behind(forward)
-    placeholders = [node for node in forward.nodes if node.op == "placeholder"]
+    placeholders = forward.find_nodes(op="placeholder")
     wanted = {placeholders[i] for i in inputs}
     (returned,) = forward.output_node().args
     results: Any = returned
@@ -150,6 +150,7 @@ def saved_of_results(
             saved |= behind[node]
     sharing_saved: list[int] = []
     for i, numbers in enumerate(results):
+        # a part may be a constant, which has no memory
         nodes = [returned_values[j] for j in numbers if isinstance(returned_values[j], fx.Node)]
         if not all(saved.isdisjoint(behind[n]) for n in nodes):
             sharing_saved.append(i)
@@ -253,9 +254,11 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
     by_storage: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+            # a part of it may share memory with any other tensor, so all are taken apart
             if composed(tensor):
                 return _sharing_of_parts(tensors)
             by_storage.setdefault(storage_of(tensor)._cdata, []).append(index)
+    # most calls end here: each tensor has a storage of its own
     if len(by_storage) == len(tensors):
         return ()
     groups: list[Group] = []
@@ -357,18 +360,19 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
     for index, tensor in enumerate(tensors):
         if index in grouped or not isinstance(tensor, torch.Tensor) or composed(tensor):
             continue
-        if shows_twice(tensor):
-            if tensor.is_conj() or tensor.is_neg():
-                raise RuntimeError(
-                    f"the program writes to argument {index}, which shows an element of its memory "
-                    "several times, as unfold does, and is conjugated or negated lazily. "
-                    "Pass what it is a view of, or its clone."
-                )
-            start, end = _span(tensor)
-            size = tensor.element_size()
-            groups.append(
-                Group((index,), False, start // size, (end - start) // size, (place_of(tensor),))
+        if not shows_twice(tensor):
+            continue
+        if tensor.is_conj() or tensor.is_neg():
+            raise RuntimeError(
+                f"the program writes to argument {index}, which shows an element of its memory "
+                "several times, as unfold does, and is conjugated or negated lazily. "
+                "Pass what it is a view of, or its clone."
             )
+        start, end = _span(tensor)
+        size = tensor.element_size()
+        groups.append(
+            Group((index,), False, start // size, (end - start) // size, (place_of(tensor),))
+        )
     return groups
 
 
@@ -390,7 +394,9 @@ def refuse_written_pieces(
     for v in returned:
         memory = v._store.memory
         whole = memory.whole
-        if memory.part_of is None or not (memory.generation or whole.generation):
+        # a piece that nobody has written to has the right value in any memory
+        written = memory.generation or whole.generation
+        if memory.part_of is None or not written:
             continue
         # a graph splits an intermediate after the write to it
         others = (*arguments, *returned) if memory.generation else arguments

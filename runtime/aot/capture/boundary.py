@@ -188,17 +188,16 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
     seen: tuple[list[Any], list[Any]] = [], []
     hidden: tuple[list[Any], list[Any]] = [], []
     for record, target, new, recorded in writes:
-        if (
-            recorded
-            or record.counted > 1
-            or type(target) not in _PLAIN
-            or not _can_copy_in_list(target)
-        ):
+        # a subclass may have its own copy_, and a list advances each version by one
+        alone = recorded or record.counted > 1 or type(target) not in _PLAIN
+        if alone or not _can_copy_in_list(target):
             record.write(target, new, recorded)
-        else:
-            targets, news = seen if record.counted else hidden
-            targets.append(target)
-            news.append(new)
+            continue
+        targets, news = hidden
+        if record.counted:
+            targets, news = seen
+        targets.append(target)
+        news.append(new)
     if seen[0]:
         with torch.no_grad():
             copy_each(*seen)
@@ -235,6 +234,7 @@ def _is_hooked_before_base(view: Tensor) -> bool:
         node, number = edge
         if node.pre_hooks or node.post_hooks or (node.tensor_hooks or {}).get(number):
             return True
+        # a view op has one operand: any other node is not on the way to the base
         edge = node.edges[0] if len(node.edges) == 1 else None
     return False
 
@@ -328,6 +328,7 @@ class Output:
         if self.sized:
             steps = [step.sized(results) for step in steps]
         for step in steps:
+            # the grad mode is that of the program at this step, not that of the call
             recorded = self.recorded and step.recorded
             if recorded is torch.is_grad_enabled():
                 t = step(t)
@@ -392,7 +393,9 @@ class Boundary:
         """Return the numbers of the results of the graph that the program returns; None if it does
         anything else than to draw random numbers and return results."""
         effects = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
-        if any(effects) or self.changes_inputs or any(x.hooks for x in self.inputs):
+        if any(effects) or self.changes_inputs:
+            return None
+        if any(x.hooks for x in self.inputs):
             return None
         if not all(output.is_result for output in self.outputs):
             return None

@@ -175,10 +175,12 @@ class JointLevel(ProgramTape):
         op = op_of(func)
         in_place = op.kind is INPLACE and self._has_history(next(iter(args), None))
         memories = self._memories_with_histories((args, kwargs))
+        # the state before the call, to which that after it is compared
         self._read_writes((args, kwargs))
         before = _generations(memories)
         last = self._last_node()
         result = super().call(func, args, kwargs)
+        # a write is unseen if the value that it changes has a history without the write
         unseen = in_place or _generations(memories) != before
         for n in self._calls_after(last):
             self.derivatives.setdefault(n, NONE)
@@ -220,9 +222,11 @@ class JointLevel(ProgramTape):
         inner: list[Any] = []
         for a in args:
             kind = type(a)
+            # without an edge or a view, the tape has nothing to record
             if kind is GradValue and a._level is self and a._edge is None and a._view is None:
                 a = a._inner
                 kind = type(a)
+            # after a write through another view, the value would first have to be read again
             if (
                 kind is FunctionalValue
                 and a._level is functional
@@ -286,6 +290,7 @@ class JointLevel(ProgramTape):
             for argument, v in zip(args, given, strict=True)
             if isinstance(v, Value) and argument is not v and edge_of(argument) is not None
         ]
+        # control flow is a Function of this package, whose derivative is known
         noted = bool(node.edges) and not issubclass(node._forward_cls, ControlFlow)
         if noted:
             inputs = self._inputs_of(node, given)

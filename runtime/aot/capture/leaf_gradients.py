@@ -277,6 +277,7 @@ class LeafGradients:
 
         A leaf that does not require grad now gets no gradient.
         """
+        # a leaf that does not require grad any more may still be behind the roots
         frozen = {_end(v) for _, v in self._frozen.values()}
         leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
         if inputs is None:

@@ -61,7 +61,7 @@ class ModuleProxies:
 
     def instead_of_modules(self, values: Sequence[object]) -> tuple[Any, ...]:
         """Return ``values``, the inputs of the program, with a proxy in place of each module."""
-        placeholders = [node for node in self.level.graph.nodes if node.op == "placeholder"]
+        placeholders = self.level.graph.find_nodes(op="placeholder")
         inputs = list(values)
         for index, (n, v) in enumerate(zip(placeholders, values, strict=True)):
             if isinstance(v, torch.nn.Module):

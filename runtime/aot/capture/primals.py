@@ -172,6 +172,7 @@ class Primals:
         The value has no history, as a leaf in eager mode.
         """
         kind = type(tensor).__name__
+        # a part that the program did not compute, such as a constant, comes from outside
         parts: list[Any] = []
         for part in flattened(tensor):
             parts.append(part if _is_computed(part) else self.from_outside(part))
@@ -186,6 +187,7 @@ class Primals:
         assert layout is not None
         with without_modes():
             value = self.functional.wrap(layout.rebuilt(iter(list(map(self.read, parts)))))
+        # a later write to a part would not be seen in the whole: their generations are compared
         memories = [v._store.memory for v in (value, *values_of_parts) if v is not None]
         self.made.append((kind, [(memory, memory.generation) for memory in memories]))
         return self._with_room_for_history(value)
@@ -343,6 +345,7 @@ class Primals:
                 )
         unseen = any(t is v for t in self.tape.reshaped)
         begins = self.is_leaf(v)
+        # the other one may be its view, and would require grad, too
         if begins and group is not None:
             raise RuntimeError(
                 f"the program calls requires_grad_() on argument {index}, which shares memory with "
@@ -389,6 +392,7 @@ class Primals:
         gradient is complete.
         """
         hooks, refused = registered(self.values[i]), False
+        # the hooks of an argument are at the edge that it had before any write
         if self.edges[i] is not None:
             node, index = self.edges[i]
             hooks = tuple((node.tensor_hooks or {}).get(index, {}).values())

@@ -68,6 +68,7 @@ class Pullback:
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         rules: dict[str, Any] = {}
+        # a part replaces the outputs of its Function as soon as the last of them is computed
         last = {part.last: part for part in self.parts}
         for n in inputs:
             env[n] = graph.placeholder(n.name)
@@ -124,7 +125,7 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
 
 def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, object]:
     """Return the attributes of the module of the joint graph that ``graph`` reads."""
-    names = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    names = {str(node.target) for node in graph.find_nodes(op="get_attr")}
     return {name: getattr(joint, name) for name in names if hasattr(joint, name)}
 
 
@@ -169,12 +170,14 @@ class _Search:
             self.found.add(node)
             if node in self.changed:
                 return self.changed[node]
+            # a saved value is an argument of the pullback, whatever it was computed from
             if node in self.given:
                 continue
             if node.meta.get(DERIVATIVE) == OWN and node in self.varying:
                 why = self._own(node, stack)
                 if why:
                     return why
+            # a second draw would give other numbers, so the first ones must be saved
             if _draws(node):
                 if why := self._draw(node):
                     return why
@@ -252,8 +255,9 @@ def pullback_of(
     """
     if boundary.once:
         return Pullback(refused=boundary.once)
-    placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
+    placeholders = joint.graph.find_nodes(op="placeholder")
     primals = {n: index for index, n in enumerate(placeholders[: len(boundary.inputs)])}
+    # walk back from the gradients to what the pullback takes
     search = _Search(joint, primals, saved, saves_draws, applications)
     results: Any = joint.graph.output_node().args[0]
     gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]

@@ -255,6 +255,7 @@ def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) ->
     """
     if not sized and isinstance(n, int):
         return n
+    # first without a guard: a part with the same number or symbol
     places = _places(dim, parts)
     for p, e in places:
         if _same_number(n, parts[p].shape[e]):
@@ -293,6 +294,7 @@ def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...
     are_numbers = all(isinstance(n, int) for n in own)
     if not sized and are_numbers:
         return tuple(own)
+    # first without a guard: those of a part, or those of a new tensor
     comparable = _strides_of(parts, tensor.dim())
     for p, stride in comparable:
         if all(map(_same_number, own, stride)):

@@ -80,7 +80,7 @@ class _Body:
 
     def __init__(self, module: fx.GraphModule, graph: fx.Graph) -> None:
         self.source = _Source(module)
-        self.inputs = [n for n in graph.nodes if n.op == "placeholder"]
+        self.inputs = graph.find_nodes(op="placeholder")
         self.origins: dict[int, Line] = {}
         self.last_use: dict[fx.Node, fx.Node] = {}
         for node in reversed(graph.nodes):

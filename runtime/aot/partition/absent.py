@@ -162,7 +162,7 @@ class _Writer:
 
     def _attributes(self) -> dict[str, object]:
         """Return the attributes of the module that the graph still takes."""
-        names = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
+        names = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
         names -= self.modules.keys()
         return {name: operator.attrgetter(name)(self.module) for name in names}
 
@@ -404,7 +404,7 @@ def _erase_placeholders(module: fx.GraphModule, numbers: set[int]) -> None:
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
-    return [node for node in module.graph.nodes if node.op == "placeholder"]
+    return module.graph.find_nodes(op="placeholder")
 
 
 def _have_same_sizes(a: fx.Node, b: fx.Node) -> bool:
