@@ -346,6 +346,7 @@ class CompiledBackward(Node):
     def edges(self) -> tuple[Edge | None, ...]:
         """Return the edges to the next nodes. Leaves get their nodes now."""
         if self.known_edges is None:
+            # the node of a leaf takes over the hooks that the leaf has when the node is made
             for target in self.targets:
                 if isinstance(target, Tensor):
                     follow_hooks(target)
@@ -378,6 +379,7 @@ class CompiledBackward(Node):
             return None
         leaves: list[Tensor] = []
         for target in self.targets:
+            # an edge, or no gradient at all
             if not isinstance(target, Tensor):
                 return None
             follow_hooks(target)
@@ -389,6 +391,7 @@ class CompiledBackward(Node):
             ):
                 # no leaf, or not as in the forward, or a hook sees its gradient arrive
                 return None
+            # an earlier graph may have made a node for the leaf, and somebody may watch that
             node = target._accumulator() if target._accumulator is not None else None
             if node is not None and not node.unwatched():
                 return None
@@ -398,6 +401,7 @@ class CompiledBackward(Node):
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         """Return the gradients for the cotangents ``grads``, some of which may be None."""
         saved, backward = self._check_saved(create_graph), self.backward
+        # which cotangents are there, as bits; None if all are
         present = None
         for grad in grads:
             if grad is None:  # `None in grads` would compare tensors
@@ -424,6 +428,7 @@ class CompiledBackward(Node):
         else:
             with without_autocast():
                 results = backward.run(values, present)
+        # what the backward pass writes to arguments comes after the gradients
         if self.written:
             self._write(results[-len(self.written) :])
             results = results[: -len(self.written)]
@@ -450,6 +455,7 @@ class CompiledBackward(Node):
             return []
         if self.versions is None:  # hooks have packed it
             return list(map(_unpack, saved))
+        # the caller can write only to what it can reach; a second derivative needs the primals, too
         backward = self.backward
         exposed = backward.exposed if create_graph else backward.first_exposed
         for i, version in zip(exposed, self.versions, strict=False):

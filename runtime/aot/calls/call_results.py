@@ -118,6 +118,7 @@ class CallResults:
         history.
         """
         boundary = self.boundary
+        # before any view is taken of these results
         if boundary.begun or boundary.placed:
             boundary.finish(arguments, made)
         returned: list[Any] = [None] * len(boundary.outputs)

@@ -124,8 +124,12 @@ class _Source:
             elif id(tensor) not in self.outside:
                 self.outside[id(tensor)] = tensor
                 # a tensor that does not require grad is always a leaf
-                if tensor.requires_grad:
-                    (leaves if tensor.is_leaf else others).append(tensor)
+                if not tensor.requires_grad:
+                    continue
+                if tensor.is_leaf:
+                    leaves.append(tensor)
+                else:
+                    others.append(tensor)
         for quantity, tensors in (("all", leaves), ("not any", others)):
             if tensors:
                 self.require(
@@ -174,6 +178,7 @@ def guard(
     for x, name, kind in zip(given, names, kinds, strict=True):
         inner, target = _pass_argument(source, x, name, kind, dynamic, tracked)
         plain.append(inner)
+        # one that is not differentiated has no target
         if target:
             targets.append(target)
     # one question for all tensors that the program closes over or has read

@@ -140,9 +140,11 @@ class Programs:
         None if there is no such program. From now on fewer of these numbers are inputs.
         """
         key = (*around, *kinds)
+        # what the caller puts first changes from call to call, and is no part of the kind
         of_user = (*around[1:], *kinds[self.recipe.before.leading :])
         self._in_turn.check(of_user, self.recipe.name, self.recipe.entered.values())
         try:
+            # a further program for a side of a branch is one too many: numbers become constants
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
             program = capture(self.recipe, spec, entered, tracked, unknown=unknown)
@@ -160,6 +162,7 @@ class Programs:
                 raise
             return None
         self._in_turn.add(of_user, program)
+        # a program with effects that cannot be repeated serves this call alone
         if program.effects.repeats:
             programs = self._by_key.setdefault(key, [])
             programs.append(program)

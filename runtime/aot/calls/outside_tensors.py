@@ -92,6 +92,7 @@ class OutsideTensors:
             f"{constant(t)}.requires_grad is {flag}"
             for t, flag in zip(self._undetermined, self._flags, strict=True)
         ]
+        # an address stands for the memory: a tensor may have been given other memory since
         placed = self._shown
         if sharing:
             placed = [*placed, *(t for t in self.plain if id(t) not in self._aliases)]

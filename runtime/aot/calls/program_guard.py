@@ -58,6 +58,7 @@ class ProgramGuard:
 
     def completed(self, call: Call, tracked: bool) -> Call | None:
         """Return what :meth:`takes` does if Python's state is as it was at the capture."""
+        # the tensors that the program closes over, which may have changed since the capture
         outside: Call | None = None
         tensors = call.plain
         if self.joint.closed_over:

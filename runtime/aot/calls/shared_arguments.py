@@ -161,6 +161,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     for group in groups:
         if group.differentiated:
             through_base.update(group.members)
+    # a member whose base gets the gradient is no more differentiated itself
     leaves, plain = [*call.leaves], [*call.plain]
     targets = _targets_except(call, through_base)
     kinds: list[Kind] = [
