@@ -192,6 +192,7 @@ class _Writer:
         if self._is_skipped(node, origin):
             return
         operands = node.all_input_nodes
+        # the user's code may not be linear: it runs with zeros for what is absent
         own = origin is not None and origin.kind is Kind.OWN
         varying = own or not self.varying.isdisjoint(operands)
         if self.kept.keys() >= set(operands):
@@ -227,9 +228,11 @@ class _Writer:
         if terms is None:
             return False
         a, b = terms
+        # without both the sum is absent, too
         if a not in self.kept and b not in self.kept:
             return True
         term = a if a in self.kept else b
+        # the engine adds gradients of one value, so they have its sizes
         of_gradients = origin is not None and origin.kind is Kind.SUM
         if not of_gradients and not _have_same_sizes(term, node):
             return False
@@ -306,6 +309,7 @@ class _Writer:
         A value that a scan carries may be absent at its start and get a cotangent in a step. Such
         an operand is taken out of ``absent``, and the graphs are written once more.
         """
+        # this ends: each turn takes an operand out of a finite set
         while True:
             writers = [self._writer_of(graph, call, absent) for graph in call.graphs]
             modules = [writer.written(True) for writer in writers]
@@ -427,6 +431,7 @@ def _have_same_strides(a: fx.Node, b: fx.Node) -> bool:
         return True
     if x.layout is not torch.strided or y.layout is not torch.strided:
         return True
+    # texts, since a comparison of symbols would become a guard
     return all(
         str(n) == "1" or str(size) == str(t)
         for n, size, t in zip(y.shape, x.stride(), y.stride(), strict=True)

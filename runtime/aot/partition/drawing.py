@@ -187,6 +187,7 @@ class _Drawing:
     ) -> None:
         """Add the calls in ``order`` and their edges. ``results``: what the graph returns."""
         returned = {call_of(n).name for n in results if isinstance(n, fx.Node)}
+        # items are drawn as their call, and sizes not at all
         for node in order:
             if node.op != "call_function" or is_item(node) or is_size(node):
                 continue
@@ -257,6 +258,7 @@ class _Drawing:
 
     def _pills(self, depth: int) -> dict[str, float]:
         """Return the heights of the saved values: near that of their source, without overlaps."""
+        # first push overlapping ones down, then back up from the end of the drawing
         wish = {v.name: self.forward.at(self.sources[v.name], depth)[1] for v in self.saved}
         order = sorted(wish, key=wish.__getitem__)
         room = HEIGHT + 6

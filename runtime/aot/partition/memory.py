@@ -40,6 +40,7 @@ class Memory:
         if node.op != "call_function":
             return (node,)
         value = node.meta.get("val")
+        # the call has a memory for each result, or all results lie in those of its arguments
         if is_item(node):
             call: Any = node.args[0]
             if call in self.homes[call]:
@@ -114,6 +115,7 @@ class Memory:
         for home, i in last.items():
             freed.setdefault(i, []).append(home)
         now = peak = self._bytes(alive)
+        # a call has its arguments and its results at once, so it frees after the peak is taken
         for i, n in enumerate(order):
             begun = [home for home in self.homes[n] if home not in alive]
             alive.update(begun)
