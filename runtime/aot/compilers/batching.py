@@ -86,6 +86,7 @@ class _Schedule:
     def batches(self, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
         """Return the batches of at least two calls."""
         batches: list[list[fx.Node]] = []
+        # first what needs no other call
         for node in nodes:
             if not self._missing[node]:
                 self._reach(node)
@@ -153,6 +154,7 @@ class _Agenda:
             alike = self._alike.pop((key, -distance), ())
             farthest = [n for n in alike if n in self._waiting]
         taken = {n: self._waiting.pop(n) for n in farthest}
+        # the batch runs at the place of its last call; nearer ones may come along
         last = max(self._place[n] for n in farthest)
         free = self._free_after[key]
         while free and free[0][0] < last:
@@ -240,6 +242,7 @@ def _ways(node: fx.Node, once: bool = False) -> tuple[str, ...]:
     ways = []
     for index, kind in enumerate(_kinds(func)):
         argument: Any = _argument(node, index)
+        # a number that the program computes may be another one in each call of the batch
         if isinstance(argument, fx.Node) and _is_number(argument):
             ways.append(NUMBERS)
         elif kind == "Tensor" and isinstance(argument, (int, float)):
@@ -331,6 +334,7 @@ def _conflict(group: Sequence[fx.Node], memories: dict[fx.Node, frozenset[fx.Nod
     for node, read in zip(group, reads, strict=True):
         if not node.target._schema.is_mutable:  # type: ignore[union-attr]
             continue
+        # a call that writes reads its own memory, too: that is one reader
         if any(readers[memory] > (memory in read) for memory in _memory(node, memories)):
             return True
     return False
@@ -346,6 +350,7 @@ def _memory(node: fx.Node, memories: dict[fx.Node, frozenset[fx.Node]]) -> froze
         last = pending[-1]
         aliased = _may_show(last)
         missing = [a for a in aliased if a not in memories]
+        # its arguments first, then it comes again
         if missing:
             pending += missing
             continue

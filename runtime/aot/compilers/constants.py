@@ -59,6 +59,7 @@ def fold(graph: fx.Graph) -> None:
                 if _fits(constant, node):
                     values[node] = constant
     results = Returned(graph)
+    # users that are constants themselves are not computed any more
     for node, value in values.items():
         if node not in results:
             _take_constant(node, value, [user for user in node.users if user not in values])

@@ -180,6 +180,7 @@ class NumberTensors(fx.Interpreter):
         if not any(map(_is_number, node.all_input_nodes)):
             target, args = for_inductor(node, target, args)
             return super().call_function(target, args, kwargs)
+        # Python's arithmetic of a number becomes that of a tensor without dimensions
         if not isinstance(target, OpOverload):
             tensors = [
                 argument

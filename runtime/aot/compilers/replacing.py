@@ -185,6 +185,7 @@ def without_repetitions(graph: fx.Graph) -> None:
         first = first_calls.setdefault(key, node)
         if first is node:
             continue
+        # a view takes no memory, and so it may live as long as it likes
         if may_alias(node) and node.target is not operator.getitem:
             results.replace_alias(node, first)
         elif _is_small(node) or _is_used_after(first, order[node], order):

@@ -155,6 +155,7 @@ def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterato
         value: Any = node.kwargs.get(argument.name)
         if index < len(node.args):
             value = node.args[index]
+        # some ops write to each tensor of a list
         values = value if isinstance(value, (list, tuple)) else (value,)
         yield from (numbers[item] for item in values if item in numbers)
 
@@ -169,7 +170,9 @@ def _items(node: fx.Node) -> dict[int, fx.Node]:
     """Return the nodes that are the items of ``node``, by number, if nothing else uses ``node``."""
     items: dict[int, fx.Node] = {}
     for user in node.users:
-        i: Any = user.args[1] if user.target is operator.getitem else None
+        if user.target is not operator.getitem:
+            return {}
+        i: Any = user.args[1]
         if type(i) is not int or i < 0 or i in items:
             return {}
         items[i] = user
@@ -211,7 +214,10 @@ class _Source:
             return f"slice({self.text(a.start)}, {self.text(a.stop)}, {self.text(a.step)})"
         if isinstance(a, dict):
             return f"{{{', '.join(f'{k!r}: {self.text(b)}' for k, b in a.items())}}}"
-        return repr(a) if type(a) in (bool, int, str, type(None)) else self.constant(a)
+        # any other constant gets a name: an op, a dtype, a float, which may be nan
+        if type(a) in (bool, int, str, type(None)):
+            return repr(a)
+        return self.constant(a)
 
 
 def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
@@ -233,6 +239,7 @@ def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
         # a number is no answer that a witness could give
         if not isinstance(value, (torch.Tensor, list, tuple)):
             return func._op, node.args
+    # the search runs the binding on examples, and takes long: once for each pattern of arguments
     kwargs = example(node.kwargs)
     pattern = func, _pattern(example(node.args)), _pattern(kwargs)
     if pattern not in _SHORTEST:

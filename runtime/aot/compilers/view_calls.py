@@ -116,6 +116,7 @@ def _shorten(
             node.replace_all_uses_with(root)
         _replace_by(node, root)
         return
+    # an equal view comes before it; else it becomes the first one, by one call if that is shorter
     first = views.setdefault((root, geometry), node)
     if first is not node:
         _replace_by(node, first)
@@ -154,11 +155,13 @@ def _reshape(
     That is right if each operand has a counterpart that meets the same elements.
     """
     value = node.meta["val"]
+    # the sizes in which the call can be computed without the views before it
     sizes = _sizes_of_views(node, roots)
     if sizes is None or not value.is_contiguous() or not value.numel() or returned(node):
         return
     if sizes == tuple(value.shape) or not _can_be_viewed_as(value, sizes):
         return
+    # one operand has the layout of the result, which so is known without a trace
     operands = _operands_for(node, sizes, roots)
     like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
     if like is None:
@@ -256,6 +259,7 @@ def _counterpart(
     if not static(node):
         return None
     value = node.meta["val"]
+    # it meets every element in any shape
     if value.dim() == 0:
         return node
     if tuple(value.shape) == shape and _is_whole_view(node, roots):
