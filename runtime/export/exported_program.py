@@ -1,4 +1,4 @@
-"""Exports a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
+"""Export a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
 without this package."""
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def export(
         raise TypeError(
             "a program of training is exported from a module, whose parameters have the gradients"
         )
+    # which sizes are symbols; parameters and buffers have none
     if dynamic:
         dynamic_shapes = list(map(_all_automatic, (*args, *kwargs.values())))
     loss = None
@@ -254,7 +255,7 @@ def _refuse_writes_in_place(graph: fx.Graph) -> None:
 
 
 class _Container:
-    """Puts a captured graph into the form of an ``ExportedProgram``."""
+    """Put a captured graph into the form of an ``ExportedProgram``."""
 
     def __init__(self, joint: Joint, given: _Leaves, loss: Loss | None) -> None:
         self.joint, self.given, self.loss = joint, given, loss
@@ -300,6 +301,7 @@ class _Container:
             is_parameter = name in given.params
             self._rename(node, _placeholder_name(name, is_parameter))
             specs.append(self._state_spec(node, name, given.state[name], is_parameter))
+        # torch wants parameters and buffers first, then constants, then what the user passes
         first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
         specs += self._other_names(of_state, first)
         specs += self._lift_constants(first)
@@ -373,6 +375,7 @@ class _Container:
         for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
             if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
                 continue
+            # most graphs are right for any strides, as the calls take tensors of any
             strides = None
             if _takes_memory_as_it_lies(node):
                 strides = list(x.stride())
@@ -393,9 +396,11 @@ class _Container:
             *given.state,
             *(placeholder.name for placeholder in placeholders[len(given.state) :]),
         ]
+        # new values of what the program writes to
         specs = []
         for result, i in zip(results, joint.boundary.written, strict=False):
             specs.append(OutputSpec(self._kind_of_write(i), _argument(result), owners[i]))
+        # results, one of which may be the loss
         loss = None
         if self.loss is not None:
             loss = leaf_of(joint.out_spec, self.loss.number)
@@ -404,6 +409,7 @@ class _Container:
             if number == loss:
                 kind = OutputKind.LOSS_OUTPUT
             specs.append(OutputSpec(kind, _argument(result), None))
+        # gradients
         for result, i in zip(
             results[joint.n_forward :], joint.boundary.differentiated, strict=True
         ):
