@@ -1,4 +1,4 @@
-"""Refuses writes at the functionalize level that a kernel would refuse, and puts the results of
+"""Refuse writes at the functionalize level that a kernel would refuse, and put the results of
 functional forms where the writes go.
 
     x[0].add_(1)               # through a view: a base in which x[0] is replaced
@@ -78,6 +78,7 @@ def refuse_shared(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if any(t.layout is not torch.strided for t in tensors):
         return
+    # in most calls no two tensors share memory, and nothing is to try
     memories = list(map(memory, tensors))
     shares_nothing = not any(_is_shared(memory(target), memories) for target in targets)
     if any(map(_depends_on_values, tensors)):
@@ -85,6 +86,7 @@ def refuse_shared(
     with without_dispatch_to_python():
         if shares_nothing and not any(map(_shows_twice, targets)):
             return
+        # the kernel decides, for zeros at the same places of new memory
         places = _ZerosInPlace(memory)
         for t, m in zip(tensors, memories, strict=True):
             places.reserve(t, m)
@@ -372,11 +374,15 @@ def write_out(
     targets: list[Any] = []
     for name in names:
         out = kwargs[name]
-        targets += out if isinstance(out, (list, tuple)) else (out,)
+        if isinstance(out, (list, tuple)):
+            targets += out
+        else:
+            targets.append(out)
     results = _results_for_out(level, op, args, kwargs, names, targets)
     for target, new in zip(targets, results, strict=True):
         if target.shape == new.shape:
             level.write_each(target, new)
+        # torch resizes an out= of another shape, which the level does for an empty one
         elif not grow(level, target, new):
             raise InplaceError(
                 f"{op.func}: out= has shape {list(target.shape)}, "
