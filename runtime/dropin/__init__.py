@@ -1,4 +1,4 @@
-"""Runs unmodified torch programs on this package.
+"""Run unmodified torch programs on this package.
 
 While the drop-in is installed, torch's factories return runtime tensors. The names of torch's
 API for derivatives (``torch.autograd``, ``torch.func``, ``functorch``, ``Tensor.backward``,

@@ -1,4 +1,4 @@
-"""Serves ``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures
+"""Serve ``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures
 the program while the drop-in is suspended.
 
 The captured program works on tensors of the session. Its parameters are those of the

@@ -1,4 +1,4 @@
-"""Changes torch's own classes while the drop-in is installed: constructors, ``requires_grad`` of
+"""Change torch's own classes while the drop-in is installed: constructors, ``requires_grad`` of
 plain tensors, custom functions."""
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     match args:
         case [Tensor() as t] if not kwargs:
             return t.as_subclass(cls)
+    # torch's constructor reads the items of a nested list below Python, where values have none
     args = tuple(
         readable(argument) if isinstance(argument, (list, tuple)) else argument for argument in args
     )
@@ -191,6 +192,7 @@ def patch_classes(patches: Patches) -> None:
     patches.set(torch.nn.Parameter, "__new__", staticmethod(_construct_parameter))
     patches.set(torch.Tensor, "_make_subclass", staticmethod(_subclass))
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_subclass))
+    # what unpickling calls in place of a constructor
     patches.set(torch._tensor, "_rebuild_from_type_v2", _rebuild_from_type_v2)
     patches.set(torch._utils, "set_tensor_metadata", _set_metadata)
     patch_attributes(

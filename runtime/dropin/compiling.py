@@ -1,4 +1,4 @@
-"""Serves ``torch.compile`` under the drop-in: Dynamo captures graphs from programs with tensors of
+"""Serve ``torch.compile`` under the drop-in: Dynamo captures graphs from programs with tensors of
 the session.
 
 The drop-in is suspended while Dynamo interprets the program and its backends compile the graphs.
@@ -161,10 +161,12 @@ def _needs_torchs(mod: Any, options: tuple[object, ...]) -> bool:
     operator of higher order or a transform."""
     if any(type(option).__name__ == "SerializableAOTDispatchCompiler" for option in options):
         return True
+    # the branches of an operator of higher order are graphs inside of the graph
     for module in mod.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            targets = [node.target for node in module.graph.nodes]
-            if any(isinstance(t, HigherOrderOperator) or _is_of_functorch(t) for t in targets):
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in module.graph.nodes:
+            if isinstance(node.target, HigherOrderOperator) or _is_of_functorch(node.target):
                 return True
     return False
 
@@ -322,6 +324,7 @@ def _guard_on_history(guards: Any) -> Callable[..., object]:
     @functools.wraps(guard_on)
     def add_guard(builder: Any, guard: Any, value: object = None) -> None:
         guard_on(builder, guard, value)
+        # Dynamo passes the tensor, a weak reference to it, or nothing
         t = value
         if isinstance(value, guards.TensorWeakRef):
             t = value()
@@ -383,8 +386,12 @@ def jitted(
         )
     if disable:
         return model
-    compiler = backend if callable(backend) else "replay"
-    on_break = "error" if fullgraph else "eager"
+    compiler: str | Callable[..., Any] = "replay"
+    if callable(backend):
+        compiler = backend
+    on_break = "eager"
+    if fullgraph:
+        on_break = "error"
     return jit(model, dynamic=dynamic, compiler=compiler, on_break=on_break)
 
 

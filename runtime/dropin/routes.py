@@ -1,5 +1,5 @@
-"""Which names of torch lead to which of ours. For a pair of modules, each name that both
-have leads to ours."""
+"""Route names of torch to those of this package. For a pair of modules, each name that both have
+leads to ours."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class _DelayedError:
 
 
 def switches() -> list[tuple[Any, str, Any]]:
-    """Attributes of torch that show or change a setting of ours."""
+    """List the attributes of torch that show or change a setting of ours."""
     return [
         (importlib.import_module("torch.autograd.forward_ad"), "__class__", _ForwardAD),
         (torch, "set_anomaly_enabled", anomaly.set_anomaly_enabled),

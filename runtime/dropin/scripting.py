@@ -29,6 +29,7 @@ def patch_scripts(patches: Patches) -> None:
     _operators.update(added)
 
     def forget() -> None:
+        """Remove the replacements again."""
         for number in added:
             del _operators[number]
 
