@@ -1,4 +1,4 @@
-"""Saves and restores the state in which both runs of a function must start: random generators of
+"""Save and restore the state in which both runs of a function must start: random generators of
 every device, autocast."""
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Surroundings:
             for device_type in dict.fromkeys((self.device_type, "cpu"))
             if torch.amp.is_autocast_available(device_type)
         ]
+        # the generators, which both runs must find in the same state
         self.cpu_state: torch.Tensor | None = None
         self.devices: list[int] = []
         self.states: list[torch.Tensor] = []
