@@ -167,6 +167,7 @@ class Input:
                 "Make it with runtime.wrap(x, requires_grad=True)."
                 f"{happened_at(self.written_at)}"
             )
+        # set_ itself advances the version by one
         if source is not target:
             with torch.no_grad():
                 target.set_(source.detach())

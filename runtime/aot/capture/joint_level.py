@@ -321,6 +321,7 @@ class JointLevel(ProgramTape):
         application = self.applications.get(node)
         if application is None or not application.why:
             return node.run_backward(shown, create_graph)
+        # the part of the graph begins at the cotangents, so each has a node of its own
         received = list(map(self._as_cotangent, shown))
         cotangents = self._nodes_among(received, application.outputs)
         last, applied = self._last_node(), self.functional.applied
@@ -329,12 +330,14 @@ class JointLevel(ProgramTape):
         application.calls = frozenset(self._calls_after(last))
         application.cotangents = cotangents
         application.gradients = list(map(self._node_of, gradients))
+        # with create_graph the tape records the backward, which has a derivative then
         if _gives_constant(gradients, application.gradients, node.edges):
             application.why = CONSTANT
         elif create_graph:
             application.why = ""
         else:
             application.why = self._why_hides_derivative(applied, watch)
+        # the calls are there, but what they compute may be a constant for the derivative
         if application.why in (NO_GRAD, APPLIES):
             why = application.refusal(application.why)
             self.unseen.update(dict.fromkeys(application.calls, why))

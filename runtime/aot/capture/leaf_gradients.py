@@ -379,6 +379,7 @@ class LeafGradients:
         self.check_leaf(entry, node)
         if not entry.known:
             self.read(entry, False)
+        # as the tape accumulates: in place, but for a gradient with a history
         if entry.value is None:
             if not create_graph:
                 g = _as_gradient(g.detach(), entry.like, others)
@@ -496,6 +497,7 @@ def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
         for edge in node.edges:
             if edge is not None:
                 users.setdefault(edge[0], []).append(node)
+    # walk from the ends back to the roots
     leading: set[Node] = set()
     stack = list(ends)
     while stack:

@@ -81,6 +81,7 @@ def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx
     """Return the ends of the ``applications`` that a result of ``graph`` depends on."""
     if not applications:
         return set()
+    # all that the results depend on
     behind: set[fx.Node] = set()
     stack = [graph.output_node()]
     while stack:

@@ -76,6 +76,7 @@ class Primals:
             self.values.append(tensor)
             self.edges.append(None)
             return tensor
+        # functionalize inside, the tape around it
         v: Any = self.functional.wrap(tensor)
         self.memories[id(v._store.memory)] = len(self.values)
         self.shapes[len(self.values)] = tensor.shape
@@ -93,6 +94,7 @@ class Primals:
         """Exchange arguments that share memory for views of one base, which becomes a primal."""
         left = iter(bases)
         for group in self.groups:
+            # one tensor needs no base: it is its own
             if group.identical:
                 for i in group.members[1:]:
                     self.values[i] = self.values[group.members[0]]

@@ -197,6 +197,7 @@ class _Search:
             part = part_of(application, self.places)
             if isinstance(part, str):
                 return part
+            # the derivative of one Function is no graph that applies another one
             if any(call.meta.get(DERIVATIVE) == OWN for call in part.nodes):
                 return application.refusal(APPLIES)
             self.parts[application] = part

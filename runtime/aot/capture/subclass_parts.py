@@ -223,6 +223,7 @@ def layout_of(tensor: Any, sized: bool = False) -> Layout | None:
         raise NestedTensor
     names, parts, context = _parts(tensor)
     kind = type(tensor)
+    # a call rebuilds the tensor with this context, as it is now
     if any(map(_is_of_program, pytree.tree_leaves(context))):
         raise RuntimeError(
             f"the context of a {kind.__name__} depends on sizes or on tensors "
