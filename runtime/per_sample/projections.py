@@ -57,6 +57,7 @@ class Projection:
         projections = []
         for start in range(0, self.size, step):
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
+            # pieces of a projection add up, since it is linear in the columns
             pieces = self._pieces(parts, n, rows, by_rows)
             each = (self._project(number, index, columns) for index, columns in enumerate(pieces))
             projections.append(functools.reduce(torch.add, each))

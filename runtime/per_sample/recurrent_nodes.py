@@ -110,9 +110,11 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
     each = [level.spread_once(s).unbind(0) for s in states]
 
     def direction(*arguments: Any) -> Any:
+        """Run one layer in one direction, as one node."""
         return _layer(level, call.kind, *arguments, steps=steps)
 
     out, finals = in_layers(direction, x, list(zip(*each, strict=True)), call.of_layers, settings)
+    # in the layout of the input: packed, or with the time first
     if call.sizes is not None:
         out = packed_again(out, steps)
     elif not settings.batch_first:
@@ -346,6 +348,7 @@ def _fits_layer(
     features."""
     if weights.h.dim() != 2:
         return False
+    # the gates lie one below the other; a projection makes the output narrower than the state
     rows, out = weights.h.shape
     hidden = rows // gates
     if rows != gates * hidden or weights.x.shape != (rows, width):

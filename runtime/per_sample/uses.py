@@ -313,6 +313,7 @@ class ParameterCall:
         name = call.name_of(index)
         if name is None:  # one of a list
             return None
+        # factors take less memory than gradients, so they come before the formula
         factors = None
         if record.per_sample is not None:
             factors = record.per_sample.get(name)
