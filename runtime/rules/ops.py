@@ -371,14 +371,17 @@ class Op:
             return -self.n_results, None
         if name.startswith("result") and name[6:].isdigit():
             return int(name[6:]) - self.n_results, None
+        # a fact of a value, such as `self_shape`
         for suffix, reader in _SUFFIXES.items():
-            if name.endswith(suffix):
-                at, inner = self.locate(name[: -len(suffix)])
-                if inner is None:
-                    is_tensor = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
-                    if not is_tensor:  # perhaps None, or a list
-                        reader = _fact(reader)
-                    return at, reader
+            if not name.endswith(suffix):
+                continue
+            at, inner = self.locate(name[: -len(suffix)])
+            if inner is not None:
+                continue
+            is_tensor = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
+            if not is_tensor:  # perhaps None, or a list
+                reader = _fact(reader)
+            return at, reader
         raise ValueError(
             f"{self.func}: a formula asks for {name!r}, "
             f"which is neither an argument {self.arg_names} nor a result"
@@ -481,6 +484,7 @@ def _binding(func: OpOverload) -> Callable[..., object] | None:
     schema = func._schema
     if func.namespace != "aten" or schema.is_mutable or not _returns_plain_tensors(func):
         return None
+    # a call of the binding must mean this overload, whatever its arguments are
     name = schema.name.removeprefix("aten::")
     if f"{name}.{func._overloadname}" not in _BOUND and not _is_alone(func):
         return None

@@ -214,6 +214,7 @@ def register(
             )
     _check(record, funcs)
     into.update(dict.fromkeys(funcs, record))
+    # caches of facts of ops, which may have been computed without this record
     for listener in listeners:
         listener()
     return record

@@ -97,13 +97,16 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
         return func(*args, **kwargs)
     actual = list(args)
     for index, b in enumerate(batched):
-        if b is True:
-            a = actual[index]
-            missing = rank + 1 - a.dim()
-            if missing:
-                if a.dim() == 1:
-                    a = _scalar_promotion(a, args, batched)
-                actual[index] = a.reshape(size, *(1,) * missing, *a.shape[1:])
+        if b is not True:
+            continue
+        a = actual[index]
+        missing = rank + 1 - a.dim()
+        if not missing:
+            continue
+        # a batch of scalars has a dimension now, and would take part in the promotion of dtypes
+        if a.dim() == 1:
+            a = _scalar_promotion(a, args, batched)
+        actual[index] = a.reshape(size, *(1,) * missing, *a.shape[1:])
     return func(*actual, **kwargs)
 
 
@@ -177,6 +180,7 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
         for p in positions:
             actual.extend([None] * (p + 1 - len(actual)))
             actual[p] = _physical_dims(actual[p], rank)
+        # the dimension of one element stands for dimension 0 of the scalar
         if rank == 0:
             actual[0] = x.unsqueeze(1)
             return each(func(*actual, **kwargs), lambda output: _without_made_dim(output, size))

@@ -123,18 +123,19 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
     which: list[bool] = []
     flags = flags or (False,) * len(indices)
     for tensor, is_batched in zip(indices, flags, strict=True):
-        if tensor is not None and tensor.dtype in (torch.bool, torch.uint8):
-            if is_batched:
-                raise BatchingError(
-                    "vmap: indexing with a mask gives a result whose shape depends on the data, "
-                    "which differs between the elements of a batch; use torch.where or masked_fill"
-                )
-            parts = tensor.nonzero(as_tuple=True)
-            out.extend(parts)
-            which.extend([False] * len(parts))
-        else:
+        if tensor is None or tensor.dtype not in (torch.bool, torch.uint8):
             out.append(tensor)
             which.append(is_batched)
+            continue
+        if is_batched:
+            raise BatchingError(
+                "vmap: indexing with a mask gives a result whose shape depends on the data, "
+                "which differs between the elements of a batch; use torch.where or masked_fill"
+            )
+        parts = tensor.nonzero(as_tuple=True)
+        out.extend(parts)
+        which.extend([False] * len(parts))
+    # indices broadcast against one another, and the widest one decides
     rank = max(
         (t.dim() - is_batched for t, is_batched in zip(out, which, strict=True) if t is not None),
         default=0,
@@ -167,6 +168,7 @@ def _places(indices: list[object], flags: list[bool]) -> tuple[list[int], int, b
     if not proper:
         return at, 0, False
     first, last = proper[0], proper[-1]
+    # a whole dimension between them: they lie apart
     if any(t is None for t in indices[first:last]):
         return at, 0, True
     return at, sum(t is None for t in indices[:first]), False
@@ -238,6 +240,7 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     x = expand(x, batched[0], size)
     if batched[1] and _is_one_mask(all_indices, x.dim(), values.dim() - batched[2]):
         return _masked_put(x, all_indices[0], values, batched[2], size, bool(rest and rest[0]))
+    # all indices with the batch in front, and the batch itself as one more of them
     indices, flags, rank = _listed(all_indices, batched[1])
     at, place, _ = _places(indices, flags)
     chosen = _leading(indices, flags, rank, size)

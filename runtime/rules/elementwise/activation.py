@@ -40,6 +40,7 @@ def slope_kernel(
     asks = (at, *options)
 
     def run(g: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
+        """Call the kernel, which takes its options by name alone."""
         return func(g, x, **dict(zip(options, values, strict=True)))
 
     def by_x(g: torch.Tensor, grad_output: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
@@ -157,6 +158,7 @@ def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
     options = [argument.name for argument in getattr(aten, name).default._schema.arguments[1:]]
 
     def apply(g: torch.Tensor, self: torch.Tensor, *values: object) -> Any:
+        """Call the kernel: it computes a gradient, and as well a tangent."""
         return backward(g, self, *values)
 
     rule = asking("g", "self", *options)(apply)

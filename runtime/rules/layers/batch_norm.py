@@ -119,6 +119,7 @@ def _backward(
     """Return the backward in plain ops, of which derivatives of higher order are taken."""
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, train, eps)
+    # y = weight * unit + bias: the unit takes the cotangent times the weight
     gx = gw = gb = None
     if output_mask[0]:
         g = apply_weight(grad_out, _channels(weight, rank))
@@ -164,6 +165,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         momentum,
         eps,
     )
+    # the kernel has updated copies of the running statistics
     if training:
         means.take_over(flat_means, C)
         variances.take_over(flat_variances, C)

@@ -226,6 +226,7 @@ def _bag_jvp(
         )[0]
         return sums
 
+    # a maximum takes the tangents of the rows that won; a sum or mean is linear in the table
     by_table = by_weights = None
     if weight_t is not None and mode == MAX:
         by_table = torch.where((result2 > 0).unsqueeze(1), weight_t.gather(0, result3), 0)
@@ -248,6 +249,7 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) ->
     indices = batch.expand(indices, batched[1], size)
     offsets = batch.expand(offsets, batched[2], size)
     samples = batch.expand(samples, batch.positional(batched, 6, False), size)
+    # the last offset is the end of the last bag, where the first one of the next element begins
     if last:
         offsets = offsets[:, :-1]
     n, bags = indices.shape[1], offsets.shape[1]

@@ -58,6 +58,7 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 
     def shape(t: torch.Tensor, has_batch: bool) -> torch.Tensor:
+        """Return ``t`` with its batch in front, and as many dimensions as the widest one."""
         if has_batch:
             return batch.insert_dims(t, size, rank + 1 - t.dim())
         return t.unsqueeze(0)
@@ -273,6 +274,7 @@ def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: A
     """Run the backward op on a batch, for cotangents of each loss."""
     g, self, target, weight, reduction, ignore_index, total = args
     x, tensor, shape = _folded(size, batched[1:], self, target)
+    # the cotangent of each loss without a reduction, which the kernel then takes
     g = batch.expand(g, batched[0], size)
     if reduction == MEAN:
         g = g / batch.expand(total, batched[6], size)

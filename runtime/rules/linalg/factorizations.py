@@ -285,6 +285,7 @@ def _qr_vjp(
     q, r = result0, result1
     _qr_differentiable(mode, q, r)
     gq, gr = gs
+    # of a wide matrix [A1, A2] is R = [R1, R2], and R2 = Qᴴ·A2 is a function of Q and of A2
     k = q.shape[-1]
     r1, inside = r[..., :k], None
     if gr is not None:

@@ -142,6 +142,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if batched[3] and not batched[1] and B.dim() > A.dim():
             joined = func(A, LU, pivots, join_columns(B, left), left, adjoint)
             return split_columns(joined, B, left)
+    # a system for each element of the batch
     physical = [
         expand(t, is_batched, size)
         for t, is_batched in zip((A, LU, pivots, B), batched, strict=False)
@@ -473,6 +474,7 @@ def _lstsq_vjp(
     """
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
+    # through the solution
     by_a = by_b = None
     if gs[0] is not None:
         p = torch.linalg.pinv(self)
@@ -480,6 +482,7 @@ def _lstsq_vjp(
         by_b = p.mH @ g
         if "self" in needs:
             by_a = _pinv_vjp(g @ rhs.mH, self, p)
+    # through the residuals |A x - b|², with x held fixed
     if gs[1] is not None and gs[1].numel():
         r = 2 * _residual(self, x, rhs) * gs[1].unsqueeze(-2)
         by_a, by_b = add_present(by_a, r @ x.mH), add_present(by_b, -r)

@@ -198,12 +198,14 @@ def _svd_jvp(
     s = result1
     u, v = _thin(result0, s, result2)
     row, gaps = s.unsqueeze(-2), _gaps(s)
+    # the tangent in the bases of U and V: its diagonal moves S, the rest turns the bases
     uh_t, t_v = u.mH @ A_t, A_t @ v
     p = uh_t @ v
     left, right = gaps * p - gaps.mT * p.mH, gaps * p.mH - gaps.mT * p
     if p.is_complex():
         phases = matrix_of(_imaginary(p) / (2 * s))
         left, right = left + phases, right - phases
+    # and what lies outside of the spaces of thin U and V turns these out of them
     ut, vt = u @ left, v @ right
     if u.shape[-2] > s.shape[-1]:
         ut = ut + (t_v - u @ p) / row

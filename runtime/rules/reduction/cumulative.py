@@ -58,6 +58,7 @@ def _weights(
     first = torch.ones_like(result.narrow(dim, 0, 1))
     if self.is_complex():
         return torch.cat([first, (before - after).exp()], dim), (self - result).exp()
+    # the difference of two infinities is no number, so these elements have formulas of their own
     infinite = result.isinf()
     top = self == math.inf
     part = top.to(result.dtype) / top.cumsum(dim).clamp(min=1)

@@ -37,6 +37,7 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
         batch.expand(rows, batched[0], size),
         batch.expand(sorter, sorter is None or sorter.dim() == rows.dim(), size),
     )
+    # a number is searched in each row
     if isinstance(values, torch.Tensor):
         values = batch.expand(values, batched[1], size)
         shape = values.shape

@@ -554,6 +554,7 @@ def joined(terms: Sequence[Term]) -> list[Term]:
             dense.append(t)
         else:
             others.append(t)
+    # one term takes one kernel for its norms, where several take one for each pair
     if len(outers) > 1:
         outers = [_join_outers(outers)]
     if len(tables) > 1:

@@ -35,6 +35,7 @@ def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], object]:
         """Register the rule under all names."""
 
         def placed(call: Placed) -> Any:
+            """Call the rule with the place in ``self``, the only tensor that can have samples."""
             place = call.place("self")
             assert place is not None
             return rule(call, place)
@@ -284,6 +285,7 @@ def _gather(call: Placed) -> Place:
     if place.dim == _dim(call):
         return _gather_along_samples(call, place)
     n = place.length(call.size)
+    # only the source of a gather may be longer: the elements beyond are read by nobody
     picks = call.op.base_name == "gather"
     for name, tensor, own in call.tensors():
         if not tensor.dim():
@@ -336,6 +338,7 @@ def _along_index(call: Placed) -> Place:
         raise Mixed("it writes to several samples by indices")
     if along_samples:
         return _write_samples_by_index(call, _dim(call))
+    # the index runs along another dimension, the same in each sample
     place = one_place(places)
     call.places["self"] = place
     if _has_source(call):
@@ -357,6 +360,7 @@ def _write_samples_by_index(call: Placed, dim: int) -> Place:
         call.places["self"] = own
     if not _has_source(call):
         return own
+    # a constant source has a part for each sample; another one must have the same order
     owners = own.owners(call.size, index.device)[index]
     if source is None:
         call.places["source"] = listed(dim, owners, call.size)
@@ -486,6 +490,7 @@ def _index_put(call: Placed) -> Place:
         target = own.moved(indices.kept(own.dim))
     else:
         raise Mixed("it writes to several samples by indices. Use scatter or torch.where")
+    # values broadcast from the last dimension, so they may lack that of the samples
     tensor = call.args["values"]
     at = target.dim - indices.rank_of_picked(call.args["self"].dim()) + tensor.dim()
     if values is None:

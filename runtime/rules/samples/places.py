@@ -365,8 +365,10 @@ def _reshaped_list(
 ) -> Place:
     """Return :func:`reshaped` for a place that lists its elements."""
     before, after = math.prod(old_shape[: place.dim]), math.prod(old_shape[place.dim + 1 :])
+    # a dimension fits if all elements at one of its places belong to one sample
     for dim, n in enumerate(new_shape):
         inner = math.prod(new_shape[dim + 1 :])
+        # so many neighbours have one owner in both shapes, and one of them stands for all
         unit = math.gcd(after, inner) or 1
         each = place.rows.owners.repeat_interleave(after // unit).repeat(before)
         if each.numel() != math.prod(new_shape[:dim]) * n * (inner // unit) or not each.numel():

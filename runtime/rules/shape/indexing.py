@@ -417,6 +417,7 @@ def _index_reduce_back(
     result: object,
 ) -> tuple[object, object]:
     """Return the gradients of (self, source) of ``index_reduce``."""
+    # the index of a line is that of each of its elements
     of_each = index
     if source.dim():
         wide = [1] * source.dim()

@@ -91,6 +91,7 @@ def _block_diag(tensors: Any) -> torch.Tensor:
     dtype = blocks[0].dtype
     for block in blocks:
         dtype = torch.promote_types(dtype, block.dtype)
+    # each block with zeros on both sides, below the one before
     rows, left = [], 0
     for block in blocks:
         rows.append(torch.constant_pad_nd(block.to(dtype), [left, width - left - block.shape[1]]))
