@@ -126,6 +126,7 @@ class Backward:
         ``present``: bit ``i`` says whether there is a cotangent ``i``. If not, ``values`` has zeros
         for it. None: all are there.
         """
+        # one graph for all cotangents, and one for each set of absent ones
         if present is None:
             run = self._run or self.compiled()
         else:
@@ -213,6 +214,7 @@ class Backward:
                 "aot_function(runtime.func.grad(f), …), "
                 "or leave that part out of what is compiled."
             )
+        # another thread may want the same one, and compiling takes long
         with self._lock:
             if present not in self._differentiable:
                 module = self._pullback_module()
@@ -274,6 +276,7 @@ def _find_in_joint(
     nodes: list[fx.Node | None] = []
     for n in results[n_forward:]:
         same = by_name.get(n.name)
+        # a user's partition may give a new node a name of the joint graph
         if same is not None and not _is_same_call(same, n):
             same = None
         nodes.append(same)

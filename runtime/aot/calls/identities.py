@@ -115,6 +115,7 @@ def _mark(value: object, marks: Mapping[int, Outside]) -> object:
 
 def _mark_repetitions(leaves: Sequence[object]) -> Sequence[object]:
     """Return ``leaves``, with a :class:`Repeat` for each tensor that comes again."""
+    # in most calls no object comes twice
     if len(set(map(id, leaves))) == len(leaves):
         return leaves
     first: dict[int, int] = {}

@@ -119,6 +119,7 @@ class OutsideTensors:
         """Add a tensor of the session. False if it is no leaf, as its history may change."""
         if tensor._level is not SESSION or tensor._edge is not None or tensor._view is not None:
             return False
+        # the tensor itself may change: whether it requires grad, and its memory
         self._values.append(tensor)
         self._wanted.append(bool(kind[0]))
         self._add(tensor, tensor._inner, bool(kind[0]))

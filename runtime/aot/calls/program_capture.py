@@ -214,6 +214,7 @@ class _Capture:
 
         Raise ``error`` if there are none, or if they have no common base.
         """
+        # the error may come from a write that an alias does not follow
         call = self.call
         shared = sharing(call.plain)
         groups = [*shared, *overlapping(call.plain, shared)]

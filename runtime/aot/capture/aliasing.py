@@ -71,6 +71,7 @@ def fresh(node: fx.Node) -> bool:
         return False
     if node.target is LINEAR or functional_pointwise(node.target):
         return True
+    # an item is new if its call makes new tensors, and nobody takes the same item again
     if node.target is operator.getitem:
         several: Any = node.args[0]
         return _fresh(several.target) and not any(_shows(user, node) for user in several.users)
@@ -99,6 +100,7 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     These are the tensors after its ``n_results`` results that may share memory with an input or
     with a result. Each is a number among the saved values.
     """
+    # the caller has the arguments, the constants, and whatever lies behind a result
     behind = _behind(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
     (returned,) = forward.output_node().args
@@ -290,6 +292,7 @@ def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence
     once = tuple(dict.fromkeys(members))
     wholes = [tensors[i] for i in once]
     first_composed = next(filter(composed, wholes), None)
+    # plain tensors are their own parts, so only numbers change
     if first_composed is None:
         firsts = tuple([whole_of[p] for p in group.firsts])
         return dataclasses.replace(group, members=once, firsts=firsts)

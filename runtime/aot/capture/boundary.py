@@ -72,6 +72,7 @@ class ViewStep:
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
         if packet is None:
             return None
+        # names of overloads may differ: `transpose.int` and `transpose_`
         wanted = _types_of_arguments(self.func)
         for name in packet.overloads():
             overload: OpOverload = getattr(packet, name)
@@ -246,6 +247,7 @@ def _copy_into(target: Any, new: torch.Tensor) -> None:
     ``RuntimeError`` if elements of ``new`` along that dimension differ.
     """
     if target.layout is torch.strided and 0 in target.stride():
+        # along such a dimension all elements of the target are one, so all new ones must be equal
         for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
             if size > 1 and stride == 0:
                 first = new.narrow(d, 0, 1)
@@ -382,6 +384,7 @@ class Boundary:
         """
         for i, place in self.placed:
             alias = place.of(arguments, results).detach()
+            # the memory is that of the place, and the history that of the result
             edge = edge_of(results[i]) if isinstance(results[i], Tensor) else None
             if edge is not None:
                 alias = SESSION.wrap(unwrap(alias), edge)

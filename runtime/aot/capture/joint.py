@@ -90,6 +90,7 @@ class Joint:
         if self.layouts is None:
             return [(index, index) for index in range(self.n_primals)]
         plain = []
+        # parts of the tensors before it move the placeholder of a plain one
         for i, layout in enumerate(self.layouts.primals):
             if layout is None:
                 plain.append((i, numbers(self.layouts.primals, [i])[0]))

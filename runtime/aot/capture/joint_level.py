@@ -162,6 +162,7 @@ class JointLevel(ProgramTape):
         """Record a call, by the shortest way that is right for it."""
         if not _grad_enabled():
             return self._call_under_no_grad(func, args, kwargs)
+        # most calls compute of values without a history
         if not kwargs and (result := self._compute_directly(func, args)) is not None:
             return result
         if self.refuses_recording and not op_of(func).nondiff:
@@ -371,9 +372,11 @@ class JointLevel(ProgramTape):
         node = self._node_of(g)
         if node is None:
             return g
+        # the outermost pass, inside of which others may run
         task = RUNNING.task
         while task.outer is not None:
             task = task.outer
+        # a node of the forward pass, or one that is a cotangent already, may mean something else
         of_pass = is_marked(node) or node.meta.get(PASS, -1) >= task.id
         if of_pass and node not in self.cotangents:
             self.cotangents.add(node)

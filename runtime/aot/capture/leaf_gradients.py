@@ -178,6 +178,7 @@ class LeafGradients:
         ``dropped``: the program only asks for it to assign None. So it is no argument of the graph.
         """
         entry.known = True
+        # the call has it as an argument already, or asks for it as a further one
         if dropped:
             entry.changed = True
         elif entry.leaf is not None and id(entry.leaf) in self.given:
@@ -214,6 +215,7 @@ class LeafGradients:
         edge = edge_of(v)
         if edge is None:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        # a leaf and an argument have their gradients anyway
         if not v.is_leaf and not isinstance(edge[0], Argument) and not v._retains:
             hooks.retain(v, *edge)
             v._retains, v._grad = True, None
@@ -320,6 +322,7 @@ class LeafGradients:
             gradients = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
+        # what the pass has run has freed what it saved, and cannot run again
         if not _stays(retain_graph, create_graph):
             self.spent |= _leading(reached, _nodes(inputs))
         return gradients

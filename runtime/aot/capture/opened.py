@@ -167,6 +167,7 @@ def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
     children = list(map(with_sizes, below))
     if spec.type is not torch.Size and not any(map(operator.is_not, children, below)):
         return spec
+    # torch.Size is a tuple for pytree, which would build a tuple
     kind = spec.type
     if spec.type is torch.Size:
         kind = _Sizes

@@ -147,6 +147,7 @@ class Computed:
         if output is base or base is None:
             return Output(Made.RESULT, self._number(output))
         steps = self._steps(value, base)
+        # for autograd it is a view, shares the memory alone, or is computed by itself
         if self._is_view(output, base, steps):
             if self.primals.is_leaf(base):
                 self.begun.add(self._number(base))
@@ -249,6 +250,7 @@ class Computed:
             if view is not None:
                 base = view.base
             value = self.primals.functional_value(base)
+            # without a chain of views it is all of its memory
             if value is not None and not value._chain:
                 return base
         return None

@@ -243,6 +243,7 @@ class _Own(Function):
         own: OwnDerivative = ctx.own
         saved = ctx.saved_tensors
         tensors = saved[own.n_outputs :]
+        # sizes are no tensors, and cannot be saved
         rest = [
             n if tensor is None else tensor for tensor, n in zip(tensors, ctx.numbers, strict=True)
         ]

@@ -381,6 +381,7 @@ class Primals:
         """
         if edge is None:
             return False
+        # nodes of geometry lie between the value and its history
         entered = self.edges[index]
         node = edge[0]
         while node in self.tape.turned:

@@ -66,6 +66,7 @@ class Reach:
         """Follow all paths from ``roots``."""
         nodes: dict[Node, int] = {}
         outputs: dict[Edge, int] = {}
+        # each root has its bit, and then each node hands its bits on along its edges
         for index, (node, number) in enumerate(roots):
             nodes[node] = nodes.get(node, 0) | 1 << index
             outputs[node, number] = outputs.get((node, number), 0) | 1 << index
@@ -311,6 +312,7 @@ class Program:
             self.trace.late_input(part, f"tangents_{index}")
             for index, part in enumerate(flattened(like), first)
         ]
+        # a partition has to tell cotangents from primals
         for placeholder in placeholders:
             mark(placeholder._node)
         self.tangents.append(layout)

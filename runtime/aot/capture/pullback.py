@@ -114,6 +114,7 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
     """Give the outputs of a custom Function in ``env`` its derivative, the attribute ``name``."""
     outputs = list(part.application.outputs.values())
     detach = torch.ops.aten.detach.default
+    # the outputs are read detached: their history is to be that of the Function alone
     values = [env[n] for n in part.application.inputs if n is not None]
     values += [graph.call_function(detach, (env[n],)) for n in outputs]
     values += [env[n] for n in part.rest]
@@ -222,6 +223,7 @@ class _Search:
         """Let the forward pass save the random numbers of ``node``, or return why it cannot."""
         if ORIGIN in node.meta:
             return f"its derivative draws random numbers ({node.target}){_at(node)}"
+        # a saved value is a constant for the second derivative, so nothing may lead to it
         is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
         if self.saves_draws and node not in self.varying and is_tensor:
             self.given[node] = self.n_saved + len(self.drawn)
@@ -347,6 +349,7 @@ def _reasons_of_unseen_changes(graph: fx.Graph) -> dict[fx.Node, str]:
     for node in graph.nodes:
         if _has_no_gradient(node):
             continue
+        # its own reason, or that of the first value that it is computed of
         why = node.meta.get(UNSEEN)
         if not why:
             reasons = (changed[source] for source in node.all_input_nodes if source in changed)

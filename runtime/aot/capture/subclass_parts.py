@@ -98,6 +98,7 @@ def _parts(tensor: Any) -> tuple[list[str], list[Any], Any]:
     """Return (names, tensors, context) of a composed tensor."""
     names, context = tensor.__tensor_flatten__()
     parts = [unwrap(getattr(tensor, name)) for name in names]
+    # a graph takes tensors alone, and each part may consist of others again
     for name, part in zip(names, parts, strict=True):
         if not isinstance(part, torch.Tensor):
             raise TypeError(
@@ -195,6 +196,7 @@ class Layout:
     def rebuilt(self, tensors: Iterator[object]) -> Any:
         """Return the tensor that consists of the next of ``tensors``."""
         parts = rebuilt(self.parts, tensors)
+        # a pair names the part and the dimension that have the size in this call
         size = torch.Size([n if isinstance(n, int) else parts[n[0]].shape[n[1]] for n in self.size])
         stride: Any = self.stride
         if stride is None:

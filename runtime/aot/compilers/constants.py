@@ -171,7 +171,7 @@ def _number(argument: Any) -> float | None:
 
 def _is_neutral(func: object, number: float) -> bool:
     """Return whether ``func(x, number)`` has the bits of ``x`` for every ``x``."""
-    if func is aten.mul.Tensor or func is aten.div.Tensor:
+    if func in (aten.mul.Tensor, aten.div.Tensor):
         return number == 1.0
     if number != 0.0:
         return False

@@ -201,7 +201,7 @@ def _is_used_after(node: fx.Node, place: int, order: Mapping[fx.Node, int]) -> b
 def _pure(node: fx.Node) -> bool:
     """Return whether the arguments of ``node`` decide its result, and it does nothing else."""
     func: Any = node.target
-    if func is operator.getitem or func is LINEAR:
+    if func in (operator.getitem, LINEAR):
         return True
     if type(func) is not OpOverload or func.namespace != "aten":
         return False
