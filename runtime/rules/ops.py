@@ -337,6 +337,7 @@ class Op:
             self.vjp_args = self._arguments_of(self.record.vjp)
             self.kernel = _binding(self.func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
+        # most calls are none of this, and the tape takes a shorter way for them
         has_vjp = self.record is not None and self.record.vjp is not None
         writes = self.kind in (INPLACE, OUT)
         self.special = writes or not has_vjp or bool(self.nondiff)
@@ -439,6 +440,7 @@ class Op:
     def plan(self, wanted: int) -> Any:
         """Return the plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one
         of them has no formula."""
+        # few sets of arguments are ever wanted of one op
         plan = self.plans.get(wanted)
         if plan is None:
             plan = NO_PLAN

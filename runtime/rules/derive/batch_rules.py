@@ -142,12 +142,11 @@ def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
     promote it.
     """
     for other, is_batched in zip(args, batched, strict=True):
-        wider = (
-            isinstance(other, torch.Tensor)
-            and other.dim() - bool(is_batched) > 0
-            and other.dtype is not a.dtype
-        )
-        if wider and _category(a.dtype) == _category(other.dtype):
+        if not isinstance(other, torch.Tensor) or other.dtype is a.dtype:
+            continue
+        # a scalar of a higher category does promote, as a float does an integer tensor
+        is_scalar = other.dim() - bool(is_batched) == 0
+        if not is_scalar and _category(a.dtype) == _category(other.dtype):
             return a.to(other.dtype)
     return a
 
@@ -250,6 +249,7 @@ def shaped_by_one(rule: BatchRule) -> BatchRule:
         """Run the rule, for an empty batch on one element, of whose results nothing is taken."""
         if size:
             return rule(func, size, batched, args, kwargs)
+        # some kernels refuse a batch without elements, or read its first one
         one = list(args)
         for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
             if is_batched is True:

@@ -218,6 +218,7 @@ def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[object
     first, *rest = results
     if first is None or input.device.type != "cpu":
         return results
+    # the kernel has a path for channels that come last, and copies any other input
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.dim())
     if last is None or not input.is_contiguous(memory_format=last):
         last = torch.contiguous_format

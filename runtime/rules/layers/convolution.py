@@ -174,6 +174,7 @@ def _windows(
         return None
     if not transposed:
         return Windows(g, input, weight_shape, stride, padding, dilation, groups)
+    # `pad` takes the last dimension first
     rank = len(weight_shape) - 2
     more, steps = per_dimension(output_padding, rank), per_dimension(stride, rank)
     padding_at_ends: list[int] = []

@@ -80,6 +80,7 @@ def elementwise_loss(
     at = [a.name for a in arguments].index("reduction")
     defaults = [a.default_value for a in arguments]
 
+    # a mean divides by the number of losses, which the shapes say
     vjp: dict[str, Formula] = {}
     jvp: dict[str, Formula] = {}
     geometry = ("reduction", "self_shape", "target_shape")

@@ -315,6 +315,7 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     x = batch.expand(x, batched[0], size)
     if not batched[2] and not batched[3]:
         return func(x, shape, weight, bias, eps)
+    # out = unit * weight + bias, each with a row for every element of the batch
     out, mean, rstd = func(x, shape, None, None, eps)
     for apply, tensor, own in ((torch.mul, weight, batched[2]), (torch.add, bias, batched[3])):
         if own:
@@ -613,6 +614,7 @@ def _rms_backward(
 ) -> tuple[object, object]:
     """Return the gradients by input and weight that ``output_mask`` asks for."""
     lead, dims = _layer_dims(input.shape, normalized_shape)
+    # no mean is subtracted, so the gradient loses its part along `unit` alone
     unit = input * rstd
     g = apply_weight(grad_out, weight)
     gx = gw = None

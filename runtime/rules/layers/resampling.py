@@ -208,6 +208,7 @@ def _corner(
 def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
     """Return the position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros
     (0), border (1) or reflection (2)."""
+    # -1 and 1 are the centres of the first and last element, or their outer edges
     if align_corners:
         x = (x + 1) / 2 * (n - 1)
         low, span = 0.0, n - 1.0

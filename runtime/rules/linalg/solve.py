@@ -229,6 +229,7 @@ def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     if not batched[0]:
         vector = is_vector_rhs(a.shape, b.shape[1:])
         rhs = columns(b, vector)
+        # a matrix with more leading dimensions than its right-hand sides broadcasts against them
         if rhs.dim() - 1 >= a.dim():
             left = kwargs.get("left", True)
             x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
@@ -439,6 +440,7 @@ def _pinv_batch(
     for name in ("atol", "rtol"):
         if kwargs.get(name) is not None:
             tolerances[name] = expand(kwargs[name], named[name], size)
+    # all get as many leading dimensions behind the batch
     widest = max([a.dim() - 2, *(t.dim() for t in tolerances.values())])
     a = insert_dims(a, size, widest - (a.dim() - 2))
     for name, tensor in tolerances.items():

@@ -164,6 +164,7 @@ def _align(call: Placed, name: str, place: Place) -> None:
     tensor, out = call.args[name], call.outs[0]
     if tensor is None:
         return
+    # dimensions line up from the right; a constant of size 1 there is the same for all samples
     own, dim = call.place(name), place.dim - out.dim() + tensor.dim()
     if own is not None:
         one_place([place, own.moved(own.dim + out.dim() - tensor.dim())])
@@ -252,9 +253,11 @@ def _batch_norm(call: Placed) -> object:
     place = call.place("input")
     if place is None:
         raise Mixed("its weights depend on the sample")
+    # as instance norm calls it, with the channels of all samples in one dimension
     if call.args["input"].dim() > 1 and place.dim == 1:
         return _instance_norm(call, place.moved(0), place)
     _only(call, "input")
+    # these ops have no argument `training`: they take the running statistics
     evaluates = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
     if call.args.get("training", call.op.base_name not in evaluates):
         raise Mixed("batch norm computes its statistics over the batch. Use group norm, or eval()")

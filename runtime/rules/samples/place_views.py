@@ -228,6 +228,7 @@ def _rolled(call: Placed, place: Place) -> Place:
         raise Mixed("it rolls the elements of all samples in one row. Name a dimension")
     if isinstance(shifts, int):
         shifts = [shifts]
+    # rolling along the samples gives them another order
     owners = call.owners("self")
     dims = call.dims("dims", call.args["self"].dim())
     for shift, dim in zip(shifts, dims, strict=True):
@@ -251,6 +252,7 @@ def _index_select(call: Placed) -> Place:
     picked."""
     own, of_index = call.place("self"), call.place("index")
     dim = _dim(call)
+    # rows of a constant table, one or more for each sample
     if own is None:
         assert of_index is not None
         return of_index.moved(dim)
@@ -441,6 +443,7 @@ class _Indices:
         elements of one sample for each place of the result."""
         rows, by_index = self.by_dim[own.dim], self.place()
         n = call.args["self"].shape[own.dim]
+        # who owns each picked element: along one dimension of the indices it must be one sample
         owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
         for dim in range(rows.dim()):
             along = common_owners(owners, dim)
@@ -535,6 +538,7 @@ def _place_after_write(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> 
     """Return the place in ``self``, of no sample so far, after rows of the samples ``owners`` were
     written to it. Example: ``o[w] = x[w]``."""
     n = call.args["self"].shape[dim]
+    # the first even division of the rows in which each written one lies at its own sample
     for inner in range(1, n // call.size + 1):
         if n % (inner * call.size):
             continue

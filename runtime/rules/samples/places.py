@@ -398,6 +398,7 @@ def _candidates(shape: Sequence[int], size: int) -> list[Place]:
     """Return all places in a tensor of this shape."""
     places = []
     for dim, n in enumerate(shape):
+        # samples have equal parts of a dimension, in blocks of `inner` elements
         if not n or n % size:
             continue
         of_each = n // size

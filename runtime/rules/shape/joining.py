@@ -54,6 +54,7 @@ def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) ->
         batch.expand(tensor, is_batched, size)
         for tensor, is_batched in zip(tensors, batched[0], strict=True)
     ]
+    # what was an empty vector has two dimensions now, and is left out as ATen would do
     rank = max(t.dim() for t in full) - 1
     return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
 

@@ -37,6 +37,7 @@ def _all_same(numbers: torch.Tensor) -> bool:
         parts = torch.view_as_real(numbers.resolve_conj())
     if not (parts == parts[0]).all():
         return False
+    # 0.0 and -0.0 are equal, and a program can distinguish them
     if not parts.is_floating_point():
         return True
     return bool((parts.signbit() == parts[0].signbit()).all())
