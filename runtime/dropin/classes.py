@@ -49,6 +49,7 @@ def swap(first: torch.Tensor, second: torch.Tensor) -> None:
     types are exchanged here. So are slots of a user's class, which the instances have."""
     class_of_first, class_of_second = type(first), type(second)
     with unnoted(first, second):
+        # both are values around instances, which are exchanged together with the values
         if holds_instance(first) and holds_instance(second):
             exchange(first, second)
             return
@@ -155,6 +156,7 @@ def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: object) -> 
     tensor = rebuild(*args)
     if kind is not torch.Tensor and not isinstance(tensor, kind):
         tensor = tensor.as_subclass(kind)
+    # a user's class restores its attributes itself
     if type(tensor).__setstate__ is not torch.Tensor.__setstate__:
         tensor.__setstate__(state)
         return tensor

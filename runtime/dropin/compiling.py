@@ -132,6 +132,7 @@ def _examples(mod: object, args: Any) -> list[object]:
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     if graph is None:
         return list(args)
+    # real examples would make constants of Dynamo's symbolic sizes
     fakes = [node.meta.get("example_value") for node in graph.find_nodes(op="placeholder")]
     if len(fakes) == len(args) and any(map(_has_symbols, fakes)):
         return fakes
@@ -374,6 +375,7 @@ def jitted(
     """Do ``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an
     error with ``fullgraph``. A ``backend`` that is a function compiles the graphs; the named ones,
     and ``mode`` and ``options``, are for Inductor, and the graphs are replayed."""
+    # used as a decorator with options
     if model is None:
         return functools.partial(
             jitted,

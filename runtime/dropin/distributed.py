@@ -171,10 +171,13 @@ class Reducer:
             unwrap(p.grad).copy_(part.view(p.shape))
 
     def _reduce_sparse(self, bucket: list[int]) -> None:
+        """Replace the sparse gradients of the parameters in ``bucket`` by their means."""
         for i in bucket:
             p = self._params[i]
+            # another process may have a gradient, and waits for this one
             if p.grad is None:
                 p.grad = torch.zeros_like(p.detach()).to_sparse(1)
+            # processes have different rows, so a sum has more of them than this gradient
             grad = (unwrap(p.grad) / dist.get_world_size(self._group)).coalesce()
             dist.all_reduce(grad, group=self._group)
             p.grad = wrap(grad)

@@ -95,6 +95,7 @@ def _materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None)
     )
     if isinstance(tensor, UninitializedParameter):
         tensor_of_shape = torch.nn.Parameter(tensor_of_shape, tensor.requires_grad)
+    # in place: modules and optimizers refer to the lazy object
     tensor_of_shape.__dict__.update(tensor.__dict__)
     torch.utils.swap_tensors(tensor, tensor_of_shape)
 

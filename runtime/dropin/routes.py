@@ -50,13 +50,14 @@ def _module(name: str) -> ModuleType:
 
 
 def replacements() -> dict[int, tuple[Any, Any]]:
-    """``{id of an object of torch: (object, ours)}`` for every function and class that has a
+    """Return ``{id of an object of torch: (object, ours)}`` for every function and class that has a
     counterpart here."""
     table: dict[int, tuple[Any, Any]] = {}
     for theirs, name in _ROUTES.items():
         theirs_module, ours_module = importlib.import_module(theirs), _module(name)
         for public in ours_module.__all__:
             old, new = getattr(theirs_module, public, None), getattr(ours_module, public)
+            # a submodule has a route of its own, and some objects are torch's in both
             if old is not None and old is not new and not isinstance(new, ModuleType):
                 table[id(old)] = (old, new)
     return table

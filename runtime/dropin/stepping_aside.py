@@ -47,6 +47,7 @@ def standing_aside() -> bool:
 def _torch_class_of(cls: type) -> Any:
     """Return a subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours.
     Under the drop-in programs make such."""
+    # from the base to the class itself, so that the class overrides
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
     members: dict[str, Any] = {}
     for c in own:
@@ -247,6 +248,7 @@ class _Items(list[Any]):
 
 def _places(program: Any, seen: set[int]) -> Iterator[Any]:
     """Yield the mappings of names to objects in which a program finds its tensors."""
+    # modules refer to one another in circles
     if id(program) in seen:
         return
     seen.add(id(program))
@@ -371,6 +373,7 @@ class RefuseSession(TorchFunctionMode):
         self._capture = capture
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, unless a value is among its arguments or inside of these."""
         kwargs = kwargs or {}
         if any(isinstance(tensor, Value) for tensor in pytree.arg_tree_leaves(*args, **kwargs)):
             raise RuntimeError(

@@ -100,6 +100,7 @@ def _read_lists(read: Callable[..., Any]) -> Callable[..., object]:
         if not isinstance(argument, (list, tuple)):
             return read(*args, **kwargs)
         data = readable(argument)
+        # the positional arguments after the data, by their names
         options = dict(zip(("dtype", "device"), args[1:], strict=False)) | kwargs
         options.pop("data", options.pop("obj", None))
         if has_values(data):
