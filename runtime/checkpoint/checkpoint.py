@@ -34,6 +34,7 @@ from .state import Surroundings
 def _leaf(x: torch.Tensor) -> torch.Tensor:
     """Return a leaf that shares the data of ``x`` and its flag."""
     leaf = x.detach()
+    # code of the runtime does not call the user's methods of a value
     if x.requires_grad and isinstance(leaf, Value):
         leaf.start_leaf()
     elif x.requires_grad:
@@ -248,6 +249,7 @@ def checkpoint(
         "early_stop": early_stop,
         _RESPECT: kwargs.pop(_RESPECT, None) if HOOKS_ARE_AN_OPTION else None,
     }
+    # where torch has no decorator, a call without a function is an error
     if function is not None or args or not _DECORATES:
         return _run(function, args, kwargs, **options)
     _refuse_keywords(kwargs)

@@ -163,10 +163,12 @@ class _RunMode(TorchDispatchMode):
         self.calls: Counter[OpOverload] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the call of an op below all levels; the levels come first."""
         kwargs = kwargs or {}
         if innermost(args, kwargs) is not None:
             with self:
                 return Value.__torch_dispatch__(func, types, args, kwargs)
+        # such calls are not counted, as the two runs make different numbers of them
         if func in SAC_IGNORED_OPS:
             return func(*args, **kwargs)
         self.calls[func] += 1

@@ -118,6 +118,7 @@ class Surroundings:
     def restored(self) -> Generator[None]:
         """Set the state of the first run in this block."""
         with ExitStack() as stack:
+            # fork_rng puts the present states back at the end
             if self.cpu_state is not None:
                 stack.enter_context(
                     torch.random.fork_rng(self.devices, device_type=self.device_type)

@@ -304,6 +304,7 @@ class ExportedSizes(Abstraction):
         says."""
         if not place.is_fixed:
             return
+        # torch takes sizes 0 and 1 for constants, so a symbol begins at 2 in any case
         needed = self.shape_env.var_to_range[symbol]
         low, high = place.range
         if needed.lower > max(low, 2):

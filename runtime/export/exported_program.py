@@ -330,6 +330,7 @@ class _Container:
         specs = []
         for name, t in self.given.other_names().items():
             is_parameter = isinstance(t, torch.nn.Parameter)
+            # the first name of the same tensor, whose input the graph uses
             owner = next(first for first, shared in self.given.state.items() if shared is t)
             with self.graph.inserting_before(before):
                 node = self.graph.placeholder(_placeholder_name(name, is_parameter))
@@ -459,6 +460,7 @@ def _argument(r: Any) -> ArgumentSpec:
 def _describe_sizes(graph: fx.Graph) -> None:
     """Note the value of each step of a computation of sizes, as torch's verifier demands."""
     for node in graph.nodes:
+        # the trace has noted the values of ATen calls
         if node.op != "call_function" or "val" in node.meta:
             continue
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])

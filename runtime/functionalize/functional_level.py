@@ -325,6 +325,7 @@ class FunctionalLevel(Level):
             if isinstance(argument, FunctionalValue) and argument._level is self:
                 return self.read(argument)
             value = self.closed_over.get(id(argument))
+            # a tensor from outside that nobody has written to is its own value
             if value is not None:
                 return self.read(value)
         return argument

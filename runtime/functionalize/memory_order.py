@@ -63,6 +63,7 @@ def _random_from(
 
 def _bernoulli(target: torch.Tensor, p: float, *, generator: object = None) -> torch.Tensor:
     """Run ``bernoulli`` on the target with its dimensions in the order of memory."""
+    # with MKL the CPU draws in the order of indices; all else draws in that of memory
     order = list(range(target.dim()))
     if target.device.type != "cpu" or _follows_memory():
         order = _order(target)

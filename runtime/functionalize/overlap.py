@@ -48,6 +48,7 @@ def has_gaps(tensor: torch.Tensor) -> bool:
 
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
     """Return whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
+    # views behind the last of these show no element twice that it does not
     last = max((index for index, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
@@ -140,6 +141,7 @@ def _memory_of(tensor: Any) -> torch.Tensor | None:
         tensor = tensor._inner
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
+    # it has no memory
     if tensor.device.type == "meta":
         return None
     memory: torch.Tensor = tensor

@@ -82,6 +82,7 @@ def _refuse_shared(
 ) -> None:
     """Refuse a change of an input if another input shows an element of its memory: that one has
     not followed the change."""
+    # the level takes inputs one by one, and does not know that two have one memory
     for (i, _), (j, other) in product(changed, enumerate(inputs)):
         if j != i and isinstance(other, torch.Tensor) and share_elements(inputs[i], other):
             raise RuntimeError(

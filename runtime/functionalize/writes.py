@@ -59,6 +59,7 @@ def refuse_unfit(
     tensors = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if all(target.dtype is result.dtype for target, result in tensors):
         return
+    # the kernel decides, on zeros of the same dtypes
     with without_dispatch_to_python():
         plain, named = pytree.tree_map_only(torch.Tensor, _zeros, (list(args), kwargs))
         _ask(func, plain, named, _OF_DTYPES)
@@ -269,6 +270,7 @@ class WrittenBack(NamedTuple):
         if self.value is not None:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
                 target = tensor
+                # a write to .data advances no version
                 if not self.counted:
                     target = tensor.data
                 target.copy_(self.value)
@@ -323,6 +325,7 @@ def run_on_copies(
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
     and the copies."""
+    # the op writes to the copies, and whoever reads a target reads its copy
     copies = list(map(_copy, level.lowered_args(targets)))
     copy_of = dict(zip(map(id, targets), copies, strict=True))
     lowered = zip(args, level.lowered_args(args), strict=True)

@@ -183,6 +183,7 @@ class BatchSession(StandIn):
 
         ``RuntimeError`` if an earlier batch has another number of samples.
         """
+        # the first batch says how many samples there are
         n = value.shape[dim]
         if self.size is None:
             self.size = n
@@ -254,6 +255,7 @@ class BatchSession(StandIn):
         filled.follow(self, placed.places, None)
         if isinstance(where[0], Pooled):
             return self._put_pooled(outs, where[0])
+        # `.data` is a detach, too, and a write to it is no write to the tensor for autograd
         if op.base_name == "detach":
             self.follow_data(outs, call.flat[0])
         self._put_all(results, where)
@@ -302,6 +304,7 @@ class BatchSession(StandIn):
         """Return where the samples lie in the results, and the call with the places of all
         arguments. ``Mixed`` if they lie nowhere."""
         op, states = call.op, call.states
+        # an earlier call has mixed samples
         for s in states:
             if isinstance(s, Mixture):
                 raise Inherited(s.why)
@@ -376,6 +379,7 @@ class BatchSession(StandIn):
         noted on its way."""
 
         def note() -> None:
+            """Note the factor of this sum or mean."""
             self.note_pool(pooled.factor)
 
         values: list[Any] = [output for output in leaves_of(outs) if isinstance(output, Value)]

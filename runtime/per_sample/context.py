@@ -117,6 +117,7 @@ class per_sample(PerSampleGrads):
                 "Use per_sample_grads there, which nests with all transforms and with jit."
             )
         refuse_part(name, leaf)
+        # the value has the parameter's memory, and a history that ends at a node of its own
         inner = SESSION.lowered(leaf).detach()
         v = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
         self._session.put(v, PARAMETERS)

@@ -143,6 +143,7 @@ class _Places:
         """Raise if a gradient does not have the samples where the input has them."""
         for index, (g, place) in enumerate(zip(grads, self.inputs, strict=False)):
             state = self.session.state_of(g)
+            # a gradient of constants is the same for all samples
             if not isinstance(place, Place) or state is None or state == place:
                 continue
             why = ""

@@ -60,6 +60,7 @@ class Filled:
 
 def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
     """Return the arguments that a call is about to fill."""
+    # most ops fill none
     if not op.fills_argument and (op.record is None or op.record.hidden_writes is None):
         return Filled(op, {})
     arguments: dict[str, Tensor] = {}

@@ -142,6 +142,7 @@ def in_layers(
             outs.append(out)
             finals.append(final)
         x = torch.cat(outs, -1) if settings.both_ways else outs[0]
+        # between layers, and not behind the last one
         if settings.dropout and settings.train and first + directions < len(weights):
             x = torch.dropout(x, settings.dropout, True)
     return x, finals
@@ -241,6 +242,7 @@ def terms_of(
     ``gradient``, ``value``: turn tensors of all sequences, (S, T, …), into those of the samples,
     (B, T', …).
     """
+    # gates are linear in input and state: factors of the gradients, and sums over time for biases
     before, of_x = value(cotangents.before), value(x)
     z_x = z_h = gradient(cotangents.z_x)
     total_x = total_h = z_x.sum(1)
@@ -329,6 +331,7 @@ def _fit_layers(call: Call) -> bool:
         layer = weights[first : first + directions]
         if not all(_fits_layer(gates, width, own, of_layer, sequences) for own in layer):
             return False
+        # both directions are concatenated
         width = directions * layer[-1].h.shape[1]
     return True
 

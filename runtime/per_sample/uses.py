@@ -224,6 +224,7 @@ class Tap(Node):
         if self.note is None:
             raise RuntimeError(FREED)
         self.note(grads)
+        # a parameter ends here: its gradient is in what was noted
         passed: list[Any] = []
         for grad, edge in zip(grads, self.edges, strict=True):
             if edge is None:
@@ -389,6 +390,7 @@ class ParameterCall:
 
     def _general(self, i: int, gs: list[Any]) -> General:
         """Return the gradients of argument ``i`` by derivatives of the op itself."""
+        # vmap takes tensors by position
         tensors = [j for j, a in enumerate(self.arguments) if isinstance(a, torch.Tensor)]
 
         def op(*values: Tensor) -> Any:
