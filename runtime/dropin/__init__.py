@@ -71,6 +71,7 @@ def install(*, compile: str = "dynamo") -> None:
     from .scripting import patch_scripts
     from .tensor_factories import forget_tables, wrapped_factories
 
+    # `patches` are suspended during a capture of torch's, and `lasting` are not
     patches, lasting = Patches(), Patches()
     forget_tables()
     try:

@@ -99,12 +99,14 @@ def _simplified_entry(theirs: Callable[..., object], patches: Patches) -> Callab
     @functools.wraps(theirs)
     def call(mod: Any, args: object, *rest: Any, **options: Any) -> Any:
         exchange = _BACKEND.exchange
+        # the backward graph is compiled in the first backward pass, when nothing is suspended
         if exchange is None or _needs_torchs(mod, (*rest, *options.values())):
             if options.get("bw_compiler") is not None:
                 options["bw_compiler"] = _suspend_later(options["bw_compiler"], patches)
             if exchange is not None:
                 args = _examples(mod, args)
             return theirs(mod, args, *rest, **options)
+        # the capture runs while the drop-in is suspended, so arguments are torch's functions
         rest = tuple(map(patches.replacement, rest))
         options = {name: patches.replacement(value) for name, value in options.items()}
         examples = list(map(exchange.known, _examples(mod, args)))
@@ -404,12 +406,14 @@ def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
 
     @functools.cache
     def change_dynamo() -> None:
+        """Replace parts of Dynamo, once."""
         dynamo = Patches()
         patches.callback(dynamo.undo)
         with aside(patches):
             _patch_dynamo(dynamo, patches)
 
     def compile(*args: Any, **kwargs: Any) -> Any:
+        """Call ``torch.compile`` while the drop-in is suspended."""
         change_dynamo()
         with aside(patches):
             return _compile(*args, **kwargs)

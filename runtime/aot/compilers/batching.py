@@ -187,6 +187,7 @@ class _Lifetimes:
         ]
         if not freed:
             return self._never
+        # the memory is free once the other users of an argument have run
         ends = min(self._last_use_beside(node, a) for a in freed)
         return max(ends, *(self._place.get(a, -1) for a in arguments))
 
@@ -276,6 +277,7 @@ def _constant(argument: object) -> Hashable:
 
 def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
     """Return the calls of ``group`` with the smallest results, as many as may live together."""
+    # from the smallest one on, so that most of the calls find room
     fitting, total = [], 0
     for node in sorted(group, key=lambda node: node.meta["val"].numel()):
         total += node.meta["val"].nbytes
@@ -367,6 +369,7 @@ def _may_show(node: fx.Node) -> Sequence[fx.Node]:
     func: Any = node.target
     if type(func) is not OpOverload or not func._schema.is_mutable:
         return node.all_input_nodes
+    # the result of a write is the tensor that is written to
     written = next(
         index
         for index, argument in enumerate(func._schema.arguments)
@@ -465,6 +468,7 @@ def form(func: object, ways: tuple[str, ...]) -> Form | None:
     if type(func) is not OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
+    # the types of arguments single out the overload, since names of overloads follow no rule
     kinds = [
         way.format(argument.type)
         for way, argument in zip(ways, func._schema.arguments, strict=True)

@@ -132,6 +132,7 @@ def without_neutral(graph: fx.Graph) -> None:
             continue
         if _is_neutral(node.target, number):
             results.replace(node, x)
+        # one element broadcasts, and is read once
         elif isinstance(other, torch.Tensor) and other.dim():
             node.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
 

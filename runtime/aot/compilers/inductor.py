@@ -165,6 +165,7 @@ def _with_known_sizes(value: object) -> Any:
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     if not any(isinstance(number, torch.SymInt) for number in numbers):
         return value
+    # a view of the same tensor, whose sizes are plain numbers
     sizes = list(map(_fixed_number, value.shape))
     strides = list(map(_fixed_number, value.stride()))
     offset = _fixed_number(value.storage_offset())

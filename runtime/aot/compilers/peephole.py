@@ -227,6 +227,7 @@ def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 def _write_over(node: fx.Node, first: fx.Node) -> None:
     """Let the pointwise call ``node`` write its result to ``first``, one of its operands."""
+    # if the operands commute, the one that is written over comes first
     others = node.args[1:] if first is node.args[0] else node.args[:1]
     func, out = in_place(node.target), with_out(node.target)
     node.args = (first, *others)

@@ -50,6 +50,7 @@ def destinations(joint: Joint) -> tuple[Destination, ...]:
     """
     if joint.layouts is not None:
         return ()
+    # a write to one would show in another before the graph has read that
     shared = set(itertools.chain.from_iterable(group.members for group in joint.groups))
     placeable = []
     for result, i in enumerate(joint.boundary.written):

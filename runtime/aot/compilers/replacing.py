@@ -60,11 +60,10 @@ def results_in(node: fx.Node) -> list[fx.Node]:
     """Return the results of the graph that may share memory with ``node``, one by one."""
     views = set(shown(node))
     results: Any = node.graph.output_node().args[0]
-    return (
-        [result for result in results if result in views]
-        if isinstance(results, (list, tuple))
-        else list(views)
-    )
+    # a graph that returns something else may return any of them
+    if not isinstance(results, (list, tuple)):
+        return list(views)
+    return [result for result in results if result in views]
 
 
 class Returned:
@@ -98,6 +97,7 @@ class Returned:
         ``node`` take it only if it begins at the same place of its memory, as the geometry of a
         view counts from there.
         """
+        # nobody else can see this memory
         if isinstance(by, fx.Node) and fresh(by) and by not in self:
             node.replace_all_uses_with(by)
             if node in self:
@@ -157,6 +157,7 @@ def _source_of_copy(node: fx.Node) -> Any:
         return source
     if node.target is not aten.neg.default or not isinstance(source, fx.Node):
         return None
+    # two negations change no bit
     if source.target is aten.neg.default:
         return source.args[0]
     return None

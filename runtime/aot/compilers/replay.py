@@ -109,6 +109,7 @@ class _Body:
         """Add the line of a call, and one that frees what is used last there."""
         items = _items(node)
         self.unpacked.update(items.values())
+        # an error at this line of the generated code names the user's line
         origin = origin_of(node)
         if origin is not None:
             self.origins[len(self.lines) + 1] = origin
@@ -262,6 +263,7 @@ def _binding(
         binding: Any = getattr(namespace, name, None)
         if not callable(binding):
             continue
+        # the binding must make this call of ATen and no other one
         if Witness(value).sees_only(binding, func, example(_unpack_lists_of_one(args)), kwargs):
             return binding, True
         if Witness(value).sees_only(binding, func, example(args), kwargs):
@@ -285,7 +287,9 @@ def _pattern(a: object) -> object:
     A binding may read a tensor without dimensions as a number, so its dtype counts.
     """
     if isinstance(a, torch.Tensor):
-        return (torch.Tensor, a.dtype, a.requires_grad) if a.dim() == 0 else torch.Tensor
+        if a.dim():
+            return torch.Tensor
+        return torch.Tensor, a.dtype, a.requires_grad
     if isinstance(a, (list, tuple)):
         return (type(a), *map(_pattern, a))
     if isinstance(a, dict):

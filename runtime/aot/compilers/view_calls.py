@@ -74,6 +74,7 @@ def _shows_first_argument(func: object) -> bool:
     argument."""
     if type(func) is not OpOverload or func.namespace != "aten":
         return False
+    # its schema says nothing of the memory that it shares
     if func is aten._unsafe_view.default:
         return True
     returns = func._schema.returns

@@ -93,6 +93,7 @@ class _GraphCall:
 
         One of ``elements`` stays, because the length is read from it.
         """
+        # a value that is carried from step to step has its place in each of them
         inputs = list(map(_placeholders, modules))
         unused: set[int] = set()
         for i in absent:
@@ -169,6 +170,7 @@ class _Writer:
     def _enter(self, node: fx.Node) -> None:
         """Write a placeholder, and note whether it is absent."""
         self.full[node] = self.graph.node_copy(node)
+        # an input that is no cotangent is always there
         root = self.root_of.get(node)
         if root is None or self.present >> root & 1:
             self.kept[node] = self.full[node]
@@ -329,6 +331,7 @@ class _Writer:
         for index, (placeholder, a) in enumerate(
             zip(_placeholders(module), call.operands, strict=True)
         ):
+            # root 1 is absent, root 0 is present, and any other input is no cotangent
             if index in absent:
                 roots[placeholder] = 1
             elif index < call.n_carried or a in self.varying:

@@ -85,6 +85,7 @@ class _Side:
         inputs: dict[str, list[str]] = {}
         for a, b in self.edges:
             inputs.setdefault(b, []).append(a)
+        # labels are in program order, so the boxes before are decided already
         for n in self.labels:
             if which(n) and all(a in self.late for a in inputs.get(n, ())):
                 self.late.add(n)
@@ -137,6 +138,7 @@ class _Drawing:
 
         ``saved``: the names of all that is saved, numbers included.
         """
+        # an input that nobody uses is not drawn
         order = self.parts.forward_order([self.by_name[name] for name in saved])
         used: set[fx.Node] = set()
         for node in order:
@@ -172,6 +174,7 @@ class _Drawing:
         boxes = self.backward.labels
         uses = []
         for v in self.saved:
+            # one that is computed again has a box of its own there
             if v.name in boxes:
                 continue
             users = [call_of(u).name for u in _through_items(self.by_name[v.name])]

@@ -140,8 +140,10 @@ class Parts:
             [n for n in self.goals if n not in inputs],
             lambda node: [source for source in node.all_input_nodes if source not in inputs],
         )
+        # calls after the tangents in their order, each after what is computed again for it
         for n in sorted(needed & self.after_tangents):
             self._append_with_inputs(n, inputs, order)
+        # a goal that no tangent leads to, such as a gradient that is a constant
         for n in self.goals:
             self._append_with_inputs(n, inputs, order)
         return list(order)

@@ -77,6 +77,7 @@ def _add_bends(
     above: dict[Key, list[Key]] = {}
     below: dict[Key, list[Key]] = {}
     for a, b in edges:
+        # none for an edge to the next layer
         passed = range(layer[a] + 1, layer[b])
         bends: list[Key] = [(a, b, i) for i in passed]
         for i, bend in zip(passed, bends, strict=True):

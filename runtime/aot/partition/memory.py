@@ -93,6 +93,7 @@ class Memory:
         results = [n for n in self.parts.results if isinstance(n, fx.Node)]
         forward = self._run(self.parts.forward_order(saved), (), [*results, *saved])
         gradients = [n for n in self.parts.gradients if isinstance(n, fx.Node)]
+        # the caller has the results during the backward
         backward = self._run(
             self.parts.backward_order(saved),
             [*saved, *self.parts.tangents],

@@ -100,6 +100,7 @@ class Network:
         self.static = static
         self.allowed = {n: _costs_nothing(n, allowed) for n in parts.candidates}
         self.fixed = {n: kept_in_forward(n, parts) for n in parts.candidates}
+        # the value has this vertex and the next one, between which it is saved
         self.vertex = {n: 2 * index for index, n in enumerate(parts.candidates)}
         self.source = 2 * len(self.vertex)
         self.sink = self.source + 1

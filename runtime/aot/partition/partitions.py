@@ -165,6 +165,7 @@ def _start_of_round_trip(node: fx.Node) -> fx.Node | None:
     first = node.args[0]
     if not isinstance(first, fx.Node) or not first.args:
         return None
+    # the same two dimensions twice
     swapped = _swapped_dimensions(node)
     if swapped is None or swapped != _swapped_dimensions(first):
         return None

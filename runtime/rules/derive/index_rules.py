@@ -99,6 +99,7 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     scalar = x.dim() - batched[0] == 0
     if scalar:
         x = x.unsqueeze(-1)
+    # the indices of all elements in one row, of which each element gets its part
     if not batched[0]:
         dim = shift(dim, x.dim()) - 1
         out = func(x, dim, index.reshape(-1)).unflatten(dim, (size, -1)).movedim(dim, 0)
@@ -191,6 +192,7 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
             return out.movedim(rank, 0)
         return out
     chosen = _leading(indices, flags, rank, size)
+    # indexed dimensions move to the front, where their selection comes out behind the batch
     if not batched[0]:
         order = _indexed_first(at, x.dim())
         out = func(x.permute(order), chosen)
@@ -200,6 +202,7 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
         out = func(x.permute(order), [lines, *chosen])
     if not place or not rank:
         return out
+    # adjacent indices have their selection in their place
     return out.movedim(_run_of(1, rank), _run_of(1 + place, rank))
 
 

@@ -280,6 +280,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
         *rest,
         groups * size,
     )
+    # with one weight for all, the elements are further samples
     if mask[0]:
         if batched[2]:
             by_input = _from_groups(func(*grouped, [True, False, False])[0], size)

@@ -77,6 +77,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: obje
     # frequencies are counted per element of the batch
     if not batched[0] and not (scale and batched[1]):
         return func(*args)
+    # the same rows of each table: the tables side by side
     if not batched[1]:
         rows, width = weight.shape[1:]
         out = func(
@@ -86,6 +87,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: obje
     weight = batch.expand(weight, batched[0], size)
     rows = weight.shape[1]
     out = func(weight.flatten(0, 1), _table_rows(indices, rows, size), -1, scale, sparse)
+    # in the stack each table has a row of padding, which gets no gradient
     if padding_idx < 0:
         return out
     return torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)

@@ -122,6 +122,7 @@ def elementwise_loss(
         """Run the loss without a reduction on broadcast tensors, and reduce each element."""
         reduction: Any = batch.positional(args, at, defaults[at])
         actual = broadcasted(size, batched, args)
+        # up to the reduction, which the call may have left out
         actual += defaults[len(actual) : at + 1]
         actual[at] = NONE
         return reduced_rows(func(*actual, **kwargs), reduction)

@@ -403,6 +403,7 @@ def _group_vjp(
                 *contiguous, result1, result2, weight, N, C, HxW, group, mask
             )
         )
+    # mean and deviation are results, too, and depend on the input
     if mask[0] and (g_mean is not None or g_rstd is not None):
         rstd = _per_group(result2)
         unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
@@ -520,6 +521,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     )
     gx = gw = gb = None
     if mask[0]:
+        # the kernel takes one weight for all samples, so a batch of them goes into the cotangent
         shared_weight, scaled_g = weight, g
         if batched[4]:
             shared_weight, scaled_g = None, g * weight.reshape(size, 1, C, *(1,) * (g.dim() - 3))
@@ -530,6 +532,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     # sums over each channel, with the statistics of its group
     by_channel = g.reshape(size, N, group, C // group, HxW)
     total = by_channel.sum(-1)
+    # the sum of g * (x - mean) * rstd, without the tensor x - mean
     if mask[1]:
         along = (by_channel * x.reshape(by_channel.shape)).sum(-1)
         gw = ((along - total * mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).sum(1).reshape(size, C)

@@ -240,6 +240,7 @@ def _ramp(
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
         raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
     example = next(a for a in (start, end) if isinstance(a, torch.Tensor))
+    # steps between integers are fractions
     wide = dtype
     if _is_integer(dtype):
         wide = torch.float64

@@ -31,6 +31,7 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     rows, values = args
     sorter = kwargs.get("sorter")
     single = rows.dim() == 1 + batched[0]
+    # one row for all values of the batch is a single search
     if not batched[0] and single:
         return func(rows, values.contiguous(), **kwargs)
     rows, sorter = (

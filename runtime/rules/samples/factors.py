@@ -358,6 +358,7 @@ class Windows(Term):
     def _factors(self) -> tuple[Tensor, Tensor]:
         """Return the cotangent and the windows, of shapes (B, groups, places, O / groups) and (B,
         groups, places, C / groups * kernel)."""
+        # `pad` takes the last dimension first, and both ends of each
         rank = len(self.shape) - 2
         ends: list[int] = []
         for n in reversed(self.padding):

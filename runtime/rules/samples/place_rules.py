@@ -66,6 +66,7 @@ def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
         own = call.places.get(name)
         if own is None:
             continue
+        # behind the leading dimensions come those that the op itself works on
         if own.dim >= lead:
             raise Mixed(
                 f"it computes along dimension {own.dim} of {name}, which runs over the samples"

@@ -145,6 +145,7 @@ def _parts(call: Placed, place: Place) -> Any:
     if _dim(call) != place.dim:
         return place
     n = call.args["self"].shape[place.dim]
+    # only a slice has a start and a step; a split goes on from part to part
     first, step = call.args.get("start") or 0, call.args.get("step", 1)
     if first < 0:
         first = max(0, first + n)
@@ -396,6 +397,7 @@ class _Indices:
         indices = call.args["indices"]
         places = call.places.get("indices") or [None] * len(indices)
         dim = 0
+        # None is a whole dimension, and a mask stands for as many as it has
         for index, place in zip(indices, places, strict=True):
             if index is None:
                 dim += 1

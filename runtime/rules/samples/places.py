@@ -110,9 +110,11 @@ class _Rows:
         each = torch.arange(owners.numel(), device=owners.device)
         # the elements sample by sample, in the order in which they lie
         order = owners.argsort(stable=True)
+        # for each element its slot in a table of (samples, most elements of one)
         self.owners = owners
         self.slots = torch.empty_like(order)
         self.slots[order] = owners[order] * most + each - (counts.cumsum(0) - counts)[owners[order]]
+        # and back: what lies in each slot, and which slots only fill the table up
         positions = torch.zeros(size * most, dtype=torch.long, device=owners.device)
         positions[self.slots] = each
         filled = torch.ones(size * most, dtype=torch.bool, device=owners.device)

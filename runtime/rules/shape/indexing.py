@@ -332,6 +332,7 @@ def _reduced_back(
         count = torch.where(count == 0, 1, count)
         grad_self, grad_src = g / count, at.read(g / count)
     elif reduce == "prod":
+        # the product of all others, for self and for each source, so that zeros need no division
         grad_self = g * conj(at.again(torch.ones_like(self), src))
         by_sources = g * conj(self) if at.include_self else g
         grad_src = at.read(by_sources) * conj(_product_of_others(src, at.dim, at.index))

@@ -395,6 +395,7 @@ def _as_strided_back(
     base = min(offset, own_offset)
     end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
     total = end - base
+    # each place has one element of the view and one of the input
     if without_overlap(size, stride) and without_overlap(shape, own_stride):
         storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
         return storage.as_strided(shape, own_stride, own_offset - base)
@@ -403,6 +404,7 @@ def _as_strided_back(
     theirs = _positions(size, stride, offset - base, g)
     storage = storage.index_add(0, theirs, g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
+    # how many elements of the input show each place
     if not without_overlap(shape, own_stride):
         real = g.dtype.to_real()
         times = g.new_zeros(total, dtype=real)
