@@ -229,6 +229,7 @@ class Backward:
         graph = self.joint.module.graph
         placeholders = graph.find_nodes(op="placeholder")
         n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
+        # in the order in which the pullback takes them
         primals = [placeholders[i] for i in self.pullback.primals]
         saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
         inputs = [*primals, *saved, *placeholders[n_primals:]]

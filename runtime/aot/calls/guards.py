@@ -316,6 +316,7 @@ def _pass_session_tensor(
     """
     inner, target = f"p{name[1:]}", ""
     source.lines.append(f"{inner} = {name}._inner")
+    # the gradient goes to the node of its history, or to the leaf itself
     if wanted:
         target = f"t{name[1:]}"
         source.lines.append(

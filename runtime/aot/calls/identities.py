@@ -141,6 +141,7 @@ def with_tensors(function: Callable[..., R], marked: Sequence[object]) -> Callab
     """
     repeats = [(i, x.index) for i, x in enumerate(marked) if type(x) is Repeat]
     outside = [(i, x.tensor) for i, x in enumerate(marked) if type(x) is Outside]
+    # without marks there is nothing to replace, and no call in between
     if not repeats and not outside:
         return function
 

@@ -303,6 +303,7 @@ class OneProgram:
 
         Each argument is like its example. So it is memory that they share, or Python's state.
         """
+        # the memory that arguments share, if that matters to the program
         of_program = self.program.guard.sharing
         if of_program is not None:
             before, now = (
@@ -319,6 +320,7 @@ class OneProgram:
                         "Compile the module for these arguments, "
                         "or use aot_module, which compiles for each kind of arguments."
                     )
+        # what the program has read of Python's objects
         moved = [what for what, _, _ in self.program.guard.moved()]
         if moved:
             return (

@@ -333,6 +333,7 @@ def _group_of_span(
     """Group ``members``, which lie between the bytes ``start`` and ``end`` of one storage."""
     each = [tensors[i] for i in members]
     size = each[0].element_size()
+    # one tensor that overlaps itself needs a base like two tensors do
     identical = all(t is each[0] for t in each) and not shows_twice(each[0])
     return Group(
         tuple(members),

@@ -168,6 +168,7 @@ class LeafGradients:
             if not entry.known:
                 self.read(entry, _zeroing())
             return entry.value
+        # a computed value has a gradient only by retain_grad()
         if isinstance(tensor, Value):
             return tensor.__dict__.get("_grad")
         return self.plain_gradient(tensor)

@@ -317,6 +317,7 @@ class Primals:
 
         ``edge``: the history of that value.
         """
+        # a write that autograd does not see has no cotangent
         memory = store.memory
         recorded = self._changes_history(index, edge)
         if recorded and group is not None:

@@ -84,6 +84,7 @@ class Reach:
         each: the bits of its outputs.
         """
         asking: dict[str, set[frozenset[int]]] = {}
+        # a node whose outputs are all for the same roots gets all cotangents or none
         arrived: dict[Node, set[int]] = {}
         for (node, _), bits in self.outputs.items():
             arrived.setdefault(node, set()).add(bits)

@@ -76,6 +76,7 @@ class _GraphCall:
         if node.target is _COND:
             predicate, if_true, if_false, *groups = args
             return cls((predicate,), (if_true, if_false), tuple(groups), 0, range(0))
+        # the groups of a scan: initial values, elements, further operands; a map has the last two
         graph, *groups = args
         n_carried = 0
         if node.target is _SCAN:

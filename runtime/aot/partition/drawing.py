@@ -124,6 +124,7 @@ class _Drawing:
     ) -> None:
         self.parts = parts
         self.by_name = {node.name: node for node in parts.nodes}
+        # numbers take no memory to speak of
         self.saved = [v for v in saved if v.dtype is not None]
         self.forward = _Side()
         self._fill_forward({v.name for v in saved}, names)

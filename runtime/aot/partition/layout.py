@@ -57,8 +57,7 @@ def layout(
     above, below = _add_bends(rows, edges, layer)
     x = _places(rows, above, below, widths)
     # the drawing begins at 0
-    left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
-    right = max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0)
+    left, right = _extent(x, widths)
     placed = Layout(layer, right - left, depth)
     for row in rows:
         placed.x.update((key, x[key] - left) for key in row if isinstance(key, str))
@@ -86,6 +85,15 @@ def _add_bends(
             below.setdefault(first, []).append(second)
             above.setdefault(second, []).append(first)
     return above, below
+
+
+def _extent(x: Mapping[Key, float], widths: Mapping[str, float]) -> tuple[float, float]:
+    """Return the left and the right end of the boxes and bends with centres ``x``."""
+    if not x:
+        return 0.0, 0.0
+    left = min(at - _width(key, widths) / 2 for key, at in x.items())
+    right = max(at + _width(key, widths) / 2 for key, at in x.items())
+    return left, right
 
 
 def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) -> dict[str, int]:
