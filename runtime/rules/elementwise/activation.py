@@ -133,6 +133,7 @@ def _gelu_curvature(self: torch.Tensor, approximate: str) -> torch.Tensor:
     square = self * self
     if approximate == "none":
         return torch.exp(-0.5 * square) * (2 - square) / math.sqrt(2 * math.pi)
+    # the second derivative of x/2·(1 + tanh(u)) with u = a·(x + b·x³)
     a, b = math.sqrt(2 / math.pi), 0.044715
     t = torch.tanh(a * self * (1 + b * square))
     inner = a * (1 + 3 * b * square)

@@ -264,6 +264,7 @@ def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
     near, far = size < 0.5, size >= 2
     low, high = torch.where(near, x, 0.0), torch.where(near, 0.0, x)
     product = (1 - low * low) * ((1 - high) * (1 + high))
+    # the value of the product, with the derivative -2x: what is added is zero
     bounded = torch.where(far, 0.0, x)
     change = bounded * bounded
     return torch.where(far, product, product.detach() + (change.detach() - change))

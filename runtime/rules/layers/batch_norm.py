@@ -39,6 +39,7 @@ def _unit(
 ) -> tuple[Tensor, Tensor]:
     """Return x̂ and the reciprocal standard deviation, from the statistics of the batch (in
     training) or the running ones."""
+    # in training the statistics depend on the input, and the derivative goes through them
     rank = input.dim()
     if training:
         centred = input - input.mean(_others(rank), keepdim=True)

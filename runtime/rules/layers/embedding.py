@@ -45,6 +45,7 @@ def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
     start = torch.arange(size, device=offsets.device, dtype=offsets.dtype).unsqueeze(1) * n
     if offsets.is_cuda:
         return torch.cat([start, offsets[:, 1:] + start], dim=1).reshape(-1)
+    # an offset that is wrong for its own element must be wrong in the list, too
     starts = torch.where((offsets >= 0) & (offsets <= n), offsets + start, size * n + 1).reshape(-1)
     return torch.cat([offsets[:, 0].abs().amax().reshape(1), starts[1:]])
 

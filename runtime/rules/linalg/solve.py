@@ -194,6 +194,7 @@ def _solve_vjp(
     """Return the gradients by A and B. A solution is a vector where B is one."""
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
+    # X = A⁻¹·B: the cotangent of B is A⁻ᴴ·g, by the factors of the forward pass
     by_b = solve_factored(A, result1, result2, columns(g, vector), left, True)
     by_a = None
     if "A" in needs:
@@ -504,10 +505,12 @@ def _lstsq_jvp(
     x, rhs = columns(result0, vector), columns(b, vector)
     p = torch.linalg.pinv(self)
     rhs_t = map_optional(lambda t: columns(t, vector), b_t)
+    # the solution is pinv(self)·b, by the product rule
     x_t = add_present(
         map_optional(lambda t: _pinv_jvp(t, self, p) @ rhs, self_t),
         map_optional(lambda t: p @ t, rhs_t),
     )
+    # of |A·x - b|²; the part by x is zero, as x minimizes it
     residuals_t = None
     if result1.numel():
         r = _residual(self, x, rhs)

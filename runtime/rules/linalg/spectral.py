@@ -49,6 +49,7 @@ def _eigh_vjp(
     """Return the gradient of A, made Hermitian. Either cotangent may be None."""
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
+    # in the basis of eigenvectors: values are the diagonal, and vectors turn by the rest
     inside = add_present(
         map_optional(lambda gw: matrix_of(gw).to(v.dtype), gs[0]),
         map_optional(lambda gv: differences(w) * (v.mH @ gv), gs[1]),

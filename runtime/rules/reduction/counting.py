@@ -87,6 +87,7 @@ def _ends(
         low, high = torch.tensor(bounds, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
     elif x.shape[0]:
         low, high = x.amin(0), x.amax(0)
+    # without points there are no extrema
     else:
         low, high = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
     same = low == high

@@ -142,6 +142,7 @@ def _aminmax_vjp(
     """Return the gradient by both extrema, of which each shares its cotangent among ties."""
 
     def restore(t: torch.Tensor) -> torch.Tensor:
+        """Return a result with the reduced dimension as one of length one."""
         return restored(t, self.dim(), dim, keepdim)
 
     parts = []

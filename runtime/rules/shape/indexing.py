@@ -268,6 +268,7 @@ def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: 
             "between the elements of the batch; use torch.where or masked_fill"
         )
     x, mask = args
+    # tensor and mask broadcast, and then each element selects the same places
     shape = broadcast_shape(x.shape[1:], mask.shape)
     x = insert_dims(x, size, len(shape) - x.dim() + 1).expand(size, *shape)
     return x.reshape(size, -1).index_select(1, mask.expand(shape).reshape(-1).nonzero().reshape(-1))
@@ -353,6 +354,7 @@ def _product_of_others(src: torch.Tensor, dim: int, index: torch.Tensor) -> obje
     """
     if not src.dim() or src.shape[dim] < 2:
         return torch.ones_like(src)
+    # sources with one place side by side
     order = index.argsort(stable=True, dim=dim)
     index, src = index.gather(dim, order), src.gather(dim, order)
     before = _products_before(src, dim, index)

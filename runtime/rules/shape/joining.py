@@ -113,6 +113,7 @@ def _repeat_back(
     """Sum the cotangents of all copies."""
     if not repeats:
         return g.reshape(self_shape)
+    # each dimension of the result is (copies, elements)
     lead = len(repeats) - len(self_shape)
     split: list[int] = []
     for n_copies, n in zip(repeats, [1] * lead + list(self_shape), strict=True):

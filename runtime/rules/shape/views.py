@@ -94,6 +94,7 @@ def _reshaped(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
         return g.reshape(self_shape)
 
     def reshape(t: torch.Tensor, batched: Any) -> torch.Tensor:
+        """Reshape each element of a batch, or a tensor without one."""
         if batched[0]:
             return t.reshape((t.shape[0], *self_shape))
         return t.reshape(self_shape)
@@ -137,6 +138,7 @@ def _squeeze_batch(func: object, size: int, batched: object, args: Any, kwargs: 
     named = batch.positional(args, 1, list(range(rank)))
     if isinstance(named, int):
         named = [named]
+    # ATen allows dimension 0 of a scalar, which the batch does not have
     if not rank:
         return aten.squeeze.dims(x, [])
     return aten.squeeze.dims(x, batch.shift_each(named, rank))
@@ -532,6 +534,7 @@ def copy_of(name: str) -> Callable[..., Any]:
     func = overload(name)
 
     def copied(*args: object, **kwargs: object) -> Any:
+        """Take the view, and copy each result."""
         out = func(*args, **kwargs)
         if isinstance(out, (tuple, list)):
             return [output.clone() for output in out]
