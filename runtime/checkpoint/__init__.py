@@ -1,4 +1,4 @@
-"""Computes tensors again instead of saving them, as ``torch.utils.checkpoint``.
+"""Compute tensors again instead of saving them, as ``torch.utils.checkpoint``.
 
 ``checkpoint`` has the public functions, ``frame`` the runs of one call, ``selective`` the policies
 op by op. The package imports ``autograd`` and what lies below. Start with ``checkpoint.py``.

@@ -1,4 +1,4 @@
-"""Runs checkpoints in a program that is captured.
+"""Run checkpoints in a program that is captured.
 
 A checkpoint is a region of the graph here. Its calls say whether the partition is to save their
 results. So the values of the region are computed again without a second run of the function.
@@ -58,6 +58,7 @@ def captured(
     ``first``, ``again``: the contexts of the two runs; those of a policy are asked for each call.
     ``stops``: whether the second run stops after the last tensor that it saves.
     """
+    # a graph has no run to cache results of: the policy marks its nodes
     policy = policy_of_context(first)
     if policy is not None:
         first = again = nullcontext()
@@ -71,6 +72,7 @@ def captured(
         yield run
     if not torch.is_grad_enabled():
         return
+    # only a second run of the function itself repeats such effects, as in eager mode
     if any(watch.found for watch in watches) or _write_to_older(calls) or has_changed_state():
         run.prepare(calls, stops)
 
@@ -96,12 +98,15 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
     inside = set(calls)
     for node in calls:
         func: Any = node.target
-        if not isinstance(func, OpOverload) or not (facts := facts_of(func)).may_write:
+        if not isinstance(func, OpOverload):
             continue
+        facts = facts_of(func)
+        if not facts.may_write:
+            continue
+        targets: list[Any] = [node.args[i] for i in facts.written if i < len(node.args)]
         # an op that hides its writes may write to any argument
-        targets = [
-            node.args[i] for i in facts.written if i < len(node.args)
-        ] or node.all_input_nodes
+        if not targets:
+            targets = node.all_input_nodes
         if any(isinstance(t, fx.Node) and _origin(t, inside) not in inside for t in targets):
             return True
     return False
@@ -117,7 +122,7 @@ def _origin(node: fx.Node, inside: set[fx.Node]) -> fx.Node:
 
 
 class _Stop(BaseException):
-    """Stops the second run, see :class:`.frame._Stop`."""
+    """Stop the second run, see :class:`.frame._Stop`."""
 
 
 class SecondRun:
@@ -152,6 +157,7 @@ class SecondRun:
     def unpack(self, packed: tuple[int, Saved]) -> torch.Tensor:
         """Return what the second run has saved here. It may have read what the first one wrote."""
         position, first = packed
+        # the function has no such effects, and the graph computes its values again
         if self.passes is None:
             return first.check(None)
         second = self._run()
@@ -187,6 +193,7 @@ class SecondRun:
     def _run(self) -> list[Saved]:
         """Run once in this backward pass, and return what it saves there."""
         assert self.passes is not None
+        # outside of any pass somebody looks at a saved tensor, and each look is a run
         task = RUNNING.task
         if task is not None:
             earlier = self.passes.get(task)
@@ -197,6 +204,7 @@ class SecondRun:
             self.passes[task] = saved
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
+            """Note what the second run saves, and stop it after the last one that is needed."""
             saved.append(Saved(tensor))
             if len(saved) == self.stop_at:
                 raise _Stop
@@ -226,6 +234,7 @@ def _wish(policy: Policy | None, node: fx.Node) -> CheckpointPolicy:
         return CheckpointPolicy.MUST_RECOMPUTE
     if not isinstance(func, OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):
         return CheckpointPolicy.PREFER_RECOMPUTE
+    # the policy sees the abstract values of the trace
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda a: a.meta.get("val"))
     wish = policy(
         SelectiveCheckpointContext(is_recompute=False, op_output=node.meta.get("val")),
@@ -241,4 +250,6 @@ def _wish(policy: Policy | None, node: fx.Node) -> CheckpointPolicy:
     if isinstance(wish, CheckpointPolicy):
         return wish
     # a policy may also return a Boolean: whether to save
-    return CheckpointPolicy.MUST_SAVE if wish else CheckpointPolicy.PREFER_RECOMPUTE
+    if wish:
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE

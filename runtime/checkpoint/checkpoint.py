@@ -34,6 +34,7 @@ from .state import Surroundings
 def _leaf(x: torch.Tensor) -> torch.Tensor:
     """Return a leaf that shares the data of ``x`` and its flag."""
     leaf = x.detach()
+    # code of the runtime does not call the user's methods of a value
     if x.requires_grad and isinstance(leaf, Value):
         leaf.start_leaf()
     elif x.requires_grad:
@@ -70,6 +71,7 @@ class CheckpointFunction(Function):
         check_backward_validity(args)
         ctx.run_function = run_function
         ctx.surroundings = Surroundings(args, preserve_rng_state)
+        # tensors are saved by the tape, which checks that nobody writes to them
         ctx.inputs = tuple(
             None if isinstance(argument, torch.Tensor) else argument for argument in args
         )
@@ -92,12 +94,14 @@ class CheckpointFunction(Function):
         inputs = list(ctx.inputs)
         for i, tensor in zip(ctx.tensor_positions, ctx.saved_tensors, strict=True):
             inputs[i] = tensor
+        # the second run is a graph of its own, which ends at these leaves
         leaves = detach_variable(tuple(inputs))
         with ctx.surroundings.restored(), torch.enable_grad():
             outputs = ctx.run_function(*leaves)
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
         _run_backward(outputs, grads)
+        # the first two arguments of forward are no tensors
         return (
             None,
             None,
@@ -245,6 +249,7 @@ def checkpoint(
         "early_stop": early_stop,
         _RESPECT: kwargs.pop(_RESPECT, None) if HOOKS_ARE_AN_OPTION else None,
     }
+    # where torch has no decorator, a call without a function is an error
     if function is not None or args or not _DECORATES:
         return _run(function, args, kwargs, **options)
     _refuse_keywords(kwargs)
@@ -265,7 +270,10 @@ def _run(
     preserve_rng_state: bool,
     **options: Any,
 ) -> Any:
-    """As :func:`checkpoint`. ``options``: those of a checkpoint that is not reentrant."""
+    """Run ``function`` as :func:`checkpoint` does.
+
+    ``options``: those of a checkpoint that is not reentrant.
+    """
     if use_reentrant is None:
         _warn("torch.utils.checkpoint", 4)
         use_reentrant = True
@@ -279,6 +287,7 @@ def _run(
         or options[_RESPECT] is not None
     ):
         raise ValueError(f"Passing {_NOT_REENTRANT} is only supported when use_reentrant=False.")
+    # a graph has one way for both: the calls of the function are marked
     if running_traces():
         first, again = noop_context_fn()
         with captured(function, args, {}, first, again, stops=False) as run:
@@ -315,6 +324,7 @@ def surroundings(
         raise ValueError("debug=True is incompatible with non-default context_fn")
     first, again = context_fn()
     respect_hooks(first, respect_saved_tensors_hooks)
+    # in a graph, or without a backward pass, there is no frame
     if running_traces():
         with captured(function, args, kwargs, first, again, stops=early_stop):
             yield
@@ -367,13 +377,17 @@ def checkpoint_sequential(
         )
 
     def run(some: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+        """Return the function that runs the layers ``some`` one after the other."""
+
         def segment(x: object) -> Any:
+            """Run the layers of one segment."""
             for layer in some:
                 x = layer(x)
             return x
 
         return segment
 
+    # the backward pass begins with the last segment, so that may as well stay in memory
     length = len(layers) // segments
     last = length * (segments - 1)
     for start in range(0, last, length):

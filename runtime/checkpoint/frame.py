@@ -1,4 +1,4 @@
-"""Checkpoints a call by saved-tensor hooks: the graph is recorded as usual, and saved tensors are
+"""Checkpoint a call by saved-tensor hooks: the graph is recorded as usual, and saved tensors are
 computed again when they are needed.
 
 A *frame* is one call of a checkpointed function. In the first run the pack hook puts a *holder*
@@ -86,12 +86,12 @@ def hooks_of_the_user() -> tuple[Pack, Unpack] | None:
 
 
 class _Stop(BaseException):
-    """Stops the second run after the last tensor that is needed. A BaseException, so that no
+    """Stop the second run after the last tensor that is needed. A BaseException, so that no
     ``except Exception`` of the user catches it."""
 
 
 class _Holder:
-    """Stands in the graph for one saved tensor. It refers to its frame, which lives as long
+    """Stand in the graph for one saved tensor. It refers to its frame, which lives as long
     as the graph does."""
 
     __slots__ = ("__weakref__", "frame", "position")
@@ -178,9 +178,11 @@ class Frame:
         self.check = check
         self.early_stop = early_stop
         self.log = log
+        # of the first run, by position: who stands in the graph, and what it stands for
         self.holders: list[weakref.ref[_Holder]] = []
         self.metadata: list[Metadata] = []
         self.complete = False
+        # by backward pass: what its second run has saved and nobody has read yet
         self.runs: weakref.WeakKeyDictionary[Any, dict[int, Saved]] = weakref.WeakKeyDictionary()
 
     @contextmanager
@@ -222,6 +224,7 @@ class Frame:
         expected = len(self.holders)
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
+            """Save what the second run computes, if a holder of the first one still needs it."""
             position = len(recomputed)
             if position >= expected and self.complete:
                 raise self._failure(
@@ -234,6 +237,7 @@ class Frame:
                 run[position] = Saved(inner)
             if self.early_stop and len(recomputed) == expected:
                 raise _Stop
+            # the dispatcher increments the version of an in-place result after this
             if position in run and run[position].tensor is HOOKS.about_to_bump:
                 run[position].version += 1
             return tensor.detach()
@@ -271,6 +275,7 @@ class Frame:
             )
         if not self.check:
             return
+        # a tensor whose holder is gone will not be read, so it may differ
         pairs = enumerate(zip(self.metadata, recomputed, strict=True))
         differences = [
             f"tensor at position {i}:\nsaved metadata: {first}\nrecomputed metadata: {second}\n"

@@ -1,4 +1,4 @@
-"""Lists the ops that both runs of a checkpointed function call, for ``checkpoint(debug=True)``.
+"""List the ops that both runs of a checkpointed function call, for ``checkpoint(debug=True)``.
 
     float32[3] = aten.mul.Tensor(float32[3], 2)   (1 of 3 in original)
 
@@ -29,7 +29,7 @@ def _describe(value: object) -> str:
 
 
 class OpLog(TorchDispatchMode):
-    """Logs the ATen calls of the first run of a function.
+    """Log the ATen calls of the first run of a function.
 
     ``lines`` and ``stacks`` have an item for each call. ``recomputation`` is the log of the latest
     second run, None before there is one.

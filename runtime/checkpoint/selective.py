@@ -1,4 +1,4 @@
-"""Checkpoints by a policy, which decides for each op whether the second run computes it again or
+"""Checkpoint by a policy, which decides for each op whether the second run computes it again or
 uses the result of the first.
 
     contexts = functools.partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])
@@ -50,7 +50,7 @@ SAC_IGNORED_OPS: set[Any] = {
 
 
 class CheckpointPolicy(enum.Enum):
-    """Says what to do with the result of an op, as ``torch.utils.checkpoint.CheckpointPolicy``.
+    """Say what to do with the result of an op, as ``torch.utils.checkpoint.CheckpointPolicy``.
 
     ``MUST_`` and ``PREFER_`` differ only for compilers.
     """
@@ -121,6 +121,7 @@ class _CachedTensor:
             raise RuntimeError(
                 "Tensor cached during selective activation checkpoint has been mutated"
             )
+        # the user's hooks may have packed it
         t = self.payload
         if self.unpack is not None:
             t = watched(self.unpack, t)
@@ -162,10 +163,12 @@ class _RunMode(TorchDispatchMode):
         self.calls: Counter[OpOverload] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the call of an op below all levels; the levels come first."""
         kwargs = kwargs or {}
         if innermost(args, kwargs) is not None:
             with self:
                 return Value.__torch_dispatch__(func, types, args, kwargs)
+        # such calls are not counted, as the two runs make different numbers of them
         if func in SAC_IGNORED_OPS:
             return func(*args, **kwargs)
         self.calls[func] += 1
@@ -186,7 +189,7 @@ def runs_again(func: OpOverload) -> bool:
 
 
 class _FirstRun(_RunMode):
-    """Caches the results that ``policy`` saves.
+    """Cache the results that ``policy`` saves.
 
     ``respect_saved_tensors_hooks``: the option of the checkpoint around this run. Whether the
     user's hooks for saved tensors pack what the policy saves. None if the user has not said.
@@ -205,6 +208,7 @@ class _FirstRun(_RunMode):
         hooks = hooks_of_the_user()
         if hooks is None or self.respect_saved_tensors_hooks:
             return hooks
+        # without a choice the behaviour of torch changes one day, so it warns
         if self.respect_saved_tensors_hooks is None:
             warnings.warn(
                 "Hooks for saved tensors are around a checkpoint with a policy. They do not see "
@@ -220,6 +224,7 @@ class _FirstRun(_RunMode):
         out = func(*args, **kwargs)
         context = SelectiveCheckpointContext(is_recompute=False, op_output=out)
         decision = self.policy(context, func, *args, **kwargs)
+        # a policy may return a Boolean, too
         offload = decision in OFFLOADED
         saves = decision is True or decision in _SAVED or offload
         if saves and not runs_again(func):
@@ -246,7 +251,7 @@ def respect_hooks(context: object, option: bool | None) -> None:
 
 
 class _SecondRun(_RunMode):
-    """Returns the cached results of the first run in place of the same calls.
+    """Return the cached results of the first run in place of the same calls.
 
     ``allow_mutation``: whether a cached result may have been written to. ``depth``: how many
     entries of the mode have not been left.
@@ -328,6 +333,7 @@ def _policy_that_saves(ops: Sequence[object]) -> Policy:
     saved = frozenset(ops)
 
     def policy(_: object, op: OpOverload, *args: object, **kwargs: object) -> CheckpointPolicy:
+        """Save the results of these ops."""
         if op in saved:
             return CheckpointPolicy.MUST_SAVE
         return CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,4 +1,4 @@
-"""Saves and restores the state in which both runs of a function must start: random generators of
+"""Save and restore the state in which both runs of a function must start: random generators of
 every device, autocast."""
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Surroundings:
             for device_type in dict.fromkeys((self.device_type, "cpu"))
             if torch.amp.is_autocast_available(device_type)
         ]
+        # the generators, which both runs must find in the same state
         self.cpu_state: torch.Tensor | None = None
         self.devices: list[int] = []
         self.states: list[torch.Tensor] = []
@@ -117,6 +118,7 @@ class Surroundings:
     def restored(self) -> Generator[None]:
         """Set the state of the first run in this block."""
         with ExitStack() as stack:
+            # fork_rng puts the present states back at the end
             if self.cpu_state is not None:
                 stack.enter_context(
                     torch.random.fork_rng(self.devices, device_type=self.device_type)

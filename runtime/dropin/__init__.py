@@ -1,4 +1,4 @@
-"""Runs unmodified torch programs on this package.
+"""Run unmodified torch programs on this package.
 
 While the drop-in is installed, torch's factories return runtime tensors. The names of torch's
 API for derivatives (``torch.autograd``, ``torch.func``, ``functorch``, ``Tensor.backward``,
@@ -71,6 +71,7 @@ def install(*, compile: str = "dynamo") -> None:
     from .scripting import patch_scripts
     from .tensor_factories import forget_tables, wrapped_factories
 
+    # `patches` are suspended during a capture of torch's, and `lasting` are not
     patches, lasting = Patches(), Patches()
     forget_tables()
     try:

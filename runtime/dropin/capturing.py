@@ -1,4 +1,4 @@
-"""Serves ``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures
+"""Serve ``torch.jit.trace``, ``torch.export`` and ONNX export under the drop-in: torch captures
 the program while the drop-in is suspended.
 
 The captured program works on tensors of the session. Its parameters are those of the
@@ -226,6 +226,7 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     ``lasting`` is not suspended when ``patches`` are. If a thread starts a capture during that of
     another thread, it calls our function, which waits.
     """
+    # methods of torch's classes, and then functions, which are replaced wherever they are bound
     programs = Programs(patches)
     programs.patch(lasting)
     for kind in _SCRIPT_MODULES:

@@ -1,4 +1,4 @@
-"""Changes torch's own classes while the drop-in is installed: constructors, ``requires_grad`` of
+"""Change torch's own classes while the drop-in is installed: constructors, ``requires_grad`` of
 plain tensors, custom functions."""
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def swap(first: torch.Tensor, second: torch.Tensor) -> None:
     types are exchanged here. So are slots of a user's class, which the instances have."""
     class_of_first, class_of_second = type(first), type(second)
     with unnoted(first, second):
+        # both are values around instances, which are exchanged together with the values
         if holds_instance(first) and holds_instance(second):
             exchange(first, second)
             return
@@ -93,6 +94,7 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     match args:
         case [Tensor() as t] if not kwargs:
             return t.as_subclass(cls)
+    # torch's constructor reads the items of a nested list below Python, where values have none
     args = tuple(
         readable(argument) if isinstance(argument, (list, tuple)) else argument for argument in args
     )
@@ -154,6 +156,7 @@ def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: object) -> 
     tensor = rebuild(*args)
     if kind is not torch.Tensor and not isinstance(tensor, kind):
         tensor = tensor.as_subclass(kind)
+    # a user's class restores its attributes itself
     if type(tensor).__setstate__ is not torch.Tensor.__setstate__:
         tensor.__setstate__(state)
         return tensor
@@ -191,6 +194,7 @@ def patch_classes(patches: Patches) -> None:
     patches.set(torch.nn.Parameter, "__new__", staticmethod(_construct_parameter))
     patches.set(torch.Tensor, "_make_subclass", staticmethod(_subclass))
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(_wrapper_subclass))
+    # what unpickling calls in place of a constructor
     patches.set(torch._tensor, "_rebuild_from_type_v2", _rebuild_from_type_v2)
     patches.set(torch._utils, "set_tensor_metadata", _set_metadata)
     patch_attributes(

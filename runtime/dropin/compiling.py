@@ -1,4 +1,4 @@
-"""Serves ``torch.compile`` under the drop-in: Dynamo captures graphs from programs with tensors of
+"""Serve ``torch.compile`` under the drop-in: Dynamo captures graphs from programs with tensors of
 the session.
 
 The drop-in is suspended while Dynamo interprets the program and its backends compile the graphs.
@@ -99,12 +99,14 @@ def _simplified_entry(theirs: Callable[..., object], patches: Patches) -> Callab
     @functools.wraps(theirs)
     def call(mod: Any, args: object, *rest: Any, **options: Any) -> Any:
         exchange = _BACKEND.exchange
+        # the backward graph is compiled in the first backward pass, when nothing is suspended
         if exchange is None or _needs_torchs(mod, (*rest, *options.values())):
             if options.get("bw_compiler") is not None:
                 options["bw_compiler"] = _suspend_later(options["bw_compiler"], patches)
             if exchange is not None:
                 args = _examples(mod, args)
             return theirs(mod, args, *rest, **options)
+        # the capture runs while the drop-in is suspended, so arguments are torch's functions
         rest = tuple(map(patches.replacement, rest))
         options = {name: patches.replacement(value) for name, value in options.items()}
         examples = list(map(exchange.known, _examples(mod, args)))
@@ -132,7 +134,8 @@ def _examples(mod: object, args: Any) -> list[object]:
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
     if graph is None:
         return list(args)
-    fakes = [node.meta.get("example_value") for node in graph.nodes if node.op == "placeholder"]
+    # real examples would make constants of Dynamo's symbolic sizes
+    fakes = [node.meta.get("example_value") for node in graph.find_nodes(op="placeholder")]
     if len(fakes) == len(args) and any(map(_has_symbols, fakes)):
         return fakes
     return list(args)
@@ -161,10 +164,12 @@ def _needs_torchs(mod: Any, options: tuple[object, ...]) -> bool:
     operator of higher order or a transform."""
     if any(type(option).__name__ == "SerializableAOTDispatchCompiler" for option in options):
         return True
+    # the branches of an operator of higher order are graphs inside of the graph
     for module in mod.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            targets = [node.target for node in module.graph.nodes]
-            if any(isinstance(t, HigherOrderOperator) or _is_of_functorch(t) for t in targets):
+        if not isinstance(module, torch.fx.GraphModule):
+            continue
+        for node in module.graph.nodes:
+            if isinstance(node.target, HigherOrderOperator) or _is_of_functorch(node.target):
                 return True
     return False
 
@@ -322,6 +327,7 @@ def _guard_on_history(guards: Any) -> Callable[..., object]:
     @functools.wraps(guard_on)
     def add_guard(builder: Any, guard: Any, value: object = None) -> None:
         guard_on(builder, guard, value)
+        # Dynamo passes the tensor, a weak reference to it, or nothing
         t = value
         if isinstance(value, guards.TensorWeakRef):
             t = value()
@@ -371,6 +377,7 @@ def jitted(
     """Do ``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an
     error with ``fullgraph``. A ``backend`` that is a function compiles the graphs; the named ones,
     and ``mode`` and ``options``, are for Inductor, and the graphs are replayed."""
+    # used as a decorator with options
     if model is None:
         return functools.partial(
             jitted,
@@ -383,8 +390,12 @@ def jitted(
         )
     if disable:
         return model
-    compiler = backend if callable(backend) else "replay"
-    on_break = "error" if fullgraph else "eager"
+    compiler: str | Callable[..., Any] = "replay"
+    if callable(backend):
+        compiler = backend
+    on_break = "eager"
+    if fullgraph:
+        on_break = "error"
     return jit(model, dynamic=dynamic, compiler=compiler, on_break=on_break)
 
 
@@ -395,12 +406,14 @@ def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
 
     @functools.cache
     def change_dynamo() -> None:
+        """Replace parts of Dynamo, once."""
         dynamo = Patches()
         patches.callback(dynamo.undo)
         with aside(patches):
             _patch_dynamo(dynamo, patches)
 
     def compile(*args: Any, **kwargs: Any) -> Any:
+        """Call ``torch.compile`` while the drop-in is suspended."""
         change_dynamo()
         with aside(patches):
             return _compile(*args, **kwargs)

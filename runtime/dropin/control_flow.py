@@ -1,4 +1,4 @@
-"""Provides ``map`` and ``scan`` with the signatures of torch's control flow. A graph has one call
+"""Provide ``map`` and ``scan`` with the signatures of torch's control flow. A graph has one call
 of them, as a graph of torch has.
 
     make_fx(lambda xs: map(torch.sin, xs))(torch.ones(3, 2))

@@ -112,19 +112,17 @@ class Reducer:
             self._ready.add(index)
 
     def _reduce(self) -> None:
-        """Replace every parameter's gradient by the mean over the processes. Runs at the end of
+        """Replace every parameter's gradient by the mean over the processes. It runs at the end of
         a backward pass."""
         ready, self._ready, self._waiting = self._ready, set(), False
+        # all processes must reduce the same buckets, or they would wait for one another for ever
         used = ready
         if self._lenient:
             used = self._used_somewhere(ready)
         elif len(ready) < len(self._params):
-            missing = [
-                self._names.get(index, f"number {index}")
-                for index in range(len(self._params))
-                if index not in ready
-            ]
-            raise RuntimeError(_UNUSED.format(", ".join(missing)))
+            missing = sorted(set(range(len(self._params))) - ready)
+            names = [self._names.get(index, f"number {index}") for index in missing]
+            raise RuntimeError(_UNUSED.format(", ".join(names)))
         with torch.no_grad():
             for number, bucket in enumerate(self._buckets):
                 if any(self._sparse[i] for i in bucket):
@@ -146,6 +144,11 @@ class Reducer:
         return unwrap(p.grad)
 
     def _reduce_bucket(self, number: int, bucket: list[int], used: set[int]) -> None:
+        """Replace the gradients of the parameters in ``bucket`` by their means.
+
+        ``number``: of the bucket. ``used``: the parameters that have a gradient in some process.
+        """
+        # one message for the whole bucket
         params = [self._params[i] for i in bucket]
         flat = torch.cat([self._gradient(parameter).reshape(-1) for parameter in params])
         if self._hook is None:
@@ -158,6 +161,7 @@ class Reducer:
             if not isinstance(result, (list, tuple)):
                 result = (result,)
             flat = unwrap(*result)
+        # and back into the gradients, each at its place in the message
         for i, part in zip(bucket, flat.split([p.numel() for p in params]), strict=True):
             p = self._params[i]
             if i not in used:
@@ -167,10 +171,13 @@ class Reducer:
             unwrap(p.grad).copy_(part.view(p.shape))
 
     def _reduce_sparse(self, bucket: list[int]) -> None:
+        """Replace the sparse gradients of the parameters in ``bucket`` by their means."""
         for i in bucket:
             p = self._params[i]
+            # another process may have a gradient, and waits for this one
             if p.grad is None:
                 p.grad = torch.zeros_like(p.detach()).to_sparse(1)
+            # processes have different rows, so a sum has more of them than this gradient
             grad = (unwrap(p.grad) / dist.get_world_size(self._group)).coalesce()
             dist.all_reduce(grad, group=self._group)
             p.grad = wrap(grad)
@@ -283,7 +290,7 @@ def _refuse(name: str) -> object:
 
 
 class _WhenImported(MetaPathFinder):
-    """Makes the wrappers of a module raise, from its import on. To import all such modules here
+    """Make the wrappers of a module raise, from its import on. To import all such modules here
     would take seconds."""
 
     def __init__(self, patches: Patches) -> None:
@@ -314,6 +321,8 @@ def _refuse_in(patches: Patches, module: ModuleType) -> None:
 
 
 def patch_distributed(patches: Patches) -> None:
+    """Replace what ``DistributedDataParallel`` uses of ``torch.distributed``, until ``patches`` are
+    undone."""
     if not dist.is_available():
         return
     patches.set(dist, "Reducer", Reducer)
@@ -324,6 +333,7 @@ def patch_distributed(patches: Patches) -> None:
         lambda reducer, state, hook: reducer.set_communication(state, hook),
     )
     patches.set(dist, "_register_builtin_comm_hook", _register_builtin)
+    # wrappers that the reducer cannot serve: those of later imports, and those of earlier ones
     finder = _WhenImported(patches)
     sys.meta_path.insert(0, finder)
     patches.enter(contextlib.closing(finder))

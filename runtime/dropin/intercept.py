@@ -1,4 +1,4 @@
-"""Intercepts calls of torch's own autograd with tensors of this package, while the drop-in
+"""Intercept calls of torch's own autograd with tensors of this package, while the drop-in
 is not installed, and its own checkpoint.
 
     class Square(torch.autograd.Function): ...
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -55,15 +55,12 @@ _forward_ad: Any = vars(torch.autograd.forward_ad)
 
 @functools.wraps(_Function.apply)
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Apply the custom Function ``cls`` of torch: by this package if it computes with its values,
+    else by torch."""
     args, kwargs = tuple(map(now, args)), {name: now(a) for name, a in kwargs.items()}
     arguments = (*args, *kwargs.values())
-    for argument in arguments:
-        if type(argument) in VALUES:
-            break
-    else:
-        # a program that is captured has tensors from outside for its own
-        if entering() is None or not any(isinstance(a, torch.Tensor) for a in arguments):
-            return _record(None, cls)(*args, **kwargs)
+    if VALUES.isdisjoint(map(type, arguments)) and not _has_tensor_of_capture(arguments):
+        return _record(None, cls)(*args, **kwargs)
     # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
     # applies another class to what it has around.
     if are_transforms_active() and any(
@@ -71,6 +68,12 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     ):
         return _record(None, cls)(*args, **kwargs)
     return _apply_ours(cls, args, kwargs)
+
+
+def _has_tensor_of_capture(arguments: Iterable[object]) -> bool:
+    """Return whether a tensor is among ``arguments`` while a program is captured. It has tensors
+    from outside for its own."""
+    return entering() is not None and any(isinstance(a, torch.Tensor) for a in arguments)
 
 
 def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
@@ -148,10 +151,12 @@ def _surroundings_of_values(
     ):
         return None
 
+    # the default of torch's function, which this package compares with its own
     if context_fn is _checkpoint.noop_context_fn:
         context_fn = noop_context_fn
 
     def surround() -> Iterator[None]:
+        """Run what is between the two steps of the generator as a checkpoint."""
         with surroundings(
             function,
             args,

@@ -1,4 +1,4 @@
-"""Replaces functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of
+"""Replace functions of ``torch.nn`` whose kernels make tensors without the runtime: padding of
 sequences, lazy parameters. And what encoders ask before they call a kernel for a whole layer."""
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def _pad_sequence(
     gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
     if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
         return pad_sequence(sequences, batch_first, padding_value, padding_side)
+    # each row of a sequence has its number in the concatenation of all of them
     ends = torch.tensor(list(map(len, sequences))).cumsum(0).tolist()
     numbers = [
         torch.arange(end - len(s), end, device=s.device)
@@ -94,6 +95,7 @@ def _materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None)
     )
     if isinstance(tensor, UninitializedParameter):
         tensor_of_shape = torch.nn.Parameter(tensor_of_shape, tensor.requires_grad)
+    # in place: modules and optimizers refer to the lazy object
     tensor_of_shape.__dict__.update(tensor.__dict__)
     torch.utils.swap_tensors(tensor, tensor_of_shape)
 

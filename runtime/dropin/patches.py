@@ -1,4 +1,4 @@
-"""Replaces attributes of other modules and classes, and restores them, finally or for
+"""Replace attributes of other modules and classes, and restore them, finally or for
 a ``with`` block."""
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Patches:
         """Yield the names of the objects in ``table``: (module, name, replacement). Modules without
         new names since the last call are skipped."""
         for module_name, module in list(sys.modules.items()):
+            # an entry of sys.modules may be any object, and this package needs torch's originals
             names = getattr(module, "__dict__", None)
             if not isinstance(names, dict) or module_name.partition(".")[0] == _OWN:
                 continue
@@ -112,6 +113,7 @@ class Patches:
         """
         with self._lock:
             self._suspensions += 1
+            # blocks nest: the outermost one restores, and replaces again
             if self._suspensions == 1:
                 self._taken += self._bound_to(self._back)
                 replaced = [

@@ -1,5 +1,5 @@
-"""Which names of torch lead to which of ours. For a pair of modules, each name that both
-have leads to ours."""
+"""Route names of torch to those of this package. For a pair of modules, each name that both have
+leads to ours."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def _module(name: str) -> ModuleType:
 
 
 def replacements() -> dict[int, tuple[Any, Any]]:
-    """``{id of an object of torch: (object, ours)}`` for every function and class that has a
+    """Return ``{id of an object of torch: (object, ours)}`` for every function and class that has a
     counterpart here."""
     table: dict[int, tuple[Any, Any]] = {}
     for theirs, name in _ROUTES.items():
         theirs_module, ours_module = importlib.import_module(theirs), _module(name)
         for public in ours_module.__all__:
             old, new = getattr(theirs_module, public, None), getattr(ours_module, public)
+            # a submodule has a route of its own, and some objects are torch's in both
             if old is not None and old is not new and not isinstance(new, ModuleType):
                 table[id(old)] = (old, new)
     return table
@@ -132,7 +133,7 @@ class _DelayedError:
 
 
 def switches() -> list[tuple[Any, str, Any]]:
-    """Attributes of torch that show or change a setting of ours."""
+    """List the attributes of torch that show or change a setting of ours."""
     return [
         (importlib.import_module("torch.autograd.forward_ad"), "__class__", _ForwardAD),
         (torch, "set_anomaly_enabled", anomaly.set_anomaly_enabled),

@@ -21,6 +21,7 @@ _operators: dict[int, str] = operators_of_scripts()
 def patch_scripts(patches: Patches) -> None:
     """Enter the replacements of ``patches`` into TorchScript's table, each as the operator of
     what it replaces."""
+    # an operator of torch's engine would not know the tapes of the session
     added = {
         id(new): _operators[id(old)]
         for old, new in patches.replaced()
@@ -29,6 +30,7 @@ def patch_scripts(patches: Patches) -> None:
     _operators.update(added)
 
     def forget() -> None:
+        """Remove the replacements again."""
         for number in added:
             del _operators[number]
 

@@ -47,6 +47,7 @@ def standing_aside() -> bool:
 def _torch_class_of(cls: type) -> Any:
     """Return a subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours.
     Under the drop-in programs make such."""
+    # from the base to the class itself, so that the class overrides
     own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
     members: dict[str, Any] = {}
     for c in own:
@@ -102,9 +103,9 @@ def _with_history(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the memory of ``tensor`` that is no leaf for torch, so that a captured
     program may write to it."""
     with torch.enable_grad():
-        made = tensor.new_empty(0).requires_grad_().clone()
-    made.data = tensor
-    return made
+        recorded = tensor.new_empty(0).requires_grad_().clone()
+    recorded.data = tensor
+    return recorded
 
 
 class Exchange:
@@ -119,19 +120,24 @@ class Exchange:
         Anything else stays as it is."""
         if type(tensor) is not Tensor:
             return tensor
-        found = self._plain.get(id(tensor))
-        if found is None:
-            with without_modes():
-                made = tensor._inner.detach()
-                if isinstance(tensor, torch.nn.Parameter):
-                    made = torch.nn.Parameter(made, tensor.requires_grad)
-                elif tensor.requires_grad:
-                    made = made.requires_grad_() if tensor.is_leaf else _with_history(made)
-            if tensor.is_leaf and tensor.grad is not None:
-                made.grad = self.plain(tensor.grad)
-            found = self._plain[id(tensor)] = tensor, made
-            self._session[id(made)] = tensor
-        return found[1]
+        pair = self._plain.get(id(tensor))
+        if pair is not None:
+            return pair[1]
+        # what a program can ask of it: a parameter, whether it requires grad and is a leaf
+        with without_modes():
+            plain = tensor._inner.detach()
+            if isinstance(tensor, torch.nn.Parameter):
+                plain = torch.nn.Parameter(plain, tensor.requires_grad)
+            elif tensor.requires_grad and tensor.is_leaf:
+                plain.requires_grad_()
+            elif tensor.requires_grad:
+                plain = _with_history(plain)
+        if tensor.is_leaf and tensor.grad is not None:
+            plain.grad = self.plain(tensor.grad)
+        # the tensor lives as long as its entry, so that no other one gets its id
+        self._plain[id(tensor)] = tensor, plain
+        self._session[id(plain)] = tensor
+        return plain
 
     def known(self, tensor: Any) -> Any:
         """Return the tensor of the session for a plain one that was made for it; anything else as
@@ -167,8 +173,8 @@ class Exchange:
 
     @contextlib.contextmanager
     def lent(self, *programs: Any) -> Iterator[None]:
-        """Inside a ``with`` block: plain tensors in the modules, closures, globals and containers
-        that the programs refer to."""
+        """Put plain tensors into the modules, closures, globals and containers that the programs
+        refer to, inside a ``with`` block."""
         replaced: list[tuple[Any, Any, Any]] = []
         seen: set[int] = set()
         try:
@@ -180,6 +186,7 @@ class Exchange:
                             place[name] = self.plain(value)
             yield
         finally:
+            # what the program has assigned in the meantime stays
             for place, name, value in reversed(replaced):
                 if place.get(name) is self.plain(value):
                     place[name] = value
@@ -240,7 +247,8 @@ class _Items(list[Any]):
 
 
 def _places(program: Any, seen: set[int]) -> Iterator[Any]:
-    """The mappings of names to objects in which a program finds its tensors."""
+    """Yield the mappings of names to objects in which a program finds its tensors."""
+    # modules refer to one another in circles
     if id(program) in seen:
         return
     seen.add(id(program))
@@ -357,7 +365,7 @@ def _of_torch(made: Any) -> bool:
 
 
 class RefuseSession(TorchFunctionMode):
-    """Raises for a tensor of the session during a capture. The capture would make a constant of
+    """Raise for a tensor of the session during a capture. The capture would make a constant of
     it."""
 
     def __init__(self, capture: str) -> None:
@@ -365,6 +373,7 @@ class RefuseSession(TorchFunctionMode):
         self._capture = capture
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func``, unless a value is among its arguments or inside of these."""
         kwargs = kwargs or {}
         if any(isinstance(tensor, Value) for tensor in pytree.arg_tree_leaves(*args, **kwargs)):
             raise RuntimeError(

@@ -69,10 +69,10 @@ class Property:
             # the class of a lazy parameter recognizes torch's own descriptors alone
             with unseen_by_classes():
                 return self.native.__get__(tensor)
-        found = _own(tensor, self._own_name)
-        if found is None:
+        own = _own(tensor, self._own_name)
+        if own is None:
             return self.native.__get__(tensor)
-        return found.__get__(tensor)
+        return own.__get__(tensor)
 
     def __set__(self, tensor: Any, value: Any) -> None:
         if type(tensor) not in VALUES:
@@ -82,10 +82,10 @@ class Property:
             with unseen_by_classes():
                 self.native.__set__(tensor, value)
             return
-        found = _own(tensor, self._own_name)
-        if found is None:
-            found = self.native
-        found.__set__(tensor, value)
+        attribute = _own(tensor, self._own_name)
+        if attribute is None:
+            attribute = self.native
+        attribute.__set__(tensor, value)
 
     def __delete__(self, tensor: Any) -> None:
         found = _own(tensor, self.name) if type(tensor) in VALUES else None
@@ -109,18 +109,19 @@ def patch_attributes(patches: Patches, methods: dict[str, Any], properties: dict
     """Replace the attributes. ``methods`` and ``properties``: what plain tensors do instead of
     torch's own."""
     natives = {name: getattr(torch.Tensor, name) for name in METHODS}
+    # PUBLIC has what a user's __torch_function__ gets, and NATIVE torch's own function for that
     for name in PROPERTIES:
         native = properties.get(name) or getattr(torch.Tensor, name)
-        found = Property(name, native)
-        patches.set(torch.Tensor, name, found)
-        PUBLIC[name] = found.__get__
+        attribute = Property(name, native)
+        patches.set(torch.Tensor, name, attribute)
+        PUBLIC[name] = attribute.__get__
         for accessor in ("__get__", "__set__", "__delete__"):
-            NATIVE[getattr(found, accessor)] = getattr(getattr(TensorBase, name), accessor)
+            NATIVE[getattr(attribute, accessor)] = getattr(getattr(TensorBase, name), accessor)
     for name in METHODS:
-        made = _method(name, methods.get(name) or getattr(torch.Tensor, name))
-        patches.set(torch.Tensor, name, made)
-        PUBLIC[name] = made
-        NATIVE[made] = natives[name]
+        method = _method(name, methods.get(name) or getattr(torch.Tensor, name))
+        patches.set(torch.Tensor, name, method)
+        PUBLIC[name] = method
+        NATIVE[method] = natives[name]
     for name in _SEEN_BY_MODES:
         patches.set(Tensor, name, asking(name, getattr(Tensor, name)))
     # torch's set of properties whose results stay as they are names the present ones

@@ -1,4 +1,4 @@
-"""Replaces torch's factories under the drop-in by ones that return runtime tensors.
+"""Replace torch's factories under the drop-in by ones that return runtime tensors.
 
 A call from the user's program returns a runtime tensor. Inside the handling of an ATen call the
 same factory returns a plain tensor, because the rules of the runtime and torch's decompositions
@@ -94,11 +94,13 @@ def _read_lists(read: Callable[..., Any]) -> Callable[..., object]:
 
     @wraps(read)
     def make(*args: Any, **kwargs: Any) -> Any:
+        """Call ``read`` with numbers in place of tensors, or stack the tensors of a transform."""
         first = args[0] if args else None
         argument = kwargs.get("data", kwargs.get("obj", first))
         if not isinstance(argument, (list, tuple)):
             return read(*args, **kwargs)
         data = readable(argument)
+        # the positional arguments after the data, by their names
         options = dict(zip(("dtype", "device"), args[1:], strict=False)) | kwargs
         options.pop("data", options.pop("obj", None))
         if has_values(data):

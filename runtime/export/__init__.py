@@ -1,4 +1,4 @@
-"""Exports programs: as ``torch.export.ExportedProgram``, or as flat graphs with a signature.
+"""Export programs: as ``torch.export.ExportedProgram``, or as flat graphs with a signature.
 
 ``exported_program`` has ``export``, whose result torch saves, loads and runs without this package.
 ``dims`` has sizes that are symbols with ranges. ``flat_export`` has ``aot_export_module`` and

@@ -1,4 +1,4 @@
-"""Turns ``torch.export.Dim`` of exported programs into symbols with ranges and conditions.
+"""Turn ``torch.export.Dim`` of exported programs into symbols with ranges and conditions.
 
 export(f, (x, y), dynamic_shapes={"x": {0: Dim("n", min=4)}, "y": None})
 """
@@ -107,7 +107,7 @@ def _bounds(dim: Any) -> tuple[object, object]:
 
 
 class ExportedSizes(Abstraction):
-    """Makes fake tensors of inputs, whose sizes are symbols where ``specs`` say so.
+    """Make fake tensors of inputs, whose sizes are symbols where ``specs`` say so.
 
     ``specs`` has an item for each input, in the order in which :meth:`abstract` gets them. None is
     for an input that is no tensor. ``names`` are those of the inputs, for errors.
@@ -141,10 +141,10 @@ class ExportedSizes(Abstraction):
         spec = self.specs.get(name) or {}
         _check_spec(tensor, spec, name)
         dims = {i: dim for i, dim in spec.items() if _is_dynamic(dim)}
-        kinds = [
-            DimDynamic.DYNAMIC if index in dims else DimDynamic.STATIC
-            for index in range(tensor.dim())
-        ]
+        # a size without a Dim is a constant of the program
+        kinds = [DimDynamic.STATIC] * tensor.dim()
+        for i in dims:
+            kinds[i] = DimDynamic.DYNAMIC
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
         source = ConstantSource(f"input_{len(self.inputs)}")
         fake: Any = faked(self.mode, tensor, symbolic_context=context, source=source)
@@ -186,6 +186,7 @@ class ExportedSizes(Abstraction):
         self.places.append(place)
         if place.is_derived:
             return  # _relate_all is for these
+        # the first place of a Dim has its symbol, and an equality becomes a guard at each other one
         if isinstance(place.dim, Dim):
             first_size = self.sizes_by_dim.setdefault(place.dim.__name__, place.size)
             if first_size is not place.size and not bool(first_size == place.size):
@@ -246,6 +247,7 @@ class ExportedSizes(Abstraction):
 
         ``ValueError`` if the program needs a narrower range or other relations than a Dim says.
         """
+        # two Dims with one symbol, or a narrower range, are relations that no Dim says
         by_symbol: dict[sympy.Symbol, _DimPlace] = {}
         for place in self.places:
             symbol = self._symbol_of(place)
@@ -254,6 +256,7 @@ class ExportedSizes(Abstraction):
             first = by_symbol.setdefault(symbol, place)
             self._refuse_equal(place, first)
             self._refuse_narrow(place, symbol)
+        # a stride may have a symbol that no size has
         symbols: set[sympy.Symbol] = set()
         for fake in self.inputs:
             numbers = list(fake.shape)
@@ -301,6 +304,7 @@ class ExportedSizes(Abstraction):
         says."""
         if not place.is_fixed:
             return
+        # torch takes sizes 0 and 1 for constants, so a symbol begins at 2 in any case
         needed = self.shape_env.var_to_range[symbol]
         low, high = place.range
         if needed.lower > max(low, 2):
@@ -333,6 +337,7 @@ class ExportedSizes(Abstraction):
         guards = [env.replace(guard.expr) for guard in env.guards]
         # ranges decide the others; no axioms, as these are the guards themselves
         conditions = [c for c in guards if env._maybe_evaluate_static(c, axioms=()) is None]
+        # the program takes 0 and 1 for constants, so a range from 2 on needs a check
         conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
         self.forget_removed(graph)
         with graph.inserting_before(graph.output_node()):
@@ -367,6 +372,7 @@ class ExportedSizes(Abstraction):
         expression = env.replace(size.node.expr)
         if expression.is_symbol:
             return
+        # the size in the call, and the one that the program is for: a number, or one of symbols
         actual = graph.call_function(_aten.sym_size.int, (node, index))
         actual.meta["val"] = size
         if expression.is_number:
@@ -526,6 +532,7 @@ def _specs_by_name(
             variadic |= shapes.get(parameter.name) or {}
         else:
             keys.append(parameter.name)
+    # a name of an item of ``**kwargs`` is no parameter, and belongs into the dictionary of that
     unknown = shapes.keys() - parameters.keys()
     if unknown:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Exports a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
+"""Export a program as a ``torch.export.ExportedProgram``, which torch saves, loads and runs
 without this package."""
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ def export(
         raise TypeError(
             "a program of training is exported from a module, whose parameters have the gradients"
         )
+    # which sizes are symbols; parameters and buffers have none
     if dynamic:
         dynamic_shapes = list(map(_all_automatic, (*args, *kwargs.values())))
     loss = None
@@ -254,7 +255,7 @@ def _refuse_writes_in_place(graph: fx.Graph) -> None:
 
 
 class _Container:
-    """Puts a captured graph into the form of an ``ExportedProgram``."""
+    """Put a captured graph into the form of an ``ExportedProgram``."""
 
     def __init__(self, joint: Joint, given: _Leaves, loss: Loss | None) -> None:
         self.joint, self.given, self.loss = joint, given, loss
@@ -292,7 +293,7 @@ class _Container:
         """Return the records of the inputs, and the placeholders of parameters, buffers and
         arguments. Constants become inputs before these."""
         given = self.given
-        placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        placeholders = self.graph.find_nodes(op="placeholder")
         n_state = len(given.state)
         of_state = dict(zip(given.state, placeholders, strict=False))
         specs = []
@@ -300,6 +301,7 @@ class _Container:
             is_parameter = name in given.params
             self._rename(node, _placeholder_name(name, is_parameter))
             specs.append(self._state_spec(node, name, given.state[name], is_parameter))
+        # torch wants parameters and buffers first, then constants, then what the user passes
         first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
         specs += self._other_names(of_state, first)
         specs += self._lift_constants(first)
@@ -328,6 +330,7 @@ class _Container:
         specs = []
         for name, t in self.given.other_names().items():
             is_parameter = isinstance(t, torch.nn.Parameter)
+            # the first name of the same tensor, whose input the graph uses
             owner = next(first for first, shared in self.given.state.items() if shared is t)
             with self.graph.inserting_before(before):
                 node = self.graph.placeholder(_placeholder_name(name, is_parameter))
@@ -343,7 +346,7 @@ class _Container:
         """Turn the constants of the graph into inputs, before the node ``before``. Raise for one
         that is no tensor."""
         specs, lifted_from = [], []
-        for node in [n for n in self.graph.nodes if n.op == "get_attr"]:
+        for node in self.graph.find_nodes(op="get_attr"):
             name = str(node.target)
             value = getattr(self.module, name)
             if isinstance(value, fx.GraphModule):
@@ -373,6 +376,7 @@ class _Container:
         for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
             if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
                 continue
+            # most graphs are right for any strides, as the calls take tensors of any
             strides = None
             if _takes_memory_as_it_lies(node):
                 strides = list(x.stride())
@@ -393,9 +397,11 @@ class _Container:
             *given.state,
             *(placeholder.name for placeholder in placeholders[len(given.state) :]),
         ]
+        # new values of what the program writes to
         specs = []
         for result, i in zip(results, joint.boundary.written, strict=False):
             specs.append(OutputSpec(self._kind_of_write(i), _argument(result), owners[i]))
+        # results, one of which may be the loss
         loss = None
         if self.loss is not None:
             loss = leaf_of(joint.out_spec, self.loss.number)
@@ -404,6 +410,7 @@ class _Container:
             if number == loss:
                 kind = OutputKind.LOSS_OUTPUT
             specs.append(OutputSpec(kind, _argument(result), None))
+        # gradients
         for result, i in zip(
             results[joint.n_forward :], joint.boundary.differentiated, strict=True
         ):
@@ -453,6 +460,7 @@ def _argument(r: Any) -> ArgumentSpec:
 def _describe_sizes(graph: fx.Graph) -> None:
     """Note the value of each step of a computation of sizes, as torch's verifier demands."""
     for node in graph.nodes:
+        # the trace has noted the values of ATen calls
         if node.op != "call_function" or "val" in node.meta:
             continue
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])

@@ -1,4 +1,4 @@
-"""Exports graphs without a program around them: ``aot_export_module`` and
+"""Export graphs without a program around them: ``aot_export_module`` and
 ``aot_export_joint_simple``.
 
 Whoever takes such a graph calls it himself. So what a compiled program does around its graph
@@ -75,6 +75,7 @@ def traced_before_dispatch(
             with level.mode:
                 outs, out_spec = pytree.tree_flatten(living(level.run_inside(function, values, {})))
             _refuse_writes_outside(level)
+            # new values of written inputs come first, as in a joint graph
             inputs = tuple(map(_input_record, values))
             written = [
                 level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
@@ -250,12 +251,14 @@ def captured(
     state = FrozenState([program])
 
     def call_and_check(*values: object) -> Any:
+        """Call ``f``, and refuse results among which the loss is none."""
         out = f(*values)
         if loss is not None:
             loss.check(out)
         return out
 
     number = None if loss is None else loss.number
+    # without a gradient the graph is that of the program under no_grad
     recording = contextlib.nullcontext() if any(wanted) else torch.no_grad()
     examples = list(map(plain, leaves))
     with recording:
@@ -341,7 +344,7 @@ def _refuse_writes_to_shared_memory(
 
 def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]:
     """Return the placeholders of the inputs, with the names that torch gives them."""
-    placeholders = [n for n in joint.module.graph.nodes if n.op == "placeholder"][:n_inputs]
+    placeholders = joint.module.graph.find_nodes(op="placeholder")[:n_inputs]
     for index, node in enumerate(placeholders):
         node._rename(prefix.format(index))
         node.target = node.name
@@ -411,6 +414,7 @@ def aot_export_module(
     grad, and for a parameter that the loss does not depend on."""
     if pre_dispatch and trace_joint:
         raise RuntimeError("pre_dispatch is not supported when trace_joint is True.")
+    # the leaves: parameters, buffers, and those of the arguments
     loss = _loss_of(trace_joint, output_loss_index)
     params, buffers = state_of(mod)
     state = {**params, **buffers}
@@ -420,6 +424,7 @@ def aot_export_module(
     lifted, n = of_state(mod, list(state)), len(state)
 
     def call(*values: object) -> Any:
+        """Call the module with these leaves as its state and arguments."""
         positional, keywords = pytree.tree_unflatten(list(values[n:]), in_spec)
         return lifted(*values[:n], *positional, **keywords)
 
@@ -502,6 +507,7 @@ def _signature(
     written = joint.boundary.written
     changed = {str(output): i for output, i in zip(outputs, written, strict=False)}
     user = outputs[len(written) : joint.n_forward]
+    # gradients come after the results, in the order of the inputs
     backward = None
     if loss is not None:
         differentiated = joint.boundary.differentiated
@@ -581,6 +587,7 @@ def aot_export_joint_simple(
         raise RuntimeError(
             "aot_export_joint_simple requires a flat tuple of inputs; take pytrees apart in func"
         )
+    # sizes are symbols if the arguments are fake tensors with symbols
     names = [f"input {index}" for index in range(len(args))]
     wanted = needs_gradients(args, trace_joint)
     mode = fake_mode_of(args)
@@ -616,7 +623,7 @@ def aot_export_joint_simple(
 def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
     """Raise if a result is an input or a view of one."""
     graph = joint.module.graph
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = graph.find_nodes(op="placeholder")
     inputs = {node: index for index, node in enumerate(placeholders)}
     results: Any = graph.output_node().args[0]
     for number, result in enumerate(results[: joint.n_forward]):
@@ -654,6 +661,7 @@ def _nest_arguments(joint: Joint, n_inputs: int) -> fx.GraphModule:
     output = graph.output_node()
     results: Any = output.args[0]
     outs, grads = list(results[: joint.n_forward]), results[joint.n_forward :]
+    # an input without a gradient has None in its slot
     full: list[Any] = [None] * n_inputs
     for i, grad in zip(joint.boundary.differentiated, grads, strict=True):
         full[i] = grad

@@ -1,4 +1,4 @@
-"""Runs a program with writes and views without any write, at a functionalize level.
+"""Run a program with writes and views without any write, at a functionalize level.
 
 A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store has the
 present value of one base. A write runs the functional form of the op, puts the result into the base
@@ -134,6 +134,7 @@ class FunctionalLevel(Level):
         old = store.value
         if old is not None and store.seen == memory.generation:
             return old
+        # a store with a history keeps that, and takes over the numbers alone
         value: torch.Tensor
         if old is None or not has_history(old):
             value = self._view_op(aten.detach.default)(memory.value)
@@ -189,9 +190,11 @@ class FunctionalLevel(Level):
             with torch.enable_grad():
                 copied = old.clone()
             new = copied.copy_(new)
+        # the functional op may lay its result out otherwise; as_strided refuses such a memory
         memory = store.memory
         memory.restrided = memory.restrided or not same_strides(old, new)
         memory.moved = memory.moved or not same_start(old, new)
+        # views are taken anew when somebody reads them, as their generation is an old one
         store.value = new
         store.recorded = store.recorded or recorded
         store.count(counted)
@@ -215,6 +218,7 @@ class FunctionalLevel(Level):
         if overlaps(old, chain):
             self.overlapped = True
             return through_copy(old, chain, lambda part, copy: part.copy_(new))
+        # the view of each step, and then each put back into the one before, from the inside out
         bases = [old]
         for step in chain[:-1]:
             bases.append(self.viewed(bases[-1], (step,)))
@@ -288,6 +292,7 @@ class FunctionalLevel(Level):
             return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
         if func is aten.dropout.default and drops_nothing(*args, **kwargs):
             return args[0]  # as the kernel does; torch's decomposition in Python copies
+        # its parts come here one by one
         if op.composite and func not in self.whole:
             with self.mode:
                 return func.decompose(*args, **kwargs)
@@ -320,6 +325,7 @@ class FunctionalLevel(Level):
             if isinstance(argument, FunctionalValue) and argument._level is self:
                 return self.read(argument)
             value = self.closed_over.get(id(argument))
+            # a tensor from outside that nobody has written to is its own value
             if value is not None:
                 return self.read(value)
         return argument
@@ -353,6 +359,7 @@ class FunctionalLevel(Level):
                 f"the views.{here()}"
             )
         out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
+        # the same memory without the history, so a store of its own
         if op.func is aten.detach.default:
             return self.wrap(out, Place(Store(None, source._store), source._chain))
         store, chain = source._store, source._chain
@@ -396,9 +403,11 @@ class FunctionalLevel(Level):
             return self._geometry(op, args, kwargs)
         if name in METADATA:
             return self._change_memory(op, args)
+        # a later write of the list reads what an earlier one has written
         if name.startswith("_foreach_") and self._meet(first, args[1:]):
             with self.mode:
                 return foreach.run(op, args, kwargs)
+        # the kernel visits elements in an order that shows in the result
         if isinstance(first, FunctionalValue):
             if op.kind is INPLACE and overlaps(self.present(first._store), first._chain):
                 self.overlapped = True
@@ -418,6 +427,7 @@ class FunctionalLevel(Level):
             shape = tuple(getattr(args[1], "shape", args[1]))
             if tuple(target.shape) == shape:
                 return target
+            # of an empty tensor, as an out= that is made for its op is one
             if grow(self, target, self.lowered(target).new_empty(shape)):
                 return target
         if op.func is aten.set_.source_Tensor and self.replaces:
@@ -479,16 +489,20 @@ class FunctionalLevel(Level):
         refuse_gaps(self.present(target._store), target._chain)
 
         def write(part: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
+            """Call ``func`` with views of ``copy`` for all arguments in the memory of the
+            target."""
+
             def read(argument: Any, plain: Any) -> Any:
+                """Return what ``func`` takes for ``argument``, whose value is ``plain``."""
                 if argument is target:
                     return part
-                if (
-                    not isinstance(argument, FunctionalValue)
-                    or argument._store.memory is not target._store.memory
-                ):
+                if not isinstance(argument, FunctionalValue):
+                    return plain
+                if argument._store.memory is not target._store.memory:
                     return plain
                 if argument._store is target._store:
                     return self.viewed(copy, argument._chain)
+                # another store of the memory: its own history, or none
                 if has_history(plain):
                     return plain
                 return self.viewed(copy.detach(), argument._chain)
@@ -504,10 +518,10 @@ class FunctionalLevel(Level):
         ``others``, or one shows an element several times, so that they must be written one after
         the other."""
         memories = {id(self.own(t)._store.memory) for t in targets}
+        if len(memories) < len(targets):
+            return True
         read = tensors_of(other for other in others if isinstance(other, (list, tuple)))
-        if len(memories) < len(targets) or any(
-            id(self.own(t)._store.memory) in memories for t in read
-        ):
+        if any(id(self.own(t)._store.memory) in memories for t in read):
             return True
         return any(overlaps(self.present(v._store), v._chain) for v in map(self.own, targets))
 
@@ -521,13 +535,14 @@ class FunctionalLevel(Level):
         return value
 
     def _set(self, target: Any, source: torch.Tensor) -> object:
-        """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a
+        """Run ``target.set_(source)``: ``target`` shares the memory of ``source``, and has a
         version of its own."""
         target, source = self.own(target), self.own(source)
         if target.dtype is not source.dtype:
             raise RuntimeError(
                 f"Could not set tensor of type {source.dtype} to a tensor of type {target.dtype}"
             )
+        # only the first time: its first place is what the end of the program compares
         replaced = self.replaced.setdefault(
             id(target), Replaced(target, target._store, target._chain)
         )

@@ -1,4 +1,4 @@
-"""Follows the order of a tensor's dimensions in memory: in draws, and in the strides of elementwise
+"""Follow the order of a tensor's dimensions in memory: in draws, and in the strides of elementwise
 results.
 
 The functional form of ``bernoulli_`` draws in the order of its target's memory.
@@ -63,6 +63,7 @@ def _random_from(
 
 def _bernoulli(target: torch.Tensor, p: float, *, generator: object = None) -> torch.Tensor:
     """Run ``bernoulli`` on the target with its dimensions in the order of memory."""
+    # with MKL the CPU draws in the order of indices; all else draws in that of memory
     order = list(range(target.dim()))
     if target.device.type != "cpu" or _follows_memory():
         order = _order(target)
@@ -102,14 +103,13 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     an element several times has no such strides of its own. A write also leaves what is conjugated
     or negated lazily.
     """
+    # first the lazy bits, then the strides
     lazily = old.is_conj(), old.is_neg()
     if (new.is_conj(), new.is_neg()) != lazily:
         new = _make_lazy(_make_lazy(new, *lazily).resolve_conj().resolve_neg(), *lazily)
-    if (
-        old.layout is not torch.strided
-        or new.layout is not torch.strided
-        or new.stride() == old.stride()
-    ):
+    if old.layout is not torch.strided or new.layout is not torch.strided:
+        return new
+    if new.stride() == old.stride():
         return new
     # a dimension of size 1 has no stride that matters
     strides = zip(new.stride(), old.stride(), old.shape, strict=True)

@@ -1,4 +1,4 @@
-"""Runs writes through views that show one element several times.
+"""Run writes through views that show one element several times.
 
     x.unfold(0, 2, 1).mul_(2)       # writes to x[1] twice
     x.expand(2, 3)[0] = 1           # the other row changes, too
@@ -48,6 +48,7 @@ def has_gaps(tensor: torch.Tensor) -> bool:
 
 def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
     """Return whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
+    # views behind the last of these show no element twice that it does not
     last = max((index for index, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
     t = base
     for func, rest, kwargs, which in chain[: last + 1]:
@@ -107,6 +108,7 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     a, b = _memory_of(one), _memory_of(other)
     if a is None or b is None:
         return False
+    # from the cheapest question to the one that takes memory
     if not a.numel() or not b.numel():
         return False
     if storage_of(a).data_ptr() != storage_of(b).data_ptr():
@@ -114,6 +116,7 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     (a_start, a_end), (b_start, b_end) = _bytes_of(a), _bytes_of(b)
     if a_start >= b_end or b_start >= a_end:
         return False
+    # elements of two sizes have no places in common to compare, so the ranges decide
     if a.dtype is not b.dtype:
         return True
     start, end = min(a_start, b_start) // a.itemsize, max(a_end, b_end) // a.itemsize
@@ -138,6 +141,7 @@ def _memory_of(tensor: Any) -> torch.Tensor | None:
         tensor = tensor._inner
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
+    # it has no memory
     if tensor.device.type == "meta":
         return None
     memory: torch.Tensor = tensor
@@ -167,10 +171,12 @@ def through_copy(
         )
     else:
         copy = base.clone()
+    # the chain of the view, taken of the copy
     part = copy
     for step in chain:
         part = _take_view(part, *step)
     written = write(part, copy)
+    # only a graph has to show that the base comes after the write
     if not isinstance(written, Value) or written._level.keeps_history or written._level.hidden:
         return copy
     return _view_through(written, copy)
@@ -179,6 +185,7 @@ def through_copy(
 def _view_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     """Return ``copy`` as a view of ``written``, a part of its memory, so that a graph shows that it
     comes after the write."""
+    # the elements of the copy, by the dtype in which the write was
     shape, strides, offset = [*copy.shape], [*copy.stride()], copy.storage_offset()
     after: torch.Tensor
     if written.dtype is copy.dtype:
@@ -197,6 +204,7 @@ def _view_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
             f"a write to {written.dtype} in memory of {copy.dtype} that shows an element several "
             f"times, as unfold and expand do. Write to a clone.{here()}"
         )
+    # then the lazy bits of the copy
     if written.dtype is copy.dtype and written.is_neg() != copy.is_neg():
         after = aten._neg_view.default(after)
     if after.is_conj() != copy.is_conj():

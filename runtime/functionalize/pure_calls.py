@@ -1,4 +1,4 @@
-"""Recognizes pure calls: no write, no view, no decomposition. Most calls of a program are pure."""
+"""Recognize pure calls: no write, no view, no decomposition. Most calls of a program are pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores the bases of which the values of the functionalize level are views.
+"""Store the bases of which the values of the functionalize level are views.
 
     y.unsafe_chunk(2)[0].mul_(2)        # changes the numbers of y, and nobody's history
 
@@ -94,7 +94,7 @@ class Memory:
 
 
 class WriteWatch:
-    """Watches for a write to a memory that is older than the watch, while it is one of the watches
+    """Watch for a write to a memory that is older than the watch, while it is one of the watches
     of the level. ``found``: whether there was one."""
 
     __slots__ = ("found", "number")
@@ -244,7 +244,7 @@ def _names_offset(rest: Sequence[object], kwargs: dict[str, object]) -> bool:
 
 
 class Views(Protocol):
-    """Takes the part of a base that a chain shows, and puts another value there."""
+    """Take the part of a base that a chain shows, and put another value there."""
 
     def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
         """Return the part of ``base`` that ``chain`` shows."""
@@ -272,6 +272,7 @@ def _fetch(memory: Memory, views: Views) -> None:
         memory = memory.part_of.store.memory
     for own in reversed(within):
         whole = own.store.memory
+        # what its other pieces have written is a part of the whole first
         _collect(whole, views, own)
         if whole.generation != own.whole_seen:
             for index, piece in enumerate(own.memories):
@@ -288,6 +289,7 @@ def _collect(whole: Memory, views: Views, but: Pieces | None = None) -> None:
     for _, pieces in order:  # grows
         for piece in pieces.memories:
             order += [(piece, own) for own in piece.pieces]
+    # the list has each piece before its own pieces, so its reverse goes from the inside out
     for memory, pieces in reversed(order):
         for index, piece in enumerate(pieces.memories):
             if piece.generation != pieces.seen[index]:

@@ -1,4 +1,4 @@
-"""Runs a program at a functionalize level, and does its writes at the end: ``functionalize``."""
+"""Run a program at a functionalize level, and do its writes at the end: ``functionalize``."""
 
 from __future__ import annotations
 
@@ -42,13 +42,10 @@ def _run(
         level.turns = {id(v): [] for v in values.values()}
         with memory_gate() as gate, level.mode:
             outs = living(function(*(values.get(i, x) for i, x in enumerate(inputs))))
+        # what the program has returned, and then what it has written
         results = list(map(level.lowered, outs))
         level.settle((*stores.values(), *(s for _, s in level.held)))
-        changed = []
-        for i, v in values.items():
-            turns = level.turns[id(v)]
-            if turns or stores[i].memory.generation:
-                changed.append((i, level.written_back(stores[i], turns)))
+        changed = _list_changed(level, values, stores)
         _refuse_shared(inputs, changed, stores)
         outside = _written_outside(level)
         for t, _ in outside:
@@ -56,6 +53,21 @@ def _run(
     finally:
         level.close()
     return results, changed, outside
+
+
+def _list_changed(
+    level: FunctionalLevel, values: Mapping[int, Any], stores: Mapping[int, Store]
+) -> list[tuple[int, WrittenBack]]:
+    """List the inputs that were written to or turned, each with what the caller's tensor gets.
+
+    ``values``, ``stores``: by the number of an input, what the program saw, and its first store.
+    """
+    changed: list[tuple[int, WrittenBack]] = []
+    for i, v in values.items():
+        turns = level.turns[id(v)]
+        if turns or stores[i].memory.generation:
+            changed.append((i, level.written_back(stores[i], turns)))
+    return changed
 
 
 def _written_outside(level: FunctionalLevel) -> list[tuple[torch.Tensor, WrittenBack]]:
@@ -70,6 +82,7 @@ def _refuse_shared(
 ) -> None:
     """Refuse a change of an input if another input shows an element of its memory: that one has
     not followed the change."""
+    # the level takes inputs one by one, and does not know that two have one memory
     for (i, _), (j, other) in product(changed, enumerate(inputs)):
         if j != i and isinstance(other, torch.Tensor) and share_elements(inputs[i], other):
             raise RuntimeError(
@@ -99,10 +112,12 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
 
     @wraps(func)
     def functional(*args: object, **kwargs: object) -> Any:
+        """Run ``func`` without writes, and do them at the end."""
         flat, spec = pytree.tree_flatten((args, kwargs))
         out_spec: Any = None
 
         def run(*values: object) -> list[Any]:
+            """Call ``func`` with these leaves, and return the flat results."""
             nonlocal out_spec
             a, k = pytree.tree_unflatten(list(values), spec)
             outs, out_spec = pytree.tree_flatten(func(*a, **k))
@@ -110,6 +125,7 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
 
         with naming_line():
             results, changed, outside = _run(run, flat, remove)
+            # outside of the level, so that an outer transform sees these writes
             for i, final in changed:
                 final.into(flat[i])
             for t, final in outside:

@@ -1,4 +1,4 @@
-"""Refuses writes at the functionalize level that a kernel would refuse, and puts the results of
+"""Refuse writes at the functionalize level that a kernel would refuse, and put the results of
 functional forms where the writes go.
 
     x[0].add_(1)               # through a view: a base in which x[0] is replaced
@@ -59,6 +59,7 @@ def refuse_unfit(
     tensors = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if all(target.dtype is result.dtype for target, result in tensors):
         return
+    # the kernel decides, on zeros of the same dtypes
     with without_dispatch_to_python():
         plain, named = pytree.tree_map_only(torch.Tensor, _zeros, (list(args), kwargs))
         _ask(func, plain, named, _OF_DTYPES)
@@ -78,6 +79,7 @@ def refuse_shared(
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if any(t.layout is not torch.strided for t in tensors):
         return
+    # in most calls no two tensors share memory, and nothing is to try
     memories = list(map(memory, tensors))
     shares_nothing = not any(_is_shared(memory(target), memories) for target in targets)
     if any(map(_depends_on_values, tensors)):
@@ -85,6 +87,7 @@ def refuse_shared(
     with without_dispatch_to_python():
         if shares_nothing and not any(map(_shows_twice, targets)):
             return
+        # the kernel decides, for zeros at the same places of new memory
         places = _ZerosInPlace(memory)
         for t, m in zip(tensors, memories, strict=True):
             places.reserve(t, m)
@@ -267,6 +270,7 @@ class WrittenBack(NamedTuple):
         if self.value is not None:
             with torch.set_grad_enabled(torch.is_grad_enabled() and self.recorded):
                 target = tensor
+                # a write to .data advances no version
                 if not self.counted:
                     target = tensor.data
                 target.copy_(self.value)
@@ -321,6 +325,7 @@ def run_on_copies(
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
     and the copies."""
+    # the op writes to the copies, and whoever reads a target reads its copy
     copies = list(map(_copy, level.lowered_args(targets)))
     copy_of = dict(zip(map(id, targets), copies, strict=True))
     lowered = zip(args, level.lowered_args(args), strict=True)
@@ -372,11 +377,15 @@ def write_out(
     targets: list[Any] = []
     for name in names:
         out = kwargs[name]
-        targets += out if isinstance(out, (list, tuple)) else (out,)
+        if isinstance(out, (list, tuple)):
+            targets += out
+        else:
+            targets.append(out)
     results = _results_for_out(level, op, args, kwargs, names, targets)
     for target, new in zip(targets, results, strict=True):
         if target.shape == new.shape:
             level.write_each(target, new)
+        # torch resizes an out= of another shape, which the level does for an empty one
         elif not grow(level, target, new):
             raise InplaceError(
                 f"{op.func}: out= has shape {list(target.shape)}, "

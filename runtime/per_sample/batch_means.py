@@ -51,13 +51,14 @@ def _is_multiple(number: float, size: int) -> bool:
 
 def _numbers(arguments: Sequence[object]) -> list[float]:
     """Return the magnitudes of the numbers among ``arguments``, without zeros."""
-    plain = [a for a in arguments if isinstance(a, (int, float))]
-    plain += [
-        a.item()
-        for a in arguments
-        if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex()
-    ]
-    return [abs(float(a)) for a in plain if a]
+    magnitudes: list[float] = []
+    for a in arguments:
+        number: object = a
+        if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex():
+            number = a.item()
+        if isinstance(number, (int, float)) and number:
+            magnitudes.append(abs(float(number)))
+    return magnitudes
 
 
 def _cross_entropy(
@@ -91,6 +92,7 @@ def _cross_entropy(
         return _cross_entropy_of_probabilities(x, target, weight, reduction, label_smoothing)
     dim = _dim_of_classes(x)
     scores = x.log_softmax(dim)
+    # smoothing mixes each score with the mean over the classes, and not over the samples
     scores = (1 - label_smoothing) * scores + label_smoothing * scores.mean(dim, keepdim=True)
     return F.nll_loss(scores, target, None, ignore_index=ignore_index, reduction=reduction)
 
@@ -157,6 +159,7 @@ def _instance_norm(
         return F.instance_norm(
             x, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
         )
+    # each sample has channels of its own, and so statistics, weights and biases of its own
     size, channels = x.shape[:2]
     mean, var = running_mean.repeat(size), running_var.repeat(size)
     if weight is not None:
@@ -167,6 +170,7 @@ def _instance_norm(
     out = F.batch_norm(
         rows, mean, var, weight, bias, training=True, momentum=momentum, eps=eps
     ).view(x.shape)
+    # the mean that ATen takes inside
     for moving, each in ((running_mean, mean), (running_var, var)):
         moving.copy_(each.view(size, channels).mean(0))
     return out

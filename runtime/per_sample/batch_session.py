@@ -116,6 +116,7 @@ class BatchSession(StandIn):
         is_own = entry is not None and entry[0]() is self
         if is_own and entry[2] == count_of_writes(value)[0]:
             return entry[1]
+        # after a write to its base, what the base has decides
         if view is not None:
             return self._state_of_view(value, view.base)
         writes = value.__dict__.get("_sample_writes")
@@ -182,6 +183,7 @@ class BatchSession(StandIn):
 
         ``RuntimeError`` if an earlier batch has another number of samples.
         """
+        # the first batch says how many samples there are
         n = value.shape[dim]
         if self.size is None:
             self.size = n
@@ -218,6 +220,7 @@ class BatchSession(StandIn):
         call = FollowedCall(op, args, kwargs, flat, layout, states)
         if op.kind in (INPLACE, OUT):
             return self._run_write(call)
+        # a function of parameters alone, such as a weight norm, is one more parameter
         if call.is_of_parameters():
             return self._put_parameters(SESSION.record(func, args, kwargs))
         if _grad_enabled() and (used := call.parameters()):
@@ -252,6 +255,7 @@ class BatchSession(StandIn):
         filled.follow(self, placed.places, None)
         if isinstance(where[0], Pooled):
             return self._put_pooled(outs, where[0])
+        # `.data` is a detach, too, and a write to it is no write to the tensor for autograd
         if op.base_name == "detach":
             self.follow_data(outs, call.flat[0])
         self._put_all(results, where)
@@ -300,6 +304,7 @@ class BatchSession(StandIn):
         """Return where the samples lie in the results, and the call with the places of all
         arguments. ``Mixed`` if they lie nowhere."""
         op, states = call.op, call.states
+        # an earlier call has mixed samples
         for s in states:
             if isinstance(s, Mixture):
                 raise Inherited(s.why)
@@ -310,7 +315,10 @@ class BatchSession(StandIn):
         assert self.size is not None
         placed = call.placed(outs, self.size)
         if self.size < 2:
-            return [ALONE if isinstance(output, torch.Tensor) else None for output in outs], placed
+            alone: list[object] = [
+                ALONE if isinstance(output, torch.Tensor) else None for output in outs
+            ]
+            return alone, placed
         return apply_rule(op, placed, outs), placed
 
     def _state_of_pooled(self, call: FollowedCall) -> Pooled:
@@ -327,6 +335,7 @@ class BatchSession(StandIn):
                 "it adds a sum and a mean over the samples. "
                 "Say which the gradients are of by reduction='sum' or 'mean'"
             )
+        # a sum that the program divides by the number of samples is a mean of its own making
         if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div"):
             assert self.size is not None
             refuse_number_of_samples(op.base_name, call.flat, pooled[0].is_sum, self.size)
@@ -370,6 +379,7 @@ class BatchSession(StandIn):
         noted on its way."""
 
         def note() -> None:
+            """Note the factor of this sum or mean."""
             self.note_pool(pooled.factor)
 
         values: list[Any] = [output for output in leaves_of(outs) if isinstance(output, Value)]
@@ -437,13 +447,13 @@ class BatchSession(StandIn):
     ) -> object:
         """Return the results, each with a history that leads to one tap."""
         op, results = call.op, leaves_of(outs)
-        tapped = [
-            index
-            for index, output in enumerate(results)
-            if isinstance(output, Value)
-            and output.dtype in DIFFERENTIABLE
-            and index not in op.nondiff
-        ]
+        # the results that may get a cotangent
+        tapped: list[int] = []
+        for index, output in enumerate(results):
+            if not isinstance(output, Value) or index in op.nondiff:
+                continue
+            if output.dtype in DIFFERENTIABLE:
+                tapped.append(index)
         edges = tuple(edge_of(results[i]) for i in tapped)
         metas = tuple(meta_of(results[i], results[i].dtype) for i in tapped)
         # one tap for all results, since a formula may need several cotangents
@@ -476,6 +486,7 @@ class BatchSession(StandIn):
         adapt(call.op, parts, batched, call.layout, placed.size)
         sources = {i: edge_of(call.flat[i]) for i in used}
         each = ParameterCall(call.op, parts, batched, call.layout, sources, placed.size)
+        # rows: the parameters whose rows meet single samples, with the places of these
         values = {i: plain[i] for i in used}
         rows = {i: places[i] for i in used if isinstance(places[i], Place)}
         return UsedParameters(self, each, values, rows, tapped, where)
@@ -487,6 +498,7 @@ class BatchSession(StandIn):
                 ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None
                 for a in call.flat
             ]
+        # a rule has places by name, one for a tensor and a list for a list of tensors
         places: list[Any] = [None] * len(call.flat)
         for name, numbers in call.by_name(range(len(call.flat))).items():
             place = placed.places.get(name)

@@ -117,6 +117,7 @@ class per_sample(PerSampleGrads):
                 "Use per_sample_grads there, which nests with all transforms and with jit."
             )
         refuse_part(name, leaf)
+        # the value has the parameter's memory, and a history that ends at a node of its own
         inner = SESSION.lowered(leaf).detach()
         v = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
         self._session.put(v, PARAMETERS)
@@ -217,6 +218,7 @@ class per_sample(PerSampleGrads):
     def _mark_if_batch(self, x: Tensor) -> object:
         """Return ``x``, marked if it comes from outside and has the size of a batch."""
         session, dim = self._session, self.batch_dim
+        # the user has said of these what they are
         if id(x) in session.parameters or id(x) in self._shared:
             return x
         # a tensor made in the context of nothing from outside is a constant of the model
@@ -306,6 +308,7 @@ class _Functions(TorchFunctionMode):
         args = [self._value(argument, tensors) for argument in args]
         if kwargs:
             kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
+        # a module makes the first states of a recurrent layer itself, of zeros
         if name in LAYERS and len(args) > 3:
             args = with_placed_states(self.session, args)
         out = REPLACED.get(func, func)(*args, **kwargs)
@@ -340,6 +343,7 @@ class _Functions(TorchFunctionMode):
         if not isinstance(a, torch.Tensor):
             return a
         tensors.append(a)
+        # without a history nothing is differentiated, and the values would be in the way
         if not torch.is_grad_enabled():
             return a
         value = self.session.parameters.get(id(a))

@@ -61,6 +61,7 @@ def _run_function(
     else:
         output, raw, ctx = record(SESSION, _class_with_places(cls), args)
         of_outs = _states(session, raw)
+    # what the backward reads, so that it can be followed, too
     saved = _states(session, ctx.to_save or ())
     ctx.followed = _Places(session, cls.__name__, states, of_outs, saved)  # type: ignore[attr-defined]
     ctx.forget_marks()
@@ -112,10 +113,12 @@ def _parameter(session: BatchSession, argument: object) -> object:
     torch, so it got the parameter itself."""
     if not isinstance(argument, Value) or argument._level is not SESSION:
         return argument
-    if argument.is_leaf and argument.requires_grad:
-        for v in session.parameters.values():
-            if v.shape == argument.shape and aliases(v, argument):
-                return v
+    if not argument.is_leaf or not argument.requires_grad:
+        return argument
+    # two views of one tensor have different shapes, and may be two parameters
+    for v in session.parameters.values():
+        if v.shape == argument.shape and aliases(v, argument):
+            return v
     return argument
 
 
@@ -140,6 +143,7 @@ class _Places:
         """Raise if a gradient does not have the samples where the input has them."""
         for index, (g, place) in enumerate(zip(grads, self.inputs, strict=False)):
             state = self.session.state_of(g)
+            # a gradient of constants is the same for all samples
             if not isinstance(place, Place) or state is None or state == place:
                 continue
             why = ""

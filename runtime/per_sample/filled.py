@@ -60,6 +60,7 @@ class Filled:
 
 def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
     """Return the arguments that a call is about to fill."""
+    # most ops fill none
     if not op.fills_argument and (op.record is None or op.record.hidden_writes is None):
         return Filled(op, {})
     arguments: dict[str, Tensor] = {}
@@ -76,6 +77,7 @@ def _names(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Sequenc
         return [argument.name for argument in op.func._schema.arguments if _is_written(argument)]
     if op.record is None or op.record.hidden_writes is None:
         return ()
+    # whether the call writes depends on its arguments, as on `training` of batch norm
     hidden = op.record.hidden_writes
     values = (op.argument(op.positions[name], args, kwargs) for name in parameters(hidden.when))
     if not hidden.when(*values):

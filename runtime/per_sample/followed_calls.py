@@ -67,6 +67,7 @@ class FollowedCall(NamedTuple):
     def placed(self, outs: Sequence[object], size: int) -> Placed:
         """Return the call as the rules of places see it."""
         op = self.op
+        # rules read sizes and numbers, for which the tensors inside are enough
         plain = [
             argument._inner
             if isinstance(argument, Value) and argument._level is SESSION

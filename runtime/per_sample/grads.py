@@ -202,6 +202,7 @@ class PerSampleGrads:
         self._refuse_written()
         if out is None:
             return self._tree(lambda p: self._dense(p, 0, len(self)))
+        # all of it is checked before any of it is written
         leaves, spec = trees.flatten(out)
         shapes = [(len(self), *shape) for shape in self._shapes()]
         if spec != self._spec or [tuple(t.shape) for t in leaves] != shapes:
@@ -250,10 +251,8 @@ class PerSampleGrads:
             table.add_column(column)
         table.add_column("dense bytes", justify="right")
         for parameter in self._parameters:
-            forms = (
-                ", ".join(dict.fromkeys(type(t).__name__.lower() for t in parameter.terms))
-                or "unused"
-            )
+            # each kind of term once, in the order of the uses
+            forms = ", ".join(dict.fromkeys(type(t).__name__.lower() for t in parameter.terms))
             way = "direct"
             if parameter.terms and _in_factors(parameter.terms):
                 way = "ghost"
@@ -262,7 +261,7 @@ class PerSampleGrads:
                 parameter.name,
                 str(list(parameter.value.shape)),
                 str(len(parameter.terms)),
-                forms,
+                forms or "unused",
                 way,
                 f"{size:,}",
             )
@@ -357,6 +356,7 @@ class PerSampleGrads:
                 summands += [2 * term.products(other) for other in parameter.terms[:index]]
             # products may be negative, and the sum of a zero gradient may round below zero
             return _total(summands).clamp_min(0)
+        # some samples at a time, so that their dense gradients fit into the limit
         dense = (
             flat(self._dense(parameter, start, stop)) for start, stop in self._parts(parameter)
         )

@@ -57,6 +57,7 @@ class Projection:
         projections = []
         for start in range(0, self.size, step):
             parts = [t.part(start, min(start + step, self.size)) for t in terms]
+            # pieces of a projection add up, since it is linear in the columns
             pieces = self._pieces(parts, n, rows, by_rows)
             each = (self._project(number, index, columns) for index, columns in enumerate(pieces))
             projections.append(functools.reduce(torch.add, each))
@@ -134,6 +135,8 @@ class TwoSided:
         device, dtype = terms[0].held()[-1].device, terms[0].dtype
 
         def matrix(side: int, rows: int) -> Tensor:
+            """Return the random signs of one side, divided so that lengths stay the same on
+            average."""
             k = self.k[side]
             signs = _signs((self.seed, number, side), (rows, k)).to(device, dtype)
             scaled: Tensor = signs / k**0.5
@@ -169,6 +172,7 @@ def _rows_of(term: Term, first: int, last: int) -> Tensor:
     """Return the gradients of these rows of the parameter, as a matrix of B rows."""
     if isinstance(term, Outer):
         return flat(Outer(term.left[:, :, first:last], term.right).dense())
+    # rows of other indices count zero, and their indices only have to be valid
     if isinstance(term, Rows):
         own = (term.indices >= first) & (term.indices < last)
         g = term.g.masked_fill(~own.unsqueeze(-1), 0)

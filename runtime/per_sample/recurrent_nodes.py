@@ -110,9 +110,11 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
     each = [level.spread_once(s).unbind(0) for s in states]
 
     def direction(*arguments: Any) -> Any:
+        """Run one layer in one direction, as one node."""
         return _layer(level, call.kind, *arguments, steps=steps)
 
     out, finals = in_layers(direction, x, list(zip(*each, strict=True)), call.of_layers, settings)
+    # in the layout of the input: packed, or with the time first
     if call.sizes is not None:
         out = packed_again(out, steps)
     elif not settings.batch_first:
@@ -140,6 +142,7 @@ def in_layers(
             outs.append(out)
             finals.append(final)
         x = torch.cat(outs, -1) if settings.both_ways else outs[0]
+        # between layers, and not behind the last one
         if settings.dropout and settings.train and first + directions < len(weights):
             x = torch.dropout(x, settings.dropout, True)
     return x, finals
@@ -239,6 +242,7 @@ def terms_of(
     ``gradient``, ``value``: turn tensors of all sequences, (S, T, …), into those of the samples,
     (B, T', …).
     """
+    # gates are linear in input and state: factors of the gradients, and sums over time for biases
     before, of_x = value(cotangents.before), value(x)
     z_x = z_h = gradient(cotangents.z_x)
     total_x = total_h = z_x.sum(1)
@@ -327,6 +331,7 @@ def _fit_layers(call: Call) -> bool:
         layer = weights[first : first + directions]
         if not all(_fits_layer(gates, width, own, of_layer, sequences) for own in layer):
             return False
+        # both directions are concatenated
         width = directions * layer[-1].h.shape[1]
     return True
 
@@ -346,6 +351,7 @@ def _fits_layer(
     features."""
     if weights.h.dim() != 2:
         return False
+    # the gates lie one below the other; a projection makes the output narrower than the state
     rows, out = weights.h.shape
     hidden = rows // gates
     if rows != gates * hidden or weights.x.shape != (rows, width):

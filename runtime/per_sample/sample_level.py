@@ -196,11 +196,13 @@ class Samples(BatchLevel):
         lowered = list(map(self.tape.lowered, inner))
 
         def note(grads: list[Any]) -> None:
+            """Note the gradients of the parameters, for cotangents of the tapped results."""
             each: list[Any] = [None] * n_results
             for i, grad in zip(tapped, grads, strict=True):
                 each[i] = grad
             self.uses.add(call.uses(each))
 
+        # one tap for all results, since a formula may need several cotangents
         metas = tuple(meta_of(tensor, tensor.dtype) for tensor in lowered)
         tap = Tap(self.tape, tuple(map(self.source, inner)), metas, note)
         for k, (i, t) in enumerate(zip(tapped, lowered, strict=True)):

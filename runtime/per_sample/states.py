@@ -31,6 +31,7 @@ def base_after_write(value: object, written: object, of_base: object, size: int)
     ``written``: the state of what was written. ``of_base``: the former state of the base. ``Mixed``
     if the two do not fit.
     """
+    # a constant changes no state, and a mixture stays one
     if written is None or isinstance(of_base, Mixture):
         return of_base
     if isinstance(written, Mixture):

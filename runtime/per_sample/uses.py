@@ -224,6 +224,7 @@ class Tap(Node):
         if self.note is None:
             raise RuntimeError(FREED)
         self.note(grads)
+        # a parameter ends here: its gradient is in what was noted
         passed: list[Any] = []
         for grad, edge in zip(grads, self.edges, strict=True):
             if edge is None:
@@ -313,6 +314,7 @@ class ParameterCall:
         name = call.name_of(index)
         if name is None:  # one of a list
             return None
+        # factors take less memory than gradients, so they come before the formula
         factors = None
         if record.per_sample is not None:
             factors = record.per_sample.get(name)
@@ -388,6 +390,7 @@ class ParameterCall:
 
     def _general(self, i: int, gs: list[Any]) -> General:
         """Return the gradients of argument ``i`` by derivatives of the op itself."""
+        # vmap takes tensors by position
         tensors = [j for j, a in enumerate(self.arguments) if isinstance(a, torch.Tensor)]
 
         def op(*values: Tensor) -> Any:

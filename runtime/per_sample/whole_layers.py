@@ -122,6 +122,7 @@ class _Linear(Node):
         (g,) = grads
         if g is None:
             return (None,)
+        # a frozen layer has no parameter to note a use of
         if self.parameters.count(None) < len(self.parameters):
             self.session.note_uses(self._uses(g, x))
         input_is_wanted = wanted is None or wanted[0]
@@ -169,10 +170,12 @@ def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
     each = [s.unbind(0) for s in call.states]
 
     def direction(*arguments: Any) -> Any:
+        """Run one layer in one direction, as one node."""
         return _direction(session, call.kind, *arguments, steps=steps)
 
     initial = list(zip(*each, strict=True))
     out, finals = recurrent_layer.in_layers(direction, x, initial, call.of_layers, call.settings)
+    # in the layout of the input; packed rows lie where those of the input do
     if call.sizes is not None:
         with unfollowed():
             out = packed_again(out, steps)
@@ -246,9 +249,11 @@ class _Recurrent(Node):
         session = self.session
 
         def gradient(tensor: Tensor) -> Tensor:
+            """Return a cotangent with the samples in front."""
             return session.of_samples(tensor, self.place).flatten(1, 2)  # type: ignore[no-any-return]
 
         def value(tensor: Tensor) -> Tensor:
+            """Return a tensor of the forward pass with the samples in front."""
             return self.place.split(tensor, session.size).flatten(1, 2)
 
         terms = recurrent_layer.terms_of(self.parameters, cotangents, self.x, gradient, value)

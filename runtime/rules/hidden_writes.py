@@ -39,6 +39,7 @@ def hidden_writes(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> lis
         """Return the value of an argument of the call, or its default."""
         return op.argument(op.positions[name], args, kwargs)
 
+    # an op that ATen composes of others has no record, and so a table of its own here
     names: tuple[str, ...] = ()
     if op.func in _COMPOSITE:
         condition = _COMPOSITE[op.func]

@@ -337,6 +337,7 @@ class Op:
             self.vjp_args = self._arguments_of(self.record.vjp)
             self.kernel = _binding(self.func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
+        # most calls are none of this, and the tape takes a shorter way for them
         has_vjp = self.record is not None and self.record.vjp is not None
         writes = self.kind in (INPLACE, OUT)
         self.special = writes or not has_vjp or bool(self.nondiff)
@@ -371,14 +372,17 @@ class Op:
             return -self.n_results, None
         if name.startswith("result") and name[6:].isdigit():
             return int(name[6:]) - self.n_results, None
+        # a fact of a value, such as `self_shape`
         for suffix, reader in _SUFFIXES.items():
-            if name.endswith(suffix):
-                at, inner = self.locate(name[: -len(suffix)])
-                if inner is None:
-                    is_tensor = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
-                    if not is_tensor:  # perhaps None, or a list
-                        reader = _fact(reader)
-                    return at, reader
+            if not name.endswith(suffix):
+                continue
+            at, inner = self.locate(name[: -len(suffix)])
+            if inner is not None:
+                continue
+            is_tensor = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
+            if not is_tensor:  # perhaps None, or a list
+                reader = _fact(reader)
+            return at, reader
         raise ValueError(
             f"{self.func}: a formula asks for {name!r}, "
             f"which is neither an argument {self.arg_names} nor a result"
@@ -436,6 +440,7 @@ class Op:
     def plan(self, wanted: int) -> Any:
         """Return the plan for the wanted arguments (a bit for each position), or ``NO_PLAN`` if one
         of them has no formula."""
+        # few sets of arguments are ever wanted of one op
         plan = self.plans.get(wanted)
         if plan is None:
             plan = NO_PLAN
@@ -481,6 +486,7 @@ def _binding(func: OpOverload) -> Callable[..., object] | None:
     schema = func._schema
     if func.namespace != "aten" or schema.is_mutable or not _returns_plain_tensors(func):
         return None
+    # a call of the binding must mean this overload, whatever its arguments are
     name = schema.name.removeprefix("aten::")
     if f"{name}.{func._overloadname}" not in _BOUND and not _is_alone(func):
         return None

@@ -214,6 +214,7 @@ def register(
             )
     _check(record, funcs)
     into.update(dict.fromkeys(funcs, record))
+    # caches of facts of ops, which may have been computed without this record
     for listener in listeners:
         listener()
     return record
@@ -222,6 +223,7 @@ def register(
 def _check(record: Record, funcs: list[OpOverload]) -> None:
     """Raise ``ValueError`` if ``record`` does not fit its overloads. A rule for a misspelt argument
     would never run."""
+    # rules of derivatives first, then the facts, each by its own question
     _check_derivatives(record, funcs)
     _check_values(record, funcs[0])
     if record.flops is not None:
@@ -324,6 +326,7 @@ def _check_table(
     what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[OpOverload]
 ) -> None:
     """Raise ``ValueError`` if a formula is for no argument, or does not fit its overloads."""
+    # a formula may be for an argument that only some of the overloads have
     names: set[str] = set()
     for func in funcs:
         names |= _names(func)

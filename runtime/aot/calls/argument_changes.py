@@ -46,9 +46,11 @@ class ArgumentChanges:
         self.boundary = boundary
         self.placed = placed
         self.written = [(i, boundary.inputs[i]) for i in boundary.written]
+        # the graph writes the others itself, and so nothing is left to copy
         self.copied = [
             (number, i, x) for number, (i, x) in enumerate(self.written) if i not in placed
         ]
+        # most programs do none of these things, so each has a list that is usually empty
         self.begun: list[int] = []
         self.reshaped: list[tuple[int, Input]] = []
         self.replaced: list[tuple[int, Input, Output]] = []

@@ -85,9 +85,11 @@ def _call(function: Callable[..., object], leaves: Sequence[object], spec: pytre
     args, kwargs = opened.unflatten(leaves, spec)
     before, _ = opened.flatten((args, kwargs))
     result = function(*args, **kwargs)
+    # the same objects, after the program has had them
     after, of_after = opened.flatten((args, kwargs))
     changed = structure_of(of_after) != structure_of(spec)
     if changed or any(new is not old for new, old in zip(after, before, strict=True)):
+        # a computed tensor that the caller would only find in its list is lost, so it is an error
         old_and_returned = set(map(id, (*before, *opened.flatten(result)[0])))
         if any(isinstance(x, Value) and id(x) not in old_and_returned for x in after):
             raise RuntimeError(
@@ -193,6 +195,7 @@ def flags_of(given: Sequence[object]) -> Flags:
     tensors = [
         (index, x) for index, x in enumerate(given) if isinstance(x, _Tensor) and x.requires_grad
     ]
+    # a leaf is differentiated even then, as the program may switch grad mode on
     if not _inference():
         tensors = [(i, x) for i, x in tensors if type(x) not in VALUES and x.grad_fn is not None]
     return tuple([(i, x.is_leaf) for i, x in tensors])

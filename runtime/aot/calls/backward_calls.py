@@ -65,7 +65,7 @@ class Backward:
         self.compiler = compiler
         self.again = again
         # the cotangents that the graph takes; without symbols each has one shape in all calls
-        placeholders = _placeholders_of(joint.module.graph)
+        placeholders = joint.module.graph.find_nodes(op="placeholder")
         cotangents = [node.meta["val"] for node in placeholders[joint.n_primals :]]
         self.devices = [tensor.device for tensor in cotangents]
         self.metas: tuple[Meta, ...] | None = None
@@ -126,6 +126,7 @@ class Backward:
         ``present``: bit ``i`` says whether there is a cotangent ``i``. If not, ``values`` has zeros
         for it. None: all are there.
         """
+        # one graph for all cotangents, and one for each set of absent ones
         if present is None:
             run = self._run or self.compiled()
         else:
@@ -213,6 +214,7 @@ class Backward:
                 "aot_function(runtime.func.grad(f), …), "
                 "or leave that part out of what is compiled."
             )
+        # another thread may want the same one, and compiling takes long
         with self._lock:
             if present not in self._differentiable:
                 module = self._pullback_module()
@@ -225,8 +227,9 @@ class Backward:
     def _pullback_module(self) -> fx.GraphModule:
         """Build the pullback as a graph of primals, saved values and cotangents."""
         graph = self.joint.module.graph
-        placeholders = _placeholders_of(graph)
+        placeholders = graph.find_nodes(op="placeholder")
         n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
+        # in the order in which the pullback takes them
         primals = [placeholders[i] for i in self.pullback.primals]
         saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
         inputs = [*primals, *saved, *placeholders[n_primals:]]
@@ -253,11 +256,6 @@ def _saved_primals_of(
     return {primal_of[n]: at for at, n in enumerate(saved) if n in primal_of}
 
 
-def _placeholders_of(graph: fx.Graph) -> list[fx.Node]:
-    """List the inputs of ``graph``."""
-    return [node for node in graph.nodes if node.op == "placeholder"]
-
-
 def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
     """Return for each cotangent of the graph the number of the program's cotangent of which it is a
     part. ``tangents``: the layouts of these."""
@@ -279,6 +277,7 @@ def _find_in_joint(
     nodes: list[fx.Node | None] = []
     for n in results[n_forward:]:
         same = by_name.get(n.name)
+        # a user's partition may give a new node a name of the joint graph
         if same is not None and not _is_same_call(same, n):
             same = None
         nodes.append(same)
@@ -351,6 +350,7 @@ class CompiledBackward(Node):
     def edges(self) -> tuple[Edge | None, ...]:
         """Return the edges to the next nodes. Leaves get their nodes now."""
         if self.known_edges is None:
+            # the node of a leaf takes over the hooks that the leaf has when the node is made
             for target in self.targets:
                 if isinstance(target, Tensor):
                     follow_hooks(target)
@@ -383,6 +383,7 @@ class CompiledBackward(Node):
             return None
         leaves: list[Tensor] = []
         for target in self.targets:
+            # an edge, or no gradient at all
             if not isinstance(target, Tensor):
                 return None
             follow_hooks(target)
@@ -394,6 +395,7 @@ class CompiledBackward(Node):
             ):
                 # no leaf, or not as in the forward, or a hook sees its gradient arrive
                 return None
+            # an earlier graph may have made a node for the leaf, and somebody may watch that
             node = target._accumulator() if target._accumulator is not None else None
             if node is not None and not node.unwatched():
                 return None
@@ -403,6 +405,7 @@ class CompiledBackward(Node):
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         """Return the gradients for the cotangents ``grads``, some of which may be None."""
         saved, backward = self._check_saved(create_graph), self.backward
+        # which cotangents are there, as bits; None if all are
         present = None
         for grad in grads:
             if grad is None:  # `None in grads` would compare tensors
@@ -429,6 +432,7 @@ class CompiledBackward(Node):
         else:
             with without_autocast():
                 results = backward.run(values, present)
+        # what the backward pass writes to arguments comes after the gradients
         if self.written:
             self._write(results[-len(self.written) :])
             results = results[: -len(self.written)]
@@ -455,6 +459,7 @@ class CompiledBackward(Node):
             return []
         if self.versions is None:  # hooks have packed it
             return list(map(_unpack, saved))
+        # the caller can write only to what it can reach; a second derivative needs the primals, too
         backward = self.backward
         exposed = backward.exposed if create_graph else backward.first_exposed
         for i, version in zip(exposed, self.versions, strict=False):

@@ -68,6 +68,7 @@ class CallHistory:
         ``saved`` and ``versions``: the values that the backward needs, and their versions.
         ``leaves``: of the call.
         """
+        # without symbols the shapes of results are known before the call
         backward, tangents = self.backward, self.tangents
         metas = backward.metas or tuple([(outs[i].shape, outs[i].dtype) for i, _ in tangents])
         changed = [leaves[i] for i in self.boundary.backward_written]
@@ -118,6 +119,7 @@ class CallResults:
         history.
         """
         boundary = self.boundary
+        # before any view is taken of these results
         if boundary.begun or boundary.placed:
             boundary.finish(arguments, made)
         returned: list[Any] = [None] * len(boundary.outputs)

@@ -93,6 +93,7 @@ class _Source:
         now = [*self.compared.values(), *outside]
         if not now:
             return
+        # one call of C++ for all of them costs less than a question in Python for each
         sizes: Any = [list(tensor.shape) for tensor in now]
         strides: Any = [list(t.stride()) for t in now]
         tensors = self.constant(
@@ -124,8 +125,12 @@ class _Source:
             elif id(tensor) not in self.outside:
                 self.outside[id(tensor)] = tensor
                 # a tensor that does not require grad is always a leaf
-                if tensor.requires_grad:
-                    (leaves if tensor.is_leaf else others).append(tensor)
+                if not tensor.requires_grad:
+                    continue
+                if tensor.is_leaf:
+                    leaves.append(tensor)
+                else:
+                    others.append(tensor)
         for quantity, tensors in (("all", leaves), ("not any", others)):
             if tensors:
                 self.require(
@@ -174,6 +179,7 @@ def guard(
     for x, name, kind in zip(given, names, kinds, strict=True):
         inner, target = _pass_argument(source, x, name, kind, dynamic, tracked)
         plain.append(inner)
+        # one that is not differentiated has no target
         if target:
             targets.append(target)
     # one question for all tensors that the program closes over or has read
@@ -310,6 +316,7 @@ def _pass_session_tensor(
     """
     inner, target = f"p{name[1:]}", ""
     source.lines.append(f"{inner} = {name}._inner")
+    # the gradient goes to the node of its history, or to the leaf itself
     if wanted:
         target = f"t{name[1:]}"
         source.lines.append(

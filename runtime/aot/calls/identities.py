@@ -115,6 +115,7 @@ def _mark(value: object, marks: Mapping[int, Outside]) -> object:
 
 def _mark_repetitions(leaves: Sequence[object]) -> Sequence[object]:
     """Return ``leaves``, with a :class:`Repeat` for each tensor that comes again."""
+    # in most calls no object comes twice
     if len(set(map(id, leaves))) == len(leaves):
         return leaves
     first: dict[int, int] = {}
@@ -140,6 +141,7 @@ def with_tensors(function: Callable[..., R], marked: Sequence[object]) -> Callab
     """
     repeats = [(i, x.index) for i, x in enumerate(marked) if type(x) is Repeat]
     outside = [(i, x.tensor) for i, x in enumerate(marked) if type(x) is Outside]
+    # without marks there is nothing to replace, and no call in between
     if not repeats and not outside:
         return function
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 import torch
@@ -140,26 +140,22 @@ class Programs:
         None if there is no such program. From now on fewer of these numbers are inputs.
         """
         key = (*around, *kinds)
+        # what the caller puts first changes from call to call, and is no part of the kind
         of_user = (*around[1:], *kinds[self.recipe.before.leading :])
         self._in_turn.check(of_user, self.recipe.name, self.recipe.entered.values())
         try:
+            # a further program for a side of a branch is one too many: numbers become constants
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
             program = capture(self.recipe, spec, entered, tracked, unknown=unknown)
         except Exception as error:
             if not unknown or self.recipe.lost:
                 raise
-            # The next trace takes these values as constants. If the error has another reason,
-            # that trace raises it, with no unknown number in its message.
-            positions = error.positions if isinstance(error, Pinned) else unknown
-            before = self.recipe.before
-            self._numbers.fix(around, entered.kinds, positions, before.leading)
-            before.pinned(positions)
-            # The caller takes the numbers that it puts first as constants itself.
-            if all(i < before.leading for i in positions):
+            if not self._fix_numbers(around, entered.kinds, error, unknown):
                 raise
             return None
         self._in_turn.add(of_user, program)
+        # a program with effects that cannot be repeated serves this call alone
         if program.effects.repeats:
             programs = self._by_key.setdefault(key, [])
             programs.append(program)
@@ -170,6 +166,24 @@ class Programs:
         assert call is not None, "a program takes the call that it was made for"
         self._make_room()
         return program, call
+
+    def _fix_numbers(
+        self, around: Kind, kinds: Sequence[Kind], error: Exception, unknown: frozenset[int]
+    ) -> bool:
+        """Let numbers be constants from now on, after the ``error`` of a capture for any values of
+        the numbers ``unknown``. Return whether another capture may do without the error.
+
+        If the error has another reason, that capture raises it, with no unknown number in its
+        message.
+        """
+        positions: Collection[int] = unknown
+        if isinstance(error, Pinned):
+            positions = error.positions
+        before = self.recipe.before
+        self._numbers.fix(around, kinds, positions, before.leading)
+        before.pinned(positions)
+        # the caller takes the numbers that it puts first as constants itself
+        return any(i >= before.leading for i in positions)
 
     def _make_room(self) -> None:
         """Drop the oldest kind of call if there are too many programs, and warn the first time."""

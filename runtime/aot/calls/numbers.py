@@ -30,6 +30,15 @@ class _Seen:
     open: set[int] = field(default_factory=set)
     fixed: set[int] = field(default_factory=set)
 
+    def note(self, kinds: Sequence[Kind]) -> None:
+        """Open each number of a call, of arguments of these ``kinds``, whose value is not the first
+        one."""
+        for position, kind in enumerate(kinds):
+            if not _is_number(kind) or position in self.fixed:
+                continue
+            if kind != self.first.setdefault(position, kind):
+                self.open.add(position)
+
 
 class Numbers:
     """Decide which numbers are inputs of graphs, for each kind of call of one compiled function.
@@ -49,17 +58,14 @@ class Numbers:
         if not any(map(_is_number, kinds)):
             return list(kinds), frozenset()
         seen = self._seen_for(around, kinds, leading)
-        for index, kind in enumerate(kinds[leading:], leading):
-            position = index - leading
-            if not _is_number(kind) or position in seen.fixed:
-                continue
-            if kind != seen.first.setdefault(position, kind):
-                seen.open.add(position)
+        seen.note(kinds[leading:])
         inputs = {i + leading for i in seen.open}
         inputs |= {i for i, kind in enumerate(kinds[:leading]) if _is_number(kind)}
-        return [kind[:2] if i in inputs else kind for i, kind in enumerate(kinds)], frozenset(
-            inputs
-        )
+        # the value is the last item of the kind of a number
+        without_values = list(kinds)
+        for i in inputs:
+            without_values[i] = kinds[i][:2]
+        return without_values, frozenset(inputs)
 
     def fix(
         self, around: Kind, kinds: Sequence[Kind], positions: Collection[int], leading: int = 0

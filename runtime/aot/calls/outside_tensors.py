@@ -92,6 +92,7 @@ class OutsideTensors:
             f"{constant(t)}.requires_grad is {flag}"
             for t, flag in zip(self._undetermined, self._flags, strict=True)
         ]
+        # an address stands for the memory: a tensor may have been given other memory since
         placed = self._shown
         if sharing:
             placed = [*placed, *(t for t in self.plain if id(t) not in self._aliases)]
@@ -118,6 +119,7 @@ class OutsideTensors:
         """Add a tensor of the session. False if it is no leaf, as its history may change."""
         if tensor._level is not SESSION or tensor._edge is not None or tensor._view is not None:
             return False
+        # the tensor itself may change: whether it requires grad, and its memory
         self._values.append(tensor)
         self._wanted.append(bool(kind[0]))
         self._add(tensor, tensor._inner, bool(kind[0]))

@@ -214,6 +214,7 @@ class _Capture:
 
         Raise ``error`` if there are none, or if they have no common base.
         """
+        # the error may come from a write that an alias does not follow
         call = self.call
         shared = sharing(call.plain)
         groups = [*shared, *overlapping(call.plain, shared)]
@@ -252,6 +253,7 @@ class _Capture:
         if not groups:
             return joint, shared
         refuse_untangled(groups, every, n_arguments, inputs)
+        # the second trace starts from the state of Python that the first one found
         self.state.restore()
         return self._joint_graph([with_autograd_base(group, call) for group in groups]), shared
 
@@ -264,6 +266,7 @@ class _Capture:
         based = with_bases(self.call, groups)
         assert based is not None, "the groups are those of this call"
         arguments, bases = based.plain[:count], based.plain[count:]
+        # numbers are symbols even where sizes are not
         abstraction = self.abstraction
         if self.unknown and abstraction is None:
             abstraction = Abstraction(dynamic=recipe.dynamic)

@@ -58,6 +58,7 @@ class ProgramGuard:
 
     def completed(self, call: Call, tracked: bool) -> Call | None:
         """Return what :meth:`takes` does if Python's state is as it was at the capture."""
+        # the tensors that the program closes over, which may have changed since the capture
         outside: Call | None = None
         tensors = call.plain
         if self.joint.closed_over:
@@ -68,6 +69,7 @@ class ProgramGuard:
             tensors = [*tensors, *outside.plain]
         if self.sharing is not None and sharing(tensors) != self.sharing:
             return None
+        # a symbol may be the size of a base, so these come before the conditions on symbols
         based = self._with_bases(call)
         if based is None or not self._holds_symbols(based.plain):
             return None
@@ -124,6 +126,7 @@ class ProgramGuard:
         groups = self.joint.groups
         if all(group.identical for group in groups):
             return call
+        # a single tensor that overlaps itself is in no answer of `sharing`
         for group in groups:
             alone = len(group.members) == 1 and group.places
             if alone and place_of(call.plain[group.members[0]]) != group.places[0]:

@@ -91,6 +91,7 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
             f"{what} share memory, one is a lazy conjugate, and the program writes to it. "
             f"Pass its resolve_conj().{where}"
         )
+    # without a gradient any base will do
     if not any(call.wanted[i] for i in group.members):
         return
     if _autograd_base(group, call) is None and not _have_own_histories(group, call):
@@ -114,6 +115,7 @@ def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) 
             "and that shows an element of its memory several times. "
             f"Pass it as an argument.{where}"
         )
+    # the gradient goes to the tensor whose view it is, and that must have its elements once
     base = _autograd_base(group, call)
     if call.wanted[i] and (base is None or shows_twice(base._inner)):
         raise RuntimeError(
@@ -161,6 +163,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     for group in groups:
         if group.differentiated:
             through_base.update(group.members)
+    # a member whose base gets the gradient is no more differentiated itself
     leaves, plain = [*call.leaves], [*call.plain]
     targets = _targets_except(call, through_base)
     kinds: list[Kind] = [

@@ -219,16 +219,17 @@ class OneProgram:
         """Return the results of the program. ``AssertionError`` for another kind of arguments."""
         recording, autocast = torch.is_grad_enabled(), is_autocast_enabled()
         leaves = [*self.state, *arguments]
-        entered = (
-            None
-            if SCOPE.levels
+        # a transform, a mode or a dual level sees the calls of the program
+        if (
+            SCOPE.levels
             or number_of_dispatch_modes()
             or transform_of_torch()
             or current_dual() is not None
-            else enter(leaves, recording, self.dynamic)
-        )
+        ):
+            return self.mod(*arguments)
+        entered = enter(leaves, recording, self.dynamic)
+        # a value of a transform that is over
         if entered is None:
-            # a transform, a mode or a dual level sees the calls of the program
             return self.mod(*arguments)
         self._check_settings(autocast)
         self._check_arguments(entered)
@@ -276,6 +277,7 @@ class OneProgram:
                 f"not {len(call.plain) - len(self.state)}"
             )
         for index, (kind, example) in enumerate(zip(call.kinds, self.kinds, strict=True)):
+            # the graph has no gradient for it; the other way round it computes one for nothing
             if kind[0] and not example[0]:
                 raise AssertionError(
                     f"at compilation time {self._name(index)} did not require grad, and now "
@@ -301,6 +303,7 @@ class OneProgram:
 
         Each argument is like its example. So it is memory that they share, or Python's state.
         """
+        # the memory that arguments share, if that matters to the program
         of_program = self.program.guard.sharing
         if of_program is not None:
             before, now = (
@@ -317,6 +320,7 @@ class OneProgram:
                         "Compile the module for these arguments, "
                         "or use aot_module, which compiles for each kind of arguments."
                     )
+        # what the program has read of Python's objects
         moved = [what for what, _, _ in self.program.guard.moved()]
         if moved:
             return (

@@ -71,6 +71,7 @@ def fresh(node: fx.Node) -> bool:
         return False
     if node.target is LINEAR or functional_pointwise(node.target):
         return True
+    # an item is new if its call makes new tensors, and nobody takes the same item again
     if node.target is operator.getitem:
         several: Any = node.args[0]
         return _fresh(several.target) and not any(_shows(user, node) for user in several.users)
@@ -99,6 +100,7 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     These are the tensors after its ``n_results`` results that may share memory with an input or
     with a result. Each is a number among the saved values.
     """
+    # the caller has the arguments, the constants, and whatever lies behind a result
     behind = _behind(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
     (returned,) = forward.output_node().args
@@ -113,7 +115,7 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     """List the values after the ``n_results`` results of ``forward`` that may share memory with the
     inputs of these numbers."""
     behind = _behind(forward)
-    placeholders = [node for node in forward.nodes if node.op == "placeholder"]
+    placeholders = forward.find_nodes(op="placeholder")
     wanted = {placeholders[i] for i in inputs}
     (returned,) = forward.output_node().args
     results: Any = returned
@@ -150,6 +152,7 @@ def saved_of_results(
             saved |= behind[node]
     sharing_saved: list[int] = []
     for i, numbers in enumerate(results):
+        # a part may be a constant, which has no memory
         nodes = [returned_values[j] for j in numbers if isinstance(returned_values[j], fx.Node)]
         if not all(saved.isdisjoint(behind[n]) for n in nodes):
             sharing_saved.append(i)
@@ -253,9 +256,11 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
     by_storage: dict[int, list[int]] = {}
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
+            # a part of it may share memory with any other tensor, so all are taken apart
             if composed(tensor):
                 return _sharing_of_parts(tensors)
             by_storage.setdefault(storage_of(tensor)._cdata, []).append(index)
+    # most calls end here: each tensor has a storage of its own
     if len(by_storage) == len(tensors):
         return ()
     groups: list[Group] = []
@@ -287,6 +292,7 @@ def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence
     once = tuple(dict.fromkeys(members))
     wholes = [tensors[i] for i in once]
     first_composed = next(filter(composed, wholes), None)
+    # plain tensors are their own parts, so only numbers change
     if first_composed is None:
         firsts = tuple([whole_of[p] for p in group.firsts])
         return dataclasses.replace(group, members=once, firsts=firsts)
@@ -327,6 +333,7 @@ def _group_of_span(
     """Group ``members``, which lie between the bytes ``start`` and ``end`` of one storage."""
     each = [tensors[i] for i in members]
     size = each[0].element_size()
+    # one tensor that overlaps itself needs a base like two tensors do
     identical = all(t is each[0] for t in each) and not shows_twice(each[0])
     return Group(
         tuple(members),
@@ -357,18 +364,19 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
     for index, tensor in enumerate(tensors):
         if index in grouped or not isinstance(tensor, torch.Tensor) or composed(tensor):
             continue
-        if shows_twice(tensor):
-            if tensor.is_conj() or tensor.is_neg():
-                raise RuntimeError(
-                    f"the program writes to argument {index}, which shows an element of its memory "
-                    "several times, as unfold does, and is conjugated or negated lazily. "
-                    "Pass what it is a view of, or its clone."
-                )
-            start, end = _span(tensor)
-            size = tensor.element_size()
-            groups.append(
-                Group((index,), False, start // size, (end - start) // size, (place_of(tensor),))
+        if not shows_twice(tensor):
+            continue
+        if tensor.is_conj() or tensor.is_neg():
+            raise RuntimeError(
+                f"the program writes to argument {index}, which shows an element of its memory "
+                "several times, as unfold does, and is conjugated or negated lazily. "
+                "Pass what it is a view of, or its clone."
             )
+        start, end = _span(tensor)
+        size = tensor.element_size()
+        groups.append(
+            Group((index,), False, start // size, (end - start) // size, (place_of(tensor),))
+        )
     return groups
 
 
@@ -390,7 +398,9 @@ def refuse_written_pieces(
     for v in returned:
         memory = v._store.memory
         whole = memory.whole
-        if memory.part_of is None or not (memory.generation or whole.generation):
+        # a piece that nobody has written to has the right value in any memory
+        written = memory.generation or whole.generation
+        if memory.part_of is None or not written:
             continue
         # a graph splits an intermediate after the write to it
         others = (*arguments, *returned) if memory.generation else arguments

@@ -72,6 +72,7 @@ class ViewStep:
         packet = getattr(torch.ops.aten, f"{self.func._schema.name.split('::')[1]}_", None)
         if packet is None:
             return None
+        # names of overloads may differ: `transpose.int` and `transpose_`
         wanted = _types_of_arguments(self.func)
         for name in packet.overloads():
             overload: OpOverload = getattr(packet, name)
@@ -167,6 +168,7 @@ class Input:
                 "Make it with runtime.wrap(x, requires_grad=True)."
                 f"{happened_at(self.written_at)}"
             )
+        # set_ itself advances the version by one
         if source is not target:
             with torch.no_grad():
                 target.set_(source.detach())
@@ -188,17 +190,16 @@ def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
     seen: tuple[list[Any], list[Any]] = [], []
     hidden: tuple[list[Any], list[Any]] = [], []
     for record, target, new, recorded in writes:
-        if (
-            recorded
-            or record.counted > 1
-            or type(target) not in _PLAIN
-            or not _can_copy_in_list(target)
-        ):
+        # a subclass may have its own copy_, and a list advances each version by one
+        alone = recorded or record.counted > 1 or type(target) not in _PLAIN
+        if alone or not _can_copy_in_list(target):
             record.write(target, new, recorded)
-        else:
-            targets, news = seen if record.counted else hidden
-            targets.append(target)
-            news.append(new)
+            continue
+        targets, news = hidden
+        if record.counted:
+            targets, news = seen
+        targets.append(target)
+        news.append(new)
     if seen[0]:
         with torch.no_grad():
             copy_each(*seen)
@@ -235,6 +236,7 @@ def _is_hooked_before_base(view: Tensor) -> bool:
         node, number = edge
         if node.pre_hooks or node.post_hooks or (node.tensor_hooks or {}).get(number):
             return True
+        # a view op has one operand: any other node is not on the way to the base
         edge = node.edges[0] if len(node.edges) == 1 else None
     return False
 
@@ -245,6 +247,7 @@ def _copy_into(target: Any, new: torch.Tensor) -> None:
     ``RuntimeError`` if elements of ``new`` along that dimension differ.
     """
     if target.layout is torch.strided and 0 in target.stride():
+        # along such a dimension all elements of the target are one, so all new ones must be equal
         for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
             if size > 1 and stride == 0:
                 first = new.narrow(d, 0, 1)
@@ -328,6 +331,7 @@ class Output:
         if self.sized:
             steps = [step.sized(results) for step in steps]
         for step in steps:
+            # the grad mode is that of the program at this step, not that of the call
             recorded = self.recorded and step.recorded
             if recorded is torch.is_grad_enabled():
                 t = step(t)
@@ -380,6 +384,7 @@ class Boundary:
         """
         for i, place in self.placed:
             alias = place.of(arguments, results).detach()
+            # the memory is that of the place, and the history that of the result
             edge = edge_of(results[i]) if isinstance(results[i], Tensor) else None
             if edge is not None:
                 alias = SESSION.wrap(unwrap(alias), edge)
@@ -392,7 +397,9 @@ class Boundary:
         """Return the numbers of the results of the graph that the program returns; None if it does
         anything else than to draw random numbers and return results."""
         effects = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
-        if any(effects) or self.changes_inputs or any(x.hooks for x in self.inputs):
+        if any(effects) or self.changes_inputs:
+            return None
+        if any(x.hooks for x in self.inputs):
             return None
         if not all(output.is_result for output in self.outputs):
             return None

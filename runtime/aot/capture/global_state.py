@@ -55,6 +55,7 @@ def restored_on_error() -> Iterator[None]:
         yield
     except BaseException:
         torch.set_default_dtype(dtype)
+        # setting a device puts a mode on a stack, even if it is the present one
         if _default_device() != device:
             torch.set_default_device(device)
         torch.use_deterministic_algorithms(deterministic, warn_only=warns)

@@ -90,6 +90,7 @@ class Joint:
         if self.layouts is None:
             return [(index, index) for index in range(self.n_primals)]
         plain = []
+        # parts of the tensors before it move the placeholder of a plain one
         for i, layout in enumerate(self.layouts.primals):
             if layout is None:
                 plain.append((i, numbers(self.layouts.primals, [i])[0]))
@@ -156,11 +157,13 @@ def joint_graph(
     """
     for tensor in inputs:
         refuse_opaque(tensor)
+    # sizes are symbols, perhaps those of another trace
     abstract = dynamic or abstraction is not None
     layouts = [layout_of(t, abstract) for t in inputs]
     if whole:
         _refuse_composed(layouts)
     outside = [*generators, *generators_of(function), *_generators_among(inputs)]
+    # the trace creates the program when it runs, and its records are read after that
     programs: list[Program] = []
 
     def run(trace: Trace, *traced: object) -> list[Any]:
@@ -183,6 +186,7 @@ def joint_graph(
         with HOOKS.suspended():
             return program.results(traced)
 
+    # the graph takes the plain tensors of a subclass, not the subclass
     parts: list[Any] = []
     for value in inputs:
         parts += flattened(value)
@@ -209,6 +213,7 @@ def joint_graph(
     # dead calls go, except those at which the part of a custom Function begins or stops
     ends = ends_of_used(applications, graph)
     module = module_of(graph, attributes, "Joint", kind, ends)
+    # such a module computes the values of its nodes when somebody reads them
     if isinstance(module, LateGraphModule):
         module.values = level.abstract.complete
     closed_over = tuple(program.primals.outside)

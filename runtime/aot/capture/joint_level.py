@@ -162,6 +162,7 @@ class JointLevel(ProgramTape):
         """Record a call, by the shortest way that is right for it."""
         if not _grad_enabled():
             return self._call_under_no_grad(func, args, kwargs)
+        # most calls compute of values without a history
         if not kwargs and (result := self._compute_directly(func, args)) is not None:
             return result
         if self.refuses_recording and not op_of(func).nondiff:
@@ -175,10 +176,12 @@ class JointLevel(ProgramTape):
         op = op_of(func)
         in_place = op.kind is INPLACE and self._has_history(next(iter(args), None))
         memories = self._memories_with_histories((args, kwargs))
+        # the state before the call, to which that after it is compared
         self._read_writes((args, kwargs))
         before = _generations(memories)
         last = self._last_node()
         result = super().call(func, args, kwargs)
+        # a write is unseen if the value that it changes has a history without the write
         unseen = in_place or _generations(memories) != before
         for n in self._calls_after(last):
             self.derivatives.setdefault(n, NONE)
@@ -220,9 +223,11 @@ class JointLevel(ProgramTape):
         inner: list[Any] = []
         for a in args:
             kind = type(a)
+            # without an edge or a view, the tape has nothing to record
             if kind is GradValue and a._level is self and a._edge is None and a._view is None:
                 a = a._inner
                 kind = type(a)
+            # after a write through another view, the value would first have to be read again
             if (
                 kind is FunctionalValue
                 and a._level is functional
@@ -286,6 +291,7 @@ class JointLevel(ProgramTape):
             for argument, v in zip(args, given, strict=True)
             if isinstance(v, Value) and argument is not v and edge_of(argument) is not None
         ]
+        # control flow is a Function of this package, whose derivative is known
         noted = bool(node.edges) and not issubclass(node._forward_cls, ControlFlow)
         if noted:
             inputs = self._inputs_of(node, given)
@@ -316,6 +322,7 @@ class JointLevel(ProgramTape):
         application = self.applications.get(node)
         if application is None or not application.why:
             return node.run_backward(shown, create_graph)
+        # the part of the graph begins at the cotangents, so each has a node of its own
         received = list(map(self._as_cotangent, shown))
         cotangents = self._nodes_among(received, application.outputs)
         last, applied = self._last_node(), self.functional.applied
@@ -324,12 +331,14 @@ class JointLevel(ProgramTape):
         application.calls = frozenset(self._calls_after(last))
         application.cotangents = cotangents
         application.gradients = list(map(self._node_of, gradients))
+        # with create_graph the tape records the backward, which has a derivative then
         if _gives_constant(gradients, application.gradients, node.edges):
             application.why = CONSTANT
         elif create_graph:
             application.why = ""
         else:
             application.why = self._why_hides_derivative(applied, watch)
+        # the calls are there, but what they compute may be a constant for the derivative
         if application.why in (NO_GRAD, APPLIES):
             why = application.refusal(application.why)
             self.unseen.update(dict.fromkeys(application.calls, why))
@@ -363,9 +372,11 @@ class JointLevel(ProgramTape):
         node = self._node_of(g)
         if node is None:
             return g
+        # the outermost pass, inside of which others may run
         task = RUNNING.task
         while task.outer is not None:
             task = task.outer
+        # a node of the forward pass, or one that is a cotangent already, may mean something else
         of_pass = is_marked(node) or node.meta.get(PASS, -1) >= task.id
         if of_pass and node not in self.cotangents:
             self.cotangents.add(node)

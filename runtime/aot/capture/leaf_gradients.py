@@ -168,6 +168,7 @@ class LeafGradients:
             if not entry.known:
                 self.read(entry, _zeroing())
             return entry.value
+        # a computed value has a gradient only by retain_grad()
         if isinstance(tensor, Value):
             return tensor.__dict__.get("_grad")
         return self.plain_gradient(tensor)
@@ -178,6 +179,7 @@ class LeafGradients:
         ``dropped``: the program only asks for it to assign None. So it is no argument of the graph.
         """
         entry.known = True
+        # the call has it as an argument already, or asks for it as a further one
         if dropped:
             entry.changed = True
         elif entry.leaf is not None and id(entry.leaf) in self.given:
@@ -214,6 +216,7 @@ class LeafGradients:
         edge = edge_of(v)
         if edge is None:
             raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+        # a leaf and an argument have their gradients anyway
         if not v.is_leaf and not isinstance(edge[0], Argument) and not v._retains:
             hooks.retain(v, *edge)
             v._retains, v._grad = True, None
@@ -277,6 +280,7 @@ class LeafGradients:
 
         A leaf that does not require grad now gets no gradient.
         """
+        # a leaf that does not require grad any more may still be behind the roots
         frozen = {_end(v) for _, v in self._frozen.values()}
         leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
         if inputs is None:
@@ -319,6 +323,7 @@ class LeafGradients:
             gradients = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
+        # what the pass has run has freed what it saved, and cannot run again
         if not _stays(retain_graph, create_graph):
             self.spent |= _leading(reached, _nodes(inputs))
         return gradients
@@ -378,6 +383,7 @@ class LeafGradients:
         self.check_leaf(entry, node)
         if not entry.known:
             self.read(entry, False)
+        # as the tape accumulates: in place, but for a gradient with a history
         if entry.value is None:
             if not create_graph:
                 g = _as_gradient(g.detach(), entry.like, others)
@@ -495,6 +501,7 @@ def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
         for edge in node.edges:
             if edge is not None:
                 users.setdefault(edge[0], []).append(node)
+    # walk from the ends back to the roots
     leading: set[Node] = set()
     stack = list(ends)
     while stack:

@@ -61,7 +61,7 @@ class ModuleProxies:
 
     def instead_of_modules(self, values: Sequence[object]) -> tuple[Any, ...]:
         """Return ``values``, the inputs of the program, with a proxy in place of each module."""
-        placeholders = [node for node in self.level.graph.nodes if node.op == "placeholder"]
+        placeholders = self.level.graph.find_nodes(op="placeholder")
         inputs = list(values)
         for index, (n, v) in enumerate(zip(placeholders, values, strict=True)):
             if isinstance(v, torch.nn.Module):
@@ -150,6 +150,7 @@ def make_fx(
     def level_of(abstraction: Abstraction | None, provenance: Provenance) -> Trace:
         """Return a new level for one trace."""
         kind = PreDispatchTrace if pre_dispatch else Trace
+        # what `item()` returns
         if abstraction is not None:
             reads = "symbol"
         elif _error_on_data_dependent_ops:
@@ -268,6 +269,7 @@ def _abstraction_of(
         return None
     if mode != "real":
         abstraction.allows_real_constants = allows_real_constants
+    # the graph has no guards, so nothing asks whether they hold
     if not isinstance(abstraction, Given):
         abstraction.shape_env.checked = False
     return abstraction

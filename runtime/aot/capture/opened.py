@@ -116,12 +116,14 @@ def contents(x: object) -> dict[str, Any]:
 
 def set_contents(x: object, attributes: dict[str, Any]) -> None:
     """Let an object have these ``attributes`` and no others, without code of its class."""
+    # each slot gets its new value, or loses the one that it has
     slots = slots_of(type(x))
     for slot in slots:
         if slot.__name__ in attributes:
             slot.__set__(x, attributes[slot.__name__])
         elif slot_value(slot, x) is not MISSING:
             slot.__delete__(x)
+    # what has no slot lies in the dictionary of the object
     own = attributes_of(x)
     if own is not None:
         names = {slot.__name__ for slot in slots}
@@ -165,6 +167,7 @@ def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
     children = list(map(with_sizes, below))
     if spec.type is not torch.Size and not any(map(operator.is_not, children, below)):
         return spec
+    # torch.Size is a tuple for pytree, which would build a tuple
     kind = spec.type
     if spec.type is torch.Size:
         kind = _Sizes

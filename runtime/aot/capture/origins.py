@@ -79,6 +79,7 @@ class Origins(Provenance):
             node.meta[PASS] = task.id
         if self.tape is None or task is None:
             return
+        # a sum is for whatever its operands are for
         if task.sums and task.level is self.tape:
             node.meta[ORIGIN] = Origin(0, Kind.SUM)
             return

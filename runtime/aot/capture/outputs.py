@@ -61,6 +61,7 @@ class Computed:
             return None
         memory = value._store.memory
         j = primals.memories.get(id(memory), -1)
+        # memory that the program made: the graph returns it as a further result
         if j < 0:
             if id(memory) in self._sharing:
                 raise AssertionError(
@@ -68,6 +69,7 @@ class Computed:
                     "Return the argument instead of it."
                 )
             return Output(Made.RESULT, self._number(value))
+        # its own memory, which set_ shows from another place
         if memory is replaced.store.memory:
             return Output(Made.INPUT, j, self._steps_from_whole(value), False)
         source = primals.functional_value(primals.values[j])
@@ -145,6 +147,7 @@ class Computed:
         if output is base or base is None:
             return Output(Made.RESULT, self._number(output))
         steps = self._steps(value, base)
+        # for autograd it is a view, shares the memory alone, or is computed by itself
         if self._is_view(output, base, steps):
             if self.primals.is_leaf(base):
                 self.begun.add(self._number(base))
@@ -162,14 +165,17 @@ class Computed:
         view = getattr(output, "_view", None)
         base = output if view is None or view.creation == "function" else view.base
         value, own = self.primals.functional_value(output), self.primals.functional_value(base)
+        # without a store in common there is no view to rebuild
         if value is None or own is None or own._store.memory is not value._store.memory:
             return Output(Made.RESULT, self._number(output))
+        # the graph computes the base, and the call puts it into the memory of ``whole``
         place = self._view_of(made, number, self._steps(own, whole), False)
         self.placed.setdefault(self._number(base), place)
         if self.primals.is_leaf(base) and output is not base:
             self.begun.add(self._number(base))
         if output is base:
             return Output(Made.RESULT, self._number(output))
+        # the caller gets a view of the base, so that autograd knows the base, too
         return self._view_of(Made.RESULT, self._number(base), self._steps(value, base), True)
 
     def _view_of(
@@ -210,6 +216,7 @@ class Computed:
                 f"Return a copy, or take the view after the change.{made_at(inner._node)}"
             )
         steps: list[ViewStep] = []
+        # detach() starts another store in the same memory
         if value._store is not store:
             steps.append(ViewStep(torch.ops.aten.detach.default, (), {}, None))
         unrecorded = self.primals.tape.unrecorded
@@ -243,6 +250,7 @@ class Computed:
             if view is not None:
                 base = view.base
             value = self.primals.functional_value(base)
+            # without a chain of views it is all of its memory
             if value is not None and not value._chain:
                 return base
         return None

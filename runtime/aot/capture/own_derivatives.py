@@ -81,6 +81,7 @@ def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx
     """Return the ends of the ``applications`` that a result of ``graph`` depends on."""
     if not applications:
         return set()
+    # all that the results depend on
     behind: set[fx.Node] = set()
     stack = [graph.output_node()]
     while stack:
@@ -139,6 +140,7 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
         return application.refusal(application.why)
     last = max(application.outputs.values(), key=places.__getitem__)
     ends = {*application.cotangents.values(), *application.outputs.values()}
+    # walk back from the gradients, to cotangents, outputs, and what the forward pass computed
     calls: set[fx.Node] = set()
     rest: set[fx.Node] = set()
     stack = [n for n in application.gradients if n is not None]
@@ -191,6 +193,7 @@ class OwnDerivative(torch.nn.Module):
         application = part.application
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
+        # the arguments: the cotangents that arrived, all outputs, and what else the calls read
         order = list(application.outputs)
         taken = [i for i in order if i in application.cotangents]
         cotangents = [application.cotangents[i] for i in taken]
@@ -199,6 +202,7 @@ class OwnDerivative(torch.nn.Module):
             env[node].meta = dict(node.meta)
         for node in part.nodes:
             env[node] = copied(graph, node, env)
+        # an input that does not require grad gets no gradient
         gradients: list[fx.Node | None] = []
         for source, grad in zip(application.inputs, application.gradients, strict=True):
             if source is not None:
@@ -239,6 +243,7 @@ class _Own(Function):
         own: OwnDerivative = ctx.own
         saved = ctx.saved_tensors
         tensors = saved[own.n_outputs :]
+        # sizes are no tensors, and cannot be saved
         rest = [
             n if tensor is None else tensor for tensor, n in zip(tensors, ctx.numbers, strict=True)
         ]

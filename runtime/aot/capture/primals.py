@@ -76,6 +76,7 @@ class Primals:
             self.values.append(tensor)
             self.edges.append(None)
             return tensor
+        # functionalize inside, the tape around it
         v: Any = self.functional.wrap(tensor)
         self.memories[id(v._store.memory)] = len(self.values)
         self.shapes[len(self.values)] = tensor.shape
@@ -93,6 +94,7 @@ class Primals:
         """Exchange arguments that share memory for views of one base, which becomes a primal."""
         left = iter(bases)
         for group in self.groups:
+            # one tensor needs no base: it is its own
             if group.identical:
                 for i in group.members[1:]:
                     self.values[i] = self.values[group.members[0]]
@@ -172,6 +174,7 @@ class Primals:
         The value has no history, as a leaf in eager mode.
         """
         kind = type(tensor).__name__
+        # a part that the program did not compute, such as a constant, comes from outside
         parts: list[Any] = []
         for part in flattened(tensor):
             parts.append(part if _is_computed(part) else self.from_outside(part))
@@ -186,6 +189,7 @@ class Primals:
         assert layout is not None
         with without_modes():
             value = self.functional.wrap(layout.rebuilt(iter(list(map(self.read, parts)))))
+        # a later write to a part would not be seen in the whole: their generations are compared
         memories = [v._store.memory for v in (value, *values_of_parts) if v is not None]
         self.made.append((kind, [(memory, memory.generation) for memory in memories]))
         return self._with_room_for_history(value)
@@ -313,6 +317,7 @@ class Primals:
 
         ``edge``: the history of that value.
         """
+        # a write that autograd does not see has no cotangent
         memory = store.memory
         recorded = self._changes_history(index, edge)
         if recorded and group is not None:
@@ -343,6 +348,7 @@ class Primals:
                 )
         unseen = any(t is v for t in self.tape.reshaped)
         begins = self.is_leaf(v)
+        # the other one may be its view, and would require grad, too
         if begins and group is not None:
             raise RuntimeError(
                 f"the program calls requires_grad_() on argument {index}, which shares memory with "
@@ -376,6 +382,7 @@ class Primals:
         """
         if edge is None:
             return False
+        # nodes of geometry lie between the value and its history
         entered = self.edges[index]
         node = edge[0]
         while node in self.tape.turned:
@@ -389,6 +396,7 @@ class Primals:
         gradient is complete.
         """
         hooks, refused = registered(self.values[i]), False
+        # the hooks of an argument are at the edge that it had before any write
         if self.edges[i] is not None:
             node, index = self.edges[i]
             hooks = tuple((node.tensor_hooks or {}).get(index, {}).values())

@@ -66,6 +66,7 @@ class Reach:
         """Follow all paths from ``roots``."""
         nodes: dict[Node, int] = {}
         outputs: dict[Edge, int] = {}
+        # each root has its bit, and then each node hands its bits on along its edges
         for index, (node, number) in enumerate(roots):
             nodes[node] = nodes.get(node, 0) | 1 << index
             outputs[node, number] = outputs.get((node, number), 0) | 1 << index
@@ -83,6 +84,7 @@ class Reach:
         each: the bits of its outputs.
         """
         asking: dict[str, set[frozenset[int]]] = {}
+        # a node whose outputs are all for the same roots gets all cotangents or none
         arrived: dict[Node, set[int]] = {}
         for (node, _), bits in self.outputs.items():
             arrived.setdefault(node, set()).add(bits)
@@ -113,6 +115,7 @@ def _order(starts: Sequence[Node]) -> list[Node]:
             if after:
                 done[node] = None
                 continue
+            # it is done once all that its edges lead to is; the list is reversed in the end
             stack.append((node, True))
             stack.extend(
                 (edge[0], False) for edge in node.edges if edge is not None and edge[0] not in done
@@ -266,6 +269,7 @@ class Program:
 
         for output in outs:
             primals.tape.refuse_view_of_leaf(output)
+        # the results of the graph are new values of inputs, and then results of the program
         inputs = tuple(primals.record(index, add) for index in range(len(primals.values)))
         computed = Computed(primals, self.whole, outs)
         inputs = tuple(
@@ -274,6 +278,7 @@ class Program:
         outputs = tuple(map(computed.output, outs))
         tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
         again = released(list(map(primals.functional_value, outs)))
+        # the boundary says how a call turns the results of the graph into those of the program
         self.boundary = Boundary(
             inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun))
         )
@@ -282,6 +287,7 @@ class Program:
             first = len(results) - len(tangents)
             ordinary = tuple(first + i for i in self._ordinary_among(computed.values))
             self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
+        # a loss takes no cotangent: the backward pass starts from one
         if self.loss is not None:
             v = outs[leaf_of(self.out_spec, self.loss)]
             roots.append((primals.edge(v), self._ones_like(v)))
@@ -307,6 +313,7 @@ class Program:
             self.trace.late_input(part, f"tangents_{index}")
             for index, part in enumerate(flattened(like), first)
         ]
+        # a partition has to tell cotangents from primals
         for placeholder in placeholders:
             mark(placeholder._node)
         self.tangents.append(layout)
@@ -372,6 +379,7 @@ class Program:
     ) -> tuple[int, ...]:
         """Return the primals that the backward pass writes to."""
         entered = self.primals.entered
+        # counts of the primals come first, those of the results after them
         after = self._count_writes(returned)
         count = len(entered)
         if any(old[1] != new[1] for old, new in zip(before, after, strict=True)):
@@ -383,6 +391,7 @@ class Program:
         changed = tuple(
             i for i, old, new in zip(entered, before, after, strict=False) if old[0] != new[0]
         )
+        # a result in the memory of a written primal has the write by that
         memories = {id(entered[i]._store.memory) for i in changed}
         if any(
             old[0] != new[0] and id(v._store.memory) not in memories
@@ -444,6 +453,7 @@ class Program:
         A leaf that stays inside the program only cuts histories.
         """
         primals = self.primals
+        # leaves among the primals are the caller's own tensors
         entered = {edge[0] for edge in primals.edges if edge is not None}
         begun = {node for node in nodes if type(node) is Leaf} - entered
         if not begun:

@@ -68,6 +68,7 @@ class Pullback:
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
         rules: dict[str, Any] = {}
+        # a part replaces the outputs of its Function as soon as the last of them is computed
         last = {part.last: part for part in self.parts}
         for n in inputs:
             env[n] = graph.placeholder(n.name)
@@ -113,6 +114,7 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
     """Give the outputs of a custom Function in ``env`` its derivative, the attribute ``name``."""
     outputs = list(part.application.outputs.values())
     detach = torch.ops.aten.detach.default
+    # the outputs are read detached: their history is to be that of the Function alone
     values = [env[n] for n in part.application.inputs if n is not None]
     values += [graph.call_function(detach, (env[n],)) for n in outputs]
     values += [env[n] for n in part.rest]
@@ -124,7 +126,7 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
 
 def _attributes(joint: fx.GraphModule, graph: fx.Graph) -> dict[str, object]:
     """Return the attributes of the module of the joint graph that ``graph`` reads."""
-    names = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
+    names = {str(node.target) for node in graph.find_nodes(op="get_attr")}
     return {name: getattr(joint, name) for name in names if hasattr(joint, name)}
 
 
@@ -169,12 +171,14 @@ class _Search:
             self.found.add(node)
             if node in self.changed:
                 return self.changed[node]
+            # a saved value is an argument of the pullback, whatever it was computed from
             if node in self.given:
                 continue
             if node.meta.get(DERIVATIVE) == OWN and node in self.varying:
                 why = self._own(node, stack)
                 if why:
                     return why
+            # a second draw would give other numbers, so the first ones must be saved
             if _draws(node):
                 if why := self._draw(node):
                     return why
@@ -194,6 +198,7 @@ class _Search:
             part = part_of(application, self.places)
             if isinstance(part, str):
                 return part
+            # the derivative of one Function is no graph that applies another one
             if any(call.meta.get(DERIVATIVE) == OWN for call in part.nodes):
                 return application.refusal(APPLIES)
             self.parts[application] = part
@@ -218,6 +223,7 @@ class _Search:
         """Let the forward pass save the random numbers of ``node``, or return why it cannot."""
         if ORIGIN in node.meta:
             return f"its derivative draws random numbers ({node.target}){_at(node)}"
+        # a saved value is a constant for the second derivative, so nothing may lead to it
         is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
         if self.saves_draws and node not in self.varying and is_tensor:
             self.given[node] = self.n_saved + len(self.drawn)
@@ -252,8 +258,9 @@ def pullback_of(
     """
     if boundary.once:
         return Pullback(refused=boundary.once)
-    placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
+    placeholders = joint.graph.find_nodes(op="placeholder")
     primals = {n: index for index, n in enumerate(placeholders[: len(boundary.inputs)])}
+    # walk back from the gradients to what the pullback takes
     search = _Search(joint, primals, saved, saves_draws, applications)
     results: Any = joint.graph.output_node().args[0]
     gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
@@ -342,6 +349,7 @@ def _reasons_of_unseen_changes(graph: fx.Graph) -> dict[fx.Node, str]:
     for node in graph.nodes:
         if _has_no_gradient(node):
             continue
+        # its own reason, or that of the first value that it is computed of
         why = node.meta.get(UNSEEN)
         if not why:
             reasons = (changed[source] for source in node.all_input_nodes if source in changed)

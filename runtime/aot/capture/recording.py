@@ -173,6 +173,7 @@ class Recording:
             return self.tape.wrap(value)
         if not tensor.is_leaf:
             return self.tape.input(value)
+        # hooks of the caller's leaf see the gradient that the program computes
         leaf = self.tape.wrap(value).requires_grad_()
         if tensor._backward_hooks:
             leaf._edge[0].hooks_of(0).update(tensor._backward_hooks)

@@ -168,6 +168,7 @@ def with_flags(
             kind: Any = type(value)
             _set_class(value, _with(_Flagged, kind))
             value._is_leaf, value._registered = is_leaf, OrderedDict()
+            # the flag is only shown: a recorded call would need a history that is not there
             if issubclass(kind, GradValue):
                 value._level.refuses_recording = True
         return function(*leaves)

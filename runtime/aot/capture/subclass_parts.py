@@ -98,6 +98,7 @@ def _parts(tensor: Any) -> tuple[list[str], list[Any], Any]:
     """Return (names, tensors, context) of a composed tensor."""
     names, context = tensor.__tensor_flatten__()
     parts = [unwrap(getattr(tensor, name)) for name in names]
+    # a graph takes tensors alone, and each part may consist of others again
     for name, part in zip(names, parts, strict=True):
         if not isinstance(part, torch.Tensor):
             raise TypeError(
@@ -195,6 +196,7 @@ class Layout:
     def rebuilt(self, tensors: Iterator[object]) -> Any:
         """Return the tensor that consists of the next of ``tensors``."""
         parts = rebuilt(self.parts, tensors)
+        # a pair names the part and the dimension that have the size in this call
         size = torch.Size([n if isinstance(n, int) else parts[n[0]].shape[n[1]] for n in self.size])
         stride: Any = self.stride
         if stride is None:
@@ -223,6 +225,7 @@ def layout_of(tensor: Any, sized: bool = False) -> Layout | None:
         raise NestedTensor
     names, parts, context = _parts(tensor)
     kind = type(tensor)
+    # a call rebuilds the tensor with this context, as it is now
     if any(map(_is_of_program, pytree.tree_leaves(context))):
         raise RuntimeError(
             f"the context of a {kind.__name__} depends on sizes or on tensors "
@@ -255,6 +258,7 @@ def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) ->
     """
     if not sized and isinstance(n, int):
         return n
+    # first without a guard: a part with the same number or symbol
     places = _places(dim, parts)
     for p, e in places:
         if _same_number(n, parts[p].shape[e]):
@@ -293,6 +297,7 @@ def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...
     are_numbers = all(isinstance(n, int) for n in own)
     if not sized and are_numbers:
         return tuple(own)
+    # first without a guard: those of a part, or those of a new tensor
     comparable = _strides_of(parts, tensor.dim())
     for p, stride in comparable:
         if all(map(_same_number, own, stride)):

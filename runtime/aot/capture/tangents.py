@@ -25,7 +25,7 @@ def is_marked(node: fx.Node) -> bool:
 
 def marked(graph: fx.Graph) -> list[fx.Node]:
     """Return the placeholders that are marked as tangents."""
-    return [node for node in graph.nodes if node.op == "placeholder" and is_marked(node)]
+    return [node for node in graph.find_nodes(op="placeholder") if is_marked(node)]
 
 
 def primals_and_tangents(
@@ -37,7 +37,7 @@ def primals_and_tangents(
     ``joint_inputs`` or the signature of the module says how many there are of each, or its tangents
     are called ``tangents_1``, and so on.
     """
-    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    inputs = module.graph.find_nodes(op="placeholder")
     tangents = marked(module.graph)
     if not tangents:
         number = _number_of_primals(module, joint_inputs, len(inputs))

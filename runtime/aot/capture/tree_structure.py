@@ -62,6 +62,7 @@ def _context(kind: type, context: Any) -> object:
     """Return the context of a node of a tree as a part of a kind, with the types of its items."""
     if context is None or type(context) is Context:
         return context
+    # the keys of a dictionary, say: names stand for themselves, without a call for each
     if type(context) is list and _NAMES.issuperset(map(type, context)):
         return (list, *context)
     if type(context) in (list, tuple):
@@ -70,6 +71,7 @@ def _context(kind: type, context: Any) -> object:
         return (dict, *[(_context(kind, k), _context(kind, value)) for k, value in context.items()])
     if type(context) in SIMPLE:
         return type(context), constant(context)
+    # a class of the user's decides itself whether two contexts are equal
     if kind in _OF_PYTHON:
         return _Constant(context)
     return _OfClass(context)

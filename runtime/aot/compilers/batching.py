@@ -86,6 +86,7 @@ class _Schedule:
     def batches(self, nodes: Sequence[fx.Node]) -> list[list[fx.Node]]:
         """Return the batches of at least two calls."""
         batches: list[list[fx.Node]] = []
+        # first what needs no other call
         for node in nodes:
             if not self._missing[node]:
                 self._reach(node)
@@ -153,6 +154,7 @@ class _Agenda:
             alike = self._alike.pop((key, -distance), ())
             farthest = [n for n in alike if n in self._waiting]
         taken = {n: self._waiting.pop(n) for n in farthest}
+        # the batch runs at the place of its last call; nearer ones may come along
         last = max(self._place[n] for n in farthest)
         free = self._free_after[key]
         while free and free[0][0] < last:
@@ -185,6 +187,7 @@ class _Lifetimes:
         ]
         if not freed:
             return self._never
+        # the memory is free once the other users of an argument have run
         ends = min(self._last_use_beside(node, a) for a in freed)
         return max(ends, *(self._place.get(a, -1) for a in arguments))
 
@@ -240,6 +243,7 @@ def _ways(node: fx.Node, once: bool = False) -> tuple[str, ...]:
     ways = []
     for index, kind in enumerate(_kinds(func)):
         argument: Any = _argument(node, index)
+        # a number that the program computes may be another one in each call of the batch
         if isinstance(argument, fx.Node) and _is_number(argument):
             ways.append(NUMBERS)
         elif kind == "Tensor" and isinstance(argument, (int, float)):
@@ -273,6 +277,7 @@ def _constant(argument: object) -> Hashable:
 
 def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
     """Return the calls of ``group`` with the smallest results, as many as may live together."""
+    # from the smallest one on, so that most of the calls find room
     fitting, total = [], 0
     for node in sorted(group, key=lambda node: node.meta["val"].numel()):
         total += node.meta["val"].nbytes
@@ -331,6 +336,7 @@ def _conflict(group: Sequence[fx.Node], memories: dict[fx.Node, frozenset[fx.Nod
     for node, read in zip(group, reads, strict=True):
         if not node.target._schema.is_mutable:  # type: ignore[union-attr]
             continue
+        # a call that writes reads its own memory, too: that is one reader
         if any(readers[memory] > (memory in read) for memory in _memory(node, memories)):
             return True
     return False
@@ -346,6 +352,7 @@ def _memory(node: fx.Node, memories: dict[fx.Node, frozenset[fx.Node]]) -> froze
         last = pending[-1]
         aliased = _may_show(last)
         missing = [a for a in aliased if a not in memories]
+        # its arguments first, then it comes again
         if missing:
             pending += missing
             continue
@@ -362,6 +369,7 @@ def _may_show(node: fx.Node) -> Sequence[fx.Node]:
     func: Any = node.target
     if type(func) is not OpOverload or not func._schema.is_mutable:
         return node.all_input_nodes
+    # the result of a write is the tensor that is written to
     written = next(
         index
         for index, argument in enumerate(func._schema.arguments)
@@ -460,6 +468,7 @@ def form(func: object, ways: tuple[str, ...]) -> Form | None:
     if type(func) is not OpOverload or not _has_forms(func) or ways[:1] != (LIST,):
         return None
     packet = getattr(aten, f"_foreach_{func._schema.name.split('::')[1]}")
+    # the types of arguments single out the overload, since names of overloads follow no rule
     kinds = [
         way.format(argument.type)
         for way, argument in zip(ways, func._schema.arguments, strict=True)

@@ -73,4 +73,4 @@ def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
 
 def examples(module: fx.GraphModule) -> list[Any]:
     """Return the values that the inputs of ``module`` had in the trace, for a compiler."""
-    return [node.meta.get("val") for node in module.graph.nodes if node.op == "placeholder"]
+    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]

@@ -59,6 +59,7 @@ def fold(graph: fx.Graph) -> None:
                 if _fits(constant, node):
                     values[node] = constant
     results = Returned(graph)
+    # users that are constants themselves are not computed any more
     for node, value in values.items():
         if node not in results:
             _take_constant(node, value, [user for user in node.users if user not in values])
@@ -131,6 +132,7 @@ def without_neutral(graph: fx.Graph) -> None:
             continue
         if _is_neutral(node.target, number):
             results.replace(node, x)
+        # one element broadcasts, and is read once
         elif isinstance(other, torch.Tensor) and other.dim():
             node.args = (x, factories.tensor(number, dtype=other.dtype, device="cpu"))
 
@@ -170,7 +172,7 @@ def _number(argument: Any) -> float | None:
 
 def _is_neutral(func: object, number: float) -> bool:
     """Return whether ``func(x, number)`` has the bits of ``x`` for every ``x``."""
-    if func is aten.mul.Tensor or func is aten.div.Tensor:
+    if func in (aten.mul.Tensor, aten.div.Tensor):
         return number == 1.0
     if number != 0.0:
         return False

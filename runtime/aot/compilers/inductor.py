@@ -138,7 +138,7 @@ def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:
     """Erase the placeholders that are not in ``given``: numbers and None, which the graph does not
     use."""
     # a list, because erasing changes the graph's nodes
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = graph.find_nodes(op="placeholder")
     for index, n in enumerate(placeholders):
         if index not in given:
             graph.erase_node(n)
@@ -165,6 +165,7 @@ def _with_known_sizes(value: object) -> Any:
     numbers = (*value.shape, *value.stride(), value.storage_offset())
     if not any(isinstance(number, torch.SymInt) for number in numbers):
         return value
+    # a view of the same tensor, whose sizes are plain numbers
     sizes = list(map(_fixed_number, value.shape))
     strides = list(map(_fixed_number, value.stride()))
     offset = _fixed_number(value.storage_offset())
@@ -207,7 +208,7 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModu
         results: Sequence[Any] = program.run(*given)
         return results
 
-    names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
+    names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
     graph, attributes, _ = trace_flat(run, inputs, decompositions=table, names=names)
     for name, branch in attributes.items():
         # the graph of a condition or a loop

@@ -180,6 +180,7 @@ class NumberTensors(fx.Interpreter):
         if not any(map(_is_number, node.all_input_nodes)):
             target, args = for_inductor(node, target, args)
             return super().call_function(target, args, kwargs)
+        # Python's arithmetic of a number becomes that of a tensor without dimensions
         if not isinstance(target, OpOverload):
             tensors = [
                 argument
@@ -216,7 +217,7 @@ def write_at_the_end(graph: fx.Graph, wanted: Sequence[Destination]) -> dict[int
 
     Return for each such argument how many writes of the program the one write stands for.
     """
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     output = graph.output_node()
     results: list[Any] = list(output.args[0])  # type: ignore[arg-type]
     placed: dict[int, int] = {}

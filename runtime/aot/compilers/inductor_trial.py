@@ -119,6 +119,7 @@ class _Process:
 
     def _last_words(self) -> str:
         """Return the last line that the process has written, as a clause of an error."""
+        # a compiler may have written very much
         self._output_file.seek(0, os.SEEK_END)
         self._output_file.seek(max(0, self._output_file.tell() - 10_000))
         lines = [
@@ -215,6 +216,7 @@ def tried(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> None
 
     ``TrialFailed`` says what happened to it there.
     """
+    # a graph that cannot be pickled is no failure of Inductor
     try:
         messages = request(graph, inputs, limit)
     except Exception as error:

@@ -42,6 +42,7 @@ def fill(graph: fx.Graph) -> None:
             pieces: Any = node.args[0]
             if not _pays(node, pieces) or not all(_fits(piece, node) for piece in pieces):
                 continue
+            # the whole lives from the first piece on, so these should not be far apart
             if _are_near(node, sorted(pieces)):
                 _take_apart(graph, node, pieces, min(pieces))
 
@@ -105,6 +106,7 @@ def _take_apart(graph: fx.Graph, node: fx.Node, pieces: Sequence[fx.Node], first
             {"dtype": value.dtype, "device": value.device},
         )
     whole.meta = dict(node.meta)
+    # each piece is free as soon as it is copied
     for piece, start in zip(pieces, _starts(pieces, dim), strict=True):
         with graph.inserting_after(piece):
             place = add_call(

@@ -101,6 +101,7 @@ def layers(graph: fx.Graph) -> None:
             continue
         if len(transposed.users) > 1:
             continue
+        # linear may choose another kernel for some sizes: only these two calls give the same bits
         (weight,) = transposed.args
         args = (x, weight, bias)
         witness = Witness(node.meta.get("val"))
@@ -129,6 +130,7 @@ def means(graph: fx.Graph) -> None:
         if not static(node) or not static(x):
             continue
         value = x.meta["val"]
+        # so many elements are a number that the dtype has exactly
         if value.device.type == "cpu" and value.dtype in _WIDE and 0 < value.numel() <= _EXACT:
             with graph.inserting_before(node):
                 total = add_call(graph, aten.sum.default, (x,))
@@ -225,6 +227,7 @@ def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 def _write_over(node: fx.Node, first: fx.Node) -> None:
     """Let the pointwise call ``node`` write its result to ``first``, one of its operands."""
+    # if the operands commute, the one that is written over comes first
     others = node.args[1:] if first is node.args[0] else node.args[:1]
     func, out = in_place(node.target), with_out(node.target)
     node.args = (first, *others)

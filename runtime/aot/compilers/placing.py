@@ -50,6 +50,7 @@ def destinations(joint: Joint) -> tuple[Destination, ...]:
     """
     if joint.layouts is not None:
         return ()
+    # a write to one would show in another before the graph has read that
     shared = set(itertools.chain.from_iterable(group.members for group in joint.groups))
     placeable = []
     for result, i in enumerate(joint.boundary.written):
@@ -99,7 +100,7 @@ def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
 
 def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]:
     """Find for each of ``wanted`` the calls that may write to its argument."""
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    inputs = graph.find_nodes(op="placeholder")
     output = graph.output_node()
     results: Any = output.args[0]
     # a value that is returned twice has to become two tensors

@@ -60,11 +60,10 @@ def results_in(node: fx.Node) -> list[fx.Node]:
     """Return the results of the graph that may share memory with ``node``, one by one."""
     views = set(shown(node))
     results: Any = node.graph.output_node().args[0]
-    return (
-        [result for result in results if result in views]
-        if isinstance(results, (list, tuple))
-        else list(views)
-    )
+    # a graph that returns something else may return any of them
+    if not isinstance(results, (list, tuple)):
+        return list(views)
+    return [result for result in results if result in views]
 
 
 class Returned:
@@ -98,6 +97,7 @@ class Returned:
         ``node`` take it only if it begins at the same place of its memory, as the geometry of a
         view counts from there.
         """
+        # nobody else can see this memory
         if isinstance(by, fx.Node) and fresh(by) and by not in self:
             node.replace_all_uses_with(by)
             if node in self:
@@ -157,6 +157,7 @@ def _source_of_copy(node: fx.Node) -> Any:
         return source
     if node.target is not aten.neg.default or not isinstance(source, fx.Node):
         return None
+    # two negations change no bit
     if source.target is aten.neg.default:
         return source.args[0]
     return None
@@ -185,6 +186,7 @@ def without_repetitions(graph: fx.Graph) -> None:
         first = first_calls.setdefault(key, node)
         if first is node:
             continue
+        # a view takes no memory, and so it may live as long as it likes
         if may_alias(node) and node.target is not operator.getitem:
             results.replace_alias(node, first)
         elif _is_small(node) or _is_used_after(first, order[node], order):
@@ -200,7 +202,7 @@ def _is_used_after(node: fx.Node, place: int, order: Mapping[fx.Node, int]) -> b
 def _pure(node: fx.Node) -> bool:
     """Return whether the arguments of ``node`` decide its result, and it does nothing else."""
     func: Any = node.target
-    if func is operator.getitem or func is LINEAR:
+    if func in (operator.getitem, LINEAR):
         return True
     if type(func) is not OpOverload or func.namespace != "aten":
         return False

@@ -80,7 +80,7 @@ class _Body:
 
     def __init__(self, module: fx.GraphModule, graph: fx.Graph) -> None:
         self.source = _Source(module)
-        self.inputs = [n for n in graph.nodes if n.op == "placeholder"]
+        self.inputs = graph.find_nodes(op="placeholder")
         self.origins: dict[int, Line] = {}
         self.last_use: dict[fx.Node, fx.Node] = {}
         for node in reversed(graph.nodes):
@@ -109,6 +109,7 @@ class _Body:
         """Add the line of a call, and one that frees what is used last there."""
         items = _items(node)
         self.unpacked.update(items.values())
+        # an error at this line of the generated code names the user's line
         origin = origin_of(node)
         if origin is not None:
             self.origins[len(self.lines) + 1] = origin
@@ -155,6 +156,7 @@ def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterato
         value: Any = node.kwargs.get(argument.name)
         if index < len(node.args):
             value = node.args[index]
+        # some ops write to each tensor of a list
         values = value if isinstance(value, (list, tuple)) else (value,)
         yield from (numbers[item] for item in values if item in numbers)
 
@@ -169,7 +171,9 @@ def _items(node: fx.Node) -> dict[int, fx.Node]:
     """Return the nodes that are the items of ``node``, by number, if nothing else uses ``node``."""
     items: dict[int, fx.Node] = {}
     for user in node.users:
-        i: Any = user.args[1] if user.target is operator.getitem else None
+        if user.target is not operator.getitem:
+            return {}
+        i: Any = user.args[1]
         if type(i) is not int or i < 0 or i in items:
             return {}
         items[i] = user
@@ -211,7 +215,10 @@ class _Source:
             return f"slice({self.text(a.start)}, {self.text(a.stop)}, {self.text(a.step)})"
         if isinstance(a, dict):
             return f"{{{', '.join(f'{k!r}: {self.text(b)}' for k, b in a.items())}}}"
-        return repr(a) if type(a) in (bool, int, str, type(None)) else self.constant(a)
+        # any other constant gets a name: an op, a dtype, a float, which may be nan
+        if type(a) in (bool, int, str, type(None)):
+            return repr(a)
+        return self.constant(a)
 
 
 def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
@@ -233,6 +240,7 @@ def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
         # a number is no answer that a witness could give
         if not isinstance(value, (torch.Tensor, list, tuple)):
             return func._op, node.args
+    # the search runs the binding on examples, and takes long: once for each pattern of arguments
     kwargs = example(node.kwargs)
     pattern = func, _pattern(example(node.args)), _pattern(kwargs)
     if pattern not in _SHORTEST:
@@ -255,6 +263,7 @@ def _binding(
         binding: Any = getattr(namespace, name, None)
         if not callable(binding):
             continue
+        # the binding must make this call of ATen and no other one
         if Witness(value).sees_only(binding, func, example(_unpack_lists_of_one(args)), kwargs):
             return binding, True
         if Witness(value).sees_only(binding, func, example(args), kwargs):
@@ -278,7 +287,9 @@ def _pattern(a: object) -> object:
     A binding may read a tensor without dimensions as a number, so its dtype counts.
     """
     if isinstance(a, torch.Tensor):
-        return (torch.Tensor, a.dtype, a.requires_grad) if a.dim() == 0 else torch.Tensor
+        if a.dim():
+            return torch.Tensor
+        return torch.Tensor, a.dtype, a.requires_grad
     if isinstance(a, (list, tuple)):
         return (type(a), *map(_pattern, a))
     if isinstance(a, dict):

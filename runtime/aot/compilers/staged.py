@@ -75,9 +75,8 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
     last_use: dict[fx.Node, fx.Node] = {}
     for node in nodes:
         last_use.update(dict.fromkeys(node.all_input_nodes, node))
-    values: dict[fx.Node, Any] = {}
-    arguments = iter(args)
-    values.update((n, next(arguments)) for n in nodes if n.op == "placeholder")
+    inputs = module.graph.find_nodes(op="placeholder")
+    values: dict[fx.Node, Any] = dict(zip(inputs, args, strict=True))
     args.clear()
     with below_autograd():
         for node in nodes:
@@ -88,6 +87,7 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
             for used in node.all_input_nodes:
                 if last_use[used] is node:
                     del values[used]
+            # nobody uses it: a call for its effect
             if node not in last_use:
                 del values[node]
     raise AssertionError("a graph has an output")

@@ -46,6 +46,7 @@ def sums(graph: fx.Graph) -> None:
             groups.setdefault((level[node], matrix.shape, matrix.dtype), []).append(node)
         for user in after[node]:
             level[user] = max(level[user], level[node])
+    # a stack of few matrices does not pay for its copies
     stacks: list[list[fx.Node]] = []
     for group in groups.values():
         stacks += [part for part in _split(group) if len(part) >= _FEWEST]
@@ -111,6 +112,7 @@ def _stack(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
         call.meta = {**meta, "val": value}
         return call
 
+    # stack, sum, unbind, and an item in place of each sum
     stacked = add_behind(calls[-1], aten.stack.default, (matrices,), values[0])
     total = add_behind(stacked, aten.sum.dim_IntList, (stacked, [1]), values[1])
     each = add_behind(total, aten.unbind.int, (total,), [after] * len(calls))

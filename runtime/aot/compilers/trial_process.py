@@ -46,6 +46,7 @@ def request(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> tu
     """
     from torch.fx._graph_pickler import Options
 
+    # the other process has to import the libraries of these ops before it unpickles the graph
     names: set[str] = set()
     for part in _graphs(graph):
         targets = [node.target for node in part.nodes]
@@ -197,6 +198,7 @@ def _zeros(value: object) -> Any:
     offset = _number(value.storage_offset())
     if 0 in sizes:
         return torch.zeros(sizes, dtype=value.dtype, device=value.device)
+    # as much memory as the strides reach
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
     return torch.zeros(last + 1, dtype=value.dtype, device=value.device).as_strided(
         sizes, strides, offset

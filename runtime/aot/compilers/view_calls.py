@@ -74,6 +74,7 @@ def _shows_first_argument(func: object) -> bool:
     argument."""
     if type(func) is not OpOverload or func.namespace != "aten":
         return False
+    # its schema says nothing of the memory that it shares
     if func is aten._unsafe_view.default:
         return True
     returns = func._schema.returns
@@ -116,6 +117,7 @@ def _shorten(
             node.replace_all_uses_with(root)
         _replace_by(node, root)
         return
+    # an equal view comes before it; else it becomes the first one, by one call if that is shorter
     first = views.setdefault((root, geometry), node)
     if first is not node:
         _replace_by(node, first)
@@ -154,11 +156,13 @@ def _reshape(
     That is right if each operand has a counterpart that meets the same elements.
     """
     value = node.meta["val"]
+    # the sizes in which the call can be computed without the views before it
     sizes = _sizes_of_views(node, roots)
     if sizes is None or not value.is_contiguous() or not value.numel() or returned(node):
         return
     if sizes == tuple(value.shape) or not _can_be_viewed_as(value, sizes):
         return
+    # one operand has the layout of the result, which so is known without a trace
     operands = _operands_for(node, sizes, roots)
     like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
     if like is None:
@@ -256,6 +260,7 @@ def _counterpart(
     if not static(node):
         return None
     value = node.meta["val"]
+    # it meets every element in any shape
     if value.dim() == 0:
         return node
     if tuple(value.shape) == shape and _is_whole_view(node, roots):

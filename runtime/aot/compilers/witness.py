@@ -23,13 +23,14 @@ def example(a: Any) -> Any:
     """
     if isinstance(a, fx.Node):
         value = a.meta.get("val")
-        return value if isinstance(value, torch.Tensor) else a
-    if type(a) in (list, tuple) or isinstance(
-        a, (fx.immutable_collections.immutable_list, fx.immutable_collections.immutable_dict)
-    ):
-        return (
-            {k: example(b) for k, b in a.items()} if isinstance(a, dict) else list(map(example, a))
-        )
+        if isinstance(value, torch.Tensor):
+            return value
+        return a
+    # fx has classes of its own for the lists and dictionaries of a call, which a binding refuses
+    if isinstance(a, fx.immutable_collections.immutable_dict):
+        return {k: example(b) for k, b in a.items()}
+    if type(a) in (list, tuple) or isinstance(a, fx.immutable_collections.immutable_list):
+        return list(map(example, a))
     return a
 
 

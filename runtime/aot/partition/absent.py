@@ -76,6 +76,7 @@ class _GraphCall:
         if node.target is _COND:
             predicate, if_true, if_false, *groups = args
             return cls((predicate,), (if_true, if_false), tuple(groups), 0, range(0))
+        # the groups of a scan: initial values, elements, further operands; a map has the last two
         graph, *groups = args
         n_carried = 0
         if node.target is _SCAN:
@@ -93,6 +94,7 @@ class _GraphCall:
 
         One of ``elements`` stays, because the length is read from it.
         """
+        # a value that is carried from step to step has its place in each of them
         inputs = list(map(_placeholders, modules))
         unused: set[int] = set()
         for i in absent:
@@ -162,13 +164,14 @@ class _Writer:
 
     def _attributes(self) -> dict[str, object]:
         """Return the attributes of the module that the graph still takes."""
-        names = {str(node.target) for node in self.graph.nodes if node.op == "get_attr"}
+        names = {str(node.target) for node in self.graph.find_nodes(op="get_attr")}
         names -= self.modules.keys()
         return {name: operator.attrgetter(name)(self.module) for name in names}
 
     def _enter(self, node: fx.Node) -> None:
         """Write a placeholder, and note whether it is absent."""
         self.full[node] = self.graph.node_copy(node)
+        # an input that is no cotangent is always there
         root = self.root_of.get(node)
         if root is None or self.present >> root & 1:
             self.kept[node] = self.full[node]
@@ -192,6 +195,7 @@ class _Writer:
         if self._is_skipped(node, origin):
             return
         operands = node.all_input_nodes
+        # the user's code may not be linear: it runs with zeros for what is absent
         own = origin is not None and origin.kind is Kind.OWN
         varying = own or not self.varying.isdisjoint(operands)
         if self.kept.keys() >= set(operands):
@@ -227,9 +231,11 @@ class _Writer:
         if terms is None:
             return False
         a, b = terms
+        # without both the sum is absent, too
         if a not in self.kept and b not in self.kept:
             return True
         term = a if a in self.kept else b
+        # the engine adds gradients of one value, so they have its sizes
         of_gradients = origin is not None and origin.kind is Kind.SUM
         if not of_gradients and not _have_same_sizes(term, node):
             return False
@@ -306,6 +312,7 @@ class _Writer:
         A value that a scan carries may be absent at its start and get a cotangent in a step. Such
         an operand is taken out of ``absent``, and the graphs are written once more.
         """
+        # this ends: each turn takes an operand out of a finite set
         while True:
             writers = [self._writer_of(graph, call, absent) for graph in call.graphs]
             modules = [writer.written(True) for writer in writers]
@@ -325,6 +332,7 @@ class _Writer:
         for index, (placeholder, a) in enumerate(
             zip(_placeholders(module), call.operands, strict=True)
         ):
+            # root 1 is absent, root 0 is present, and any other input is no cotangent
             if index in absent:
                 roots[placeholder] = 1
             elif index < call.n_carried or a in self.varying:
@@ -404,7 +412,7 @@ def _erase_placeholders(module: fx.GraphModule, numbers: set[int]) -> None:
 
 
 def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
-    return [node for node in module.graph.nodes if node.op == "placeholder"]
+    return module.graph.find_nodes(op="placeholder")
 
 
 def _have_same_sizes(a: fx.Node, b: fx.Node) -> bool:
@@ -427,6 +435,7 @@ def _have_same_strides(a: fx.Node, b: fx.Node) -> bool:
         return True
     if x.layout is not torch.strided or y.layout is not torch.strided:
         return True
+    # texts, since a comparison of symbols would become a guard
     return all(
         str(n) == "1" or str(size) == str(t)
         for n, size, t in zip(y.shape, x.stride(), y.stride(), strict=True)

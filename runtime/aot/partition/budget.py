@@ -64,6 +64,7 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
         again = sum(network.work(n) for n in network.recomputed(cut) if not is_item(n))
         return Choice(tuple(cut), memory.saved(saved), memory.peak(saved), again)
 
+    # several ways lead to the same cut, and measuring one takes long
     first = network.cut()
     choice_of = {frozenset(first): measured(first)}
     for cut in _other_cuts(network, memory, first, anything):
@@ -75,12 +76,14 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
 
 def _chain(start: Choice, candidates: list[Choice]) -> list[Choice]:
     """Return the longest chain from ``start`` to the choice of least peak."""
+    # what is no better than the start is no step
     candidates = [c for c in candidates if c.peak < start.peak and c.bytes <= start.bytes]
     if not candidates:
         return [start]
     goal = min(candidates, key=lambda c: (c.peak, c.bytes, c.work))
     chains = {goal: [goal]}  # by its first choice, the longest chain from there to the goal
     candidates.remove(goal)
+    # by rising peaks: whatever may follow a choice has its chain already
     for choice in sorted(candidates, key=lambda c: c.peak):
         after = [chain for first, chain in chains.items() if choice.may_precede(first)]
         if after:
@@ -157,11 +160,13 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     ]
     if len(order) < 2 * number:
         return set()
+    # what each call makes, how long that lives, and how much is alive between two calls
     own = list(map(_new_bytes, order))
     reach = _reach(memory, order)
     crossing = _crossing(own, reach)
     sums = list(accumulate(own))
     total = sum(own)
+    # a border may lie up to two fifths of a segment away from where equal ones would have it
     borders: set[fx.Node] = set()
     for k in range(1, number):
         middle, width = total * k / number, total / number / 2.5
@@ -221,6 +226,7 @@ def _crossing(own: list[int], reach: list[int]) -> list[int]:
 def _reach(memory: Memory, order: list[fx.Node]) -> list[int]:
     """Return for each call the place of the last use of its memory, by itself or by a view."""
     place = {n: index for index, n in enumerate(order)}
+    # a memory lives as long as any value in it
     last: dict[fx.Node, int] = {}
     for node in order:
         end = max((place[user] for user in node.users if user in place), default=-1)

@@ -85,6 +85,7 @@ class _Side:
         inputs: dict[str, list[str]] = {}
         for a, b in self.edges:
             inputs.setdefault(b, []).append(a)
+        # labels are in program order, so the boxes before are decided already
         for n in self.labels:
             if which(n) and all(a in self.late for a in inputs.get(n, ())):
                 self.late.add(n)
@@ -123,6 +124,7 @@ class _Drawing:
     ) -> None:
         self.parts = parts
         self.by_name = {node.name: node for node in parts.nodes}
+        # numbers take no memory to speak of
         self.saved = [v for v in saved if v.dtype is not None]
         self.forward = _Side()
         self._fill_forward({v.name for v in saved}, names)
@@ -137,6 +139,7 @@ class _Drawing:
 
         ``saved``: the names of all that is saved, numbers included.
         """
+        # an input that nobody uses is not drawn
         order = self.parts.forward_order([self.by_name[name] for name in saved])
         used: set[fx.Node] = set()
         for node in order:
@@ -172,6 +175,7 @@ class _Drawing:
         boxes = self.backward.labels
         uses = []
         for v in self.saved:
+            # one that is computed again has a box of its own there
             if v.name in boxes:
                 continue
             users = [call_of(u).name for u in _through_items(self.by_name[v.name])]
@@ -187,6 +191,7 @@ class _Drawing:
     ) -> None:
         """Add the calls in ``order`` and their edges. ``results``: what the graph returns."""
         returned = {call_of(n).name for n in results if isinstance(n, fx.Node)}
+        # items are drawn as their call, and sizes not at all
         for node in order:
             if node.op != "call_function" or is_item(node) or is_size(node):
                 continue
@@ -257,6 +262,7 @@ class _Drawing:
 
     def _pills(self, depth: int) -> dict[str, float]:
         """Return the heights of the saved values: near that of their source, without overlaps."""
+        # first push overlapping ones down, then back up from the end of the drawing
         wish = {v.name: self.forward.at(self.sources[v.name], depth)[1] for v in self.saved}
         order = sorted(wish, key=wish.__getitem__)
         room = HEIGHT + 6

@@ -48,6 +48,7 @@ class Parts:
                 "no input of the joint graph is known to be a tangent. Give "
                 "joint_inputs=(primals, tangents), or call these inputs tangents_1, tangents_2, …"
             )
+        # an effect of the backward pass, such as a write in a hook, may need no cotangent
         effects = list(filter(_is_effect, self.nodes))
         self.late_effects = [n for n in effects if ORIGIN in n.meta]
         self.after_tangents = _closure(
@@ -55,6 +56,7 @@ class Parts:
         )
         self.effects = [n for n in effects if n not in self.after_tangents]
         self.forward = self._list_forward()
+        # what neither half needs is in none of them
         self.goals = [*self.late_effects, *_nodes_of(self.gradients)]
         needed_backward = _closure(self.goals, lambda node: node.all_input_nodes)
         self.backward = needed_backward - set(self.forward)
@@ -138,8 +140,10 @@ class Parts:
             [n for n in self.goals if n not in inputs],
             lambda node: [source for source in node.all_input_nodes if source not in inputs],
         )
+        # calls after the tangents in their order, each after what is computed again for it
         for n in sorted(needed & self.after_tangents):
             self._append_with_inputs(n, inputs, order)
+        # a goal that no tangent leads to, such as a gradient that is a constant
         for n in self.goals:
             self._append_with_inputs(n, inputs, order)
         return list(order)
@@ -154,11 +158,8 @@ class Parts:
             if node in order or node in inputs:
                 stack.pop()
                 continue
-            missing = [
-                source
-                for source in node.all_input_nodes
-                if source not in order and source not in inputs
-            ]
+            missing = [n for n in node.all_input_nodes if n not in order and n not in inputs]
+            # the first in program order is on top of the stack, and so comes first
             if missing:
                 stack.extend(sorted(missing, reverse=True))
                 continue

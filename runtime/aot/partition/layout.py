@@ -46,16 +46,18 @@ def layout(
 
     Those in ``late`` stand right before their first user.
     """
+    # a layer for each node
     edges = list(dict.fromkeys(edges))
     layer = _layers(nodes, edges, late)
     depth = 1 + max(layer.values(), default=-1)
     rows: list[list[Key]] = [[] for _ in range(depth)]
     for n in nodes:
         rows[layer[n]].append(n)
+    # an edge over several layers has a bend in each of them, so that it goes around their boxes
     above, below = _add_bends(rows, edges, layer)
     x = _places(rows, above, below, widths)
-    left = min((at - _width(key, widths) / 2 for key, at in x.items()), default=0.0)
-    right = max((at + _width(key, widths) / 2 for key, at in x.items()), default=0.0)
+    # the drawing begins at 0
+    left, right = _extent(x, widths)
     placed = Layout(layer, right - left, depth)
     for row in rows:
         placed.x.update((key, x[key] - left) for key in row if isinstance(key, str))
@@ -74,6 +76,7 @@ def _add_bends(
     above: dict[Key, list[Key]] = {}
     below: dict[Key, list[Key]] = {}
     for a, b in edges:
+        # none for an edge to the next layer
         passed = range(layer[a] + 1, layer[b])
         bends: list[Key] = [(a, b, i) for i in passed]
         for i, bend in zip(passed, bends, strict=True):
@@ -82,6 +85,15 @@ def _add_bends(
             below.setdefault(first, []).append(second)
             above.setdefault(second, []).append(first)
     return above, below
+
+
+def _extent(x: Mapping[Key, float], widths: Mapping[str, float]) -> tuple[float, float]:
+    """Return the left and the right end of the boxes and bends with centres ``x``."""
+    if not x:
+        return 0.0, 0.0
+    left = min(at - _width(key, widths) / 2 for key, at in x.items())
+    right = max(at + _width(key, widths) / 2 for key, at in x.items())
+    return left, right
 
 
 def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) -> dict[str, int]:
@@ -95,6 +107,7 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) 
         users[a].append(b)
         inputs[b].append(a)
     layer: dict[str, int] = {}
+    # the order is topological: inputs have their layers before a node, and users before its inputs
     for n in nodes:
         layer[n] = 1 + max((layer[a] for a in inputs[n]), default=-1)
     for n in reversed(nodes):
@@ -165,6 +178,7 @@ def _place_without_overlap(
     blocks: list[tuple[list[Key], list[float], float]] = []
     for key in row:
         keys, offsets, place = [key], [0.0], wish[key]
+        # a merged block moves to the left, and may then overlap with the one before
         while blocks:
             before, distances, start = blocks[-1]
             needed = (

@@ -40,6 +40,7 @@ class Memory:
         if node.op != "call_function":
             return (node,)
         value = node.meta.get("val")
+        # the call has a memory for each result, or all results lie in those of its arguments
         if is_item(node):
             call: Any = node.args[0]
             if call in self.homes[call]:
@@ -92,6 +93,7 @@ class Memory:
         results = [n for n in self.parts.results if isinstance(n, fx.Node)]
         forward = self._run(self.parts.forward_order(saved), (), [*results, *saved])
         gradients = [n for n in self.parts.gradients if isinstance(n, fx.Node)]
+        # the caller has the results during the backward
         backward = self._run(
             self.parts.backward_order(saved),
             [*saved, *self.parts.tangents],
@@ -114,6 +116,7 @@ class Memory:
         for home, i in last.items():
             freed.setdefault(i, []).append(home)
         now = peak = self._bytes(alive)
+        # a call has its arguments and its results at once, so it frees after the peak is taken
         for i, n in enumerate(order):
             begun = [home for home in self.homes[n] if home not in alive]
             alive.update(begun)

@@ -100,6 +100,7 @@ class Network:
         self.static = static
         self.allowed = {n: _costs_nothing(n, allowed) for n in parts.candidates}
         self.fixed = {n: kept_in_forward(n, parts) for n in parts.candidates}
+        # the value has this vertex and the next one, between which it is saved
         self.vertex = {n: 2 * index for index, n in enumerate(parts.candidates)}
         self.source = 2 * len(self.vertex)
         self.sink = self.source + 1
@@ -111,6 +112,7 @@ class Network:
         """List the edges that no price changes: of values, to their users, and to the sink."""
         parts, vertex, edges = self.parts, self.vertex, []
         gradients = {n for n in parts.gradients if isinstance(n, fx.Node)}
+        # each value is two vertices: the edge between them is cut where the value is saved
         for node, i in vertex.items():
             edges.append((i, i + 1, self._price_of_saving(node)))
             edges += [(i + 1, vertex[user], INFINITE) for user in node.users if user in vertex]
@@ -164,6 +166,7 @@ class Network:
             capacity = self._price_of_again(n, price, fixed)
             if capacity:
                 edges.append((self.source, i, capacity))
+        # without a user in the backward there is nothing to save
         if not any(end == self.sink for _, end, _ in edges):
             return []
         _, behind = min_cut(self.sink + 1, edges, self.source, self.sink)

@@ -96,6 +96,7 @@ def min_cut_rematerialization_partition(
         if may_recompute is not None:
             raise ValueError("recomputable_ops and may_recompute exclude each other")
         may_recompute = _one_of(recomputable_ops)
+    # without a budget one cut is enough; with one, several are compared
     parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
     static = {parts.primals[i] for i in static_lifetime_input_indices or ()}
     network = Network(parts, static, may_recompute or recomputable)
@@ -147,6 +148,7 @@ def without_round_trips(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None
         source = _start_of_round_trip(node)
         if source is None:
             continue
+        # two results would be one tensor, or an argument would be a result
         stays = source.op != "call_function" or source in results
         if output in node.users and not stays:
             results.add(source)
@@ -163,6 +165,7 @@ def _start_of_round_trip(node: fx.Node) -> fx.Node | None:
     first = node.args[0]
     if not isinstance(first, fx.Node) or not first.args:
         return None
+    # the same two dimensions twice
     swapped = _swapped_dimensions(node)
     if swapped is None or swapped != _swapped_dimensions(first):
         return None

@@ -118,6 +118,7 @@ def _why(parts: Parts, node: fx.Node, outside: set[fx.Node], recomputes: bool) -
         return Why.RESULT
     if reason is Again.HIGH:
         return Why.EXPENSIVE
+    # saving the view and saving its base is the same choice
     seen = viewed(node)
     if seen is not node:
         return _why(parts, seen, outside, recomputes)

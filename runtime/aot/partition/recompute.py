@@ -168,6 +168,7 @@ def n_bytes(value: object) -> int:
     Any other value counts as a number of eight bytes.
     """
     if isinstance(value, torch.Tensor):
+        # these have no shape whose product is the number of elements in memory
         if value.layout is not torch.strided or value.is_nested:
             return max(1, value.element_size() * hint(value.numel()))
         return math.prod(map(hint, value.shape)) * value.element_size()

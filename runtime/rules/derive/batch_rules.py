@@ -97,13 +97,16 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
         return func(*args, **kwargs)
     actual = list(args)
     for index, b in enumerate(batched):
-        if b is True:
-            a = actual[index]
-            missing = rank + 1 - a.dim()
-            if missing:
-                if a.dim() == 1:
-                    a = _scalar_promotion(a, args, batched)
-                actual[index] = a.reshape(size, *(1,) * missing, *a.shape[1:])
+        if b is not True:
+            continue
+        a = actual[index]
+        missing = rank + 1 - a.dim()
+        if not missing:
+            continue
+        # a batch of scalars has a dimension now, and would take part in the promotion of dtypes
+        if a.dim() == 1:
+            a = _scalar_promotion(a, args, batched)
+        actual[index] = a.reshape(size, *(1,) * missing, *a.shape[1:])
     return func(*actual, **kwargs)
 
 
@@ -139,12 +142,11 @@ def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
     promote it.
     """
     for other, is_batched in zip(args, batched, strict=True):
-        wider = (
-            isinstance(other, torch.Tensor)
-            and other.dim() - bool(is_batched) > 0
-            and other.dtype is not a.dtype
-        )
-        if wider and _category(a.dtype) == _category(other.dtype):
+        if not isinstance(other, torch.Tensor) or other.dtype is a.dtype:
+            continue
+        # a scalar of a higher category does promote, as a float does an integer tensor
+        is_scalar = other.dim() - bool(is_batched) == 0
+        if not is_scalar and _category(a.dtype) == _category(other.dtype):
             return a.to(other.dtype)
     return a
 
@@ -177,6 +179,7 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
         for p in positions:
             actual.extend([None] * (p + 1 - len(actual)))
             actual[p] = _physical_dims(actual[p], rank)
+        # the dimension of one element stands for dimension 0 of the scalar
         if rank == 0:
             actual[0] = x.unsqueeze(1)
             return each(func(*actual, **kwargs), lambda output: _without_made_dim(output, size))
@@ -246,6 +249,7 @@ def shaped_by_one(rule: BatchRule) -> BatchRule:
         """Run the rule, for an empty batch on one element, of whose results nothing is taken."""
         if size:
             return rule(func, size, batched, args, kwargs)
+        # some kernels refuse a batch without elements, or read its first one
         one = list(args)
         for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
             if is_batched is True:

@@ -81,10 +81,13 @@ def pointwise(
     for name, partial in partials.items():
         asks = parameters(partial)
 
+        # the default binds the formula of this turn of the loop
         def backward(g: object, *values: object, partial: Formula = partial) -> Any:
+            """Return the cotangent times the conjugate of the partial derivative."""
             return scaled(g, conj_of(partial(*values)))
 
         def forward(t: object, *values: object, partial: Formula = partial) -> Any:
+            """Return the tangent times the partial derivative."""
             return scaled(t, partial(*values))
 
         vjp[name] = made_of("g * conj({})", partial, declare(backward, "g", *asks))

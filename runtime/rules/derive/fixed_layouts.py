@@ -35,6 +35,7 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
 
     def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         """Run the op on the physical dimensions of expanded tensors."""
+        # negative dimensions count from the end, so all are counted in the physical rank
         actual = filled(func, args)
         rank = extra
         for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
@@ -65,6 +66,7 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
         for index, (tensor, is_batched) in enumerate(zip(args, batched, strict=True)):
             if not isinstance(tensor, torch.Tensor):
                 continue
+            # the last of the ranks is that of all further tensors
             rank = ranks[min(seen, len(ranks) - 1)]
             seen += 1
             tensor = expand(tensor, is_batched, size)

@@ -99,6 +99,7 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     scalar = x.dim() - batched[0] == 0
     if scalar:
         x = x.unsqueeze(-1)
+    # the indices of all elements in one row, of which each element gets its part
     if not batched[0]:
         dim = shift(dim, x.dim()) - 1
         out = func(x, dim, index.reshape(-1)).unflatten(dim, (size, -1)).movedim(dim, 0)
@@ -123,18 +124,19 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
     which: list[bool] = []
     flags = flags or (False,) * len(indices)
     for tensor, is_batched in zip(indices, flags, strict=True):
-        if tensor is not None and tensor.dtype in (torch.bool, torch.uint8):
-            if is_batched:
-                raise BatchingError(
-                    "vmap: indexing with a mask gives a result whose shape depends on the data, "
-                    "which differs between the elements of a batch; use torch.where or masked_fill"
-                )
-            parts = tensor.nonzero(as_tuple=True)
-            out.extend(parts)
-            which.extend([False] * len(parts))
-        else:
+        if tensor is None or tensor.dtype not in (torch.bool, torch.uint8):
             out.append(tensor)
             which.append(is_batched)
+            continue
+        if is_batched:
+            raise BatchingError(
+                "vmap: indexing with a mask gives a result whose shape depends on the data, "
+                "which differs between the elements of a batch; use torch.where or masked_fill"
+            )
+        parts = tensor.nonzero(as_tuple=True)
+        out.extend(parts)
+        which.extend([False] * len(parts))
+    # indices broadcast against one another, and the widest one decides
     rank = max(
         (t.dim() - is_batched for t, is_batched in zip(out, which, strict=True) if t is not None),
         default=0,
@@ -167,6 +169,7 @@ def _places(indices: list[object], flags: list[bool]) -> tuple[list[int], int, b
     if not proper:
         return at, 0, False
     first, last = proper[0], proper[-1]
+    # a whole dimension between them: they lie apart
     if any(t is None for t in indices[first:last]):
         return at, 0, True
     return at, sum(t is None for t in indices[:first]), False
@@ -189,6 +192,7 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
             return out.movedim(rank, 0)
         return out
     chosen = _leading(indices, flags, rank, size)
+    # indexed dimensions move to the front, where their selection comes out behind the batch
     if not batched[0]:
         order = _indexed_first(at, x.dim())
         out = func(x.permute(order), chosen)
@@ -198,6 +202,7 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
         out = func(x.permute(order), [lines, *chosen])
     if not place or not rank:
         return out
+    # adjacent indices have their selection in their place
     return out.movedim(_run_of(1, rank), _run_of(1 + place, rank))
 
 
@@ -238,6 +243,7 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     x = expand(x, batched[0], size)
     if batched[1] and _is_one_mask(all_indices, x.dim(), values.dim() - batched[2]):
         return _masked_put(x, all_indices[0], values, batched[2], size, bool(rest and rest[0]))
+    # all indices with the batch in front, and the batch itself as one more of them
     indices, flags, rank = _listed(all_indices, batched[1])
     at, place, _ = _places(indices, flags)
     chosen = _leading(indices, flags, rank, size)

@@ -28,6 +28,7 @@ def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[t
         argument.dim() - (is_batched is True) - core
         for argument, is_batched, core in zip(args, batched, cores, strict=False)
     ]
+    # without a batch the leading dimensions broadcast from the right by themselves
     widest = max(extra)
     lined = list(args[: len(extra)])
     for index, n in enumerate(extra):

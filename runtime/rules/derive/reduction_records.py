@@ -93,12 +93,14 @@ def reduction(
         return dims, keepdim, values
 
     def backward(g: torch.Tensor, shape: Any, *rest: object) -> Any:
+        """Return the cotangent of each element: the result's, times the conjugate of ``p``."""
         dims, keepdim, values = split(rest)
         return product(
             restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))
         ).expand(shape)
 
     def forward(t: torch.Tensor, shape: object, *rest: object) -> Any:
+        """Return the tangent of the result: the sum of those of the elements, times ``p``."""
         dims, keepdim, values = split(rest)
         return summed(product(t, field(shape, dims, keepdim, values)), dims, keepdim)
 

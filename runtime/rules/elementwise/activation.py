@@ -40,6 +40,7 @@ def slope_kernel(
     asks = (at, *options)
 
     def run(g: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
+        """Call the kernel, which takes its options by name alone."""
         return func(g, x, **dict(zip(options, values, strict=True)))
 
     def by_x(g: torch.Tensor, grad_output: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
@@ -132,6 +133,7 @@ def _gelu_curvature(self: torch.Tensor, approximate: str) -> torch.Tensor:
     square = self * self
     if approximate == "none":
         return torch.exp(-0.5 * square) * (2 - square) / math.sqrt(2 * math.pi)
+    # the second derivative of x/2·(1 + tanh(u)) with u = a·(x + b·x³)
     a, b = math.sqrt(2 / math.pi), 0.044715
     t = torch.tanh(a * self * (1 + b * square))
     inner = a * (1 + 3 * b * square)
@@ -157,6 +159,7 @@ def piecewise(name: str, slope: Callable[..., torch.Tensor]) -> None:
     options = [argument.name for argument in getattr(aten, name).default._schema.arguments[1:]]
 
     def apply(g: torch.Tensor, self: torch.Tensor, *values: object) -> Any:
+        """Call the kernel: it computes a gradient, and as well a tangent."""
         return backward(g, self, *values)
 
     rule = asking("g", "self", *options)(apply)

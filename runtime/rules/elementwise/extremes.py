@@ -123,12 +123,15 @@ def _first_between() -> None:
         return torch.where(passes, g, 0)
 
     def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: object) -> torch.Tensor:
+        """Return the gradient of the lower bound."""
         at = self < min
         if max is not None:
             at = at & (min < max)
         return torch.where(at, g, 0)
 
     def high(g: torch.Tensor, self: torch.Tensor, min: object, max: Any) -> torch.Tensor:
+        """Return the gradient of the upper bound, which wins where bounds are in the wrong
+        order."""
         at = self > max
         if min is not None:
             at = at | (max < min)
@@ -151,6 +154,7 @@ def _halves_between() -> None:
         return torch.where(ties, g / 2, g).masked_fill((self < min) | (self > max), 0)
 
     def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: object) -> torch.Tensor:
+        """Return the gradient of the lower bound."""
         if max is None:
             return _halves(min, self, min < self, g)
         ties = (self == min) & (min < max)

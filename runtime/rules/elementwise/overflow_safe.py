@@ -49,6 +49,7 @@ def recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
     while step < n:
         head, tail = b.narrow(dim, 0, step), b.narrow(dim, step, n - step)
         reach = a.narrow(dim, step, n - step)
+        # two spans of `step` elements become one; the last turn needs no further products of `a`
         b_next = torch.cat([head, tail + mul(reach, b.narrow(dim, 0, n - step))], dim)
         if 2 * step < n:
             a = torch.cat([a.narrow(dim, 0, step), mul(reach, a.narrow(dim, 0, n - step))], dim)

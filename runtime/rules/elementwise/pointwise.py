@@ -177,13 +177,14 @@ def _power_by_base(self: torch.Tensor, exponent: Any) -> object:
 
 def _power_by_exponent(self: Any, exponent: Any, result: Any) -> object:
     """Return ``x^n·log(x)``, and zero where x is zero and the exponent is not negative."""
-    if not isinstance(self, torch.Tensor):
-        if self != 0:
-            if isinstance(self, complex) or exponent.is_complex():
-                return result * cmath.log(self)
-            return result * (math.log(self) if self > 0 else math.nan)
-        return ~(exponent.real >= 0 if exponent.is_complex() else exponent >= 0), result * -math.inf
+    if not isinstance(self, torch.Tensor) and self != 0:
+        if isinstance(self, complex) or exponent.is_complex():
+            return result * cmath.log(self)
+        return result * (math.log(self) if self > 0 else math.nan)
     real = exponent.real if exponent.is_complex() else exponent
+    # a base of zero for all elements
+    if not isinstance(self, torch.Tensor):
+        return ~(real >= 0), result * -math.inf
     vanishes = (self == 0) & (real >= 0)
     # whose logarithm is finite, as it is multiplied by zero in derivatives of higher order
     base = torch.where(vanishes, 1.0, self)
@@ -263,6 +264,7 @@ def _one_minus_square(x: torch.Tensor) -> torch.Tensor:
     near, far = size < 0.5, size >= 2
     low, high = torch.where(near, x, 0.0), torch.where(near, 0.0, x)
     product = (1 - low * low) * ((1 - high) * (1 + high))
+    # the value of the product, with the derivative -2x: what is added is zero
     bounded = torch.where(far, 0.0, x)
     change = bounded * bounded
     return torch.where(far, product, product.detach() + (change.detach() - change))

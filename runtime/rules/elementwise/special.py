@@ -23,6 +23,7 @@ pointwise("erfc", self=lambda self: -2 / SQRT_PI * (-self * self).exp())
 def _erfcx_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Return ``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its
     asymptotic series."""
+    # each branch gets harmless numbers where the other one counts, so that no NaN arises there
     far = self > 10
     inverse = torch.where(far, self, 1.0).reciprocal()
     square = inverse * inverse
@@ -118,6 +119,7 @@ pointwise("special_ndtri", self=lambda result: math.sqrt(2 * math.pi) * (result.
 def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Return φ(x)/Φ(x). For negative x, where both vanish, it is computed from the scaled error
     function."""
+    # for positive x by the logarithm of Φ itself, which is the result
     below = self < 0
     low, high = torch.where(below, self, 0.0), torch.where(below, 0.0, self)
     tail = math.sqrt(2 / math.pi) / special.erfcx(low * -math.sqrt(0.5))

@@ -44,6 +44,7 @@ def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
     heads = query.shape[-3]
 
     def repeat(t: Tensor) -> Tensor:
+        """Repeat the heads of one tensor, if there are fewer than those of the query."""
         if t.shape[-3] == heads:
             return t
         return t.repeat_interleave(heads // t.shape[-3], -3)

@@ -39,6 +39,7 @@ def _unit(
 ) -> tuple[Tensor, Tensor]:
     """Return x̂ and the reciprocal standard deviation, from the statistics of the batch (in
     training) or the running ones."""
+    # in training the statistics depend on the input, and the derivative goes through them
     rank = input.dim()
     if training:
         centred = input - input.mean(_others(rank), keepdim=True)
@@ -119,6 +120,7 @@ def _backward(
     """Return the backward in plain ops, of which derivatives of higher order are taken."""
     rank = input.dim()
     unit, rstd = _unit(input, running_mean, running_var, train, eps)
+    # y = weight * unit + bias: the unit takes the cotangent times the weight
     gx = gw = gb = None
     if output_mask[0]:
         g = apply_weight(grad_out, _channels(weight, rank))
@@ -164,6 +166,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         momentum,
         eps,
     )
+    # the kernel has updated copies of the running statistics
     if training:
         means.take_over(flat_means, C)
         variances.take_over(flat_variances, C)
@@ -216,6 +219,7 @@ def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[object
     first, *rest = results
     if first is None or input.device.type != "cpu":
         return results
+    # the kernel has a path for channels that come last, and copies any other input
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(input.dim())
     if last is None or not input.is_contiguous(memory_format=last):
         last = torch.contiguous_format

@@ -130,6 +130,7 @@ def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> 
         # output channels are dimension 1 of a transposed weight, and dimension 0 of any other
         weight = _into_groups(weight) if transposed else _into_samples(weight)
         out = _from_groups(func(input, weight, None, *rest, 1), size)
+    # each element of the batch is a group, with its own weights and its own input
     else:
         input = _into_groups(expand(input, batched[0], size))
         out = _from_groups(func(input, _into_samples(weight), None, *rest, groups * size), size)
@@ -173,6 +174,7 @@ def _windows(
         return None
     if not transposed:
         return Windows(g, input, weight_shape, stride, padding, dilation, groups)
+    # `pad` takes the last dimension first
     rank = len(weight_shape) - 2
     more, steps = per_dimension(output_padding, rank), per_dimension(stride, rank)
     padding_at_ends: list[int] = []
@@ -211,6 +213,7 @@ def _backward_vjp(
     """Return the gradients of the backward op by cotangent, input and weight."""
     by_input, by_weight, by_bias = gs
     rest = (stride, padding, dilation, transposed, output_padding, groups)
+    # the transpose of a gradient by input is the convolution; that by weight is linear in input
     first = second = third = None
     if "grad_output" in needs:
         first = add_present(
@@ -243,17 +246,18 @@ def _backward_jvp(
         mask = [which == 0, which == 1, False]
         return kernels.convolution_backward(g, x, w, None, *rest, mask)[which]
 
+    # each gradient is bilinear: in the cotangent, and in the other one of input and weight
     by_input = by_weight = by_bias = None
     if output_mask[0]:
-        if grad_output_t is not None:
-            by_input = run(grad_output_t, input, weight, 0)
-        if weight_t is not None:
-            by_input = add_present(by_input, run(grad_output, input, weight_t, 0))
+        by_input = add_present(
+            map_optional(lambda g_t: run(g_t, input, weight, 0), grad_output_t),
+            map_optional(lambda w_t: run(grad_output, input, w_t, 0), weight_t),
+        )
     if output_mask[1]:
-        if grad_output_t is not None:
-            by_weight = run(grad_output_t, input, weight, 1)
-        if input_t is not None:
-            by_weight = add_present(by_weight, run(grad_output, input_t, weight, 1))
+        by_weight = add_present(
+            map_optional(lambda g_t: run(g_t, input, weight, 1), grad_output_t),
+            map_optional(lambda x_t: run(grad_output, x_t, weight, 1), input_t),
+        )
     if output_mask[2] and grad_output_t is not None:
         dims = [d for d in range(grad_output.dim()) if d != 1]
         by_bias = _gathered(grad_output_t, dims, bias_sizes)
@@ -276,6 +280,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
         *rest,
         groups * size,
     )
+    # with one weight for all, the elements are further samples
     if mask[0]:
         if batched[2]:
             by_input = _from_groups(func(*grouped, [True, False, False])[0], size)

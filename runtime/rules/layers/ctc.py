@@ -68,8 +68,8 @@ def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object
 def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
     """Run the backward op on a batch, as one of more sequences."""
     g, x, targets, inputs, lengths, loss, alpha, *rest = args
+    # one sequence without a dimension of sequences: the batch becomes that dimension
     alone = x.dim() - batched[1] == 2
-
     out = func(
         _sequences(g, batched[0], size, alone),
         _log_probs(x, batched[1], size),

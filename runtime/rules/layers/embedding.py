@@ -45,6 +45,7 @@ def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
     start = torch.arange(size, device=offsets.device, dtype=offsets.dtype).unsqueeze(1) * n
     if offsets.is_cuda:
         return torch.cat([start, offsets[:, 1:] + start], dim=1).reshape(-1)
+    # an offset that is wrong for its own element must be wrong in the list, too
     starts = torch.where((offsets >= 0) & (offsets <= n), offsets + start, size * n + 1).reshape(-1)
     return torch.cat([offsets[:, 0].abs().amax().reshape(1), starts[1:]])
 
@@ -77,6 +78,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: obje
     # frequencies are counted per element of the batch
     if not batched[0] and not (scale and batched[1]):
         return func(*args)
+    # the same rows of each table: the tables side by side
     if not batched[1]:
         rows, width = weight.shape[1:]
         out = func(
@@ -86,6 +88,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: obje
     weight = batch.expand(weight, batched[0], size)
     rows = weight.shape[1]
     out = func(weight.flatten(0, 1), _table_rows(indices, rows, size), -1, scale, sparse)
+    # in the stack each table has a row of padding, which gets no gradient
     if padding_idx < 0:
         return out
     return torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
@@ -226,6 +229,7 @@ def _bag_jvp(
         )[0]
         return sums
 
+    # a maximum takes the tangents of the rows that won; a sum or mean is linear in the table
     by_table = by_weights = None
     if weight_t is not None and mode == MAX:
         by_table = torch.where((result2 > 0).unsqueeze(1), weight_t.gather(0, result3), 0)
@@ -248,6 +252,7 @@ def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) ->
     indices = batch.expand(indices, batched[1], size)
     offsets = batch.expand(offsets, batched[2], size)
     samples = batch.expand(samples, batch.positional(batched, 6, False), size)
+    # the last offset is the end of the last bag, where the first one of the next element begins
     if last:
         offsets = offsets[:, :-1]
     n, bags = indices.shape[1], offsets.shape[1]

@@ -58,6 +58,7 @@ def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 
     def shape(t: torch.Tensor, has_batch: bool) -> torch.Tensor:
+        """Return ``t`` with its batch in front, and as many dimensions as the widest one."""
         if has_batch:
             return batch.insert_dims(t, size, rank + 1 - t.dim())
         return t.unsqueeze(0)
@@ -79,6 +80,7 @@ def elementwise_loss(
     at = [a.name for a in arguments].index("reduction")
     defaults = [a.default_value for a in arguments]
 
+    # a mean divides by the number of losses, which the shapes say
     vjp: dict[str, Formula] = {}
     jvp: dict[str, Formula] = {}
     geometry = ("reduction", "self_shape", "target_shape")
@@ -120,6 +122,7 @@ def elementwise_loss(
         """Run the loss without a reduction on broadcast tensors, and reduce each element."""
         reduction: Any = batch.positional(args, at, defaults[at])
         actual = broadcasted(size, batched, args)
+        # up to the reduction, which the call may have left out
         actual += defaults[len(actual) : at + 1]
         actual[at] = NONE
         return reduced_rows(func(*actual, **kwargs), reduction)
@@ -273,6 +276,7 @@ def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: A
     """Run the backward op on a batch, for cotangents of each loss."""
     g, self, target, weight, reduction, ignore_index, total = args
     x, tensor, shape = _folded(size, batched[1:], self, target)
+    # the cotangent of each loss without a reduction, which the kernel then takes
     g = batch.expand(g, batched[0], size)
     if reduction == MEAN:
         g = g / batch.expand(total, batched[6], size)

@@ -115,6 +115,7 @@ class _Normalized(ABC):
     ) -> tuple[Any, Any, Any]:
         """Return the gradients of the cotangent ``g``, the input and the weight, by those of the
         backward op's results."""
+        # the gradient of x is a projection of the weighted cotangent, and linear in that
         of_g = of_x = of_weight = None
         if by_x is not None:
             back = self.projected(by_x)
@@ -125,6 +126,7 @@ class _Normalized(ABC):
                 t = self.weighted(g)
                 by_t = self.projected(t)
                 of_x = projected_vjp(by_x, t, back, by_t, self.unit, self.rstd, self.dims)
+        # that of the weight is a sum of the cotangent times the normalized values
         if by_weight is not None:
             factor = self.parameter(by_weight)
             of_g = add_present(of_g, self.unit * factor)
@@ -138,6 +140,7 @@ class _Normalized(ABC):
         self, g: Tensor, g_t: Any, x_t: Any, weight_t: object, mask: Any
     ) -> tuple[Any, Any, Any]:
         """Return the tangents of the backward op's results that ``mask`` asks for."""
+        # how the normalized values move
         by_x = map_optional(self.projected, x_t)
         of_x = of_weight = of_bias = None
         if mask[0]:
@@ -196,6 +199,7 @@ def _layer_vjp(
                 g, input, normalized_shape, result1, result2, weight, bias, mask
             )
         )
+    # mean and deviation are results, too, and depend on the input
     if mask[0] and (g_mean is not None or g_rstd is not None):
         n = _count(input.shape, _layer_dims(input.shape, normalized_shape)[1])
         unit = (input - result1) * result2
@@ -296,6 +300,7 @@ def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
         if batched[5]:
             shared_weight, scaled_g = None, g * weight.reshape(size, *(1,) * len(lead), *shape)
         gx = func(scaled_g, full[0], shape, *full[1:], shared_weight, None, [True, False, False])[0]
+    # sums over all rows of one element, which the kernel would take over all elements
     if mask[1] and weight is not None:
         gw = sum_over(g * ((x - mean) * rstd), lead)
     if mask[2] and bias is not None:
@@ -310,6 +315,7 @@ def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     x = batch.expand(x, batched[0], size)
     if not batched[2] and not batched[3]:
         return func(x, shape, weight, bias, eps)
+    # out = unit * weight + bias, each with a row for every element of the batch
     out, mean, rstd = func(x, shape, None, None, eps)
     for apply, tensor, own in ((torch.mul, weight, batched[2]), (torch.add, bias, batched[3])):
         if own:
@@ -397,6 +403,7 @@ def _group_vjp(
                 *contiguous, result1, result2, weight, N, C, HxW, group, mask
             )
         )
+    # mean and deviation are results, too, and depend on the input
     if mask[0] and (g_mean is not None or g_rstd is not None):
         rstd = _per_group(result2)
         unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
@@ -414,6 +421,7 @@ def _group_jvp(
     """Return the tangents of the output and of the statistics."""
     rstd = _per_group(result2)
     unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
+    # unit = (x - mean) * rstd, so its tangent has no part along ones or along unit itself
     unit_t = mean_t = rstd_t = None
     if input_t is not None:
         t = _grouped(input_t, N, C, HxW, group)
@@ -513,6 +521,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     )
     gx = gw = gb = None
     if mask[0]:
+        # the kernel takes one weight for all samples, so a batch of them goes into the cotangent
         shared_weight, scaled_g = weight, g
         if batched[4]:
             shared_weight, scaled_g = None, g * weight.reshape(size, 1, C, *(1,) * (g.dim() - 3))
@@ -523,6 +532,7 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     # sums over each channel, with the statistics of its group
     by_channel = g.reshape(size, N, group, C // group, HxW)
     total = by_channel.sum(-1)
+    # the sum of g * (x - mean) * rstd, without the tensor x - mean
     if mask[1]:
         along = (by_channel * x.reshape(by_channel.shape)).sum(-1)
         gw = ((along - total * mean.unsqueeze(-1)) * rstd.unsqueeze(-1)).sum(1).reshape(size, C)
@@ -539,6 +549,7 @@ def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     x, weight, bias, N, C, HxW, group, eps = args
     x = batch.expand(x, batched[0], size)
     samples = x.reshape(size * N, C, HxW).contiguous()
+    # the kernel has one weight and bias for all samples
     own = batched[1] or batched[2]
     if not own:
         out, mean, rstd = func(samples, weight, bias, size * N, C, HxW, group, eps)
@@ -606,6 +617,7 @@ def _rms_backward(
 ) -> tuple[object, object]:
     """Return the gradients by input and weight that ``output_mask`` asks for."""
     lead, dims = _layer_dims(input.shape, normalized_shape)
+    # no mean is subtracted, so the gradient loses its part along `unit` alone
     unit = input * rstd
     g = apply_weight(grad_out, weight)
     gx = gw = None

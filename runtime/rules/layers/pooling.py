@@ -34,6 +34,7 @@ def _average(name: str, rank: int, *options: str) -> None:
         {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))},
         fold(rank),
     )
+    # an adaptive average has no options but the output's size, which is that of the cotangent
     if options:
         again = asking("g", *options)(lambda g, *rest: forward(g, *rest))
     else:

@@ -198,6 +198,7 @@ def _layer_jvp(
         weight2_t = weight3_t = None
     biases = _biases_or_zeros(weight2, weight3, has_biases)
     gates, hidden, cell = _run(input, weight0, weight1, *biases, hx_, cx_, reverse)
+    # what does not depend on the states, of all times at once
     from_input: Tensor | None = add_present(
         map_optional(lambda x_t: x_t @ weight0.mT, input_t),
         map_optional(lambda w_t: input @ w_t.mT, weight0_t),
@@ -222,6 +223,7 @@ def _layer_jvp(
         i, f, g, o = gates[t]
         z_t = add_present(h_t @ weight1.mT, input_term(t), recurrent_weight_term(step))
         slopes = _activation_derivatives(gates[t])
+        # c = f * c + i * g and h = o * tanh(c), by the product rule
         i_t, f_t, g_t, o_t = (d * slope for d, slope in zip(z_t.chunk(4, -1), slopes, strict=True))
         c_t = f_t * cell[step] + f * c_t + i_t * g + i * g_t
         tanh_cell = cell[step + 1].tanh()

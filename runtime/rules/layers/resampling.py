@@ -165,6 +165,7 @@ def _sampled_3d(
     a point are x, y, z in [-1, 1]."""
     sizes = a.shape[:1:-1]
     points = [_source(grid[..., d], sizes[d], padding_mode, align_corners) for d in range(3)]
+    # one index for each sample and each coordinate picks all channels at once
     lines = torch.arange(a.shape[0], device=a.device).reshape(-1, 1, 1, 1)
     channels_last = a.permute(0, 2, 3, 4, 1)
 
@@ -180,6 +181,7 @@ def _sampled_3d(
     if interpolation_mode == 1:
         out = element([p.detach().round() for p in points], None)
     else:
+        # the eight corners of the cell around a point, each with its weight
         low = [p.detach().floor() for p in points]
         part = [p - f for p, f in zip(points, low, strict=True)]
         out = add_present(*(element(*_corner(low, part, bits)) for bits in range(8)))
@@ -206,6 +208,7 @@ def _corner(
 def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
     """Return the position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros
     (0), border (1) or reflection (2)."""
+    # -1 and 1 are the centres of the first and last element, or their outer edges
     if align_corners:
         x = (x + 1) / 2 * (n - 1)
         low, span = 0.0, n - 1.0

@@ -125,6 +125,7 @@ class Unrolled:
             states = [_resize(*s, rows) for s in zip(states, self.initial, ended, strict=True)]
             before, unprojected = states[0], None
             states, parts = self._step(_first_rows(z_x[t], rows), states, h_to_gates)
+            # the projection of an LSTM makes the output narrower than the cell
             if to_projection is not None:
                 unprojected, states[0] = states[0], states[0] @ to_projection
             self.saved_steps.append(_SavedStep(before, parts, unprojected))
@@ -156,6 +157,7 @@ class Unrolled:
         saved_steps = self.saved_steps
         if again:
             saved_steps = list(saved_steps)
+        # the sequences that are in the last step begin with the cotangents of their last states
         g_ends = [zeros_if_none(g, s) for s, g in zip(self.final, g_final, strict=True)]
         g_out_by_time = map_optional(lambda g: g.unbind(1), g_out)
         g_states = [g[: self.sizes[self.order[-1]]] for g in g_ends]
@@ -171,6 +173,7 @@ class Unrolled:
             steps.append(step)
         # each field as a tuple, in the order of running
         fields: Any = _StepCotangents._make(zip(*reversed(steps), strict=True))
+        # in a GRU the parts of a gate by the input and by the state have cotangents of their own
         z_x = z_h = self._stack_by_time(fields.z_h)
         if self.cell.separates_parts:
             z_x = self._stack_by_time(fields.z_x)

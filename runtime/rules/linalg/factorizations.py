@@ -102,6 +102,7 @@ def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa:
     if tall:
         above = above - l[..., k:, :].mH @ gl[..., k:, :]
     middle = solve_triangular(u1.mH, below.tril(-1) + above.triu(), upper=False, left=False)
+    # columns beyond the square belong to U alone, and rows beyond it to L
     if wide:
         return solve_triangular(l1.mH, torch.cat([middle, gu[..., k:]], -1), upper=True, unit=True)
     g = solve_triangular(l1.mH, middle, upper=True, unit=True)
@@ -285,6 +286,7 @@ def _qr_vjp(
     q, r = result0, result1
     _qr_differentiable(mode, q, r)
     gq, gr = gs
+    # of a wide matrix [A1, A2] is R = [R1, R2], and R2 = Qᴴ·A2 is a function of Q and of A2
     k = q.shape[-1]
     r1, inside = r[..., :k], None
     if gr is not None:
@@ -298,6 +300,7 @@ def _qr_vjp(
     g = solve_triangular(r1.mH, add_present(gq, q @ _from_upper(inside)), upper=False, left=False)
     if r.shape[-1] == k:
         return g
+    # the part of A2
     if gr is None:
         return torch.cat([g, torch.zeros_like(r[..., k:])], -1)
     return torch.cat([g, q @ gr[..., k:]], -1)

@@ -229,6 +229,7 @@ def _plus(
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
         alpha = _convert_factor(kwargs.get("alpha", 1), first.dtype)
+        # with one product for all, only `self` has the batch
         if batched[1] or batched[2]:
             both = scaled(multiply(first, second, batched[1], batched[2]), alpha)
         else:
@@ -242,6 +243,7 @@ def _plus(
         return both + scaled(x, beta)
 
     def asks(f: Callable[..., object], *names: str) -> Callable[..., Any]:
+        """Let formula ``f`` get the values of these names, in place of its own parameters'."""
         f.asks = names  # type: ignore[attr-defined]
         return f
 

@@ -142,6 +142,7 @@ def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         if batched[3] and not batched[1] and B.dim() > A.dim():
             joined = func(A, LU, pivots, join_columns(B, left), left, adjoint)
             return split_columns(joined, B, left)
+    # a system for each element of the batch
     physical = [
         expand(t, is_batched, size)
         for t, is_batched in zip((A, LU, pivots, B), batched, strict=False)
@@ -193,6 +194,7 @@ def _solve_vjp(
     """Return the gradients by A and B. A solution is a vector where B is one."""
     vector = is_vector_rhs(A.shape, B_shape)
     x = columns(result, vector)
+    # X = A⁻¹·B: the cotangent of B is A⁻ᴴ·g, by the factors of the forward pass
     by_b = solve_factored(A, result1, result2, columns(g, vector), left, True)
     by_a = None
     if "A" in needs:
@@ -228,6 +230,7 @@ def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> 
     if not batched[0]:
         vector = is_vector_rhs(a.shape, b.shape[1:])
         rhs = columns(b, vector)
+        # a matrix with more leading dimensions than its right-hand sides broadcasts against them
         if rhs.dim() - 1 >= a.dim():
             left = kwargs.get("left", True)
             x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
@@ -438,6 +441,7 @@ def _pinv_batch(
     for name in ("atol", "rtol"):
         if kwargs.get(name) is not None:
             tolerances[name] = expand(kwargs[name], named[name], size)
+    # all get as many leading dimensions behind the batch
     widest = max([a.dim() - 2, *(t.dim() for t in tolerances.values())])
     a = insert_dims(a, size, widest - (a.dim() - 2))
     for name, tensor in tolerances.items():
@@ -473,6 +477,7 @@ def _lstsq_vjp(
     """
     vector = is_vector_rhs(self.shape, b.shape)
     x, rhs = columns(result0, vector), columns(b, vector)
+    # through the solution
     by_a = by_b = None
     if gs[0] is not None:
         p = torch.linalg.pinv(self)
@@ -480,6 +485,7 @@ def _lstsq_vjp(
         by_b = p.mH @ g
         if "self" in needs:
             by_a = _pinv_vjp(g @ rhs.mH, self, p)
+    # through the residuals |A x - b|², with x held fixed
     if gs[1] is not None and gs[1].numel():
         r = 2 * _residual(self, x, rhs) * gs[1].unsqueeze(-2)
         by_a, by_b = add_present(by_a, r @ x.mH), add_present(by_b, -r)
@@ -499,10 +505,12 @@ def _lstsq_jvp(
     x, rhs = columns(result0, vector), columns(b, vector)
     p = torch.linalg.pinv(self)
     rhs_t = map_optional(lambda t: columns(t, vector), b_t)
+    # the solution is pinv(self)·b, by the product rule
     x_t = add_present(
         map_optional(lambda t: _pinv_jvp(t, self, p) @ rhs, self_t),
         map_optional(lambda t: p @ t, rhs_t),
     )
+    # of |A·x - b|²; the part by x is zero, as x minimizes it
     residuals_t = None
     if result1.numel():
         r = _residual(self, x, rhs)

@@ -49,6 +49,7 @@ def _eigh_vjp(
     """Return the gradient of A, made Hermitian. Either cotangent may be None."""
     _need_vectors(compute_v, "_linalg_eigh", "compute_v=True")
     w, v = result0, result1
+    # in the basis of eigenvectors: values are the diagonal, and vectors turn by the rest
     inside = add_present(
         map_optional(lambda gw: matrix_of(gw).to(v.dtype), gs[0]),
         map_optional(lambda gv: differences(w) * (v.mH @ gv), gs[1]),
@@ -198,12 +199,14 @@ def _svd_jvp(
     s = result1
     u, v = _thin(result0, s, result2)
     row, gaps = s.unsqueeze(-2), _gaps(s)
+    # the tangent in the bases of U and V: its diagonal moves S, the rest turns the bases
     uh_t, t_v = u.mH @ A_t, A_t @ v
     p = uh_t @ v
     left, right = gaps * p - gaps.mT * p.mH, gaps * p.mH - gaps.mT * p
     if p.is_complex():
         phases = matrix_of(_imaginary(p) / (2 * s))
         left, right = left + phases, right - phases
+    # and what lies outside of the spaces of thin U and V turns these out of them
     ut, vt = u @ left, v @ right
     if u.shape[-2] > s.shape[-1]:
         ut = ut + (t_v - u @ p) / row

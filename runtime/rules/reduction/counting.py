@@ -50,6 +50,7 @@ def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> t
     row = torch.where(mask & (rank < size), rank, size)
     flat = row.new_zeros(size + 1).scatter(0, row, torch.arange(row.shape[0], device=row.device))
     exists = torch.arange(size, device=row.device) < mask.sum()
+    # from the last dimension to the first: the remainder is the coordinate
     columns: list[torch.Tensor] = []
     rest = flat[:size]
     for n in reversed(self.shape):
@@ -86,6 +87,7 @@ def _ends(
         low, high = torch.tensor(bounds, dtype=x.dtype, device=x.device).reshape(-1, 2).unbind(1)
     elif x.shape[0]:
         low, high = x.amin(0), x.amax(0)
+    # without points there are no extrema
     else:
         low, high = x.new_zeros(x.shape[1]), x.new_ones(x.shape[1])
     same = low == high
@@ -122,6 +124,7 @@ def _histogram(
         inside = inside & (value >= edge[0]) & (value <= edge[-1])
     weight = torch.ones_like(x[:, 0]) if weight is None else weight.reshape(-1)
     counts = _tally(places, [e.shape[0] - 1 for e in edges], inside, weight)
+    # a density is a share divided by the volume of its bin
     if density:
         counts = counts / counts.sum()
         for d, edge in enumerate(edges):
@@ -238,12 +241,13 @@ def _ramp(
     if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
         raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
     example = next(a for a in (start, end) if isinstance(a, torch.Tensor))
+    # steps between integers are fractions
     wide = dtype
     if _is_integer(dtype):
         wide = torch.float64
 
     def bound(a: Any) -> torch.Tensor:
-        """Return a bound as a tensor, rounded as the result is."""
+        """Return a bound as a tensor."""
         if not isinstance(a, torch.Tensor):
             a = example.new_tensor(a, dtype=wide)
         # a bound is rounded as the result is

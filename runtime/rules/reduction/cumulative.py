@@ -58,11 +58,13 @@ def _weights(
     first = torch.ones_like(result.narrow(dim, 0, 1))
     if self.is_complex():
         return torch.cat([first, (before - after).exp()], dim), (self - result).exp()
+    # the difference of two infinities is no number, so these elements have formulas of their own
     infinite = result.isinf()
     top = self == math.inf
     part = top.to(result.dtype) / top.cumsum(dim).clamp(min=1)
     finite = torch.where(infinite, 0.0, result)
     share = torch.where(infinite, part, (torch.where(infinite, 0.0, self) - finite).exp())
+    # behind a first +inf each further one takes its share, and the earlier ones keep the rest
     unchanged, changed = (before == math.inf) & (after == math.inf), before.isinf() | after.isinf()
     ratio = (finite.narrow(dim, 0, n - 1) - finite.narrow(dim, 1, n - 1)).exp()
     decay = torch.where(unchanged, 1 - part.narrow(dim, 1, n - 1), torch.where(changed, 0.0, ratio))

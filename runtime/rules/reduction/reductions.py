@@ -142,6 +142,7 @@ def _aminmax_vjp(
     """Return the gradient by both extrema, of which each shares its cotangent among ties."""
 
     def restore(t: torch.Tensor) -> torch.Tensor:
+        """Return a result with the reduced dimension as one of length one."""
         return restored(t, self.dim(), dim, keepdim)
 
     parts = []
@@ -507,6 +508,7 @@ def _arg(func: Any, size: int, batched: object, args: Any, kwargs: object) -> ob
     if dim is not None:
         return batch.along(1)(func, size, batched, args, kwargs)
     positions = func(rows(x), 1)
+    # all dimensions of an element become ones
     if keepdim and x.dim() > 1:
         return restored(positions, x.dim(), list(range(1, x.dim())), False)
     return positions

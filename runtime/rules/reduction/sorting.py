@@ -31,12 +31,14 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     rows, values = args
     sorter = kwargs.get("sorter")
     single = rows.dim() == 1 + batched[0]
+    # one row for all values of the batch is a single search
     if not batched[0] and single:
         return func(rows, values.contiguous(), **kwargs)
     rows, sorter = (
         batch.expand(rows, batched[0], size),
         batch.expand(sorter, sorter is None or sorter.dim() == rows.dim(), size),
     )
+    # a number is searched in each row
     if isinstance(values, torch.Tensor):
         values = batch.expand(values, batched[1], size)
         shape = values.shape

@@ -358,6 +358,7 @@ class Windows(Term):
     def _factors(self) -> tuple[Tensor, Tensor]:
         """Return the cotangent and the windows, of shapes (B, groups, places, O / groups) and (B,
         groups, places, C / groups * kernel)."""
+        # `pad` takes the last dimension first, and both ends of each
         rank = len(self.shape) - 2
         ends: list[int] = []
         for n in reversed(self.padding):
@@ -554,6 +555,7 @@ def joined(terms: Sequence[Term]) -> list[Term]:
             dense.append(t)
         else:
             others.append(t)
+    # one term takes one kernel for its norms, where several take one for each pair
     if len(outers) > 1:
         outers = [_join_outers(outers)]
     if len(tables) > 1:

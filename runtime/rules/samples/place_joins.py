@@ -38,6 +38,7 @@ def _join_along_samples(call: Placed, dim: int) -> Place:
     parts: Sequence[Tensor] = call.args["tensors"]
     joined: list[Place] = []
     for part, own in zip(parts, call.places["tensors"], strict=True):
+        # ATen ignores empty vectors
         if _is_left_out(part):
             continue
         if own is None or own.dim != dim:
@@ -72,4 +73,5 @@ def place_sort(call: Placed) -> Any:
         return place
     if x.numel() != x.shape[place.dim]:
         raise Mixed(f"it sorts along dimension {place.dim}, which runs over the samples")
+    # the second result is the permutation
     return listed(place.dim, call.owners("self")[call.outs[1].flatten()], call.size)

@@ -66,11 +66,13 @@ def _by_leading(call: Placed, cores: dict[str, int]) -> Place:
         own = call.places.get(name)
         if own is None:
             continue
+        # behind the leading dimensions come those that the op itself works on
         if own.dim >= lead:
             raise Mixed(
                 f"it computes along dimension {own.dim} of {name}, which runs over the samples"
             )
         places.append(own.moved(own.dim + most - lead))
+    # the arguments without samples: constant along that dimension, or one part for each sample
     place = one_place(places)
     n = place.length(call.size)
     for name, lead in leads.items():
@@ -163,6 +165,7 @@ def _align(call: Placed, name: str, place: Place) -> None:
     tensor, out = call.args[name], call.outs[0]
     if tensor is None:
         return
+    # dimensions line up from the right; a constant of size 1 there is the same for all samples
     own, dim = call.place(name), place.dim - out.dim() + tensor.dim()
     if own is not None:
         one_place([place, own.moved(own.dim + out.dim() - tensor.dim())])
@@ -251,9 +254,11 @@ def _batch_norm(call: Placed) -> object:
     place = call.place("input")
     if place is None:
         raise Mixed("its weights depend on the sample")
+    # as instance norm calls it, with the channels of all samples in one dimension
     if call.args["input"].dim() > 1 and place.dim == 1:
         return _instance_norm(call, place.moved(0), place)
     _only(call, "input")
+    # these ops have no argument `training`: they take the running statistics
     evaluates = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
     if call.args.get("training", call.op.base_name not in evaluates):
         raise Mixed("batch norm computes its statistics over the batch. Use group norm, or eval()")
@@ -302,6 +307,7 @@ def _nll_loss(call: Placed) -> object:
     _only(call, "self", "target")
     if place is None or place.dim == 1 or x.dim() < 2:
         raise Mixed("the classes lie in dimension 1, and so do the samples")
+    # targets have the dimensions of the scores but that of the classes
     shifted = place.moved(place.dim - (place.dim > 1))
     if call.place("target") not in (None, shifted):
         raise Mixed("the targets have the samples in another place than the scores")
@@ -351,6 +357,7 @@ def _trilinear(call: Placed) -> Place:
     summed = [d % rank for d in call.args["sumdim"]]
     if place.dim in summed:
         raise Mixed("it sums over the samples")
+    # a constant that has this dimension has a part for each sample
     for name, dims in own_dims.items():
         if call.place(name) is None and place.dim in dims:
             _place_if_met(call, name, place.moved(dims.index(place.dim)))
@@ -421,6 +428,7 @@ def _solved(right: str, **cores: int) -> Rule:
         free = tensor.dim() - 1  # the dimension of B along which no equation runs
         if not call.args.get("left", True):
             free -= 1
+        # with one matrix for all, the right-hand sides of samples may be columns
         is_matrix_of_samples = alone and not vector
         if place is not None and is_matrix_of_samples and place.dim == free:
             moved = place.moved(place.dim + call.outs[0].dim() - tensor.dim())
@@ -452,6 +460,7 @@ def _convolution(call: Placed) -> Place:
         place = of_weight.moved(1)
     else:
         place = _place_of_groups(call)
+    # the bias has one number for each output channel
     _place_as(call, "bias", place.moved(0))
     return place
 

@@ -35,6 +35,7 @@ def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], object]:
         """Register the rule under all names."""
 
         def placed(call: Placed) -> Any:
+            """Call the rule with the place in ``self``, the only tensor that can have samples."""
             place = call.place("self")
             assert place is not None
             return rule(call, place)
@@ -144,6 +145,7 @@ def _parts(call: Placed, place: Place) -> Any:
     if _dim(call) != place.dim:
         return place
     n = call.args["self"].shape[place.dim]
+    # only a slice has a start and a step; a split goes on from part to part
     first, step = call.args.get("start") or 0, call.args.get("step", 1)
     if first < 0:
         first = max(0, first + n)
@@ -227,6 +229,7 @@ def _rolled(call: Placed, place: Place) -> Place:
         raise Mixed("it rolls the elements of all samples in one row. Name a dimension")
     if isinstance(shifts, int):
         shifts = [shifts]
+    # rolling along the samples gives them another order
     owners = call.owners("self")
     dims = call.dims("dims", call.args["self"].dim())
     for shift, dim in zip(shifts, dims, strict=True):
@@ -250,6 +253,7 @@ def _index_select(call: Placed) -> Place:
     picked."""
     own, of_index = call.place("self"), call.place("index")
     dim = _dim(call)
+    # rows of a constant table, one or more for each sample
     if own is None:
         assert of_index is not None
         return of_index.moved(dim)
@@ -284,6 +288,7 @@ def _gather(call: Placed) -> Place:
     if place.dim == _dim(call):
         return _gather_along_samples(call, place)
     n = place.length(call.size)
+    # only the source of a gather may be longer: the elements beyond are read by nobody
     picks = call.op.base_name == "gather"
     for name, tensor, own in call.tensors():
         if not tensor.dim():
@@ -336,6 +341,7 @@ def _along_index(call: Placed) -> Place:
         raise Mixed("it writes to several samples by indices")
     if along_samples:
         return _write_samples_by_index(call, _dim(call))
+    # the index runs along another dimension, the same in each sample
     place = one_place(places)
     call.places["self"] = place
     if _has_source(call):
@@ -357,6 +363,7 @@ def _write_samples_by_index(call: Placed, dim: int) -> Place:
         call.places["self"] = own
     if not _has_source(call):
         return own
+    # a constant source has a part for each sample; another one must have the same order
     owners = own.owners(call.size, index.device)[index]
     if source is None:
         call.places["source"] = listed(dim, owners, call.size)
@@ -390,6 +397,7 @@ class _Indices:
         indices = call.args["indices"]
         places = call.places.get("indices") or [None] * len(indices)
         dim = 0
+        # None is a whole dimension, and a mask stands for as many as it has
         for index, place in zip(indices, places, strict=True):
             if index is None:
                 dim += 1
@@ -437,6 +445,7 @@ class _Indices:
         elements of one sample for each place of the result."""
         rows, by_index = self.by_dim[own.dim], self.place()
         n = call.args["self"].shape[own.dim]
+        # who owns each picked element: along one dimension of the indices it must be one sample
         owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
         for dim in range(rows.dim()):
             along = common_owners(owners, dim)
@@ -486,6 +495,7 @@ def _index_put(call: Placed) -> Place:
         target = own.moved(indices.kept(own.dim))
     else:
         raise Mixed("it writes to several samples by indices. Use scatter or torch.where")
+    # values broadcast from the last dimension, so they may lack that of the samples
     tensor = call.args["values"]
     at = target.dim - indices.rank_of_picked(call.args["self"].dim()) + tensor.dim()
     if values is None:
@@ -530,6 +540,7 @@ def _place_after_write(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> 
     """Return the place in ``self``, of no sample so far, after rows of the samples ``owners`` were
     written to it. Example: ``o[w] = x[w]``."""
     n = call.args["self"].shape[dim]
+    # the first even division of the rows in which each written one lies at its own sample
     for inner in range(1, n // call.size + 1):
         if n % (inner * call.size):
             continue

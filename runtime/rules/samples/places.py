@@ -110,9 +110,11 @@ class _Rows:
         each = torch.arange(owners.numel(), device=owners.device)
         # the elements sample by sample, in the order in which they lie
         order = owners.argsort(stable=True)
+        # for each element its slot in a table of (samples, most elements of one)
         self.owners = owners
         self.slots = torch.empty_like(order)
         self.slots[order] = owners[order] * most + each - (counts.cumsum(0) - counts)[owners[order]]
+        # and back: what lies in each slot, and which slots only fill the table up
         positions = torch.zeros(size * most, dtype=torch.long, device=owners.device)
         positions[self.slots] = each
         filled = torch.ones(size * most, dtype=torch.bool, device=owners.device)
@@ -365,8 +367,10 @@ def _reshaped_list(
 ) -> Place:
     """Return :func:`reshaped` for a place that lists its elements."""
     before, after = math.prod(old_shape[: place.dim]), math.prod(old_shape[place.dim + 1 :])
+    # a dimension fits if all elements at one of its places belong to one sample
     for dim, n in enumerate(new_shape):
         inner = math.prod(new_shape[dim + 1 :])
+        # so many neighbours have one owner in both shapes, and one of them stands for all
         unit = math.gcd(after, inner) or 1
         each = place.rows.owners.repeat_interleave(after // unit).repeat(before)
         if each.numel() != math.prod(new_shape[:dim]) * n * (inner // unit) or not each.numel():
@@ -396,6 +400,7 @@ def _candidates(shape: Sequence[int], size: int) -> list[Place]:
     """Return all places in a tensor of this shape."""
     places = []
     for dim, n in enumerate(shape):
+        # samples have equal parts of a dimension, in blocks of `inner` elements
         if not n or n % size:
             continue
         of_each = n // size

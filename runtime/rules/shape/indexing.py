@@ -268,6 +268,7 @@ def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: 
             "between the elements of the batch; use torch.where or masked_fill"
         )
     x, mask = args
+    # tensor and mask broadcast, and then each element selects the same places
     shape = broadcast_shape(x.shape[1:], mask.shape)
     x = insert_dims(x, size, len(shape) - x.dim() + 1).expand(size, *shape)
     return x.reshape(size, -1).index_select(1, mask.expand(shape).reshape(-1).nonzero().reshape(-1))
@@ -332,6 +333,7 @@ def _reduced_back(
         count = torch.where(count == 0, 1, count)
         grad_self, grad_src = g / count, at.read(g / count)
     elif reduce == "prod":
+        # the product of all others, for self and for each source, so that zeros need no division
         grad_self = g * conj(at.again(torch.ones_like(self), src))
         by_sources = g * conj(self) if at.include_self else g
         grad_src = at.read(by_sources) * conj(_product_of_others(src, at.dim, at.index))
@@ -352,6 +354,7 @@ def _product_of_others(src: torch.Tensor, dim: int, index: torch.Tensor) -> obje
     """
     if not src.dim() or src.shape[dim] < 2:
         return torch.ones_like(src)
+    # sources with one place side by side
     order = index.argsort(stable=True, dim=dim)
     index, src = index.gather(dim, order), src.gather(dim, order)
     before = _products_before(src, dim, index)
@@ -417,6 +420,7 @@ def _index_reduce_back(
     result: object,
 ) -> tuple[object, object]:
     """Return the gradients of (self, source) of ``index_reduce``."""
+    # the index of a line is that of each of its elements
     of_each = index
     if source.dim():
         wide = [1] * source.dim()

@@ -54,6 +54,7 @@ def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) ->
         batch.expand(tensor, is_batched, size)
         for tensor, is_batched in zip(tensors, batched[0], strict=True)
     ]
+    # what was an empty vector has two dimensions now, and is left out as ATen would do
     rank = max(t.dim() for t in full) - 1
     return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
 
@@ -91,6 +92,7 @@ def _block_diag(tensors: Any) -> torch.Tensor:
     dtype = blocks[0].dtype
     for block in blocks:
         dtype = torch.promote_types(dtype, block.dtype)
+    # each block with zeros on both sides, below the one before
     rows, left = [], 0
     for block in blocks:
         rows.append(torch.constant_pad_nd(block.to(dtype), [left, width - left - block.shape[1]]))
@@ -111,6 +113,7 @@ def _repeat_back(
     """Sum the cotangents of all copies."""
     if not repeats:
         return g.reshape(self_shape)
+    # each dimension of the result is (copies, elements)
     lead = len(repeats) - len(self_shape)
     split: list[int] = []
     for n_copies, n in zip(repeats, [1] * lead + list(self_shape), strict=True):

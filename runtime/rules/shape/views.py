@@ -94,6 +94,7 @@ def _reshaped(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
         return g.reshape(self_shape)
 
     def reshape(t: torch.Tensor, batched: Any) -> torch.Tensor:
+        """Reshape each element of a batch, or a tensor without one."""
         if batched[0]:
             return t.reshape((t.shape[0], *self_shape))
         return t.reshape(self_shape)
@@ -137,6 +138,7 @@ def _squeeze_batch(func: object, size: int, batched: object, args: Any, kwargs: 
     named = batch.positional(args, 1, list(range(rank)))
     if isinstance(named, int):
         named = [named]
+    # ATen allows dimension 0 of a scalar, which the batch does not have
     if not rank:
         return aten.squeeze.dims(x, [])
     return aten.squeeze.dims(x, batch.shift_each(named, rank))
@@ -395,6 +397,7 @@ def _as_strided_back(
     base = min(offset, own_offset)
     end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
     total = end - base
+    # each place has one element of the view and one of the input
     if without_overlap(size, stride) and without_overlap(shape, own_stride):
         storage = torch.as_strided_scatter(g.new_zeros(total), g, size, stride, offset - base)
         return storage.as_strided(shape, own_stride, own_offset - base)
@@ -403,6 +406,7 @@ def _as_strided_back(
     theirs = _positions(size, stride, offset - base, g)
     storage = storage.index_add(0, theirs, g.reshape(-1))
     mine = _positions(shape, own_stride, own_offset - base, g)
+    # how many elements of the input show each place
     if not without_overlap(shape, own_stride):
         real = g.dtype.to_real()
         times = g.new_zeros(total, dtype=real)
@@ -530,6 +534,7 @@ def copy_of(name: str) -> Callable[..., Any]:
     func = overload(name)
 
     def copied(*args: object, **kwargs: object) -> Any:
+        """Take the view, and copy each result."""
         out = func(*args, **kwargs)
         if isinstance(out, (tuple, list)):
             return [output.clone() for output in out]

@@ -44,6 +44,7 @@ def _calls(
             if isinstance(argument, (list, tuple)) and len(argument) == number:
                 each[k] = argument[index]
         options = dict(kwargs)
+        # the fourth argument is the factor, which the single op takes by name
         if scaled and len(each) == 4:
             value = each.pop()
             if isinstance(value, torch.Tensor) and op.arg_names[3] == "scalars":

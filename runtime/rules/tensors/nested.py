@@ -97,6 +97,7 @@ def _from_buffer(
             "_nested_view_from_buffer() reads from the start of the buffer's storage. "
             "Pass a buffer that fills its storage (clone())"
         )
+    # the same view of the numbers of places says where each element comes from
     buffer = values(g)
     places = nested_view_from_buffer(
         torch.arange(n, device=g.device), nested_size, nested_strides, offsets

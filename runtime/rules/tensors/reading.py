@@ -37,6 +37,7 @@ def _all_same(numbers: torch.Tensor) -> bool:
         parts = torch.view_as_real(numbers.resolve_conj())
     if not (parts == parts[0]).all():
         return False
+    # 0.0 and -0.0 are equal, and a program can distinguish them
     if not parts.is_floating_point():
         return True
     return bool((parts.signbit() == parts[0].signbit()).all())
@@ -58,6 +59,7 @@ def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> 
     if shapes[0] != shapes[1]:
         return False
     x, y = (expand(a, flag, size) for a, flag in zip(args, batched, strict=True))
+    # one answer for all elements is an answer; a number of Python cannot be a batch
     same = (x == y).reshape(size, -1).all(1)
     for answer in (True, False):
         if torch.equal(same, torch.full_like(same, answer)):

@@ -49,6 +49,7 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     """
     if g.layout is not torch.strided or leaf.layout not in (torch.sparse_coo, torch.sparse_csr):
         return g
+    # an element that is specified twice is one of its sum
     pattern = leaf
     if leaf.layout is torch.sparse_coo:
         pattern = leaf.coalesce()
@@ -188,6 +189,7 @@ def _reduce_products(
         return dense @ other
     if reduce == "mean":
         return (dense @ other) / count.clamp(min=1)
+    # unspecified elements are no zeros for an extreme
     each = dense.unsqueeze(2) * other
     if reduce == "amax":
         extreme = torch.where(specified.unsqueeze(2), each, -math.inf).amax(1)
