@@ -68,7 +68,15 @@ from .object_kinds import (
     registered,
     row_of,
 )
-from .program_code import Code, NameIndex, ProgramCode, computes, is_of_ours, is_of_user
+from .program_code import (
+    Code,
+    NameIndex,
+    ProgramCode,
+    computes,
+    is_of_ours,
+    is_of_user,
+    names_asked_by,
+)
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
@@ -346,9 +354,7 @@ class ObjectGraph(Snapshot):
             self._add(ClassParts(cls, cls.__qualname__))
             if "_abc_impl" in vars(cls):
                 self._add(Parts(cls, cls.__qualname__, registered))
-            self.code.learn(
-                (), [n for n in vars(cls).get("__match_args__", ()) if isinstance(n, str)]
-            )
+            self.code.learn((), names_asked_by(cls))
             self._names_of(class_names(cls, self.code.counts), cls)
             self._pending += [(base, base.__qualname__) for base in (*cls.__bases__, type(cls))]
         elif issubclass(cls, torch.nn.Module) and "forward" in vars(cls):
@@ -484,6 +490,8 @@ class ObjectGraph(Snapshot):
             self._ask_loaded(n)
         if "cache_info" in new:
             self._count_hits(*self._caches)
+        if self.code.may_list_modules:
+            self._add_fact("sys.modules")
         self._ask_modules(self.code.texts_of_modules(new))
         if computes(new):
             self._look_through_all()

@@ -320,6 +320,7 @@ FACTS: dict[str, Callable[[], Any]] = {
     "getrecursionlimit": sys.getrecursionlimit,
     **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
     "Decimal": lambda: repr(decimal.getcontext()).partition(", flags")[0],
+    "sys.modules": lambda: frozenset(sys.modules),
     **dict.fromkeys(
         ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())
     ),

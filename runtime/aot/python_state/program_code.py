@@ -115,6 +115,11 @@ class ProgramCode:
         return [word for word in new if word in self.words]
 
     @property
+    def may_list_modules(self) -> bool:
+        """Return whether code may ask ``sys.modules`` for a name that it computes, or for all."""
+        return "sys" in self.loaded and "modules" in self.names
+
+    @property
     def asks_all_globals(self) -> bool:
         """Return whether code finds globals by names that it computes."""
         return not self.names.isdisjoint(("globals", "eval", "exec"))
@@ -232,6 +237,16 @@ class ProgramCode:
         return self.computed or any(
             not is_of_user(cls) for cls in kind.__mro__ if cls not in _WITHOUT_STATE
         )
+
+
+def names_asked_by(cls: type) -> list[str]:
+    """Return the names by which Python itself asks objects on behalf of a class: those of a pattern
+    by position, and the members of a protocol, for ``isinstance``."""
+    own = vars(cls)
+    names = [name for name in own.get("__match_args__", ()) if isinstance(name, str)]
+    if own.get("_is_protocol"):
+        names += [*own, *own.get("__annotations__", ())]
+    return names
 
 
 class NameIndex:
