@@ -161,24 +161,52 @@ class Jitted:
     __wrapped__: Callable[..., Any]
 
 
-_OF_WRAPPER = frozenset(("module", "jitted", *vars(torch.nn.Module())))
+_OF_WRAPPER = frozenset(("_orig_mod", "_jitted", *vars(torch.nn.Module())))
 """Attributes of a jitted module that are not those of the module that it runs."""
 
 
 class JittedModule(torch.nn.Module):
-    """What ``jit`` makes of a module. Parameters, buffers, modes and other attributes are those of
-    ``module``, as in torch.compile's ``OptimizedModule``."""
+    """What ``jit`` makes of a module, ``_orig_mod``. Parameters, buffers, modes and other
+    attributes are those of the module, as in torch.compile's ``OptimizedModule``."""
+
+    _orig_mod: torch.nn.Module
+    _jitted: Jitted
 
     def __init__(self, module: torch.nn.Module, options: Options) -> None:
         super().__init__()
-        self.module = module
-        self.jitted = Jitted(module, options)
+        self._orig_mod = module
+        self._jitted = Jitted(module, options)
+
+    @property
+    def training(self) -> bool:  # type: ignore[override]
+        """Return the mode of the module."""
+        return self._orig_mod.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        module = self.__dict__.get("_modules", {}).get("_orig_mod")
+        if module is not None:  # torch's own __init__ sets the mode of a module without parts
+            module.training = mode
+
+    def register_buffer(
+        self, name: str, tensor: torch.Tensor | None, persistent: bool = True
+    ) -> None:
+        """Add a buffer to the module."""
+        self._orig_mod.register_buffer(name, tensor, persistent)
+
+    def register_parameter(self, name: str, param: torch.nn.Parameter | None) -> None:
+        """Add a parameter to the module."""
+        self._orig_mod.register_parameter(name, param)
+
+    def add_module(self, name: str, module: torch.nn.Module | None) -> None:
+        """Add a child to the module."""
+        self._orig_mod.add_module(name, module)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
-            module = self.__dict__.get("_modules", {}).get("module")
+            module = self.__dict__.get("_modules", {}).get("_orig_mod")
             if module is None:  # a copy that has no attributes yet
                 raise
         return getattr(module, name)
@@ -187,16 +215,16 @@ class JittedModule(torch.nn.Module):
         if name in _OF_WRAPPER or name in self.__dict__:
             super().__setattr__(name, value)
         else:
-            setattr(self.module, name, value)
+            setattr(self._orig_mod, name, value)
 
     def __delattr__(self, name: str) -> None:
         if name in self.__dict__:
             super().__delattr__(name)
         else:
-            delattr(self.module, name)
+            delattr(self._orig_mod, name)
 
     def forward(self, *args: object, **kwargs: object) -> Any:
-        return self.jitted(*args, **kwargs)
+        return self._jitted(*args, **kwargs)
 
 
 def _key_of(x: Any) -> object:

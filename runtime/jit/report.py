@@ -83,7 +83,7 @@ def source(f: object) -> str:
 
 def _jitted(function: object) -> Jitted:
     found = (
-        function.jitted
+        function._jitted
         if isinstance(function, JittedModule)
         else getattr(function, "__func__", function)
     )
