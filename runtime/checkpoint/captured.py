@@ -30,7 +30,7 @@ from ..torch_private.dispatcher import OpOverload
 from ..torch_private.pytrees import pytree
 from ..trace.call_facts import facts_of
 from ..trace.provenance import here
-from ..trace.regions import region, running_levels
+from ..trace.regions import new_calls, region, running_levels
 from .frame import CheckpointError, FrameHooks
 from .selective import (
     OFFLOADED,
@@ -128,7 +128,8 @@ class _Stop(BaseException):
 class SecondRun:
     """The second run of a function that writes to older tensors.
 
-    ``saves``: how many tensors the first run has saved. ``stop_at``: after how many the second one
+    ``saves``: how many tensors the first run has saved. ``calls``: what it has called in the graph.
+    ``stop_at``: after how many the second one
     stops; None: it does not. ``passes``: by the backward passes in which it has run, what it has
     saved there; None: the function does not write to older tensors, or is still running.
     """
@@ -145,6 +146,7 @@ class SecondRun:
         self.kwargs = kwargs
         self.again = again
         self.saves = 0
+        self.calls: list[fx.Node] = []
         self.stop_at: int | None = None
         self.passes: WeakKeyDictionary[Any, list[Saved]] | None = None
 
@@ -177,6 +179,7 @@ class SecondRun:
             _refuse_draws(calls)
         if stops:
             self.stop_at = self.saves
+        self.calls = calls
         self.passes = WeakKeyDictionary()
 
     def follow(self, results: object) -> None:
@@ -188,7 +191,17 @@ class SecondRun:
                 tensor.register_hook(self._run_at_gradient)  # type: ignore[no-untyped-call]
 
     def _run_at_gradient(self, gradient: torch.Tensor) -> None:
-        self._run()
+        """Run once more. The gradients of eager mode are those of this run, and here of the first
+        one, so that both have to call the same."""
+        with new_calls() as calls:
+            self._run()
+        if calls and list(map(_call_of, calls)) != list(map(_call_of, self.calls)):
+            raise RuntimeError(
+                "a function under checkpoint(use_reentrant=True) computes something else in its "
+                "second run, since it changes Python's state that it reads. Gradients would be "
+                "those of the first run. Let it read no state that it changes, or say "
+                f"use_reentrant=False.{here()}"
+            )
 
     def _run(self) -> list[Saved]:
         """Run once in this backward pass, and return what it saves there."""
@@ -214,6 +227,12 @@ class SecondRun:
         with suppress(_Stop), hooks, self.again, torch.enable_grad():
             self.function(*self.args, **self.kwargs)
         return saved
+
+
+def _call_of(node: fx.Node) -> tuple[object, list[str]]:
+    """Return what is called at ``node``, and its arguments that are no nodes, as texts."""
+    leaves = pytree.tree_leaves((node.args, node.kwargs))
+    return node.target, [repr(leaf) for leaf in leaves if not isinstance(leaf, fx.Node)]
 
 
 def _refuse_draws(calls: list[fx.Node]) -> None:

@@ -142,6 +142,11 @@ def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark) -> Iterator[Non
         _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on = outer
 
 
+def is_capturing() -> bool:
+    """Return whether this thread captures a program."""
+    return _CAPTURE.hook is not None
+
+
 def mark_state() -> Callable[[], bool]:
     """Return a function that says whether the program has changed Python's state since. It never
     has without a capture, which would not put the state back either."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..seam.levels import bottom
+from ..seam.user_code import is_capturing, noted
 from ..torch_private.dispatcher import FILE_OF_CALLS
 from ..torch_private.mode_stacks import without_modes
 from .node_protocol import TapeNode
@@ -46,6 +47,14 @@ def is_anomaly_check_nan_enabled() -> bool:
     """Return whether the mode looks for NaN, as ``torch.is_anomaly_check_nan_enabled``. The answer
     does not depend on whether the mode is on."""
     return STATE.check_nan
+
+
+def looks_for_nan() -> bool:
+    """Return whether a backward pass is to look for NaN. In a program that is captured the switch
+    may be torch's."""
+    if is_capturing() and torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+        return True
+    return STATE.enabled and STATE.check_nan
 
 
 def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
@@ -135,7 +144,15 @@ def _warn_with_traceback(event: str, did: str, node: TapeNode) -> None:
 
 
 def refuse_nan(node: TapeNode, outs: Any) -> None:
-    """Raise if a result of ``node`` has a NaN, with its position among the results."""
+    """Raise if a result of ``node`` has a NaN, with its position among the results. A program that
+    is captured is refused: only the capture would look."""
+    if is_capturing():
+        raise noted(
+            RuntimeError(
+                "anomaly mode looks for NaN in the gradients of each call, and a graph would not. "
+                "Say detect_anomaly(check_nan=False), or run this part by jit.outside."
+            )
+        )
     with without_modes():  # else a trace would record this check
         for index, g in enumerate(outs):
             if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):

@@ -220,7 +220,7 @@ class GraphTask:
 
     def run(self, roots: Sequence[tuple[Edge, object]]) -> None:
         """Run from the roots, each an edge with its cotangent, to the leaves."""
-        self.check_nan = anomaly.STATE.enabled and anomaly.STATE.check_nan
+        self.check_nan = anomaly.looks_for_nan()
         self.profiled = is_profiler_enabled()
         self.surrounded = self.profiled or bool(number_of_function_modes())
         self.at_once = self.captured is None and self.accumulate and not self.profiled

@@ -7,8 +7,10 @@ partition is to do with their results.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -56,23 +58,27 @@ def region(mark: Callable[[fx.Node], object]) -> Generator[list[fx.Node]]:
 
     A region inside another one belongs to the outer one.
     """
+    with new_calls() as calls:
+        yield calls
+    number = next(_numbers)
+    for trace in running_traces():
+        trace.abstract.complete()  # a policy asks for the results
+    for node in calls:
+        node.meta[_KEY] = number
+        node.meta["recompute"] = mark(node)
+
+
+@contextmanager
+def new_calls() -> Generator[list[fx.Node]]:
+    """Yield a list that has, at the end, the calls that running traces write down meanwhile, in the
+    order of the program, which a policy may count on."""
     traces = running_traces()
     before = [next(iter(reversed(trace.graph.nodes)), None) for trace in traces]
     calls: list[fx.Node] = []
     yield calls
-    number = next(_numbers)
     for trace, last in zip(traces, before, strict=True):
-        nodes = []
-        for node in reversed(trace.graph.nodes):
-            if node is last:
-                break
-            nodes.append(node)
-        trace.abstract.complete()  # a policy asks for the results
-        for node in reversed(nodes):  # in the order of the program, which a policy may count on
-            if node.op == "call_function":
-                node.meta[_KEY] = number
-                node.meta["recompute"] = mark(node)
-                calls.append(node)
+        nodes = itertools.takewhile(partial(operator.is_not, last), reversed(trace.graph.nodes))
+        calls += [node for node in reversed([*nodes]) if node.op == "call_function"]
 
 
 def region_of(node: fx.Node) -> int | None:

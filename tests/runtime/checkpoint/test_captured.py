@@ -206,3 +206,40 @@ def test_a_compiled_forward_pass_alone_is_refused() -> None:
     f = aot_function(lambda x: checkpoint(m, x, use_reentrant=False), nop)
     with pytest.raises(RuntimeError, match=r"jit the whole step"):
         f(torch.ones(2, 2))
+
+
+def test_a_reentrant_checkpoint_is_refused_that_computes_something_else_the_second_time() -> None:
+    w = torch.full((3,), 0.5, requires_grad=True)
+    calls = {"n": 0}
+
+    def scaled(x: Tensor) -> Tensor:
+        calls["n"] += 1
+        return (x * w * calls["n"]).sin()
+
+    @jit
+    def step(x: Tensor) -> None:
+        torchs_checkpoint(scaled, x * w, use_reentrant=True).sum().backward()
+
+    with pytest.raises(RuntimeError, match=r"(?s)second run.*test_captured.py"):
+        step(torch.ones(2, 3))
+    assert calls["n"] == 0
+
+
+def test_torchs_switch_of_early_stops_holds_in_a_compiled_program() -> None:
+    w = torch.full((3,), 0.5, requires_grad=True)
+    calls = {"n": 0}
+
+    def counted(x: Tensor) -> Tensor:
+        y = (x * w).sin()
+        calls["n"] += 1
+        return y * 2
+
+    @jit
+    def step(x: Tensor) -> None:
+        with torch.utils.checkpoint.set_checkpoint_early_stop(False):
+            loss = torchs_checkpoint(counted, x, use_reentrant=False).sum()
+        loss.backward()
+
+    for k in range(3):
+        step(torch.ones(2, 3))
+        assert calls["n"] == 2 * (k + 1)

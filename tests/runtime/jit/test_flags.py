@@ -206,3 +206,25 @@ def test_eager_code_in_the_same_autocast_block_has_casts_of_its_own() -> None:
         after = model(x)
         run(x[:4])
     assert torch.equal(after, F.linear(x.bfloat16(), *(p.bfloat16() for p in model.parameters())))
+
+
+def test_a_program_that_looks_for_nan_in_gradients_is_refused() -> None:
+    @jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.set_detect_anomaly(True):
+            (gradient,) = torch.autograd.grad(x.sqrt().sum(), x)
+            return gradient
+
+    with pytest.raises(RuntimeError, match=r"(?s)anomaly mode looks for NaN.*test_flags.py"):
+        f(torch.ones(2, requires_grad=True))
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
+def test_a_program_that_notes_where_gradients_are_from_is_captured() -> None:
+    @jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.set_detect_anomaly(True, check_nan=False):
+            (gradient,) = torch.autograd.grad(x.sqrt().sum(), x)
+            return gradient
+
+    assert torch.equal(f(torch.ones(2, requires_grad=True)), torch.full((2,), 0.5))
