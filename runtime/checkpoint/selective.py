@@ -161,7 +161,9 @@ class _RunMode(TorchDispatchMode):
         self.results = results
         self.calls: Counter[OpOverload] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if innermost(args, kwargs) is not None:
             with self:

@@ -54,7 +54,7 @@ _forward_ad: Any = vars(torch.autograd.forward_ad)
 
 
 @functools.wraps(_Function.apply)
-def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _apply(cls: type, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = tuple(map(now, args)), {name: now(a) for name, a in kwargs.items()}
     arguments = (*args, *kwargs.values())
     for argument in arguments:
@@ -73,7 +73,7 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return _apply_ours(cls, args, kwargs)
 
 
-def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
+def _apply_ours(cls: type, args: Any, kwargs: Any) -> object:
     """Apply a custom Function by this package, and torch's checkpoint by ours."""
     if cls is not _checkpoint.CheckpointFunction:
         return function.apply(cls, args, kwargs)
@@ -88,8 +88,8 @@ def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
 def _backward(
     outputs: Any,
     gradients: Any,
-    keep_graph: Any,
-    create_graph: Any,
+    keep_graph: bool,
+    create_graph: bool,
     inputs: Any = (),
     *args: Any,
     **kwargs: Any,
@@ -129,7 +129,7 @@ def _surroundings_by_name(
 
 def _surroundings_of_values(
     function: Callable[..., Any],
-    args: tuple[Any, ...],
+    args: tuple[torch.Tensor, ...],
     kwargs: dict[str, Any],
     preserve_rng_state: bool = True,
     context_fn: Any = _checkpoint.noop_context_fn,

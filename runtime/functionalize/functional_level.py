@@ -520,7 +520,7 @@ class FunctionalLevel(Level):
         value._store = Store(value._inner, value._store)
         return value
 
-    def _set(self, target: Any, source: torch.Tensor) -> object:
+    def _set(self, target: torch.Tensor, source: torch.Tensor) -> object:
         """``target.set_(source)``: ``target`` shares the memory of ``source``, and has a
         version of its own."""
         target, source = self.own(target), self.own(source)

@@ -107,7 +107,7 @@ class Samples(BatchLevel):
         # a copy for each sample, by stride 0; its cotangent is the gradient of each sample
         wide = self.tape.lowered(tensor).expand(self.size, *tensor.shape)
 
-        def note(grads: list[Any]) -> None:
+        def note(grads: list[torch.Tensor]) -> None:
             self.uses.add([(edge, Dense(grads[0]))])
 
         tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), note)
@@ -195,7 +195,7 @@ class Samples(BatchLevel):
         inner = [flat[i]._inner for i in tapped]
         lowered = list(map(self.tape.lowered, inner))
 
-        def note(grads: list[Any]) -> None:
+        def note(grads: list[torch.Tensor | None]) -> None:
             each: list[Any] = [None] * n_results
             for i, grad in zip(tapped, grads, strict=True):
                 each[i] = grad
@@ -213,7 +213,7 @@ class Samples(BatchLevel):
         )
 
 
-def _rebuild(outs: Any, flat: list[Any]) -> object:
+def _rebuild(outs: Any, flat: list[torch.Tensor]) -> object:
     """Return the results ``flat`` in the form of ``outs``."""
     if isinstance(outs, torch.Tensor):
         return flat[0]
