@@ -57,7 +57,7 @@ class _Overriding(TorchFunctionMode):
         self,
         func: Callable[..., Any],
         types: object,
-        args: tuple[Any, ...] = (),
+        args: tuple[Tensor | int, ...] = (),
         kwargs: Any = None,
     ) -> Any:
         return func(*args, **(kwargs or {}))

@@ -143,7 +143,7 @@ def _changes_of_integers(sample: Sample) -> Iterator[tuple[str, Callable[[list[A
     rank = sample.inputs[0].ndim if sample.inputs else 0
 
     def setting(at: int, value: int) -> Callable[[list[Any]], None]:
-        def change(values: list[Any]) -> None:
+        def change(values: list[Tensor | int]) -> None:
             values[at] = value
 
         return change

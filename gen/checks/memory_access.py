@@ -124,7 +124,7 @@ def warm(target: Target) -> None:
     in silence where the target cannot do it: its cells show that.
     """
 
-    def double(*args: Any) -> tuple[Any, ...]:
+    def double(*args: Any) -> tuple[Tensor, ...]:
         return (args[0] * 2,)
 
     x = torch.ones(2)

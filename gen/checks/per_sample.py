@@ -131,7 +131,7 @@ def _works_along(program: Program, place: int) -> bool:
     return x.ndim >= 2 and len(x) >= 2 and _works_by_sample(program, place)
 
 
-def _with_cotangents(out: Any, layout: str) -> object:
+def _with_cotangents(out: Tensor, layout: str) -> object:
     """Return a function of `out` whose backward pass gives a cotangent in this layout to `out`. No
     sample meets another."""
     if out.is_complex():  # the square alone would not depend on the angle
@@ -181,7 +181,7 @@ def _gradients_of_projections(
     sizes = [parameter.numel() for parameter in params]
     constants = [p.detach().flatten() for p in params]
 
-    def one_entry(places: Any, *parameters: Any) -> Values:
+    def one_entry(places: Tensor, *parameters: Any) -> Values:
         """Return 1 / 2 for each sample, with a gradient that is 1 in one place: the loss is the
         square.
         """

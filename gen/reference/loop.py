@@ -439,7 +439,7 @@ class Loop:
         return push
 
 
-def sum_of_squares(outputs: Sequence[Any]) -> Any:
+def sum_of_squares(outputs: Sequence[Tensor]) -> Any:
     """Return the real scalar that ``grad`` and ``per_sample`` differentiate: the sum of |output|²
     over floating and complex outputs.
     """

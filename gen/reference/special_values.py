@@ -64,7 +64,7 @@ def where_finite(f: Callable[[float], Any]) -> Callable[[float], Any]:
     return g
 
 
-def floor_divide(x: float, y: float) -> Any:
+def floor_divide(x: float, y: float) -> float:
     """Return Python's ``//``, which the documentation names, and a quotient of IEEE 754 by 0."""
     if y == 0 and not isinstance(y, int):
         return divide(x, y)
@@ -115,7 +115,7 @@ def _has_no_remainder(x: float, y: float) -> bool:
     return has_nan or math.isinf(x) or y == 0
 
 
-def fmod(x: float, y: float) -> Any:
+def fmod(x: float, y: float) -> float:
     """Return C's remainder, which has the sign of `x`."""
     if isinstance(x, int) and isinstance(y, int):
         rest = size(x) % abs(y)
@@ -249,7 +249,7 @@ def frexp(x: float) -> tuple[float, int | None]:
 # --- other functions of one number ----------------------------------------------------------------
 
 
-def absolute(x: Any) -> Any:
+def absolute(x: float) -> float:
     """Return the size. That of a boolean is a boolean."""
     if isinstance(x, bool):
         return x
@@ -342,16 +342,16 @@ def logit(x: float, eps: float | None = None) -> float | None:
     return log(y / (1 - y))
 
 
-def nextafter(x: float, y: float, dtype: Any) -> float:
+def nextafter(x: float, y: float, dtype: type) -> float:
     """Return the next number of the dtype towards `y`."""
     with numpy.errstate(over="ignore", under="ignore"):
         return float(numpy.nextafter(dtype(x), dtype(y)))
 
 
 def nan_to_num(
-    x: Any, nan: float | None = None, posinf: float | None = None, neginf: float | None = None,
-    *, dtype: Any,
-) -> Any:  # fmt: skip
+    x: float, nan: float | None = None, posinf: float | None = None, neginf: float | None = None,
+    *, dtype: type,
+) -> float:  # fmt: skip
     """Return the number, or what stands for NaN and infinities: by default 0 and the ends of the
     dtype.
     """
@@ -430,7 +430,7 @@ def isclose(
     return abs(x - y) <= atol + abs(rtol * y)
 
 
-def heaviside(x: float, at_zero: float) -> Any:
+def heaviside(x: float, at_zero: float) -> float | None:
     """Return the step of the documentation, which has no case for NaN."""
     if x != x:
         return None

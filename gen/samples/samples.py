@@ -131,7 +131,7 @@ class Sample:
         return [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
 
 
-def _clone_if(value: Any, written: bool) -> object:
+def _clone_if(value: Tensor, written: bool) -> object:
     if written:
         return value.clone()
     return value

@@ -295,7 +295,7 @@ class Plain(Written):
         return f
 
 
-def _first_entry(x: Any, dim: int | None) -> Tensor:
+def _first_entry(x: Tensor, dim: int | None) -> Tensor:
     """Return the first entry of a batch, or all of an argument that has none."""
     if dim is None:
         whole: Tensor = x.as_subclass(Tensor)

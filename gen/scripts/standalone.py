@@ -319,7 +319,7 @@ def _in_double(name: str, x: Tensor) -> tuple[str, Tensor]:
     return f"{name}.to({double})", x.to(double)
 
 
-def _cast_text(value: Any, dtype: torch.dtype) -> object:
+def _cast_text(value: Tensor, dtype: torch.dtype) -> object:
     """Return `value` in a dtype. One that has it already needs no call in the text."""
     if value.dtype is dtype:
         return value

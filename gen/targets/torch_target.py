@@ -253,7 +253,7 @@ class TorchTarget:
         f: Callable[..., object],
         args: tuple[object, ...],
         along: tuple[object, ...],
-    ) -> tuple[Any, ...]:
+    ) -> tuple[Tensor, ...]:
         """Return the flat results of a function of ``torch.autograd.functional``."""
         result = call_functional(torch.autograd.functional, name, f, args, along)
         return tuple(pytree.tree_leaves(result))

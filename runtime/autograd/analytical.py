@@ -30,13 +30,15 @@ def as_tuple(result: object) -> tuple[Any, ...]:
     return outs
 
 
-def pull(out: object, inputs: Sequence[object], cotangent: torch.Tensor) -> list[Any]:
+def pull(
+    out: object, inputs: Sequence[object], cotangent: torch.Tensor
+) -> list[torch.Tensor | None]:
     """Return plain dense gradients of ``inputs``, None for an input without a gradient."""
     grads = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
     return [None if g is None else dense(g) for g in grads]
 
 
-def reverse(out: Any, inputs: Sequence[Any]) -> tuple[list[torch.Tensor], bool]:
+def reverse(out: Any, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
     """Return the Jacobian of ``out`` by each input, and whether all gradients had the dtype of
     their input. Each backward pass gives a column."""
     columns: list[list[torch.Tensor]] = [[] for _ in inputs]

@@ -207,7 +207,7 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
 
 
 @rule(DualSession)
-def _push(dual: DualSession, cls: Any, args: tuple[object, ...]) -> tuple[Any, Any]:
+def _push(dual: DualSession, cls: type, args: tuple[object, ...]) -> tuple[Any, Any]:
     """Run ``forward`` on the tape with forward mode off. Then compute the tangents of its outputs
     by the ``jvp`` staticmethod."""
     enabled = is_forward_enabled()
@@ -242,7 +242,7 @@ def _put_tangent(dual: DualSession, value: object, t: object) -> None:
     dual.tangents.put(value._inner, t)
 
 
-def _tangents_of(dual: DualSession, args: Sequence[object]) -> list[Any]:
+def _tangents_of(dual: DualSession, args: Sequence[object]) -> list[torch.Tensor | None]:
     """Return the tangent of each argument. None without one, and while forward mode is off."""
     if not computes_tangents(0):
         return [None] * len(args)
@@ -255,7 +255,7 @@ def _tangents_of(dual: DualSession, args: Sequence[object]) -> list[Any]:
     return tangents
 
 
-def _check_write(before: Any, version: int | None, tensor: object) -> None:
+def _check_write(before: torch.Tensor | None, version: int | None, tensor: object) -> None:
     """Check an input that ``forward`` wrote to. Its tangent must have been written to as well, so
     that both keep their aliases."""
     if before is None:
@@ -270,7 +270,9 @@ def _check_write(before: Any, version: int | None, tensor: object) -> None:
         )
 
 
-def _check_view(value: Any, tensor: Any, args: Sequence[Any], tangents: Sequence[Any]) -> bool:
+def _check_view(
+    value: torch.Tensor, tensor: torch.Tensor, args: Sequence[Any], tangents: Sequence[Any]
+) -> bool:
     """Check an output that is a view of an input. Its tangent must be a view of that
     input's tangent."""
     view = getattr(value, "_view", None)

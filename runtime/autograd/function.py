@@ -136,7 +136,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         raise NotImplementedError("vjp is another name for backward; implement one of them.")
 
     @staticmethod
-    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+    def jvp(ctx: FunctionNode | None, *grad_inputs: Any) -> Any:
         """Return the tangent of each output, from those of the arguments."""
         raise NotImplementedError(
             "You must implement the jvp function for custom autograd.Function to use "
@@ -664,7 +664,7 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
     saved tensors raises as well. Otherwise it would silently be zero."""
 
     @wraps(backward)
-    def once(ctx: Any, *grads: object) -> Any:
+    def once(ctx: FunctionNode, *grads: object) -> Any:
         with torch.no_grad():
             result = backward(ctx, *grads)
         if not _grad_enabled():

@@ -136,7 +136,9 @@ def _physical(
     return _map_outputs(out, output)
 
 
-def _output_dims(output: object, physical: Sequence[object], in_dims: Sequence[Any]) -> object:
+def _output_dims(
+    output: object, physical: Sequence[object], in_dims: Sequence[int | None]
+) -> object:
     """Return the batch dimensions of the outputs: 0 for a new tensor, that of the input for an
     input returned as it is."""
 
@@ -211,10 +213,10 @@ class _InnerCtx(FunctionCtx):
     # by name: a tree of physical tensors, and their batch dimensions
     attributes: dict[str, tuple[Any, Any]]
 
-    def __init__(self, outer: Any) -> None:
+    def __init__(self, outer: FunctionCtx | _InnerCtx) -> None:
         self.needs_input_grad = outer.needs_input_grad
 
-    def move_out(self, outer: Any, level: BatchLevel) -> None:
+    def move_out(self, outer: FunctionCtx | _InnerCtx, level: BatchLevel) -> None:
         """Hand on to ``outer`` what ``setup_context`` has stored, in physical tensors."""
         out = level.lowered
         said = self.__dict__

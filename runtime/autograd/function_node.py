@@ -228,7 +228,7 @@ class FunctionNode(Node, FunctionCtx):
         return save(self.level, self.level.lowered(tensor), self._edge(index))
 
     @property
-    def saved_tensors(self) -> tuple[Any, ...]:
+    def saved_tensors(self) -> tuple[torch.Tensor | None, ...]:
         """Return the tensors of ``save_for_backward``. While ``jvp`` runs: those of
         ``save_for_forward``. Raise if the backward pass has freed them."""
         if self.saved_for_forward is not None:
@@ -238,7 +238,7 @@ class FunctionNode(Node, FunctionCtx):
         return tuple(self._restore(s, self._edge(index)) for index, s in enumerate(self.saved))
 
     @property
-    def saved_variables(self) -> tuple[Any, ...]:
+    def saved_variables(self) -> tuple[torch.Tensor | None, ...]:
         """Return ``saved_tensors``, by its name in old programs."""
         warnings.warn(
             "'saved_variables' is deprecated; use 'saved_tensors'", DeprecationWarning, stacklevel=2
@@ -325,7 +325,7 @@ class FunctionNode(Node, FunctionCtx):
             return level.noted_backward(self, shown, create_graph)
         return self.run_backward(shown, create_graph)
 
-    def run_backward(self, shown: list[Any], create_graph: bool) -> tuple[Any, ...]:
+    def run_backward(self, shown: list[Any], create_graph: bool) -> tuple[torch.Tensor | None, ...]:
         """Run the user's ``backward`` on the cotangents ``shown``. Return a gradient per edge."""
         before = self._outward
         self._outward = not (self.level.shows_values or create_graph)

@@ -312,7 +312,7 @@ def _run_alone(
         and tensor.dtype in DIFFERENTIABLE
     ]
 
-    def release_written(value: FunctionalValue) -> Any:
+    def release_written(value: FunctionalValue) -> torch.Tensor:
         if position_of(value, dirty) is None:
             return value
         return level.released(value)

@@ -70,7 +70,7 @@ def _value(tensor: torch.Tensor) -> Tensor:
     return value
 
 
-def _tensors(argument: Given, what: str, function: str) -> tuple[Any, ...]:
+def _tensors(argument: Given, what: str, function: str) -> tuple[torch.Tensor, ...]:
     """Return ``argument`` as a tuple of tensors. Raise if there is anything else in it."""
     each: tuple[Any, ...] = (argument,)
     if isinstance(argument, tuple):
@@ -89,7 +89,7 @@ def _tensors(argument: Given, what: str, function: str) -> tuple[Any, ...]:
 
 def _open(
     argument: Given, what: str, function: str, create_graph: bool, track: bool = True
-) -> tuple[Any, ...]:
+) -> tuple[torch.Tensor, ...]:
     """Return the tensors to differentiate by. With ``create_graph``: views, which have the history
     of the tensors. Else: new leaves."""
     out = []
@@ -138,8 +138,8 @@ def _scalar(func: Callable[..., object], function: str, strict: bool) -> Callabl
 
 
 def _direction(
-    v: Given, function: str, create_graph: bool, like: Sequence[Any], is_tuple: bool
-) -> tuple[Any, ...]:
+    v: Given, function: str, create_graph: bool, like: Sequence[torch.Tensor], is_tuple: bool
+) -> tuple[torch.Tensor, ...]:
     """Return ``v`` as a tuple of tensors of the shapes of ``like``. Raise if it has others."""
     vs = _open(v, "v", function, create_graph, track=False)
     if is_tuple:
@@ -159,7 +159,7 @@ def _direction(
 
 
 def _input_direction(
-    v: Given, function: str, create_graph: bool, inputs: Given, opened: Sequence[Any]
+    v: Given, function: str, create_graph: bool, inputs: Given, opened: Sequence[torch.Tensor]
 ) -> tuple[object, ...]:
     """Return ``v`` in the space of the inputs: 1 for None, if there is one input of one element."""
     if v is not None:
@@ -354,7 +354,7 @@ def _nest(blocks: list[list[object]], many_outputs: bool, many_inputs: bool) -> 
     return per_output[0]
 
 
-def _one_hot(tensor: Any) -> Any:
+def _one_hot(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of shape (numel, *shape): for each element of ``tensor``, 1 at its place."""
     if tensor.is_nested:
         raise NestedTensor
@@ -410,8 +410,8 @@ def jacobian(
 
 
 def _rows(
-    index: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
-) -> list[Any]:
+    index: int, out: torch.Tensor, inputs: Sequence[Any], create_graph: bool, strict: bool
+) -> list[torch.Tensor]:
     """Return the Jacobian of output number ``index`` by each input. Each backward pass gives a
     row."""
     if out.is_complex():
@@ -505,7 +505,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     return _nest(blocks, many_outputs, isinstance(inputs, tuple))
 
 
-def _require_grad(value: Any) -> Any:
+def _require_grad(value: torch.Tensor) -> torch.Tensor:
     """Return ``value`` if it requires grad, else a leaf with its data that does."""
     if value.requires_grad:
         return value
@@ -532,7 +532,7 @@ def hessian(
     _tensors(inputs, "inputs", "hessian")
     scalar = _scalar(func, "hessian", strict)
 
-    def gradient(*xs: Any) -> tuple[Any, ...]:
+    def gradient(*xs: Any) -> tuple[torch.Tensor, ...]:
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(map(_require_grad, xs))
         grads: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)

@@ -114,7 +114,7 @@ def _refuse_unfit_input(value: Any, index: int) -> None:
         )
 
 
-def _layout_name(tensor: Any) -> str:
+def _layout_name(tensor: torch.Tensor) -> str:
     """Return what errors call the layout of ``tensor``, which is not dense."""
     if tensor.layout is mkldnn_layout:
         return "MKLDNN"
@@ -133,7 +133,7 @@ def _require_dense(values: Sequence[Any], at: Sequence[int]) -> None:
             )
 
 
-def _check_outputs(outs: Sequence[Any]) -> None:
+def _check_outputs(outs: Sequence[torch.Tensor]) -> None:
     """Raise unless all outputs are dense."""
     for output in outs:
         if output.layout is not torch.strided:
@@ -460,5 +460,5 @@ def get_analytical_jacobian(
     return tuple(jacobians), reentrant, True, same_dtype
 
 
-def _requiring_grad(tensors: object) -> list[Any]:
+def _requiring_grad(tensors: object) -> list[torch.Tensor]:
     return [x for x in _as_arguments(tensors) if isinstance(x, Value) and x.requires_grad]

@@ -67,7 +67,7 @@ class Problem:
     outputs: tuple[int, ...]
     prefix: str = ""
 
-    def evaluate(self) -> list[Any]:
+    def evaluate(self) -> list[torch.Tensor]:
         """Return the outputs with a derivative."""
         outs = as_tuple(self.func(*self.inputs))
         return [outs[k] for k in self.outputs]
@@ -193,7 +193,7 @@ def _require_reentrant(
             raise GradcheckError(_REENTRANT.format(options.nondet_tol))
 
 
-def _gradients(output: Any, wrt: Sequence[Any], v: torch.Tensor) -> list[torch.Tensor]:
+def _gradients(output: Any, wrt: Sequence[torch.Tensor], v: torch.Tensor) -> list[torch.Tensor]:
     """Pull the flat cotangent ``v`` of ``output`` back. Zeros stand for no gradient."""
     pulled = zip(wrt, analytical.pull(output, wrt, v.reshape(output.shape)), strict=True)
     return [zeros(x, *x.shape) if g is None else g for x, g in pulled]
@@ -238,7 +238,7 @@ def _along_direction(row: torch.Tensor, u: Sequence[torch.Tensor]) -> torch.Tens
     return (flat.real * u[0]).sum() + 1j * (flat.imag * u[1]).sum()
 
 
-def _check_dtypes(gradients: Sequence[torch.Tensor], inputs: Sequence[Any]) -> None:
+def _check_dtypes(gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
     """Raise unless each gradient has the dtype of its input."""
     if any(grad.dtype != x.dtype for grad, x in zip(gradients, inputs, strict=True)):
         raise GradcheckError("Gradient has dtype mismatch")

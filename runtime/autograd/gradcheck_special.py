@@ -35,7 +35,7 @@ def _all_zero(grads: Sequence[object]) -> bool:
     return all(grad is None or not dense(grad).any() for grad in grads)
 
 
-def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]) -> None:
+def zero_cotangent(outs: Sequence[Any], inputs: Sequence[torch.Tensor], at: Sequence[int]) -> None:
     """Check that a zero cotangent gives zeros of the type and shape of the inputs. Those of sparse
     inputs may be dense.
 
@@ -62,7 +62,7 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[Any], at: Sequence[int]
             )
 
 
-def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[Any]) -> None:
+def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[torch.Tensor]) -> None:
     """Check a backward pass in which some outputs, or all, have no cotangent. Inputs that only they
     depend on get none, or zeros."""
     groups = [list(outs)]
@@ -150,7 +150,7 @@ def batched_tangents(func: Callable[..., object], inputs: Sequence[object], inde
     """Check that vmap of the forward pass over tangents of input ``index`` equals a loop of it."""
     tangents = [torch.randn_like(plain(inputs[index])) for _ in range(2)]
 
-    def one(tensor: object) -> tuple[Any, ...]:
+    def one(tensor: object) -> tuple[torch.Tensor, ...]:
         tangents = []
         for primal, tangent in analytical.push(func, inputs, {index: tensor}):
             tangents.append(torch.zeros_like(primal) if tangent is None else tangent)

@@ -173,7 +173,7 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
 
 
 def vector_product(
-    outputs: Outputs, value: Any, u: Sequence[torch.Tensor], steps: Steps
+    outputs: Outputs, value: torch.Tensor, u: Sequence[torch.Tensor], steps: Steps
 ) -> list[torch.Tensor]:
     """Return each Jacobian times a direction in the space of ``value``. ``u``: a direction for the
     real axis, and for complex ``value`` one for the imaginary axis. The two derivatives become real

@@ -65,7 +65,7 @@ class _RequiresGrad:
     def __get__(self, tensor: object, owner: object = None) -> Any:
         return _requires_grad.__get__(tensor)
 
-    def __set__(self, tensor: Any, value: bool) -> None:
+    def __set__(self, tensor: torch.Tensor, value: bool) -> None:
         if isinstance(tensor, UNINITIALIZED):
             _requires_grad.__set__(tensor, value)
         else:
@@ -81,7 +81,7 @@ def _require(tensor: torch.Tensor, requires_grad: bool = True) -> object:
     return become_runtime(tensor).requires_grad_(requires_grad)
 
 
-def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
+def _construct(cls: type, *args: Any, **kwargs: Any) -> Any:
     """Return a new tensor of the session, for ``torch.Tensor.__new__``."""
     if inside_dispatch():
         return _new_tensor(cls, *args, **kwargs)
@@ -104,7 +104,9 @@ def _construct(cls: Any, *args: Any, **kwargs: Any) -> Any:
     return as_kind(tensor, cls)
 
 
-def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> object:
+def _construct_parameter(
+    cls: Any, data: torch.Tensor | None = None, requires_grad: bool = True
+) -> object:
     """Return a new parameter of the session, for ``torch.nn.Parameter.__new__``."""
     if data is None:
         data = torch.empty(0)
@@ -123,7 +125,7 @@ def _construct_parameter(cls: Any, data: Any = None, requires_grad: bool = True)
     return parameter
 
 
-def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **options: Any) -> object:
+def _subclass(cls: type, data: torch.Tensor, require_grad: bool = False, **options: Any) -> object:
     """Do ``torch.Tensor._make_subclass``: return a leaf of that class that shares the memory of
     ``data``."""
     is_torchs = bool(options) or issubclass(cls, UNINITIALIZED)
@@ -136,7 +138,7 @@ def _subclass(cls: Any, data: torch.Tensor, require_grad: bool = False, **option
         return as_kind(wrap(data.detach()), kind).requires_grad_(require_grad)
 
 
-def _creates_in_hook(cls: Any) -> bool:
+def _creates_in_hook(cls: type) -> bool:
     """Return whether a user's hook makes an instance of ``cls`` that handles its own calls."""
     return HOOKS.depth > 0 and dispatches(getattr(cls, "_kind", cls))
 
@@ -150,7 +152,7 @@ def _wrapper_subclass(cls: object, *args: object, **kwargs: object) -> object:
     return wrapper_subclass(make_wrapper_subclass, cls, options)
 
 
-def _rebuild_from_type_v2(rebuild: Any, kind: Any, args: Any, state: object) -> object:
+def _rebuild_from_type_v2(rebuild: Any, kind: type, args: Any, state: object) -> object:
     """Do ``torch._tensor._rebuild_from_type_v2``: return a pickled tensor with attributes, or
     of a user's class."""
     tensor = rebuild(*args)

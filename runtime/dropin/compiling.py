@@ -223,7 +223,7 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
             return None  # Dynamo takes it for a plain tensor
         return original_class(value)
 
-    def call_backend(graph: Any, module: Any, examples: list[Any]) -> Any:
+    def call_backend(graph: Any, module: Any, examples: list[torch.Tensor | torch.SymInt]) -> Any:
         exchange = _exchange(graph.fake_mode)
         plain = list(map(exchange.plain, examples))
         contexts = graph.tracing_context.tensor_to_context
@@ -255,7 +255,7 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
     # the same tensor must get the same fake one again
     leaves: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
 
-    def from_tensor(mode: Any, tensor: Any, **options: Any) -> Any:
+    def from_tensor(mode: Any, tensor: Any, **options: Any) -> torch.Tensor:
         if type(tensor) is not Tensor:
             return original(mode, tensor, **options)
         of_mode = leaves.setdefault(mode, WeakIdKeyDictionary())
@@ -272,7 +272,7 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
 
     original_description = MetaTensorDescriber.describe_tensor
 
-    def describe(describer: Any, tensor: Any, **options: Any) -> Any:
+    def describe(describer: Any, tensor: torch.Tensor, **options: Any) -> Any:
         description = original_description(describer, tensor, **options)
         # a user's class makes its own instances, which are below the tape
         kind = getattr(description.type, "_kind", None)

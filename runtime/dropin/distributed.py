@@ -36,7 +36,7 @@ class GradBucket:
     """The argument of a communication hook, as ``torch.distributed.GradBucket``."""
 
     def __init__(
-        self, index: int, last: bool, buffer: torch.Tensor, parameters: Sequence[Any]
+        self, index: int, last: bool, buffer: torch.Tensor, parameters: Sequence[torch.Tensor]
     ) -> None:
         self._index, self._last, self._buffer, self._parameters = (
             index,
@@ -57,7 +57,7 @@ class GradBucket:
     def set_buffer(self, buffer: torch.Tensor) -> None:
         self._buffer = buffer
 
-    def parameters(self) -> list[Any]:
+    def parameters(self) -> list[torch.Tensor]:
         return self._parameters
 
     def gradients(self) -> list[torch.Tensor]:
@@ -70,7 +70,7 @@ class Reducer:
 
     def __init__(
         self,
-        params: Sequence[Any],
+        params: Sequence[torch.Tensor],
         bucket_indices: Sequence[Sequence[int]],
         per_bucket_size_limits: Sequence[int],
         process_group: Any,
@@ -137,7 +137,7 @@ class Reducer:
         dist.all_reduce(mask, group=self._group)
         return {i for i, n in enumerate(mask.tolist()) if n}
 
-    def _gradient(self, p: Any) -> torch.Tensor:
+    def _gradient(self, p: torch.Tensor) -> torch.Tensor:
         """Return the gradient of parameter ``p``, zeros if it has none in this process."""
         if p.grad is None:
             return unwrap(torch.zeros_like(p.detach()))
@@ -195,7 +195,7 @@ class Reducer:
             )
         self._hook = state, hook
 
-    def set_logger(self, logger: Any) -> None:
+    def set_logger(self, logger: Logger) -> None:
         pass
 
     def _rebuild_buckets(self) -> None:

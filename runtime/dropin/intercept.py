@@ -91,8 +91,8 @@ def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
 def _backward(
     outputs: Any,
     gradients: Any,
-    keep_graph: Any,
-    create_graph: Any,
+    keep_graph: bool,
+    create_graph: bool,
     inputs: Any = (),
     *args: Any,
     **kwargs: Any,
@@ -132,7 +132,7 @@ def _surroundings_by_name(
 
 def _surroundings_of_values(
     function: Callable[..., Any],
-    args: tuple[Any, ...],
+    args: tuple[torch.Tensor, ...],
     kwargs: dict[str, Any],
     preserve_rng_state: bool = True,
     context_fn: Any = _checkpoint.noop_context_fn,

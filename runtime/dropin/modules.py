@@ -49,7 +49,11 @@ def _pad_sequence(
 
 
 def _pad_packed_sequence(
-    data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, total_length: int
+    data: torch.Tensor,
+    batch_sizes: torch.Tensor,
+    batch_first: bool,
+    padding_value: float,
+    total_length: int,
 ) -> object:
     """Do torch's ``_pad_packed_sequence``, in the same way as :func:`_pad_sequence`."""
     numbers = torch.arange(len(data), device=data.device).unsqueeze(1)
@@ -83,7 +87,9 @@ def _new_buffer(
     return buffer
 
 
-def _materialize(tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+def _materialize(
+    tensor: torch.Tensor, shape: Any, device: str | None = None, dtype: torch.dtype | None = None
+) -> None:
     """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter
     becomes a parameter."""
     like = tensor.data

@@ -356,7 +356,7 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _of_torch(made: Any) -> bool:
+def _of_torch(made: FunctionType | type) -> bool:
     return (getattr(made, "__module__", None) or "").partition(".")[0] in (
         "torch",
         "functorch",

@@ -60,7 +60,7 @@ class Property:
         # `_grad` is another name of `grad`, as in torch
         self._own_name = "grad" if name == "_grad" else name
 
-    def __get__(self, tensor: Any, owner: Any = None) -> Any:
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
         if tensor is None:
             return self
         if type(tensor) not in VALUES:
@@ -74,7 +74,7 @@ class Property:
             return self.native.__get__(tensor)
         return own.__get__(tensor)
 
-    def __set__(self, tensor: Any, value: Any) -> None:
+    def __set__(self, tensor: torch.Tensor, value: Any) -> None:
         if type(tensor) not in VALUES:
             if not isinstance(tensor, UNINITIALIZED):
                 self.native.__set__(tensor, value)

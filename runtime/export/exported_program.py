@@ -446,7 +446,7 @@ def _placeholder_name(name: str, is_parameter: bool) -> str:
     return prefix + name.replace(".", "_")
 
 
-def _argument(r: Any) -> ArgumentSpec:
+def _argument(r: float | fx.Node | None) -> ArgumentSpec:
     if not isinstance(r, fx.Node):
         return ConstantArgument("", r)
     value = r.meta.get("val")

@@ -57,7 +57,7 @@ WHOLE = frozenset(
 
 def traced_before_dispatch(
     function: Callable[..., Any],
-    leaves: Sequence[Any],
+    leaves: Sequence[torch.Tensor | int],
     decompositions: Mapping[Any, Callable[..., Any]] | None,
     dynamic: bool,
 ) -> Joint:

@@ -132,7 +132,7 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     return target
 
 
-def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[Any]:
+def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[torch.Tensor]:
     """Run the op once per element, each time from the same state of the generator. ``calls``:
     (arguments, options) of each element. ``BatchingError`` for an op that is known to draw
     from what its arguments say."""

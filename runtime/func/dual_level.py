@@ -219,7 +219,7 @@ class DualLevel(Level):
         tensor of the outer levels, unless it is a view."""
         view = op.kind is VIEW
 
-        def wrap_one(tensor: torch.Tensor, i: int | None) -> Any:
+        def wrap_one(tensor: torch.Tensor, i: int | None) -> torch.Tensor:
             """Return ``tensor``, the result of number ``i`` or the only one, with its tangent."""
             if not view and not (tensor.is_floating_point() or tensor.is_complex()):
                 return tensor
@@ -283,7 +283,7 @@ class DualLevel(Level):
         op: Op,
         target: DualValue,
         primals: list[Any],
-        tangents: list[Any],
+        tangents: list[torch.Tensor | None],
         kwargs: dict[str, Any],
     ) -> DualValue:
         """Run an in-place op of arguments with tangents."""
@@ -367,7 +367,7 @@ class DualLevel(Level):
             base._tangent = _tangent_after_write(value, base, tensor)
         base._generation += 1
 
-    def _out(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _out(self, op: Op, args: Sequence[torch.Tensor | int], kwargs: dict[str, Any]) -> object:
         """Run an op with ``out=``. Raise if an argument has a tangent, as torch does."""
         _, _, any_tangent = self._split(op, args)
         if any_tangent or self._any_dual(kwargs.values()):

@@ -91,7 +91,7 @@ def _was_overwritten(saved: object) -> bool:
 
 
 def _record_derivative(
-    func: Callable[..., object], flat: list[Any], spec: pytree.TreeSpec, *, copying: bool
+    func: Callable[..., object], flat: list[torch.Tensor], spec: pytree.TreeSpec, *, copying: bool
 ) -> tuple[Any, Callable[[list[Any]], Any]]:
     """Run ``func`` at a dual level whose tangents are the only values of a trace.
 
@@ -170,7 +170,7 @@ def _split_output(level: DualLevel, output: object) -> tuple[object, torch.Tenso
 
 
 @cache
-def _linear_part() -> Any:
+def _linear_part() -> type:
     """Return the class of the trace."""
     # a late import: sympy and Dynamo take longer to import than all of this package
     from ..trace.trace_level import Trace

@@ -101,7 +101,7 @@ class OutsideWrites(TorchDispatchMode):
             t = t._inner
         return t
 
-    def _save(self, outside: list[Any], op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+    def _save(self, outside: list[torch.Tensor], op: Op, args: Any, kwargs: dict[str, Any]) -> None:
         """Copy the memory of the tensors in ``outside``, unless an earlier write has copied it."""
         with without_modes():  # a vmap in the run, which draws, has one
             for t in outside:

@@ -62,7 +62,11 @@ def _compile(op: Op, jvp: object) -> tuple[TangentRule, frozenset[int]]:
         call = _caller(op, jvp)
 
         def rule(
-            op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
+            op: Op,
+            primals: list[Any],
+            tangents: list[torch.Tensor | None],
+            kwargs: dict[str, Any],
+            result: object,
         ) -> Any:
             return call(primals, tangents, kwargs, result)
 
@@ -89,7 +93,11 @@ def _complete(op: Op, rule: TangentRule, used: frozenset[int]) -> TangentRule:
         return rule
 
     def check(
-        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
+        op: Op,
+        primals: list[Any],
+        tangents: list[torch.Tensor | None],
+        kwargs: dict[str, Any],
+        result: object,
     ) -> Any:
         """Raise if an argument that the rule ignores has a tangent. Else run the rule."""
         lacking = [op.arg_names[i] for i in unused if i < len(tangents) and tangents[i] is not None]
@@ -143,7 +151,11 @@ def _sum_of_terms(op: Op, table: dict[str, Callable[..., object]]) -> TangentRul
     ]
 
     def rule(
-        op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
+        op: Op,
+        primals: list[Any],
+        tangents: list[torch.Tensor | None],
+        kwargs: dict[str, Any],
+        result: object,
     ) -> Any:
         """Add the terms of the arguments that have a tangent."""
         total = None

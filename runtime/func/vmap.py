@@ -100,7 +100,7 @@ def _map(
     return mapped
 
 
-def _batch_along(level: Any, x: Any, dim: int | None) -> object:
+def _batch_along(level: BatchLevel | EmptyBatch, x: Any, dim: int | None) -> object:
     """Return ``x`` as a batch along ``dim``, which becomes the first dimension. None: as it is."""
     if dim is None:
         return x

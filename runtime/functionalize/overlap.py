@@ -134,7 +134,7 @@ def _bytes_of(t: torch.Tensor) -> tuple[int, int]:
     return first * t.itemsize, (first + last + 1) * t.itemsize
 
 
-def _memory_of(tensor: Any) -> torch.Tensor | None:
+def _memory_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """Return the plain tensor in whose memory the elements of ``tensor`` lie. None if there is
     none."""
     while isinstance(tensor, Value):

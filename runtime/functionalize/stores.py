@@ -110,7 +110,7 @@ class WriteWatch:
             self.found = True
 
 
-def _is_inference(t: Any) -> bool:
+def _is_inference(t: torch.Tensor) -> bool:
     while isinstance(t, Value):
         t = t._inner
     return bool(t.is_inference())

@@ -22,7 +22,9 @@ from .writes import WrittenBack
 
 
 def _run(
-    function: Callable[..., Sequence[Any]], inputs: Sequence[Any], remove: str = "mutations"
+    function: Callable[..., Sequence[Any]],
+    inputs: Sequence[torch.Tensor | float],
+    remove: str = "mutations",
 ) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
     """Run ``function`` on functional values of ``inputs``.
 

@@ -156,7 +156,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros(_hints(tensor.shape), dtype=tensor.dtype, device=tensor.device)
 
 
-def _hints(sizes: Sequence[Any]) -> list[int]:
+def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
     """Return ``sizes`` as they are in the arguments of the capture, without a guard."""
     return [size if isinstance(size, int) else size.node.hint for size in sizes]
 
@@ -206,7 +206,7 @@ def copying_form(func: Any) -> Any:
 def put_back(
     func: Any,
     base: Any,
-    part: Any,
+    part: torch.Tensor,
     which: int | None,
     args: Sequence[Any],
     kwargs: dict[str, Any],
@@ -416,8 +416,8 @@ def _results_for_out(
     args: Sequence[object],
     kwargs: dict[str, object],
     names: Sequence[str],
-    targets: Sequence[Any],
-) -> list[Any]:
+    targets: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
     """Run the functional form of ``op``, and check its results against ``targets``, which the
     arguments ``names`` hold."""
     functional = functional_of(op.func)

@@ -67,7 +67,9 @@ class Layout:
     of arguments. ``places``: of Python's state. It is part of the kind of a call, so that no
     program takes values of other places."""
 
-    def __init__(self, asked: Sequence[Any] = (), places: Sequence[Place] = ()) -> None:
+    def __init__(
+        self, asked: Sequence[torch.Tensor | int] = (), places: Sequence[Place] = ()
+    ) -> None:
         self.asked = tuple(asked)
         self.places = tuple(places)
         self.is_empty = not self.asked and not self.places
@@ -191,8 +193,8 @@ class Destinations:
 
     def __init__(
         self,
-        leaves: Sequence[Any],
-        frozen: Sequence[Any],
+        leaves: Sequence[torch.Tensor | int],
+        frozen: Sequence[torch.Tensor],
         spent: Sequence[int],
         puts: Sequence[tuple[int, Place]],
         orders: Sequence[Order],

@@ -155,7 +155,7 @@ class Outside:
             )
 
 
-def outside(function: Callable[..., None] | None = None) -> Any:
+def outside(function: Callable[..., None] | None = None) -> Outside:
     """Leave a function out of programs: a decorator for what logs, counts or prints.
 
     ``function``: a function or method that returns None. Its tensors are copies without a history,

@@ -178,7 +178,7 @@ class BatchSession(StandIn):
         if value._view is not None:
             self.lifted.append(weakref.ref(value._view.base))
 
-    def mark(self, value: Any, dim: int) -> None:
+    def mark(self, value: torch.Tensor, dim: int) -> None:
         """Note that the samples lie in dimension ``dim`` of ``value``.
 
         ``RuntimeError`` if an earlier batch has another number of samples.
@@ -545,7 +545,7 @@ class BatchSession(StandIn):
             return None
         return self.state(value._view.base)
 
-    def _target(self, call: FollowedCall) -> Any:
+    def _target(self, call: FollowedCall) -> torch.Tensor:
         """Return the tensor that a call writes to, as a value of the session."""
         op, target = call.op, call.args[0]
         if op.kind is OUT:

@@ -278,7 +278,7 @@ class per_sample(PerSampleGrads):
         return terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
 
 
-def _as_value(x: Tensor) -> Any:
+def _as_value(x: Tensor) -> torch.Tensor:
     """Return ``x`` as a value of a level: a plain tensor as a leaf of the session."""
     if isinstance(x, Value):
         return x
@@ -316,7 +316,7 @@ class _Functions(TorchFunctionMode):
             self._note_if_made_inside(out, tensors)
         return out
 
-    def _note_if_made_inside(self, out: Any, tensors: list[Tensor]) -> None:
+    def _note_if_made_inside(self, out: torch.Tensor, tensors: list[Tensor]) -> None:
         """Note a plain tensor that follows from none but such. ``tensors``: the arguments."""
         if all(map(self.made_inside, tensors)):
             self._made[id(out)] = weakref.ref(out)

@@ -185,7 +185,7 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
         cls.__name__, (cls,), {name: staticmethod(backward), "__module__": cls.__module__}
     )
 
-    def saved_tensors(ctx: object) -> tuple[Any, ...]:
+    def saved_tensors(ctx: object) -> tuple[torch.Tensor, ...]:
         """Return the saved tensors, with the samples where they lay in the forward pass."""
         tensors = FunctionNode.saved_tensors.__get__(ctx)
         places = getattr(ctx, "followed", None)

@@ -125,7 +125,7 @@ class UsedParameters:
                 uses.append((edge, Dense(value.new_zeros(0, *value.shape))))
         self.session.uses.add(uses)
 
-    def _by_sample(self, cotangents: list[Any]) -> list[object]:
+    def _by_sample(self, cotangents: list[torch.Tensor | None]) -> list[object]:
         """Return the cotangents of all results with the batch in front, None where there is
         none."""
         by_sample: list[Any] = [None] * len(self.places)

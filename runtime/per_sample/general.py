@@ -31,7 +31,7 @@ class General(Term):
         args: Sequence[Tensor],
         dims: Sequence[int | None],
         position: int,
-        gs: Sequence[Any],
+        gs: Sequence[torch.Tensor | None],
     ) -> None:
         self.op = op
         self.args = args

@@ -185,7 +185,9 @@ class _Run:
         leaves, dims, spec, size = batched.inputs(batch)
         return batched.run(leaves, dims, spec, size, {})
 
-    def _uses(self, losses: Any, inputs: Sequence[Any], names: Sequence[str]) -> Sources:
+    def _uses(
+        self, losses: torch.Tensor, inputs: Sequence[torch.Tensor], names: Sequence[str]
+    ) -> Sources:
         """Return the gradients of each use of a parameter, by where the tensor that is used comes
         from."""
         samples = self.batched.samples

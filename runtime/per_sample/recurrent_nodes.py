@@ -225,13 +225,15 @@ class _Layer(Node):
         self.unrolled, self.versions = None, []
 
 
-def _map_gradients(f: Callable[[Tensor], Tensor], grads: Iterable[Any]) -> list[Any]:
+def _map_gradients(
+    f: Callable[[Tensor], Tensor], grads: Iterable[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
     """Apply ``f`` to each gradient. None, of what nothing uses, stays None."""
     return [None if grad is None else f(grad) for grad in grads]
 
 
 def terms_of(
-    own: Any,
+    own: Weights,
     cotangents: Cotangents,
     x: Tensor,
     gradient: Callable[[Tensor], Tensor],
@@ -276,7 +278,7 @@ def _in_samples(tensor: Tensor, size: int) -> Tensor:
 
 
 def _weights(
-    kind: str, params: Sequence[Any], settings: _Settings, states: Sequence[Any]
+    kind: str, params: Sequence[torch.Tensor], settings: _Settings, states: Sequence[torch.Tensor]
 ) -> list[Weights] | None:
     """Return the weights of each layer and direction, None if their number is not that of the
     layers."""
@@ -363,7 +365,7 @@ def _fits_layer(
     return all(s == (sequences, n) for s, n in zip(states, (out, hidden), strict=False))
 
 
-def _fits_projection(projection: Any, out: int, hidden: int) -> bool:
+def _fits_projection(projection: torch.Tensor | None, out: int, hidden: int) -> bool:
     """Return whether a layer with ``hidden`` gates returns ``out`` features."""
     # only a projection makes the output smaller than the state of the gates
     if projection is None:

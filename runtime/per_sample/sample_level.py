@@ -107,7 +107,7 @@ class Samples(BatchLevel):
         # a copy for each sample, by stride 0; its cotangent is the gradient of each sample
         wide = self.tape.lowered(tensor).expand(self.size, *tensor.shape)
 
-        def note(grads: list[Any]) -> None:
+        def note(grads: list[torch.Tensor]) -> None:
             self.uses.add([(edge, Dense(grads[0]))])
 
         tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), note)
@@ -215,7 +215,7 @@ class Samples(BatchLevel):
         )
 
 
-def _rebuild(outs: Any, flat: list[Any]) -> object:
+def _rebuild(outs: Any, flat: list[torch.Tensor]) -> object:
     """Return the results ``flat`` in the form of ``outs``."""
     if isinstance(outs, torch.Tensor):
         return flat[0]

@@ -134,7 +134,7 @@ class _Scale:
     """Multiplies tensors that have the batch in front by ``factor``. One copy serves all views of
     the same elements: the gradients of a bias may be the cotangent itself."""
 
-    def __init__(self, factor: Any) -> None:
+    def __init__(self, factor: torch.Tensor | float) -> None:
         self.factor = factor
         # with the tensor, whose address is then not reused
         self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}
@@ -286,7 +286,7 @@ class ParameterCall:
             return shape[1:]
         return shape
 
-    def _term(self, index: int, gs: list[Any]) -> Term:
+    def _term(self, index: int, gs: list[torch.Tensor | None]) -> Term:
         """Return the gradients of argument ``index``: in factors, as dense ones, or by derivatives
         of the op."""
         if self.batched[index]:  # each sample uses a part of its own
@@ -388,7 +388,7 @@ class ParameterCall:
             return a
         return a.expand(self.size, *a.shape)
 
-    def _general(self, i: int, gs: list[Any]) -> General:
+    def _general(self, i: int, gs: list[torch.Tensor | None]) -> General:
         """Return the gradients of argument ``i`` by derivatives of the op itself."""
         # vmap takes tensors by position
         tensors = [j for j, a in enumerate(self.arguments) if isinstance(a, torch.Tensor)]
@@ -417,7 +417,9 @@ def _to_dtype(term: Dense, dtype: torch.dtype) -> Dense:
     return Dense(values.to(dtype))
 
 
-def adapt(op: Op, parts: list[Any], batched: list[bool], spec: Layout, size: int) -> None:
+def adapt(
+    op: Op, parts: list[torch.Tensor | float | None], batched: list[bool], spec: Layout, size: int
+) -> None:
     """Make arguments that count samples, or elements of them, those of one sample."""
     args, _ = unflattened(range(len(parts)), spec)
     if op.base_name == "native_group_norm":

@@ -194,7 +194,7 @@ def _direction(
     reverse: bool,
     *,
     steps: list[int],
-) -> list[Any]:
+) -> list[torch.Tensor]:
     """Return the output of one direction of one layer, (S, T, p), and its last states, (S, …), of S
     sequences."""
     arguments = [value, *initial]

@@ -115,7 +115,7 @@ class Level:
             return True
         return self.leaves_parts and self._is_inside_of(args, kwargs or {})
 
-    def _is_inside_of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    def _is_inside_of(self, args: Sequence[torch.Tensor | int], kwargs: dict[str, Any]) -> bool:
         """Return whether one of the arguments is no value, and consists of values of this level or
         of an inner one."""
         tensors = [
@@ -225,7 +225,7 @@ class Level:
         """Return the context for a hook that packs or unpacks a tensor that this level saves."""
         return nullcontext()
 
-    def acting(self) -> Any:
+    def acting(self) -> Level:
         """Return the object that handles calls with values of this level now: the level, or one
         that stands in for it."""
         return self
@@ -235,7 +235,7 @@ class Level:
         the storage does not have the new elements."""
         return False
 
-    def has_written(self, v: Any) -> bool:
+    def has_written(self, v: torch.Tensor) -> bool:
         """Return whether the program has written to ``v``, a value of this level, and the level has
         only replaced the inner tensor of ``v`` for that."""
         return False
@@ -421,12 +421,12 @@ class Value(torch.Tensor):
         with without_innermost_mode() as mode, below_autograd():
             return mode.__torch_dispatch__(func, types, (self,), {})
 
-    def swapaxes_(self, axis0: int, axis1: int) -> Any:
+    def swapaxes_(self, axis0: int, axis1: int) -> torch.Tensor:
         """Swap two dimensions, as ``torch.Tensor.swapaxes_``. In inference mode torch's own resizes
         the memory of a lazy conjugate. A shell has none."""
         return self.transpose_(axis0, axis1)
 
-    def swapdims_(self, dim0: int, dim1: int) -> Any:
+    def swapdims_(self, dim0: int, dim1: int) -> torch.Tensor:
         """Swap two dimensions, as ``torch.Tensor.swapdims_``, see :meth:`swapaxes_`."""
         return self.transpose_(dim0, dim1)
 

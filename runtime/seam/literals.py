@@ -36,7 +36,7 @@ def has_values(data: object) -> bool:
     )
 
 
-def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> Any:
+def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
     """Return a tensor of nested lists with values in them, without a history. Without ``dtype``, it
     has the type that holds all of them."""
     if dtype is None:

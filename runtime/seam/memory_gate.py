@@ -117,7 +117,7 @@ def _tensor_of_list(
     return stacked(data, dtype, device).requires_grad_(requires_grad)
 
 
-def address_of(tensor: Any) -> int:
+def address_of(tensor: torch.Tensor) -> int:
     """Return the address of the storage of ``tensor``. 0 if it has none, or several."""
     tensor = bottom(tensor)
     with without_dispatch_to_python():

@@ -135,7 +135,7 @@ def note_views(result: object, source: Any) -> Any:
     return result
 
 
-def _begin_again(value: Any, source: Any) -> None:
+def _begin_again(value: Any, source: torch.Tensor) -> None:
     """Let ``value``, a view of ``source`` that is not marked, have its base and version counter."""
     base = root_of(source)
     if base is None:

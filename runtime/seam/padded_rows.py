@@ -58,7 +58,7 @@ class Encoders:
 
         def forward(
             encoder: Any,
-            src: Any,
+            src: torch.Tensor,
             mask: Any = None,
             src_key_padding_mask: Any = None,
             is_causal: Any = None,
@@ -82,7 +82,7 @@ class Encoders:
         return forward
 
 
-def _leaves_out(encoder: Any, src: Any) -> bool:
+def _leaves_out(encoder: Any, src: torch.Tensor) -> bool:
     """Return whether the encoder leaves padded rows out in eager mode, if they are the last
     ones."""
     first = encoder.layers[0]
@@ -111,7 +111,7 @@ class _WithoutNorm:
         return getattr(self._encoder, name)
 
 
-def _ends_rows(encoder: object, padding: Any) -> Any:
+def _ends_rows(encoder: object, padding: torch.Tensor) -> torch.Tensor:
     """Return whether the mask is true only in the last columns of each row, a Boolean tensor. Torch
     asks this unless ``mask_check=False``. Example: False, False, True, True."""
     present = padding.logical_not()

@@ -100,7 +100,7 @@ def detach_inner(value: Any) -> None:
     value._inner = value._inner.detach()
 
 
-def exchange(first: Any, second: Any) -> None:
+def exchange(first: Any, second: torch.Tensor) -> None:
     """Swap the contents of ``first`` and ``second``: tensor, class and attributes. Each object
     keeps its identity."""
     swap_contents(first, second)

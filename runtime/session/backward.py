@@ -460,7 +460,9 @@ def _batched_grads(
     return tuple(grads)
 
 
-def _restore_layouts(inputs: Sequence[Any], grads: tuple[Any, ...]) -> tuple[object, ...]:
+def _restore_layouts(
+    inputs: Sequence[Any], grads: tuple[torch.Tensor | None, ...]
+) -> tuple[object, ...]:
     """Return the gradients, those of sparse inputs in the layout of the input."""
     results = list(grads)
     for index, (tensor, grad) in enumerate(zip(inputs, grads, strict=True)):

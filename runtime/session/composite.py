@@ -202,7 +202,7 @@ def run_binary(op: Op, x: Part, y: Part, kernel: object = None) -> Part:
     return run_op(op, inner, (), 0, kernel)
 
 
-def _record_product_of_stack(stack: Any, factor: object) -> Any:
+def _record_product_of_stack(stack: torch.Tensor, factor: object) -> Any:
     """Return ``stack @ factor``, recorded as the product of one matrix.
 
     ``stack``: (..., n, k) of three or more dimensions, viewed as (rows, k). ``factor``: a matrix
@@ -357,7 +357,7 @@ def _is_autocast_next(keys: Any) -> bool:
     return "Autocast" in str((keys & BELOW).highestPriorityTypeId())
 
 
-def _would_fold(stack: Any, factor: object) -> bool:
+def _would_fold(stack: torch.Tensor, factor: object) -> bool:
     """Return whether ATen would fold ``stack`` because ``factor`` requires grad.
 
     ATen reads the flag in any grad mode. It does not see that of our values, so this function asks
@@ -367,7 +367,7 @@ def _would_fold(stack: Any, factor: object) -> bool:
     return 1 <= factor.dim() <= 2 and stack.dim() >= 3 and factor.requires_grad
 
 
-def _multiply_stack(stack: Any, factor: Any) -> Any:
+def _multiply_stack(stack: torch.Tensor, factor: Any) -> Any:
     """Return ``stack @ factor`` as :func:`_record_product_of_stack` does, but by calls that every
     level sees."""
     shape = stack.shape

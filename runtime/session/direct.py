@@ -136,7 +136,7 @@ def _part(tensor: torch.Tensor, *index: Any) -> torch.Tensor:
     return tensor[index]
 
 
-def _getitem(self: Any, index: Any) -> object:
+def _getitem(self: torch.Tensor, index: Any) -> object:
     """Return ``self[index]``, by one view of the inner tensor where that is enough."""
     if type(self) is Tensor and unseen() and not recorded_by_torch(self):
         inner = self._inner
@@ -164,7 +164,7 @@ def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
     return part
 
 
-def _setitem(self: Any, index: Any, value: Any) -> None:
+def _setitem(self: torch.Tensor, index: Any, value: torch.Tensor | float) -> None:
     """Do ``self[index] = value``, by one write to the inner tensor where that is enough."""
     if type(self) is Tensor and unseen() and not (self._req and self._view is not None):
         each = index
@@ -218,7 +218,7 @@ def _record_write(target: Any, index: tuple[Any, ...], value: Any, edge: Any) ->
     return True
 
 
-def _op_of_write(part: Any, value: Any) -> Op | None:
+def _op_of_write(part: torch.Tensor, value: torch.Tensor) -> Op | None:
     """Choose the op that writes ``value`` to ``part``. None if neither a copy nor a fill does."""
     if type(value) in _NUMBERS:
         return _FILL_NUMBER

@@ -362,7 +362,7 @@ def unshared(t: object, inputs: list[Any]) -> Any:
     return t
 
 
-def _tangent_of_new(output: Any, tensor: Any) -> object:
+def _tangent_of_new(output: Any, tensor: torch.Tensor | None) -> object:
     """Return the tangent of ``output``, a result with memory of its own, laid out as that.
     ``tensor``: by the formula of the op. None is zero, for which torch has a tangent of zeros."""
     if tensor is None:
@@ -379,7 +379,7 @@ def _tensors_in(inputs: list[object]) -> Iterator[Any]:
                 yield x
 
 
-def _have_same_strides(tensor: Any, p: torch.Tensor) -> bool:
+def _have_same_strides(tensor: torch.Tensor, p: torch.Tensor) -> bool:
     return p.numel() == 0 or all(
         n == 1 or a == b for n, a, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
     )

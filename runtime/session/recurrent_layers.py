@@ -312,7 +312,7 @@ class _LayerCall:
         first_layer = self.weights[: self.options.directions]
         return edge is not None or any(weights[0][1] is None for weights in first_layer)
 
-    def run_native(self, native: Any) -> tuple[Any, ...]:
+    def run_native(self, native: Any) -> tuple[torch.Tensor, ...]:
         """Run torch's function ``native`` on the inner tensors, and record nothing."""
         states = self.cell.join_states([state for state, _ in self.states])
         params = [t for t, _ in chain.from_iterable(self.weights)]
@@ -555,7 +555,7 @@ def _packed_kernel(cell: Cell, overload: Any) -> Callable[..., object]:
     pass_on = passing_on(overload)
 
     def packed(
-        keys: Any, data: object, sizes: Any, hx: object, params: object, *options: object
+        keys: Any, data: object, sizes: torch.Tensor, hx: object, params: object, *options: object
     ) -> Any:
         data, hx, params = _adopt_arguments(cell, data, hx, params)
         result = run_layer(overload, (data, sizes, hx, params, *options))
@@ -568,7 +568,7 @@ def _packed_kernel(cell: Cell, overload: Any) -> Callable[..., object]:
 
 
 def _pad_packed(
-    keys: Any, data: object, sizes: Any, batch_first: bool, value: float, length: int
+    keys: Any, data: object, sizes: torch.Tensor, batch_first: bool, value: float, length: int
 ) -> object:
     """Run ``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has
     no batch and no history."""

@@ -64,7 +64,9 @@ class Subclassed(Tensor):
         return str(own.__repr__(tensor_contents=tensor_contents))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(
+        cls, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # type: ignore[override]
         # the runtime reads sizes, and no function that a user's class handles
         with unseen_by_classes():
             return _dispatched(cls, func, types, args, kwargs)
@@ -184,7 +186,7 @@ class _Hook:
         HOOKS.depth -= 1
 
 
-def _handles(kind: Any) -> bool:
+def _handles(kind: type) -> bool:
     return kind not in VALUES and dispatches(kind) and not issubclass(kind, FakeTensor)
 
 
@@ -224,7 +226,9 @@ class _BelowTheTape(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # else every call passes through a wrapper that costs more than the dispatch
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
             return answer(args[0]._inner, *args[1:])
@@ -239,7 +243,7 @@ class _BelowTheTape(TorchDispatchMode):
         with self:
             return func(*SESSION.lowered_args(args), **SESSION.lowered_kwargs(kwargs or {}))
 
-    def _ask_classes(self, func: Any, types: Any, args: object, kwargs: object) -> object:
+    def _ask_classes(self, func: OpOverload, types: Any, args: object, kwargs: object) -> object:
         """Return what the user's classes answer, which are asked in torch's order. They see the
         values of the session, as their users do."""
         if as_installed(make_wrapper_subclass) is make_wrapper_subclass:
@@ -313,7 +317,9 @@ class _Wrapper(Subclassed):
         return v
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(
+        cls, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:  # type: ignore[override]
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
             with unseen_by_classes():

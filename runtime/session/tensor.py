@@ -70,7 +70,7 @@ def _refuse_in_capture(what: str) -> None:
         )
 
 
-def _note_elements(tensor: Any) -> None:
+def _note_elements(tensor: torch.Tensor) -> None:
     """Tell a capture that the program reads the elements of ``tensor``."""
     mode = entering_mode()
     if mode is not None:
@@ -135,7 +135,7 @@ class Tensor(GradValue):
     def requires_grad(self) -> None:
         raise settled(RuntimeError("requires_grad must be a bool"))
 
-    def start_leaf(self) -> Any:
+    def start_leaf(self) -> torch.Tensor:
         """Do ``requires_grad_()`` for code of the runtime."""
         return self.requires_grad_()
 
@@ -446,7 +446,7 @@ class Tensor(GradValue):
         """Return the attributes that users and ``nn.Parameter`` have set on this tensor."""
         return pickling.state_of(self, _STATE)
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
         _note_elements(self)
         kind = getattr(type(self), "_kind", torch.Tensor)
         suffixes = _suffixes_of_history(self)

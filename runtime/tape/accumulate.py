@@ -29,7 +29,7 @@ _LARGE = 4096
 _STRIDED = torch.strided
 
 
-def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
+def add(buffer: list[Any], index: int, g: torch.Tensor, create_graph: bool) -> None:
     """Add ``g`` to ``buffer[index]``, which may be None.
 
     A large sum is written into the gradient that came first, if only the buffer refers to it. A
@@ -55,7 +55,7 @@ def add(buffer: list[Any], index: int, g: Any, create_graph: bool) -> None:
         buffer[index] = old + g
 
 
-def _sum_of_values(old: Any, g: Any) -> object:
+def _sum_of_values(old: torch.Tensor, g: torch.Tensor) -> object:
     """Return ``old + g`` at a level."""
     task = RUNNING.task
     # the level may ask the task whether this sum is the engine's, or a node's
@@ -172,7 +172,7 @@ def _refuse_moved(variable: Leaf) -> None:
         )
 
 
-def _next_grad(old: Any, g: Any, variable: Leaf) -> object:
+def _next_grad(old: torch.Tensor | None, g: Any, variable: Leaf) -> object:
     """Return what ``.grad`` becomes in a pass that is recorded: ``old + g``, or ``g`` laid out as
     ``variable`` if there was none."""
     if old is None:

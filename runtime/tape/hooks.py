@@ -101,7 +101,7 @@ def run_posthooks(
     outs: Sequence[object],
     grads: Sequence[object],
     create_graph: bool,
-) -> Sequence[Any]:
+) -> Sequence[torch.Tensor | None]:
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
     dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
     outs = _conform(node, outs)
@@ -118,7 +118,7 @@ def run_posthooks(
     return outs
 
 
-def _conform(node: TapeNode, outs: Sequence[Any]) -> list[Any]:
+def _conform(node: TapeNode, outs: Sequence[Any]) -> list[torch.Tensor]:
     """List the results of ``node``, in the sizes and dtypes of the inputs."""
     results = list(outs)
     for i, g in enumerate(outs):

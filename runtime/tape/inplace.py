@@ -276,7 +276,7 @@ def _detach_(
 
 
 def _resize(
-    level: Tape, op: Op, target: Any, inner: object, edges: object, kwargs: object
+    level: Tape, op: Op, target: torch.Tensor, inner: object, edges: object, kwargs: object
 ) -> object:
     """Run ``resize_`` or ``resize_as_``. Raise if the target requires grad, without grad mode as
     well, but not in inference mode."""

@@ -59,7 +59,7 @@ def lift_in_place(level: Level, tensor: Any, what: object) -> Any:
     return tensor
 
 
-def _is_liftable(tensor: Any, base: object, sharers: list[object]) -> bool:
+def _is_liftable(tensor: torch.Tensor, base: object, sharers: list[object]) -> bool:
     """Return whether only ``sharers``, that is ``tensor`` and its ``base``, show this memory, and
     their views can be taken again."""
     if not all(_is_simple(x, base) for x in sharers):
@@ -109,7 +109,7 @@ def _step(func: object, *rest: object) -> tuple[object, ...]:
     return func, rest, {}, None
 
 
-def _renew(base: Any, tensor: Any, path: tuple[Any, ...]) -> None:
+def _renew(base: Any, tensor: torch.Tensor, path: tuple[Any, ...]) -> None:
     """Give ``tensor`` and its base other tensors of the same memory. What they were leads to them:
     a call of ``torch.ops.aten.add_.Tensor(tensor, x)`` returns the tensor that it was called with.
 

@@ -450,7 +450,7 @@ class OpNode(Node):
             return 1
         return self.spans.get(at, 1)
 
-    def _place(self, out: list[Any], target: int, result: Any) -> None:
+    def _place(self, out: list[torch.Tensor | None], target: int, result: Any) -> None:
         """Write ``result``, the cotangent of the argument at position ``target``, to the place of
         its edge in ``out``. A list has an edge for each of its tensors."""
         first = self.args_at.get(target, -1)

@@ -141,7 +141,7 @@ class GradValue(Value):
         tape: Any = self._level
         tape.refuse_data()
 
-    def start_leaf(self) -> Any:
+    def start_leaf(self) -> torch.Tensor:
         """Begin a history. For code of the runtime, in a transform too."""
         if edge_of(self) is None:
             node = Input(self._level, self._inner)

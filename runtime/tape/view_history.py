@@ -190,12 +190,12 @@ def replay(chain: tuple[Any, ...], base: Any) -> Any:
     return base
 
 
-def has_strides(tensor: Any) -> bool:
+def has_strides(tensor: torch.Tensor) -> bool:
     """Return whether ``tensor`` is strided and not nested."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-def _offset_of(tensor: Any, funcs: Sequence[object]) -> object:
+def _offset_of(tensor: torch.Tensor, funcs: Sequence[object]) -> object:
     """Return the offset of ``tensor``, if it matters for a view by ``funcs``. ``as_strided`` counts
     places from the start of the storage."""
     if _as_strided not in funcs:
@@ -203,13 +203,13 @@ def _offset_of(tensor: Any, funcs: Sequence[object]) -> object:
     return tensor.storage_offset()
 
 
-def _lazy(tensor: Any) -> tuple[bool, bool]:
+def _lazy(tensor: torch.Tensor) -> tuple[bool, bool]:
     """Return whether ``tensor`` is conjugated and whether it is negated lazily. View ops differ for
     it then."""
     return tensor.dtype.is_complex and tensor.is_conj(), tensor.is_neg()
 
 
-def _make_lazy(t: Any, lazy: tuple[bool, bool]) -> Any:
+def _make_lazy(t: torch.Tensor, lazy: tuple[bool, bool]) -> torch.Tensor:
     """Conjugate and negate ``t`` lazily, as :func:`_lazy` says of another tensor."""
     conjugated, negated = lazy
     if conjugated:
@@ -220,8 +220,8 @@ def _make_lazy(t: Any, lazy: tuple[bool, bool]) -> Any:
 
 
 def _memory_like(
-    tensor: Any, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None
-) -> Any:
+    tensor: torch.Tensor, geometry: tuple[Any, Any, Any], dtype: torch.dtype | None = None
+) -> torch.Tensor:
     """Return new memory, of the dtype and device of ``tensor``, with the ``geometry`` (shape,
     strides, offset or None) of a tensor, so that its views can be taken of it."""
     shape, stride, offset = geometry
@@ -479,7 +479,7 @@ class CopySlices(Node):
         return of_inner
 
     def _insert_own(
-        self, g: object, base: object, part: Any, own: Any, create_graph: bool
+        self, g: object, base: object, part: torch.Tensor, own: Any, create_graph: bool
     ) -> object:
         """Return the cotangent of the base: ``base``, a copy of ``g``, with its ``part`` that was
         written replaced by the target's cotangent ``own``. None: zero."""
@@ -493,7 +493,7 @@ class CopySlices(Node):
         part.copy_(own)
         return base
 
-    def _insert_last_elements(self, g: Any, own: Any) -> object:
+    def _insert_last_elements(self, g: Any, own: torch.Tensor) -> object:
         """Return ``g`` with the written part replaced by ``own``, where the view shows a place
         several times.
 

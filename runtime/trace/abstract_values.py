@@ -205,7 +205,7 @@ def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
     return TensorMetadata(shape, tensor.dtype, False, tensor.stride(), memory_format, False, {})
 
 
-def _shift(t: torch.Tensor, offset: Any) -> torch.Tensor:
+def _shift(t: torch.Tensor, offset: int | torch.SymInt) -> torch.Tensor:
     """Return a tensor like ``t`` with that storage offset."""
     shape, stride = t.shape, t.stride()
     size = offset + 1 + sum(n * s for n, s in zip(shape, stride, strict=True))

@@ -155,7 +155,10 @@ def _matrices(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _cheapest(
-    best: dict[tuple[int, int], tuple[Any, Any]], sizes: Sequence[Any], i: int, j: int
+    best: dict[tuple[int, int], tuple[Any, Any]],
+    sizes: Sequence[int | torch.SymInt],
+    i: int,
+    j: int,
 ) -> tuple[object, int]:
     """Return the fewest operations of the product of the factors ``i`` to ``j``, and after which
     factor it is cut."""
@@ -195,7 +198,7 @@ def _max_pool1d(
 
 
 @_register_for_symbols(aten.fill_diagonal_.default)
-def _fill_diagonal(self: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
+def _fill_diagonal(self: Tensor, fill_value: float, wrap: bool = False) -> Tensor:
     """Fill the diagonal of a matrix, as ``fill_diagonal_``."""
     if self.dim() != 2 or wrap:
         raise Refused
@@ -250,7 +253,7 @@ for _name in (
     _register_for_symbols(getattr(aten.gradient, _name))(_gradient)
 
 
-def _slope(x: Tensor, dim: int, step: Any, edge_order: int) -> Tensor:
+def _slope(x: Tensor, dim: int, step: Tensor | float, edge_order: int) -> Tensor:
     """Return the differences along ``dim``: central ones inside, one-sided ones at both ends.
     ``step``: a distance, or the coordinates."""
     if not isinstance(step, Tensor):
@@ -299,7 +302,7 @@ def _is_symbol_to_resize(size: object, n: object) -> bool:
     return isinstance(size, SYMBOLIC) and not same_size(n, -1) and not same_size(size, n)
 
 
-def _fit_dimensions(tensor: Tensor, dims: list[Any], sizes: list[Any]) -> bool:
+def _fit_dimensions(tensor: Tensor, dims: list[int], sizes: list[int | torch.SymInt]) -> bool:
     """Return whether these are dimensions of ``tensor``, and sizes that a transform of them
     takes."""
     if len(dims) != len(sizes):

@@ -52,7 +52,7 @@ class OutsideMemory:
             counted = [each for each in (tensor, *parts) if not each.is_inference()]
             self.versions += [(each, each._version) for each in counted]
 
-    def literal(self, value: Any) -> None:
+    def literal(self, value: torch.Tensor) -> None:
         """Note a literal of the program's text, whose memory is its own."""
         if value.layout is torch.strided:
             self.literals[address(value)] = value

@@ -109,7 +109,7 @@ def seeded(seedings: Sequence[Seeding]) -> Iterator[None]:
                 s.generator.manual_seed(s.last)
 
 
-def _seed_of(generator: Any) -> int | None:
+def _seed_of(generator: torch.Generator) -> int | None:
     """Return the seed that ``generator`` has just got; None if it is in another state, or if draws
     may happen elsewhere than on the CPU. ``torch.manual_seed`` seeds the default generators of all
     devices."""
@@ -129,7 +129,7 @@ def _is_default(generator: Any) -> bool:
     return bool(generator._cdata == default._cdata)
 
 
-def _is_fresh(generator: Any) -> bool:
+def _is_fresh(generator: torch.Generator) -> bool:
     """Return whether ``generator`` is in the state of its seed."""
     return torch.equal(
         torch.Generator(generator.device).manual_seed(generator.initial_seed()).get_state(),

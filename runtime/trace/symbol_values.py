@@ -292,12 +292,12 @@ def _has_quotient(_: object, divisor: Any) -> bool:
     return bool(divisor != 0)
 
 
-def _has_shift(_: object, count: Any) -> bool:
+def _has_shift(_: object, count: torch.SymInt) -> bool:
     """Return whether Python shifts by ``count``, and does not raise."""
     return bool(count >= 0)
 
 
-def _has_real_power(base: Any, exponent: Any) -> bool:
+def _has_real_power(base: Any, exponent: float | torch.SymInt) -> bool:
     """Return whether a power is of the class that torch takes it for: of two integers an integer,
     of a real number no complex one."""
     if not any(isinstance(x, (float, torch.SymFloat)) for x in (base, exponent)):

@@ -578,7 +578,7 @@ def _without_modes_around(mode: FakeTensorMode) -> Generator[None]:
         yield
 
 
-def _hints_of(numbers: Iterable[Any]) -> list[int]:
+def _hints_of(numbers: Iterable[int | torch.SymInt]) -> list[int]:
     """List sizes or strides, in place of a symbol the number that it has here."""
     return [int(n if isinstance(n, int) else n.node.hint) for n in numbers]
 

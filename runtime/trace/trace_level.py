@@ -431,7 +431,7 @@ class Trace(Level):
         with self.mode:
             out = table(*args, **kwargs)
 
-        def renew_argument(tensor: Any, _: int | None) -> Any:
+        def renew_argument(tensor: Any, _: int | None) -> torch.Tensor:
             return (
                 self._value(tensor._inner, tensor._node)
                 if any(tensor is argument for argument in args)
@@ -553,7 +553,7 @@ class Trace(Level):
             return returned
         by_inner = {id(t._inner): t for t in written}
 
-        def value_of(tensor: torch.Tensor, i: object) -> Any:
+        def value_of(tensor: torch.Tensor, i: object) -> torch.Tensor:
             target = by_inner.get(id(tensor))
             if target is not None:
                 return target
@@ -614,7 +614,7 @@ class Trace(Level):
             return self.abstraction.lower(argument)
         return self.other_constant(argument)
 
-    def other_constant(self, argument: object) -> Any:
+    def other_constant(self, argument: object) -> fx.Node:
         """Return a constant that is neither a tensor nor a literal of Python: a generator, a script
         object, an outer size, ``1 + infj``."""
         node = self.constants.get(id(argument))

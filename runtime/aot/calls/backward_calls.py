@@ -330,9 +330,9 @@ class CompiledBackward(Node):
         targets: Sequence[Target | None],
         metas: Sequence[Meta],
         backward: Backward,
-        saved: list[Any],
+        saved: list[torch.Tensor | float],
         versions: list[int],
-        written: Sequence[Any],
+        written: Sequence[torch.Tensor],
     ) -> None:
         self.targets = targets
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
@@ -487,7 +487,7 @@ class CompiledBackward(Node):
             t.copy_(value)
 
     def _apply_pullback(
-        self, saved: list[Any], grads: list[Any], present: int | None
+        self, saved: list[Any], grads: list[torch.Tensor | None], present: int | None
     ) -> Sequence[object]:
         """Return gradients that have a history, by the pullback of the program."""
         backward = self.backward
@@ -550,7 +550,7 @@ def _as_traced(g: torch.Tensor) -> torch.Tensor:
     return g
 
 
-def _unpack(saved: Any) -> object:
+def _unpack(saved: Packed | float) -> object:
     """Return a saved value, by the unpack hook if hooks have packed it."""
     if type(saved) is Packed:
         return restore(SESSION, saved, None)

@@ -98,7 +98,7 @@ class CallResults:
         self._results = [(i, output.number) for i, output in outputs if output.is_result]
         self._others = [(i, output) for i, output in outputs if not output.is_result]
 
-    def without_inference(self, results: Sequence[Any]) -> Sequence[Any]:
+    def without_inference(self, results: Sequence[Any]) -> Sequence[torch.Tensor | float | None]:
         """Return the results of the graph, none of which is wrongly a tensor of inference mode.
 
         The graph runs in inference mode. So the results that the program computes outside of it are

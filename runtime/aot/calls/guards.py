@@ -332,14 +332,16 @@ def _pass_session_tensor(
     return inner, target
 
 
-def _are_apart(groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[Any]) -> bool:
+def _are_apart(
+    groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[torch.Tensor]
+) -> bool:
     """Return whether no two tensors share memory, and all have a storage that would show it."""
     tensors = [*(unwrap(x) for x in given if isinstance(x, torch.Tensor)), *outside]
     return not groups and all(map(has_plain_geometry, tensors))
 
 
 def _require_apart(
-    source: _Source, plain: Sequence[str], given: Sequence[object], outside: Sequence[Any]
+    source: _Source, plain: Sequence[str], given: Sequence[object], outside: Sequence[torch.Tensor]
 ) -> None:
     """Require that no two arguments share memory, nor an argument and a tensor of ``outside``.
 

@@ -38,7 +38,7 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
     """
     n = count(layouts.results)
 
-    def boxed(primals: list[Any]) -> list[Any]:
+    def boxed(primals: list[Any]) -> list[torch.Tensor | int]:
         """Call ``forward`` with the parts of ``primals``, a list that is emptied."""
         plain: list[Any] = []
         for tensor in primals:
@@ -56,7 +56,7 @@ def backward_of_whole_tensors(backward: Boxed, layouts: Layouts, n_saved: int) -
     It returns the gradients.
     """
 
-    def boxed(values: list[Any]) -> list[Any]:
+    def boxed(values: list[Any]) -> list[torch.Tensor | None]:
         """Call ``backward`` with the parts of ``values``, a list that is emptied."""
         plain, cotangents = values[:n_saved], values[n_saved:]
         values.clear()

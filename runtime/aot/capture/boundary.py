@@ -112,7 +112,7 @@ class Input:
     begins: bool = False
     written_at: Line | None = field(default=None, compare=False)
 
-    def write(self, target: Any, new: torch.Tensor, recorded: bool) -> None:
+    def write(self, target: torch.Tensor, new: torch.Tensor, recorded: bool) -> None:
         """Carry the write out on the caller's tensor. ``recorded``: ``new`` has a history."""
         if not self.written:
             return
@@ -159,7 +159,7 @@ class Input:
             after = step(after.detach())
         return after is value or geometry(after) == geometry(value)
 
-    def replace(self, target: Any, source: Any) -> None:
+    def replace(self, target: Any, source: torch.Tensor) -> None:
         """Give the caller's tensor the memory of ``source``; its own if that is ``target``."""
         if isinstance(target, Tensor) and target._deliver is not None:
             raise RuntimeError(
@@ -176,7 +176,7 @@ class Input:
             increment_version([target])
 
 
-def geometry(tensor: Any) -> tuple[Any, Any, Any]:
+def geometry(tensor: torch.Tensor) -> tuple[Any, Any, Any]:
     """Return where the elements of ``tensor`` lie in its memory, with symbols as they are."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
@@ -241,7 +241,7 @@ def _is_hooked_before_base(view: Tensor) -> bool:
     return False
 
 
-def _copy_into(target: Any, new: torch.Tensor) -> None:
+def _copy_into(target: torch.Tensor, new: torch.Tensor) -> None:
     """Copy ``new`` into ``target``, along an expanded dimension once.
 
     ``RuntimeError`` if elements of ``new`` along that dimension differ.
@@ -260,7 +260,7 @@ def _copy_into(target: Any, new: torch.Tensor) -> None:
     target.copy_(new)
 
 
-def _as_leaf(tensor: Any) -> Tensor:
+def _as_leaf(tensor: torch.Tensor) -> Tensor:
     """Return ``tensor`` as a leaf that requires grad. A tensor of torch is wrapped."""
     if isinstance(tensor, Tensor):
         return tensor.requires_grad_()
@@ -377,7 +377,7 @@ class Boundary:
     seedings: tuple[Seeding, ...] = ()
     ordinary: tuple[int, ...] = ()
 
-    def finish(self, arguments: Sequence[object], results: list[Any]) -> None:
+    def finish(self, arguments: Sequence[object], results: list[torch.Tensor]) -> None:
         """Replace computed results, in place, by leaves and by aliases of other memory.
 
         That comes before views of them are taken.

@@ -316,8 +316,8 @@ class JointLevel(ProgramTape):
         return inputs
 
     def noted_backward(
-        self, node: FunctionNode, shown: list[Any], create_graph: bool
-    ) -> tuple[Any, ...]:
+        self, node: FunctionNode, shown: list[torch.Tensor | None], create_graph: bool
+    ) -> tuple[torch.Tensor | None, ...]:
         """Run the backward of a custom Function, and note both ends of its part of the graph."""
         application = self.applications.get(node)
         if application is None or not application.why:

@@ -124,7 +124,7 @@ class LeafGradients:
         ]
 
     @property
-    def added(self) -> list[Any]:
+    def added(self) -> list[torch.Tensor | int]:
         """List the leaves, or numbers of arguments, whose gradients grew in a backward pass."""
         return [
             entry.leaf for entry in self._kept.values() if entry.added and entry.leaf is not None
@@ -161,7 +161,7 @@ class LeafGradients:
             return None
         return self.inside(grad)
 
-    def gradient(self, tensor: Any) -> Any:
+    def gradient(self, tensor: torch.Tensor) -> Any:
         """Return ``tensor.grad`` as the program sees it."""
         entry = self._entry_of(tensor)
         if entry is not None:
@@ -190,7 +190,7 @@ class LeafGradients:
             self.asked.append(entry.leaf)
             entry.value = self.as_value(self._gradient_of_leaf(entry.leaf))
 
-    def _gradient_of_leaf(self, leaf: Any) -> object:
+    def _gradient_of_leaf(self, leaf: torch.Tensor | int) -> object:
         """Return the gradient that ``leaf`` has now; None for the number of an argument."""
         if isinstance(leaf, int):
             return None
@@ -427,7 +427,7 @@ class LeafGradients:
             return _plain_grad(tensor)  # type: ignore[no-any-return]
 
 
-def _set_flag(tensor: Any, flag: bool) -> object:
+def _set_flag(tensor: torch.Tensor, flag: bool) -> object:
     """Do ``tensor.requires_grad_(flag)`` without a capture seeing it."""
     if isinstance(tensor, Tensor):
         return tensor.set_requires_grad(flag)

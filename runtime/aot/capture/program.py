@@ -301,7 +301,7 @@ class Program:
                 ordinary.append(index)
         return ordinary
 
-    def _tangent(self, like: Any) -> Any:
+    def _tangent(self, like: torch.Tensor) -> torch.Tensor:
         """Return a value for the cotangent of ``like``: a placeholder, or a composed tensor of
         several ones."""
         # a call of the graph makes its cotangents contiguous

@@ -62,7 +62,7 @@ class Pullback:
     parts: tuple[Part, ...] = ()
 
     def module(
-        self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[Any]
+        self, joint: fx.GraphModule, inputs: Sequence[fx.Node], gradients: Sequence[fx.Node | None]
     ) -> fx.GraphModule:
         """Return the graph that computes ``gradients`` from ``inputs``."""
         graph = fx.Graph()

@@ -161,7 +161,7 @@ class Recording:
             constant = self.level.constant(tensor)
         return self._input_for(tensor, constant)
 
-    def _input_for(self, tensor: Any, value: Any) -> Any:
+    def _input_for(self, tensor: Any, value: torch.Tensor) -> Any:
         """Return the value of the tape for the caller's ``tensor``.
 
         ``value``: its value at the trace. The result requires grad if ``tensor`` does, and is a

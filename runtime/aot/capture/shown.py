@@ -149,7 +149,7 @@ def registered(v: object) -> tuple[hooks.Hook, ...]:
 
 
 @cache
-def _with(mixin: Any, kind: Any) -> Any:
+def _with(mixin: Any, kind: type) -> Any:
     return type(f"{mixin.__name__[1:]}{kind.__name__}", (mixin, kind), {})
 
 

@@ -193,7 +193,7 @@ class Layout:
         parts = tuple(part and part.key for part in self.parts)
         return self.kind, self.names, self.context, parts
 
-    def rebuilt(self, tensors: Iterator[object]) -> Any:
+    def rebuilt(self, tensors: Iterator[object]) -> torch.Tensor:
         """Return the tensor that consists of the next of ``tensors``."""
         parts = rebuilt(self.parts, tensors)
         # a pair names the part and the dimension that have the size in this call
@@ -275,7 +275,7 @@ def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) ->
     )
 
 
-def _places(dim: int, parts: Sequence[Any]) -> list[tuple[int, int]]:
+def _places(dim: int, parts: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     """List all dimensions of ``parts`` as (part, dimension).
 
     Dimension ``dim`` of each part comes first, as it is the likelier place of a size of dimension
@@ -325,7 +325,7 @@ def _strides_of(parts: Sequence[Any], n_dims: int) -> list[tuple[int, Any]]:
     ]
 
 
-def _same_number(a: Any, b: Any) -> bool:
+def _same_number(a: Any, b: int | torch.SymInt) -> bool:
     """Return whether two sizes are the same for all arguments: numbers, or expressions of the same
     symbols."""
     if isinstance(a, int) or isinstance(b, int):
@@ -333,7 +333,7 @@ def _same_number(a: Any, b: Any) -> bool:
     return bool(a.node.expr == b.node.expr)
 
 
-def _contiguous(size: Sequence[object]) -> tuple[Any, ...]:
+def _contiguous(size: Sequence[object]) -> tuple[int | torch.SymInt, ...]:
     """Return the strides of a new tensor of this size."""
     strides: list[Any] = []
     step: Any = 1

@@ -68,7 +68,7 @@ def fold(graph: fx.Graph) -> None:
 def _take_constant(node: fx.Node, value: torch.Tensor, users: Sequence[fx.Node]) -> None:
     """Let ``users`` of ``node`` take the constant ``value`` in its place."""
 
-    def constant_for(a: fx.Node) -> Any:
+    def constant_for(a: fx.Node) -> torch.Tensor | fx.Node:
         """Return the constant for ``node``, and other arguments as they are."""
         if a is node:
             return value

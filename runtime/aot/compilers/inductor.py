@@ -188,7 +188,7 @@ def _with_numbers(
 ) -> Callable[[list[Any]], object]:
     """Return ``run``, with results ``numbers`` as numbers of Python."""
 
-    def returned(args: list[Any]) -> Any:
+    def returned(args: list[torch.Tensor]) -> Any:
         """Run the code, and read the numbers from its tensors."""
         results = list(run(args))
         for i in numbers:

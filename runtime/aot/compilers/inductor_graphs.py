@@ -34,7 +34,7 @@ _BACKWARD: Any = aten.mkldnn_rnn_layer_backward.default
 _LIBRARY = torch.library.Library("runtime", "FRAGMENT")
 
 
-def _schema(func: Any, *more: str) -> str:
+def _schema(func: OpOverload, *more: str) -> str:
     """Write the schema of an op with ``more`` parameters, as a library reads it."""
     types = [
         (

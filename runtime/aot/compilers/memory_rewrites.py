@@ -83,7 +83,7 @@ def _bytes_of(node: fx.Node) -> int:
     )
 
 
-def _fits(piece: Any, whole: fx.Node) -> bool:
+def _fits(piece: fx.Node, whole: fx.Node) -> bool:
     """Return whether ``piece`` is computed for this concatenation alone, which leaves its bits."""
     if not static(piece) or piece.op != "call_function" or len(piece.users) > 1:
         return False

@@ -205,7 +205,7 @@ def _zeros(value: object) -> Any:
     )
 
 
-def _number(n: Any) -> Any:
+def _number(n: Any) -> int:
     return n if isinstance(n, int) else n.node.hint
 
 

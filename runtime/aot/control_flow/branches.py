@@ -240,7 +240,9 @@ class Entering(EnteringMode):
             value = self.known[id(tensor)] = self.enter(tensor)
         return value
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Call ``func`` with arguments of the branch in place of tensors from outside."""
         # a literal in the text of the branch
         if func is torch.ops.aten.lift_fresh.default:
@@ -293,7 +295,7 @@ def captured(
 class _UnknownSizes(Exception):
     """Say that a branch computes with sizes which none of its arguments has."""
 
-    def __init__(self, sizes: Sequence[Any]) -> None:
+    def __init__(self, sizes: Sequence[torch.SymInt]) -> None:
         self.sizes = sizes
 
     def carriers(self) -> list[torch.Tensor]:
@@ -358,7 +360,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         for tensor in tensors:
             take(tensor)
 
-        def enter(tensor: torch.Tensor) -> Any:
+        def enter(tensor: torch.Tensor) -> torch.Tensor:
             """Add an argument for a tensor that the piece closes over."""
             outside.append(tensor)
             return take(tensor)

@@ -290,8 +290,8 @@ class _Cond(ControlFlow):
     @staticmethod
     def vmap(
         info: VmapInfo,
-        in_dims: tuple[Any, ...],
-        pred: Any,
+        in_dims: tuple[int | None, ...],
+        pred: torch.Tensor,
         on_true: Branch,
         on_false: Branch,
         *operands: Any,

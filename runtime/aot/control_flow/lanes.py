@@ -62,8 +62,8 @@ def batched(
 
 
 def of_active_lanes(
-    active: torch.Tensor, operands: Sequence[Any], dims: Sequence[int | None]
-) -> list[Any]:
+    active: torch.Tensor, operands: Sequence[torch.Tensor], dims: Sequence[int | None]
+) -> list[torch.Tensor]:
     """Return ``operands`` as batches along dimension 0 for a function that active elements run.
 
     Each element that is not ``active`` has the values of the first one that is. No gradient reaches
@@ -82,7 +82,7 @@ def of_active_lanes(
 
 
 def chosen_lanes(
-    mask: torch.Tensor, where_true: Sequence[Any], where_false: Sequence[Any]
+    mask: torch.Tensor, where_true: Sequence[torch.Tensor], where_false: Sequence[torch.Tensor]
 ) -> Tensors:
     """Return batches with the elements of ``where_true`` where ``mask`` is true, else those of
     ``where_false``."""

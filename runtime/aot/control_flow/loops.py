@@ -407,7 +407,7 @@ class _While(ControlFlow):
     @staticmethod
     def vmap(
         info: VmapInfo,
-        in_dims: tuple[Any, ...],
+        in_dims: tuple[int | None, ...],
         condition: Branch,
         body: Branch,
         n: int,

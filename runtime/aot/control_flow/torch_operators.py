@@ -97,7 +97,7 @@ def refuse(operator: Any, advice: str) -> None:
 def _enter(operator: Any, function: Callable[..., object]) -> None:
     """Let ``operator`` call ``function`` for our values and modes."""
 
-    def inside(mode: Any, *args: object, **kwargs: object) -> Any:
+    def inside(mode: ClosedOver | PreDispatchMode, *args: object, **kwargs: object) -> Any:
         """Call ``function`` with ``mode`` on: the dispatcher has popped it."""
         with mode:
             return function(*args, **kwargs)

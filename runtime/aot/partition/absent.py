@@ -85,7 +85,7 @@ class _GraphCall:
         return cls((), (graph,), tuple(groups), n_carried, elements)
 
     @property
-    def operands(self) -> list[Any]:
+    def operands(self) -> list[fx.Node]:
         """List the operands of all groups."""
         return list(itertools.chain.from_iterable(self.groups))
 

@@ -143,7 +143,7 @@ def modules_of(function: object) -> tuple[torch.nn.Module, ...]:
     return tuple(found.values())
 
 
-def generators_of(f: object) -> list[Any]:
+def generators_of(f: object) -> list[torch.Generator]:
     """Return the random generators that ``f`` closes over, as far as they are at hand."""
     found: dict[int, Any] = {}
     for x in at_hand(f, 3):

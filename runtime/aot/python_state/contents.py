@@ -368,7 +368,7 @@ class FilePlace(Cursor):
 
     __slots__ = ()
 
-    def look(self) -> tuple[Any, ...]:
+    def look(self) -> tuple[int, ...]:
         x = self.owner
         if x.closed or not x.readable() or x.writable() or not x.seekable():
             return ()

@@ -271,7 +271,7 @@ def _is_one_mask(indices: Any, rank: int, rank_of_values: int) -> bool:
     return rank_of_values <= rank - indices[0].dim()  # type: ignore[no-any-return]
 
 
-def _expanded_values(values: Any, batched: Any, size: int, shape: list[int]) -> Any:
+def _expanded_values(values: torch.Tensor, batched: bool, size: int, shape: list[int]) -> Any:
     """Return the values of each element, expanded to ``shape``, that of what the indices pick."""
     own = list(values.shape[int(batched) :])
     # the batch below would take its first dimension for the batch dimension

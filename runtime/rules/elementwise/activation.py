@@ -199,9 +199,9 @@ def _elu(
 
 def _elu_decomposed(
     grad_output: torch.Tensor,
-    alpha: Any,
-    scale: Any,
-    input_scale: Any,
+    alpha: float,
+    scale: float,
+    input_scale: float,
     is_result: bool,
     self_or_result: torch.Tensor,
 ) -> torch.Tensor:
@@ -222,7 +222,7 @@ kernel("elu_backward", _elu_decomposed, aligned)
 
 
 def _softplus_backward_decomposed(
-    grad_output: torch.Tensor, self: torch.Tensor, beta: Any, threshold: Any
+    grad_output: torch.Tensor, self: torch.Tensor, beta: int, threshold: int
 ) -> torch.Tensor:
     """Return the cotangent of softplus, ``g·sigmoid(beta·x)``.
 

@@ -113,7 +113,9 @@ def _between_numbers(above: Compare, below: Compare) -> None:
 def _first_between() -> None:
     """Register ``clamp.Tensor``: at a tie the bound gets nothing."""
 
-    def inside(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    def inside(
+        g: torch.Tensor, self: torch.Tensor, min: torch.Tensor | None, max: torch.Tensor | None
+    ) -> torch.Tensor:
         """Return the gradient of the elements within the bounds, ties included."""
         passes = torch.ones_like(self, dtype=torch.bool)
         if min is not None:

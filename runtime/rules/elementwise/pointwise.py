@@ -175,7 +175,9 @@ def _power_by_base(self: torch.Tensor, exponent: Any) -> object:
     return ~vanishes, exponent * torch.where(vanishes, 1.0, power)
 
 
-def _power_by_exponent(self: Any, exponent: Any, result: Any) -> object:
+def _power_by_exponent(
+    self: torch.Tensor | complex | float, exponent: torch.Tensor, result: torch.Tensor
+) -> object:
     """Return ``x^n·log(x)``, and zero where x is zero and the exponent is not negative."""
     if not isinstance(self, torch.Tensor) and self != 0:
         if isinstance(self, complex) or exponent.is_complex():

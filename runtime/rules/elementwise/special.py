@@ -80,7 +80,10 @@ pointwise("special_i0e", self=_i0e_slope)
 
 
 def _over_argument(
-    y: torch.Tensor, x: torch.Tensor, scale: Any = 1, series: Sequence[float] = I1_OVER_X
+    y: torch.Tensor,
+    x: torch.Tensor,
+    scale: torch.Tensor | int = 1,
+    series: Sequence[float] = I1_OVER_X,
 ) -> torch.Tensor:
     """Return ``y / x`` for ``y = I1(x)·scale``, or another function with a ``series`` for the
     quotient in x². Near 0 the quotient has no derivatives, so it is computed from the series."""
@@ -169,7 +172,7 @@ def _by_log(shift: float) -> Any:
     """Return a function for ``t·self/(other + shift)``, zero if ``self`` and the denominator are
     zero."""
 
-    def scaled(t: Any, self: Any, other: Any) -> Any:
+    def scaled(t: Any, self: torch.Tensor, other: Any) -> Any:
         """Return the quotient of tensors or numbers."""
         argument = other
         if shift:

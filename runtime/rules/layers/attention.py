@@ -144,7 +144,7 @@ def _jvp(
     value: Tensor,
     is_causal: bool,
     attn_mask: Any,
-    scale: Any,
+    scale: float | None,
 ) -> tuple[object, None]:
     """Return the tangent of the output. The logarithms of the denominators have none."""
     dtype = query.dtype

@@ -210,7 +210,7 @@ def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None, C: int, ran
     return out
 
 
-def _as_kernel_lays_out(input: Tensor, results: tuple[Any, ...]) -> tuple[object, ...]:
+def _as_kernel_lays_out(input: Tensor, results: tuple[Tensor, ...]) -> tuple[object, ...]:
     """Return ``results`` of torch's abstract kernel, the first with the strides of the kernel on
     the CPU: those of a memory format.
 

@@ -61,14 +61,14 @@ def _vjp(
 
 
 def _without_bias(
-    input_t: Any,
-    weight: Any,
+    input_t: torch.Tensor,
+    weight: torch.Tensor,
     stride: Any,
     padding: Any,
     dilation: Any,
-    transposed: Any,
+    transposed: bool,
     output_padding: Any,
-    groups: Any,
+    groups: int,
 ) -> object:
     """Return the convolution of a tangent of the input."""
     return torch.convolution(
@@ -77,14 +77,14 @@ def _without_bias(
 
 
 def _by_weight(
-    input: Any,
-    weight_t: Any,
+    input: torch.Tensor,
+    weight_t: torch.Tensor,
     stride: Any,
     padding: Any,
     dilation: Any,
-    transposed: Any,
+    transposed: bool,
     output_padding: Any,
-    groups: Any,
+    groups: int,
 ) -> object:
     """Return the convolution with a tangent of the weight."""
     return torch.convolution(

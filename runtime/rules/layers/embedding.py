@@ -176,7 +176,7 @@ def _weight_vjp(
     scale_grad_by_freq: bool,
     mode: int,
     sparse: bool,
-    per_sample_weights: Any,
+    per_sample_weights: Tensor | None,
     padding_idx: int,
     result2: Tensor,
     result3: Tensor,

@@ -51,7 +51,9 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
     return rows.sum(1)
 
 
-def broadcasted(size: int, batched: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+def broadcasted(
+    size: int, batched: Sequence[Any], args: Sequence[Any]
+) -> list[torch.Tensor | float | None]:
     """Return ``args`` with all tensors broadcast to one physical shape."""
     # numbers and None among the arguments stay as they are
     at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
@@ -118,7 +120,7 @@ def elementwise_loss(
             made_of(f"{argument}_t * {{}}", partial, forward)
         )
 
-    def batch_rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def batch_rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> torch.Tensor:
         """Run the loss without a reduction on broadcast tensors, and reduce each element."""
         reduction: Any = batch.positional(args, at, defaults[at])
         actual = broadcasted(size, batched, args)
@@ -299,8 +301,8 @@ for _name in ("nll_loss", "nll_loss2d"):
         self: torch.Tensor,
         target: torch.Tensor,
         weight: torch.Tensor | None,
-        reduction: Any,
-        ignore_index: Any,
+        reduction: int,
+        ignore_index: int,
         result1: torch.Tensor,
         op: Any = _backward,
     ) -> object:
@@ -424,7 +426,7 @@ def _linear_cross_entropy(
 
 
 def _linear_cross_entropy_reduced(
-    input: torch.Tensor, linear_weight: Any, target: torch.Tensor, linear_bias: Any,
+    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: Any,
     weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float,
     batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype, *switches: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
@@ -441,7 +443,7 @@ def _linear_cross_entropy_reduced(
 
 
 def _linear_cross_entropy_none(
-    input: torch.Tensor, linear_weight: Any, target: torch.Tensor, linear_bias: Any,
+    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: Any,
     weight: torch.Tensor | None, ignore_index: int, batch_chunk_size: int, acc_policy: str,
     acc_dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip

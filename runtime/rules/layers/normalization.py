@@ -111,7 +111,7 @@ class _Normalized(ABC):
         """Return the inverse of the broadcast of :meth:`parameter`."""
 
     def backward_vjp(
-        self, g: Tensor, by_x: Any, by_weight: object, by_bias: object, needs: Any
+        self, g: Tensor, by_x: Tensor | None, by_weight: object, by_bias: object, needs: Any
     ) -> tuple[Any, Any, Any]:
         """Return the gradients of the cotangent ``g``, the input and the weight, by those of the
         backward op's results."""
@@ -416,7 +416,7 @@ def _group_vjp(
 
 def _group_jvp(
     input_t: Tensor | None, weight_t: Tensor | None, bias_t: Tensor | None, input: Tensor,
-    weight: Any, N: int, C: int, HxW: int, group: int, result1: Tensor, result2: Tensor,
+    weight: Tensor | None, N: int, C: int, HxW: int, group: int, result1: Tensor, result2: Tensor,
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the output and of the statistics."""
     rstd = _per_group(result2)

@@ -165,8 +165,8 @@ def _layer_backward(
 
 def _layer_vjp(
     gs: Sequence[Tensor | None], input: Tensor, weight0: Tensor, weight1: Tensor, weight2: Tensor,
-    weight3: Tensor, hx_: Any, cx_: Any, result0: Tensor, result1: Tensor, result2: Tensor,
-    result3: Tensor, reverse: bool, mode: Any, hidden_size: int, num_layers: int, has_biases: bool,
+    weight3: Tensor, hx_: Tensor, cx_: Tensor, result0: Tensor, result1: Tensor, result2: Tensor,
+    result3: Tensor, reverse: bool, mode: int, hidden_size: int, num_layers: int, has_biases: bool,
     train: bool, bidirectional: bool, batch_sizes: Any, batch_first: bool,
 ) -> Any:  # fmt: skip
     """Return the gradients of the seven arguments named in ``_DIFFERENTIABLE``.

@@ -337,7 +337,7 @@ _plus(
 
 
 def _trilinear(
-    i1: Any,
+    i1: torch.Tensor,
     i2: object,
     i3: object,
     expand1: Any,
@@ -360,7 +360,13 @@ def _trilinear(
 
 
 def _trilinear_abstract(
-    i1: Any, i2: Any, i3: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any
+    i1: Any,
+    i2: torch.Tensor,
+    i3: torch.Tensor,
+    expand1: Any,
+    expand2: Any,
+    expand3: Any,
+    sumdim: Any,
 ) -> torch.Tensor:
     """Return an abstract result. Torch's kernel has no abstract form for symbolic sizes, and would
     fix them."""

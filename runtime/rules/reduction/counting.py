@@ -186,7 +186,7 @@ def _by_edges(
     return _histogram(self.reshape(-1, 1), [bins], weight, density), bins.clone()
 
 
-def _histc(self: torch.Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> torch.Tensor:
+def _histc(self: torch.Tensor, bins: int = 100, min: int = 0, max: int = 0) -> torch.Tensor:
     """Return the counts of ``histc``. Equal bounds mean the extrema."""
     x = self.reshape(-1)
     bounds = None
@@ -272,7 +272,7 @@ def _linspace(
     end: object,
     steps: int,
     *,
-    dtype: Any = None,
+    dtype: torch.dtype | None = None,
     device: object = None,
     **memory: object,
 ) -> object:
@@ -282,12 +282,12 @@ def _linspace(
 
 
 def _logspace(
-    start: Any,
+    start: torch.Tensor | int,
     end: object,
     steps: int,
     base: float = 10.0,
     *,
-    dtype: Any = None,
+    dtype: torch.dtype | None = None,
     device: object = None,
     **memory: object,
 ) -> object:

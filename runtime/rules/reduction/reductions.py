@@ -74,7 +74,7 @@ reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype),
 # ---- products. A factor beside a zero has a gradient of zero, whatever the cotangent is
 
 
-def _times(t: torch.Tensor, partial: Any) -> object:
+def _times(t: torch.Tensor, partial: torch.Tensor | int) -> object:
     if isinstance(partial, torch.Tensor):
         return times(t, partial)
     return t * partial
@@ -353,7 +353,7 @@ def _euclidean_vjp(
     return first, second
 
 
-def _pairs(self: torch.Tensor) -> Any:
+def _pairs(self: torch.Tensor) -> torch.Tensor:
     return torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
 
 
@@ -459,7 +459,7 @@ def _with_mean_vjp(partial: Any) -> object:
         gs: Sequence[torch.Tensor | None],
         self: torch.Tensor,
         dim: Any,
-        correction: Any,
+        correction: int | None,
         keepdim: bool,
         *result: torch.Tensor,
     ) -> Any:

@@ -64,7 +64,7 @@ def place_repeat(call: Placed) -> Place:
     return listed(dim, call.owners("self").repeat(repeats[dim]), call.size)
 
 
-def place_sort(call: Placed) -> Any:
+def place_sort(call: Placed) -> Place:
     """Return the place in a sorted tensor. Sorting along the samples puts them in another order, if
     each has one number."""
     place, x = call.place("self"), call.args["self"]

@@ -322,7 +322,7 @@ class _Places:
 
 
 def _reduced_back(
-    at: _Places, g: torch.Tensor, self: Any, src: Any, result: Any, reduce: str
+    at: _Places, g: torch.Tensor, self: Any, src: torch.Tensor, result: Any, reduce: str
 ) -> tuple[Any, Any]:
     """Return the gradients of (self, src)."""
     if reduce in ("sum", "add"):
@@ -386,8 +386,8 @@ def _scatter_reduce_back(
     g: Any,
     self: object,
     dim: int,
-    index: Any,
-    src: Any,
+    index: torch.Tensor,
+    src: torch.Tensor,
     reduce: str,
     include_self: bool,
     result: object,
@@ -413,8 +413,8 @@ def _index_reduce_back(
     g: Any,
     self: object,
     dim: int,
-    index: Any,
-    source: Any,
+    index: torch.Tensor,
+    source: torch.Tensor,
     reduce: str,
     include_self: bool,
     result: object,

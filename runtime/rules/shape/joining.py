@@ -59,7 +59,7 @@ def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) ->
     return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
 
 
-def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[Any]:
+def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[torch.Tensor]:
     """Cut the cotangent into pieces. ATen accepts empty vectors among the tensors; each of them
     gets an empty one."""
     out, start = [], 0

@@ -69,7 +69,7 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     return func(x, [size, *shape], *rest, **kwargs)
 
 
-def _unexpanded(ops: Any, base: Any, part: Any) -> object:
+def _unexpanded(ops: Any, base: torch.Tensor, part: torch.Tensor) -> object:
     """Return ``part`` in the shape of ``base``. Raise if several elements of the expanded tensor
     share a place in ``base``."""
     if part.numel() != base.numel():
@@ -80,7 +80,7 @@ def _unexpanded(ops: Any, base: Any, part: Any) -> object:
     return ops.reshape(part, base.shape)
 
 
-def _same_elements(ops: Any, base: Any, part: object) -> object:
+def _same_elements(ops: Any, base: torch.Tensor, part: object) -> object:
     return ops.reshape(part, base.shape)
 
 
@@ -437,7 +437,11 @@ def _as_strided_batch(
 
 
 def _as_strided_scatter(
-    self: Any, src: Any, size: object, stride: Sequence[int], storage_offset: int | None = None
+    self: Any,
+    src: torch.Tensor,
+    size: object,
+    stride: Sequence[int],
+    storage_offset: int | None = None,
 ) -> object:
     """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any
     order of its dimensions."""

@@ -21,7 +21,7 @@ CONTROL_FLOW = (
 )
 
 
-def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> Any:
+def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> bool | complex | float:
     """Return the number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0
     and -0.0 differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
