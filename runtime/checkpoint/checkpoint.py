@@ -18,7 +18,6 @@ from ..facts.lock import probe
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..tape.running import RUNNING
-from ..torch_private.global_settings import early_stop_of_torch
 from ..trace.regions import running_traces
 from .captured import captured
 from .frame import Frame
@@ -327,10 +326,7 @@ def surroundings(
     respect_hooks(first, respect_saved_tensors_hooks)
     # in a graph, or without a backward pass, there is no frame
     if running_traces():
-        stops = early_stop_of_torch()
-        if stops is None or POLICY.early_stop is not None:
-            stops = early_stop
-        with captured(function, args, kwargs, first, again, stops=stops):
+        with captured(function, args, kwargs, first, again, stops=early_stop):
             yield
         return
     if not torch.is_grad_enabled():

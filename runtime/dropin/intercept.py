@@ -155,6 +155,10 @@ def _surroundings_of_values(
     if context_fn is _checkpoint.noop_context_fn:
         context_fn = noop_context_fn
 
+    # what set_checkpoint_early_stop of torch says
+    if _checkpoint._enable_checkpoint_early_stop is not None:
+        early_stop = _checkpoint._enable_checkpoint_early_stop
+
     def surround() -> Iterator[None]:
         """Run what is between the two steps of the generator as a checkpoint."""
         with surroundings(

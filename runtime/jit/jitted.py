@@ -178,7 +178,7 @@ class JittedModule(torch.nn.Module):
         self._jitted = Jitted(module, options)
 
     @property
-    def training(self) -> bool:  # type: ignore[override]
+    def training(self) -> bool:
         """Return the mode of the module."""
         return self._orig_mod.training
 

@@ -67,9 +67,7 @@ class Layout:
     of arguments. ``places``: of Python's state. It is part of the kind of a call, so that no
     program takes values of other places."""
 
-    def __init__(
-        self, asked: Sequence[torch.Tensor | int] = (), places: Sequence[Place] = ()
-    ) -> None:
+    def __init__(self, asked: Sequence[Any] = (), places: Sequence[Place] = ()) -> None:
         self.asked = tuple(asked)
         self.places = tuple(places)
         self.is_empty = not self.asked and not self.places
@@ -193,7 +191,7 @@ class Destinations:
 
     def __init__(
         self,
-        leaves: Sequence[torch.Tensor | int],
+        leaves: Sequence[Any],
         frozen: Sequence[torch.Tensor],
         spent: Sequence[int],
         puts: Sequence[tuple[int, Place]],

@@ -64,9 +64,9 @@ class Subclassed(Tensor):
         return str(own.__repr__(tensor_contents=tensor_contents))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         # the runtime reads sizes, and no function that a user's class handles
         with unseen_by_classes():
             return _dispatched(cls, func, types, args, kwargs)
@@ -317,9 +317,9 @@ class _Wrapper(Subclassed):
         return v
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
             with unseen_by_classes():

@@ -9,7 +9,6 @@ import torch._weights_only_unpickler
 import torch.amp.autocast_mode
 import torch.jit._builtins
 import torch.utils._device
-import torch.utils.checkpoint
 
 is_autocast_enabled = torch._C._is_any_autocast_enabled
 """Whether this thread casts for any device."""
@@ -35,10 +34,3 @@ operators_of_scripts: Any = torch.jit._builtins._get_builtin_table
 """The operators of TorchScript, by the `id` of the function that a program names."""
 script_tables = torch._C._jit_debug_module_iterators  # type: ignore[attr-defined]
 """The kinds of tables that a scripted module can be asked for."""
-
-
-def early_stop_of_torch() -> bool | None:
-    """Return whether the second run of a checkpoint stops early, by torch's
-    ``set_checkpoint_early_stop``; None if nobody has said so."""
-    stops: bool | None = torch.utils.checkpoint._enable_checkpoint_early_stop
-    return stops

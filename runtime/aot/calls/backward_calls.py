@@ -332,7 +332,7 @@ class CompiledBackward(Node):
         backward: Backward,
         saved: list[torch.Tensor | float],
         versions: list[int],
-        written: Sequence[torch.Tensor],
+        written: Sequence[Any],
     ) -> None:
         self.targets = targets
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]

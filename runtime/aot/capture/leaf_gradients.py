@@ -161,7 +161,7 @@ class LeafGradients:
             return None
         return self.inside(grad)
 
-    def gradient(self, tensor: torch.Tensor) -> Any:
+    def gradient(self, tensor: Any) -> Any:
         """Return ``tensor.grad`` as the program sees it."""
         entry = self._entry_of(tensor)
         if entry is not None:

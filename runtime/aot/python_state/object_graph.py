@@ -490,8 +490,6 @@ class ObjectGraph(Snapshot):
             self._ask_loaded(n)
         if "cache_info" in new:
             self._count_hits(*self._caches)
-        if self.code.may_list_modules:
-            self._add_fact("sys.modules")
         self._ask_modules(self.code.texts_of_modules(new))
         if computes(new):
             self._look_through_all()

@@ -79,6 +79,9 @@ class ProgramCode:
         found = names_of(code)
         self.loaded |= found.loaded
         self.learn(found.every, found.words)
+        # it may ask for a name that it computes, or for all
+        if "sys" in self.loaded and "modules" in self.names:
+            self.learn(("sys.modules",), ())
         self.asks_types |= "type" in found.globals and "type" not in names
         return found
 
@@ -113,11 +116,6 @@ class ProgramCode:
         if "modules" in new:
             return sorted(self.words)
         return [word for word in new if word in self.words]
-
-    @property
-    def may_list_modules(self) -> bool:
-        """Return whether code may ask ``sys.modules`` for a name that it computes, or for all."""
-        return "sys" in self.loaded and "modules" in self.names
 
     @property
     def asks_all_globals(self) -> bool:

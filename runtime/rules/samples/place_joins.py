@@ -4,7 +4,6 @@ elements in another order: see :mod:`.places`."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
