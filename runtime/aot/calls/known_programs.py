@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from ...torch_private.pytrees import pytree
 from .arguments import Call, Kind
 from .compiled_program import CompiledProgram
 from .guards import Take
-from .numbers import Numbers, Pinned
+from .numbers import Numbers, Pinned, pinned_numbers
 from .program_capture import capture
 from .recipe import Recipe
 from .states_in_turn import StatesInTurn
@@ -30,6 +30,9 @@ _WAYS = 4  # how many generated guards a call tries before it looks its program 
 # how many programs there are for numbers under conditions, such as the sides of a branch, before
 # numbers are constants
 _SIDES = 4
+# how many of them may be for one value of a number: `if step == warmup` asks for one. A program
+# that asks in each call takes the number as a constant instead
+_PINS = 2
 # how many programs for states of one kind of call stay: each holds the objects of its state alive
 _KEPT = 16
 
@@ -66,6 +69,7 @@ class Programs:
         self._numbers = Numbers()
         self._warned = False
         self._in_turn = StatesInTurn(recipe.limit)
+        self._pins: Counter[Kind] = Counter()  # how many programs are for one value of a number
 
     def find(
         self, around: Kind, spec: pytree.TreeSpec | None, leaves: Sequence[object], entered: Call
@@ -147,7 +151,8 @@ class Programs:
             # a further program for a side of a branch is one too many: numbers become constants
             if unknown and len(self._by_key.get(key, ())) == _SIDES:
                 raise Pinned(unknown)
-            program = capture(self.recipe, spec, entered, tracked, unknown=unknown)
+            may_pin = self._pins[key] < _PINS
+            program = capture(self.recipe, spec, entered, tracked, unknown=unknown, may_pin=may_pin)
         except Exception as error:
             if not unknown or self.recipe.lost:
                 raise
@@ -155,6 +160,8 @@ class Programs:
                 raise
             return None
         self._in_turn.add(of_user, program)
+        if pinned_numbers(program.joint, unknown):
+            self._pins[key] += 1
         # a program with effects that cannot be repeated serves this call alone
         if program.effects.repeats:
             programs = self._by_key.setdefault(key, [])
@@ -203,7 +210,8 @@ class Programs:
                 stacklevel=users_frame()[1],
             )
         # drop the programs, and their guards too, which would run them still
-        _, dropped = self._by_key.popitem(last=False)
+        key, dropped = self._by_key.popitem(last=False)
+        self._pins.pop(key, None)
         for around, ways in list(self.recent.items()):
             self.recent[around] = tuple(way for way in ways if way[1] not in dropped)
             if not self.recent[around]:

@@ -96,17 +96,14 @@ class Pinned(Exception):
         self.positions = positions
 
 
-def refuse_pinned(joint: Joint, unknown: Collection[int]) -> None:
-    """Raise :class:`Pinned` if the graph is for one value of a number at ``unknown``."""
+def pinned_numbers(joint: Joint, unknown: Collection[int]) -> list[int]:
+    """Return the positions in ``unknown`` of the numbers for whose value alone the graph is."""
+    if not unknown:
+        return []
     abstraction = joint.abstraction
     assert abstraction is not None, "a number is a symbol of it"
-    pinned = [
-        i
-        for i, n in zip(sorted(unknown), abstraction.numbers, strict=True)
-        if abstraction.pinned(n)
-    ]
-    if pinned:
-        raise Pinned(pinned)
+    numbers = zip(sorted(unknown), abstraction.numbers, strict=True)
+    return [position for position, number in numbers if abstraction.pinned(number)]
 
 
 def _is_number(kind: Kind) -> bool:

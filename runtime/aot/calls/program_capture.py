@@ -49,7 +49,7 @@ from .arguments import Call, enter, of_leaves
 from .backward_calls import Backward
 from .compiled_program import CompiledProgram
 from .identities import Apart, Outside, Repeat, refuse_outside
-from .numbers import Pinned, refuse_pinned
+from .numbers import Pinned, pinned_numbers
 from .program_guard import ProgramGuard
 from .recipe import Beside, Recipe
 from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
@@ -69,25 +69,30 @@ def capture(
     tracked: bool,
     abstraction: Abstraction | None = None,
     unknown: frozenset[int] = frozenset(),
+    may_pin: bool = False,
 ) -> CompiledProgram:
     """Return the program of ``recipe`` for calls like this one.
 
     ``spec``: the tree of the arguments. ``tracked``: whether ``call`` says which arguments require
     grad. ``abstraction``: creates the abstract values of the trace. ``unknown``: the arguments that
-    are numbers of any value. :class:`Pinned` if the program asks for the value of one.
+    are numbers of any value. ``may_pin``: whether the program may be for one value of such a number
+    alone, for which it asks. Else :class:`Pinned` is raised.
     """
     state = _state_before(recipe, spec, call)
     if recipe.starting is not None:
         recipe.starting(state)
     try:
         try:
-            return _Capture(recipe, spec, call, tracked, abstraction, unknown, state).program()
+            return _Capture(
+                recipe, spec, call, tracked, abstraction, unknown, may_pin, state
+            ).program()
         except Exception as error:
             if not recipe.dynamic or isinstance(error, Pinned):
                 raise
         # It may fail on symbols. With numbers it returns what eager mode does, or raises its error.
         _undo(recipe, state)
-        return _Capture(recipe, spec, call, tracked, Fixed(), unknown, state).program()
+        fixed = Fixed()
+        return _Capture(recipe, spec, call, tracked, fixed, unknown, may_pin, state).program()
     # also exceptions that ask for one more run of the program, which are no `Exception`
     except BaseException as error:
         _undo(recipe, state, error)
@@ -149,6 +154,7 @@ class _Capture:
     tracked: bool
     abstraction: Abstraction | None
     unknown: frozenset[int]
+    may_pin: bool
     state: ProgramState
 
     def program(self) -> CompiledProgram:
@@ -158,8 +164,12 @@ class _Capture:
         joint, groups = self._trace()
         self._refuse_functions(joint)
         alone = self._require_apart(joint.closed_over)
-        if self.unknown:
-            refuse_pinned(joint, self.unknown)
+        pinned = pinned_numbers(joint, self.unknown)
+        # a guard that compares does not tell -0.0 from 0.0
+        values = [self.call.plain[position] for position in pinned]
+        has_zero = any(type(value) is float and value == 0 for value in values)
+        if has_zero or (pinned and not self.may_pin):
+            raise Pinned(pinned)
         # tensors that the program closes over enter as arguments do, and may share their memory
         outside = enter(joint.closed_over, self.tracked, False)
         assert outside is not None

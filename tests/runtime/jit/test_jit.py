@@ -90,8 +90,8 @@ def test_a_module_keeps_its_parameters_and_modes() -> None:
     )
     compiled(x).sum().backward()
     assert module[0].weight.grad is not None and set(dict(compiled.named_parameters())) == {
-        "module.0.weight",
-        "module.0.bias",
+        "_orig_mod.0.weight",
+        "_orig_mod.0.bias",
     }
 
 
@@ -264,8 +264,9 @@ def test_threads_share_one_capture() -> None:
 def test_what_has_no_name_is_called_by_its_class(f: Any) -> None:
     jitted = jit(f)
     jitted(torch.ones(3))
-    assert repr(getattr(jitted, "jitted", jitted)) == f"<jitted {type(f).__name__}, 1 programs>"
-    assert type(f).__name__ in str(jit.explain(jitted))
+    report = jit.explain(jitted)
+    assert report.name == type(f).__name__ and len(report.programs) == 1
+    assert report.name in repr(jitted) and report.name in str(report)
 
 
 def test_a_compiler_of_the_users_gets_the_graph() -> None:

@@ -4,6 +4,7 @@ the function itself runs."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -299,3 +300,39 @@ def test_a_few_changes_of_pythons_state_are_told_and_the_others_are_counted(chan
         f"'n{i}' of 'state' around {f.__qualname__} is 2, was 1" for i in range(min(changed, 4))
     ]
     assert told[4:] == ([f"{changed - 4} more"] if changed > 4 else [])
+
+
+def test_a_comparison_with_one_number_costs_one_program() -> None:
+    t = SimpleNamespace(step=0, is_warm=False)
+
+    @jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        t.step += 1
+        if t.step == 5:
+            t.is_warm = True
+        return x * (0.5 if t.is_warm else 1)
+
+    results = [f(torch.ones(())).item() for _ in range(20)]
+    assert results == [1.0] * 4 + [0.5] * 16 and t.step == 20
+    assert len(jit.explain(f).programs) == 4
+
+
+def test_a_number_that_comes_round_is_met_by_the_same_program() -> None:
+    t = SimpleNamespace(step=0)
+
+    @jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        t.step += 1
+        if t.step == 4:
+            t.step = 0
+            return x * 0
+        return x * 2
+
+    assert [f(torch.ones(())).item() for _ in range(20)] == [2.0, 2.0, 2.0, 0.0] * 5
+    assert len(jit.explain(f).programs) == 3
+
+
+def test_a_program_for_zero_is_none_for_negative_zero() -> None:
+    f = jit(lambda x, k: x * (1.0 if math.copysign(1.0, k) > 0 else -1.0) if k == 0 else x * k)
+    for k in (1.5, 2.5, 0.0, -0.0, 0.0, -0.0):
+        assert f(torch.ones(()), k).item() == (math.copysign(1.0, k) if k == 0 else k)
