@@ -1,5 +1,8 @@
 """What a trace knows of an op beforehand: each fact holds of these ops among the sample,
-and of no other."""
+and of no other.
+
+Inside: ``runtime.trace.call_facts``, ``is_pure`` and ``has_effect``. A graph shows what a trace
+does with a call, which several of these facts decide together."""
 
 from __future__ import annotations
 
