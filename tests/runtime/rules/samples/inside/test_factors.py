@@ -1,4 +1,7 @@
-"""Factored gradients: each method equals the same computation on the dense gradients."""
+"""Factored gradients: each method equals the same computation on the dense gradients.
+
+Inside: the terms of ``runtime.rules.samples.factors``. A per-sample step chooses one way for a
+term by its sizes, so that no program reaches each method for each kind of term."""
 
 from __future__ import annotations
 

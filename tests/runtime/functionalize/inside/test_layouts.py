@@ -1,5 +1,9 @@
 """Where elements lie in memory: which views overlap, which order a draw has, which layout a write
-leaves, what is copied."""
+leaves, what is copied.
+
+Inside: ``runtime.functionalize`` (``overlap``, ``memory_order``, ``stores``), ``own_memory`` and
+``private_copy``. Each is a fact of sizes and strides, of which a program shows a consequence of
+many."""
 
 from __future__ import annotations
 
@@ -9,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.aot import aot_function, make_fx, nop
-from runtime.func import functionalize
 from runtime.func.jvp import own_memory
 from runtime.functionalize import memory_order
 from runtime.functionalize.functional_level import FunctionalLevel
@@ -19,6 +21,8 @@ from runtime.functionalize.stores import Memory
 from runtime.trace.outside import private_copy
 
 aten = torch.ops.aten
+
+
 Make = Callable[[], torch.Tensor]
 
 
@@ -261,53 +265,90 @@ def test_memory_of_inference_mode_says_so(mode: Any) -> None:
     assert not Memory(_flat(2)).inference
 
 
-RANGES: list[tuple[int, int | None]] = [(0, 7), (2, 9), (-5, 5), (3, None)]
-
-
-@pytest.mark.parametrize("bounds", RANGES, ids=str)
-def test_integers_between_bounds_are_drawn_without_a_write_as_in_torch(
-    bounds: tuple[int, int | None],
+@pytest.mark.parametrize(
+    ("strides", "twice"),
+    [((1, 1), True), ((0, 1), True), ((2, 2), True), ((2, 1), False), ((1, 3), False)],
+)
+def test_strides_say_whether_a_tensor_shows_an_element_twice(
+    strides: tuple[int, int], twice: bool
 ) -> None:
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x.clone().random_(*bounds)
-
-    torch.manual_seed(3)
-    expected = f(torch.zeros(20)), torch.rand(1)
-    torch.manual_seed(3)
-    found = functionalize(f)(torch.zeros(20)), torch.rand(1)
-    assert all(map(torch.equal, found, expected))
+    places = torch.arange(20).as_strided((3, 2), strides).flatten().tolist()
+    assert (
+        shows_twice(torch.zeros(20).as_strided((3, 2), strides))
+        is twice
+        is (len(set(places)) < len(places))
+    )
 
 
 @pytest.mark.parametrize(
-    "given", [False, True], ids=["the default generator", "a generator of the caller"]
+    ("shape", "strides", "twice", "gaps"),
+    [
+        ((3, 1), (1, 0), False, False),
+        ((1, 1), (0, 0), False, False),
+        ((3, 2), (1, 3), False, False),
+        ((3,), (2,), False, True),
+        ((2, 2), (3, 1), False, True),
+        ((3, 2), (0, 1), True, False),
+        ((), (), False, False),
+        ((0, 2), (1, 1), False, False),
+    ],
 )
-@pytest.mark.parametrize("bounds", RANGES[:3], ids=str)
-def test_a_graph_draws_integers_between_bounds_as_torch(
-    bounds: tuple[int, int], given: bool
+def test_a_dimension_of_one_element_shows_nothing_twice(
+    shape: Any, strides: Any, twice: bool, gaps: bool
 ) -> None:
-    generator = torch.Generator() if given else torch.default_generator
-
-    def f(x: torch.Tensor) -> Any:
-        return x.clone().random_(*bounds, generator=generator if given else None)
-
-    generator.manual_seed(4)
-    graph = make_fx(f)(torch.zeros(20))
-    generator.manual_seed(5)
-    found = graph(torch.zeros(20))
-    generator.manual_seed(5)
-    assert torch.equal(found, f(torch.zeros(20)))
+    t = torch.zeros(12).as_strided(shape, strides)
+    assert (shows_twice(t), has_gaps(t)) == (twice, gaps)
 
 
-def test_a_graph_cannot_draw_without_an_upper_bound() -> None:
-    with pytest.raises(RuntimeError, match="no upper end"):
-        make_fx(lambda x: x.clone().random_(3, None))(torch.zeros(2))
+def test_strides_differ_where_there_are_several_elements() -> None:
+    t = torch.zeros(12)
+    a, b, c = (
+        t.as_strided((3, 1), (1, 1)),
+        t.as_strided((3, 1), (1, 7)),
+        t.as_strided((3, 1), (2, 1)),
+    )
+    assert same_strides(a, b) and not same_strides(a, c)
+    assert (
+        same_strides(a, torch.eye(3).to_sparse())
+        and same_strides(torch.eye(3).to_sparse(), a)
+        and not shows_twice(torch.eye(3).to_sparse())
+    )
 
 
-def test_a_compiled_program_draws_sixteen_numbers_with_gaps_as_torch() -> None:
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x[:, ::2].normal_() * 1
+@pytest.mark.parametrize(
+    ("func", "target", "in_turn"),
+    [
+        (aten.normal_.default, torch.zeros(40)[::2], True),
+        (aten.normal_.default, torch.zeros(32)[::2], True),
+        (aten.normal_.default, torch.zeros(30)[::2], False),
+        (aten.normal_.default, torch.zeros(20), False),
+        (aten.normal_.default, torch.zeros(4, 5).t(), False),
+        (aten.normal_.default, torch.zeros(40, device="meta")[::2], False),
+        (aten.uniform_.default, torch.zeros(40)[::2], False),
+    ],
+)
+def test_only_long_normal_draws_into_gaps_on_the_cpu_are_drawn_in_turn(
+    func: Any, target: torch.Tensor, in_turn: bool
+) -> None:
+    assert memory_order.draws_in_turn(func, target) is in_turn
 
-    torch.manual_seed(1)
-    expected = f(torch.zeros(4, 8))
-    torch.manual_seed(1)
-    assert torch.equal(aot_function(f, nop)(torch.zeros(4, 8)), expected)
+
+def test_what_is_written_has_the_strides_of_its_memory() -> None:
+    new = torch.arange(6.0).view(2, 3)
+    for old in (torch.zeros(3, 2).t(), torch.zeros(2, 6)[:, ::2], torch.zeros(2, 3)):
+        found = memory_order.laid_out_as(old, new)
+        assert torch.equal(found, new) and (
+            found.stride() == old.stride() or not old.is_contiguous()
+        )
+    sparse = torch.eye(2).to_sparse()
+    assert (
+        memory_order.laid_out_as(torch.zeros(2, 3), new) is new
+        and memory_order.laid_out_as(sparse, sparse * 2).layout is torch.sparse_coo
+    )
+    assert (
+        memory_order.laid_out_as(sparse, torch.eye(2)).layout is torch.strided
+        and memory_order.laid_out_as(torch.eye(2), sparse) is sparse
+    )
+    column = torch.ones(2, 1)
+    assert memory_order.laid_out_as(torch.zeros(2, 1).as_strided((2, 1), (1, 7)), column) is column
+    assert memory_order.laid_out_as(torch.zeros(1).expand(2, 3), new) is new

@@ -1,5 +1,8 @@
 """An operator that runs through torch's Python binding of its name: the same call reaches
-the level below."""
+the level below.
+
+Inside: ``kernel`` of ``runtime.rules.ops.op_of``. Operators with a binding and without one give
+the same results, so that only the table of kernels tells which have one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Which op does the work of an op that writes, with which defaults, and what stores know of
-writes."""
+writes.
+
+Inside: ``runtime.rules.functional_forms`` and ``runtime.functionalize.stores``. A functionalized
+program shows the sum of these: which form each op has is a table, and a count of writes of one
+store cannot be told from that of another one of the same memory."""
 
 from __future__ import annotations
 

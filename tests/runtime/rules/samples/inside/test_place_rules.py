@@ -1,5 +1,8 @@
 """A place says which elements of a result depend on which sample. Here the samples are changed one
-by one, and the results watched."""
+by one, and the results watched.
+
+Inside: ``runtime.rules.samples.places.Place``, which a batch session has for each tensor. A step
+shows a wrong place only where a layer with parameters uses the tensor afterwards."""
 
 from __future__ import annotations
 
