@@ -1,4 +1,7 @@
-"""Replacing names everywhere, putting them back for a while, and undoing it for good."""
+"""Replacing names everywhere, putting them back for a while, and undoing it for good.
+
+Inside: ``runtime.dropin.patches.Patches``. The drop-in replaces names of torch alone, so that
+names of a test's own, absent ones and modules that come and go need the class itself."""
 
 from __future__ import annotations
 

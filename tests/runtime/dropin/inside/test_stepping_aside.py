@@ -1,5 +1,8 @@
 """Standing aside for a capture: what the program reaches is plain in this thread during the
-capture, and restored afterwards."""
+capture, and restored afterwards.
+
+Inside: ``runtime.dropin.stepping_aside``. What lasts for the time of a capture is over when its
+caller looks, and a program in it sees torch's own tensors whatever was exchanged for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Exchanges inside a tensor object: every reference to it stays valid and shows the change."""
+"""Exchanges inside a tensor object: every reference to it stays valid and shows the change.
+
+Inside: ``runtime.seam.surgery`` and ``rewrapped``. Ops in place use them one after the other, so
+that a program shows the sum and not which step moved what."""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Modes that pass a call on without the dispatcher."""
+"""Modes that pass a call on without the dispatcher.
+
+Inside: ``EnteringMode`` and ``call_below`` of ``runtime.seam.level_mode``. They are there for
+speed: a call that the dispatcher passes on has the same result."""
 
 from collections.abc import Sequence
 from typing import Any
