@@ -4,9 +4,11 @@ which memory, and what is freed when.
 ``plans.txt`` holds it. All of this is about time and memory alone, so no result of a
 program tells it.
 
-    python -m tests.runtime.aot.compilers.plans      # writes the file anew; its diff says
-                                                     # what has changed
-"""
+python -m tests.runtime.aot.compilers.inside.plans # writes the file anew; its diff says # what
+has changed
+
+Inside: the code of ``runtime.aot.compilers.replay``. Its text has the order of calls and what is
+freed when, which no result of a program tells."""
 
 from __future__ import annotations
 
@@ -25,8 +27,7 @@ import runtime
 from runtime import aot, jit
 from runtime.aot.compilers.replay import as_python
 from runtime.func import grad, jacrev, vmap
-
-from . import random_graphs
+from tests.runtime.aot.compilers import random_graphs
 
 PLANS = Path(__file__).with_name("plans.txt")
 _COMMENT = re.compile(r"  # .*$", re.MULTILINE)

@@ -3,9 +3,11 @@ the bytes and the work of each choice.
 
 ``choices.txt`` holds it. A choice is about time and memory alone, so no gradient tells it.
 
-    python -m tests.runtime.aot.partition.choices      # writes the file anew; its diff says
-                                                       # what has changed
-"""
+python -m tests.runtime.aot.partition.inside.choices # writes the file anew; its diff says # what
+has changed
+
+Inside: ``choices`` of ``runtime.aot.partition.budget``. A budget shows one choice, and the file
+has all of them with their bytes and their work."""
 
 from __future__ import annotations
 
@@ -25,8 +27,7 @@ from runtime.aot.partition.memory import Memory
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.recompute import again, recomputable, work
 from runtime.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-
-from .test_budget import WIDTH, drawn
+from tests.runtime.aot.partition.random_programs import WIDTH, drawn
 
 CHOICES = Path(__file__).with_name("choices.txt")
 aten: Any = torch.ops.aten

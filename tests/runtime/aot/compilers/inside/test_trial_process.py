@@ -1,5 +1,8 @@
 """What the process does in which Inductor is tried, in this process, with a compiler in the place
-of Inductor that takes no time."""
+of Inductor that takes no time.
+
+Inside: ``runtime.aot.compilers.trial_process``. What another process does with a request is told
+by its answer alone, and Inductor takes minutes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Partitions choose what ``choices.txt`` says. A change there is one of time or memory.
 
-python -m tests.runtime.aot.partition.choices      # writes the file anew
-"""
+python -m tests.runtime.aot.partition.inside.choices      # writes the file anew
+
+Inside: ``choices`` of ``runtime.aot.partition.budget``. A budget shows one choice, and the file
+has all of them with their bytes and their work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Entries in the tables of torch's operators act on values of ours alone."""
+"""Entries in the tables of torch's operators act on values of ours alone.
+
+Inside: ``runtime.aot.control_flow.torch_operators``. Declarations happen once, when the package
+is imported, so that a second one needs the function itself."""
 
 from __future__ import annotations
 

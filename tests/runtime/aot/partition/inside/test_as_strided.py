@@ -1,5 +1,8 @@
 """What ``as_strided`` shows may lie beside its argument, and a saved tensor that hooks have packed
-has its own elements alone."""
+has its own elements alone.
+
+Inside: ``again`` of ``runtime.aot.partition.recompute``. Whether a call may run again shows in a
+cut only where a cut would want it to."""
 
 from __future__ import annotations
 

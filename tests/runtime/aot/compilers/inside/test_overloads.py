@@ -1,4 +1,7 @@
-"""The forms of ops that write to a given tensor, and what is known of the values of a graph."""
+"""The forms of ops that write to a given tensor, and what is known of the values of a graph.
+
+Inside: ``runtime.aot.compilers.overloads``. The forms of all ops are a table, where a program
+shows the form of the few that it calls."""
 
 from __future__ import annotations
 
@@ -19,8 +22,7 @@ from runtime.aot.compilers.overloads import (
     static,
     with_out,
 )
-
-from .by_hand import node_of, symbolic
+from tests.runtime.aot.compilers.by_hand import node_of, symbolic
 
 aten: Any = torch.ops.aten
 

@@ -1,4 +1,7 @@
-"""What a graph of objects knows of each kind of object, how it grows, and when it lets go."""
+"""What a graph of objects knows of each kind of object, how it grows, and when it lets go.
+
+Inside: ``runtime.aot.python_state.object_graph``. A guard says that something has changed; which
+objects the graph has met, and lets go, shows only in it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Where a forward is cut into segments: by the bytes that its calls make, and at the places around
-a border that the fewest bytes cross. And which of several measured choices a budget takes."""
+a border that the fewest bytes cross. And which of several measured choices a budget takes.
+
+Inside: ``runtime.aot.partition.budget``. A budget shows the choice that it ends with, but not the
+segments and borders that were tried."""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ from runtime.aot.partition.budget import (
 from runtime.aot.partition.memory import Memory
 from runtime.aot.partition.network import Network
 from runtime.aot.partition.recompute import recomputable
-
-from .by_hand import Joint, region
+from tests.runtime.aot.partition.by_hand import Joint, region
+from tests.runtime.aot.partition.inside.parts_by_hand import parts_of
 
 aten: Any = torch.ops.aten
 SIN, VIEW = aten.sin.default, aten.alias.default
@@ -51,8 +54,10 @@ class Chain:
 
     def borders(self, number: int) -> list[int]:
         """The numbers of the calls whose values are at the borders of ``number`` segments."""
-        parts = self.joint.parts(
-            self.results, [self.joint.call(aten.mul.Tensor, self.joint.inputs[2], self.calls[-1])]
+        parts = parts_of(
+            self.joint,
+            self.results,
+            [self.joint.call(aten.mul.Tensor, self.joint.inputs[2], self.calls[-1])],
         )
         found = _borders(Network(parts, (), recomputable), Memory(parts), number)
         return sorted(map(self.calls.index, found))
@@ -204,7 +209,8 @@ def test_the_line_of_a_cut_has_the_bytes_saved_and_the_price_of_what_is_computed
     x, y, t = joint.inputs
     product = joint.call(aten.mm.default, x, y)
     sine = joint.call(aten.sin.default, product)
-    parts = joint.parts(
+    parts = parts_of(
+        joint,
         [joint.call(aten.sum.default, sine, val=torch.zeros(()))],
         [joint.call(aten.mul.Tensor, t, sine)],
     )

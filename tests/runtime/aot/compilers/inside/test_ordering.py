@@ -1,4 +1,7 @@
-"""Calls in another order: which must follow which, and where those go that are brought together."""
+"""Calls in another order: which must follow which, and where those go that are brought together.
+
+Inside: ``runtime.aot.compilers.ordering``. An order of calls that is allowed gives the same
+results as any other one."""
 
 from __future__ import annotations
 
@@ -12,8 +15,7 @@ from torch import fx
 from runtime.aot.capture.aliasing import LINEAR
 from runtime.aot.compilers.ordering import _has_order, bring_together, successors
 from runtime.aot.compilers.replacing import _pure
-
-from .by_hand import node_of
+from tests.runtime.aot.compilers.by_hand import node_of
 
 aten: Any = torch.ops.aten
 

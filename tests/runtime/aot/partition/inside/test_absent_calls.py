@@ -1,4 +1,7 @@
-"""Of backward graphs by hand, what is left of each call if one of two cotangents is absent."""
+"""Of backward graphs by hand, what is left of each call if one of two cotangents is absent.
+
+Inside: ``runtime.aot.partition.absent``. Graphs by hand have each kind of call, with sizes and
+strides that no program's backward pass has."""
 
 from __future__ import annotations
 

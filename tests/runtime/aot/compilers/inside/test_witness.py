@@ -1,5 +1,8 @@
 """Which calls a function makes, seen without making them; and for which arguments a
-binding is sought anew."""
+binding is sought anew.
+
+Inside: ``runtime.aot.compilers.witness`` and ``shortest``. A binding makes the same call as the
+overload, so that a program does not show which one runs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """The replay runs what ``plans.txt`` says. A change there is one of time or memory:
-``python -m tests.runtime.aot.compilers.plans``."""
+``python -m tests.runtime.aot.compilers.inside.plans``.
+
+Inside: the code of ``runtime.aot.compilers.replay``. Its text has the order of calls and what is
+freed when, which no result of a program tells."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Single questions of a call: what a tensor says of itself, what an optimizer has."""
+"""Single questions of a call: what a tensor says of itself, what an optimizer has.
+
+Inside: ``runtime.aot.python_state.reads``. A call asks all questions of its guard in turn, and a
+program shows only that one of them failed."""
 
 from __future__ import annotations
 

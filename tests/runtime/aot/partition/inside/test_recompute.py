@@ -1,5 +1,8 @@
-"""What the partitioner asks of single calls of a graph: whether they may run again, how large their
-values are, and what they cost."""
+"""What the partitioner asks of single calls of a graph: whether they may run again, how large
+their values are, and what they cost.
+
+Inside: ``runtime.aot.partition.recompute``, whose answers on single calls a cut weighs together,
+so that no report tells one of them."""
 
 from __future__ import annotations
 
