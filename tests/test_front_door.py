@@ -19,7 +19,7 @@ FOLDERS = (
     *("autograd", "checkpoint", "dropin", "expanded_weights", "export", "facts", "func"),
     *("functionalize", "jit", "per_sample", "rules", "seam", "session", "tape", "trace"),
     *("aot/cache", "aot/calls", "aot/capture", "aot/control_flow", "aot/fuzzer", "aot/partition"),
-    *("aot/python_state",),
+    *("aot/compilers", "aot/python_state"),
 )
 _PACKAGES = ("autograd", "checkpoint", "expanded_weights", "export", "func", "jit", "per_sample")
 PUBLIC = {

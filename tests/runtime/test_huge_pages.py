@@ -1,8 +1,5 @@
 """Large tensors lie in huge pages of memory, where Linux gives such pages."""
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -10,32 +7,16 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from runtime import unwrap
 from runtime.dropin import installed
 from runtime.extend import Outer
+from tests.runtime.huge_pages import lies_in_huge_pages, needs_huge_pages
 from tests.runtime.rules.samples.large_gradients import LARGE, check_transforms_of_torch
 
-_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
-
-def _flags_of(t: torch.Tensor) -> str:
-    """What the kernel says of the memory in which the middle of ``t`` lies."""
-    place = t.data_ptr() + t.nbytes // 2
-    inside = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(found[1], 16) <= place < int(found[2], 16)
-        elif inside and line.startswith("VmFlags"):
-            return line
-    raise AssertionError("no memory there")
-
-
-@pytest.mark.skipif(
-    not _SETTING.exists() or "[never]" in _SETTING.read_text(),
-    reason="this kernel gives no huge pages",
-)
+@needs_huge_pages
 def test_the_kernel_is_asked_for_large_pages_for_a_large_tensor_alone() -> None:
     large = Outer(torch.ones(64, 1, 1 << 10), torch.ones(64, 1, 1 << 10)).dense()
-    assert " hg" in _flags_of(large)
+    assert lies_in_huge_pages(large)
     assert large.is_contiguous() and large.dtype is torch.float32
-    assert " hg" not in _flags_of(torch.empty(large.shape))
+    assert not lies_in_huge_pages(torch.empty(large.shape))
 
 
 def test_an_abstract_tensor_is_made_abstract() -> None:
