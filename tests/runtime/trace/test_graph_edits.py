@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx as make_fx_of_torch
@@ -51,7 +53,7 @@ def test_unused_calls_without_effect_are_left_out_with_what_only_they_use() -> N
 def test_a_compiler_gets_no_unused_calls_without_effect() -> None:
     found: list[torch.fx.GraphModule] = []
 
-    def keep(module: torch.fx.GraphModule, inputs: list[object]) -> object:
+    def keep(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         found.append(module)
         return nop(module, inputs)
 

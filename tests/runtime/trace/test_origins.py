@@ -275,7 +275,8 @@ def test_the_frames_of_a_program_are_forgotten_at_the_end(
             return x.sin()
 
     locals_of_frames: list[Any] = []
-    module = make_fx(Net(), **{option: True})(torch.ones(2))
+    options: Any = {option: True}
+    module = make_fx(Net(), **options)(torch.ones(2))
     assert module is not None
     assert [local() for local in locals_of_frames] == [None]
 

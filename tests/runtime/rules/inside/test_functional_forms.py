@@ -163,7 +163,6 @@ def test_memory_knows_the_whole_that_it_is_a_piece_of_a_piece_of() -> None:
         level.close()
 
 
-Ask = Callable[[Any], tuple[bool, bool]]
 X = torch.ones(3)
 
 
