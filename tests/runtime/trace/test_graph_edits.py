@@ -69,3 +69,14 @@ def test_an_unused_size_is_left_out() -> None:
         return x * 2
 
     assert targets(make_fx(f, tracing_mode="symbolic")(X)) == [aten.mul.Tensor]
+
+
+def test_the_graph_that_a_compiler_got_stays_as_it_is() -> None:
+    """The replay rewrites a copy: this program is one sine and one product there."""
+    module = make_fx(lambda x: [(x * 1).sin() * (x * 1).sin()])(X)
+    before = str(module.graph)
+    run: Any = nop(module, [X])
+    for _ in range(3):
+        assert torch.equal(run([X])[0], X.sin() * X.sin())
+    assert str(module.graph) == before
+    assert [n.target for n in module.graph.nodes].count(aten.sin.default) == 2

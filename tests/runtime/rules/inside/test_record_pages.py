@@ -1,8 +1,9 @@
 """What the pages about records are made of: the source of a formula, and what torch
 differentiates.
 
-Inside: ``runtime.coverage`` and ``runtime.records_page``. The pages show the formulas that there
-are; other kinds of formulas, and a record that denies a derivative, need the functions."""
+Inside: ``runtime.coverage``, ``runtime.records_page`` and ``runtime.facts.derivatives``. The
+pages show the formulas that there are; other kinds of formulas, and a record that denies a
+derivative, need the functions."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 
 from runtime.coverage import denied, missing, torch_differentiates
 from runtime.extend import Record, asking, register
+from runtime.facts.derivatives import formulas, has_formula
 from runtime.records_page import source
 from runtime.rules.record import made_of
 
@@ -57,3 +59,9 @@ def twice(g: Any) -> Any:
 )
 def test_a_formula_shows_its_source(formula: Any, shown: str) -> None:
     assert source(formula) == shown
+
+
+def test_torchs_list_says_which_arguments_have_a_formula() -> None:
+    assert formulas()["mul.Tensor"] == ("self", "other")
+    assert formulas()["index_select.default"] == ("self",)
+    assert has_formula("sum.dim_IntList") and not has_formula("argmax.default")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from runtime.extend import Dense, Outer
 from runtime.rules.samples.factors import Grams, Rows, Term, Windows, joined, reduced
+from tests.runtime.rules.samples.large_gradients import check_transforms_of_torch
 
 
 def _draw(*shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -144,3 +145,14 @@ def test_terms_of_one_form_become_one() -> None:
     torch.testing.assert_close(sum(t.dense() for t in found), sum(t.dense() for t in matrices))
     (table,) = joined([_rows()[0], _rows()[0]])
     torch.testing.assert_close(table.dense(), 2 * _rows()[1])
+
+
+G, X = torch.randn(200, 1, 64, 16, 16), torch.randn(200, 1, 32, 16, 16)
+
+
+def _scaled_windows(scale: torch.Tensor) -> Windows:
+    return Windows(G * scale, X, (64, 32, 3, 3), (1, 1), (1, 1), (1, 1), 1)
+
+
+def test_transforms_of_torch_pass_through_large_gradients() -> None:
+    check_transforms_of_torch(_scaled_windows)
