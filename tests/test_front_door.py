@@ -15,10 +15,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Whose tests are about behaviour. The other folders of tests/runtime have tests of insides as well.
-FOLDERS = ("autograd", "checkpoint", "expanded_weights", "export", "func", "jit", "per_sample")
+FOLDERS = (
+    *("autograd", "checkpoint", "dropin", "expanded_weights", "export", "facts", "func"),
+    *("functionalize", "jit", "per_sample", "rules", "seam", "session", "tape", "trace"),
+    *("aot/cache", "aot/calls", "aot/capture", "aot/control_flow", "aot/fuzzer", "aot/partition"),
+    *("aot/compilers", "aot/python_state"),
+)
+_PACKAGES = ("autograd", "checkpoint", "expanded_weights", "export", "func", "jit", "per_sample")
 PUBLIC = {
     "runtime",
-    *(f"runtime.{name}" for name in FOLDERS),
+    *(f"runtime.{name}" for name in _PACKAGES),
     "runtime.aot",
     "runtime.dropin",
     "runtime.errors",

@@ -55,7 +55,7 @@ SOURCES = [
 TESTS = ["tests/runtime", "generated_tests"]
 SLOW = [  # each takes half a minute or more, and other tests run the same lines
     "tests/runtime/tape/test_saved_memory.py",
-    "tests/runtime/rules/test_bindings.py",
+    "tests/runtime/rules/inside/test_bindings.py",
 ]
 FIRST = 3.0  # seconds of tests
 

@@ -2,43 +2,41 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 
-from runtime.facts import lock
-from runtime.facts.derivatives import formulas, has_formula
+IMPORT = """
+import sys, warnings, torch
+torch.__version__ = sys.argv[1]
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import runtime
+print([str(w.message) for w in caught if "nobody has run" in str(w.message)])
+"""
 
 
-@pytest.fixture(autouse=True)
-def _stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Facts of two versions."""
-    monkeypatch.setattr(lock, "LOCKS", tmp_path)
-    for version in ("1.0.0", "1.10.0"):
-        (tmp_path / f"torch-{version}.json").write_text(json.dumps({"torch": version}))
+def imported_with(version: str) -> subprocess.CompletedProcess[str]:
+    """What it says to import the runtime where torch has another version."""
+    command = [sys.executable, "-c", IMPORT, version]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_a_version_without_facts_has_those_of_the_nearest_older_one() -> None:
-    assert lock.versions() == ["1.0.0", "1.10.0"]
-    assert lock.nearest("1.9.7") == "1.0.0" and lock.nearest("3.0") == "1.10.0"
-    assert lock.nearest("0.9") == "1.0.0"
+@pytest.mark.parametrize("version", ["99.0.1+cpu", "2.100.0"])
+def test_a_torch_that_nobody_has_run_is_named(version: str) -> None:
+    """Versions are compared by numbers: 2.100 is later than 2.15."""
+    told = imported_with(version).stdout
+    assert f"torch {version.partition('+')[0]}: it takes that for 2." in told
+    assert "python -m gen facts" in told
 
 
-def test_a_torch_that_nobody_has_run_is_named_and_an_older_one_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(lock, "installed", lambda: "1.11.0")
-    with pytest.warns(UserWarning, match=r"torch 1\.11\.0: it takes that for 1\.10\.0.*gen facts"):
-        lock.check_version()
-    monkeypatch.setattr(lock, "installed", lambda: "0.9.1")
-    with pytest.raises(ImportError, match=r"supports torch 1\.0\.0 and later, not 0\.9\.1"):
-        lock.check_version()
-    monkeypatch.setattr(lock, "installed", lambda: "1.10.3")
-    lock.check_version()
+def test_an_older_torch_than_all_that_are_supported_is_refused() -> None:
+    error = imported_with("2.9.1").stderr
+    assert "ImportError: the runtime supports torch 2.12" in error
+    assert error.rstrip().endswith("and later, not 2.9.1")
 
 
-def test_torchs_list_says_which_arguments_have_a_formula() -> None:
-    assert formulas()["mul.Tensor"] == ("self", "other")
-    assert formulas()["index_select.default"] == ("self",)
-    assert has_formula("sum.dim_IntList") and not has_formula("argmax.default")
+def test_a_build_between_two_versions_has_the_facts_of_the_older_one() -> None:
+    """Nothing is said of it, and all records find their facts."""
+    assert imported_with("2.13.7").stdout == "[]\n"

@@ -11,7 +11,6 @@ import torch
 from runtime.aot import aot_function, nop
 from runtime.errors import InplaceError
 from runtime.func import functionalize, grad, vmap
-from runtime.functionalize.overlap import has_gaps, same_strides, shows_twice
 
 Program = Callable[[torch.Tensor], Any]
 
@@ -137,21 +136,6 @@ def test_a_written_result_of_unsafe_split_that_is_returned_with_its_memory_is_re
         aot_function(f, nop)(torch.ones(4))
 
 
-@pytest.mark.parametrize(
-    ("strides", "twice"),
-    [((1, 1), True), ((0, 1), True), ((2, 2), True), ((2, 1), False), ((1, 3), False)],
-)
-def test_strides_say_whether_a_tensor_shows_an_element_twice(
-    strides: tuple[int, int], twice: bool
-) -> None:
-    places = torch.arange(20).as_strided((3, 2), strides).flatten().tolist()
-    assert (
-        shows_twice(torch.zeros(20).as_strided((3, 2), strides))
-        is twice
-        is (len(set(places)) < len(places))
-    )
-
-
 def test_an_op_that_fills_another_argument_leaves_an_expanded_one_alone() -> None:
     def f(x: torch.Tensor) -> Any:
         y = x.expand(2, 3)
@@ -242,38 +226,3 @@ def test_a_write_of_numbers_of_another_size_that_show_an_element_several_times_i
         ),
     ):
         aot_function(f, nop)(torch.ones(4))
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides", "twice", "gaps"),
-    [
-        ((3, 1), (1, 0), False, False),
-        ((1, 1), (0, 0), False, False),
-        ((3, 2), (1, 3), False, False),
-        ((3,), (2,), False, True),
-        ((2, 2), (3, 1), False, True),
-        ((3, 2), (0, 1), True, False),
-        ((), (), False, False),
-        ((0, 2), (1, 1), False, False),
-    ],
-)
-def test_a_dimension_of_one_element_shows_nothing_twice(
-    shape: Any, strides: Any, twice: bool, gaps: bool
-) -> None:
-    t = torch.zeros(12).as_strided(shape, strides)
-    assert (shows_twice(t), has_gaps(t)) == (twice, gaps)
-
-
-def test_strides_differ_where_there_are_several_elements() -> None:
-    t = torch.zeros(12)
-    a, b, c = (
-        t.as_strided((3, 1), (1, 1)),
-        t.as_strided((3, 1), (1, 7)),
-        t.as_strided((3, 1), (2, 1)),
-    )
-    assert same_strides(a, b) and not same_strides(a, c)
-    assert (
-        same_strides(a, torch.eye(3).to_sparse())
-        and same_strides(torch.eye(3).to_sparse(), a)
-        and not shows_twice(torch.eye(3).to_sparse())
-    )

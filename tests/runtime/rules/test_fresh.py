@@ -10,7 +10,6 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from runtime.rules import RECORDS
-from runtime.rules.ops import op_of
 from tests.runtime.opinfo_samples import drawn
 
 FRESH = {func for func, record in RECORDS.items() if record.fresh and func.namespace == "aten"}
@@ -38,7 +37,7 @@ class Watched(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
-        record = op_of(func).record
+        record = RECORDS.get(func)
         if record is None or not record.fresh:
             return results
         seen.add(func)

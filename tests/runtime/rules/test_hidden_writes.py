@@ -4,6 +4,7 @@ whether the result is used or not."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,6 @@ from torch.nn import functional
 
 from runtime import jit
 from runtime.aot import make_fx
-from runtime.rules.hidden_writes import hidden_writes
-from runtime.rules.ops import op_of
 
 aten = torch.ops.aten
 X = torch.arange(24.0).view(4, 3, 2).sin()
@@ -86,19 +85,41 @@ def test_an_unused_norm_that_writes_nothing_is_left_out(norm: str, pre_dispatch:
     } & set(calls)
 
 
-def test_a_call_hides_the_writes_to_the_statistics_that_it_is_given() -> None:
-    native, whole, other = (
-        op_of(f.default) for f in (aten.native_batch_norm, aten.batch_norm, aten.exp)
-    )
-    x, mean, var = torch.ones(2, 3), torch.zeros(3), torch.ones(3)
-    assert hidden_writes(native, (x, None, None, mean, var, True, 0.1, 1e-5), {}) == [
-        "running_mean",
-        "running_var",
-    ]
-    assert hidden_writes(native, (x, None, None, mean, var, False, 0.1, 1e-5), {}) == []
-    assert hidden_writes(whole, (x, None, None, mean, None), {"training": True}) == ["running_mean"]
-    assert hidden_writes(whole, (x, None, None, mean, var), {"training": False}) == []
-    assert hidden_writes(other, (x,), {}) == []
+UNUSED: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Any], list[str]]] = {
+    "native, in training": (
+        lambda x, mean, var: aten.native_batch_norm(x, None, None, mean, var, True, 0.1, 1e-5),
+        ["mean", "var"],
+    ),
+    "native, in evaluation": (
+        lambda x, mean, var: aten.native_batch_norm(x, None, None, mean, var, False, 0.1, 1e-5),
+        [],
+    ),
+    "whole, in evaluation": (
+        lambda x, mean, var: functional.batch_norm(x, mean, var, training=False),
+        [],
+    ),
+    "no norm": (lambda x, mean, var: torch.exp(x), []),
+}
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_an_unused_call_stays_for_the_statistics_that_it_writes(name: str) -> None:
+    call, written = UNUSED[name]
+
+    def program(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        call(x, mean, var)
+        return x * 2
+
+    def changed(f: Any) -> list[str]:
+        statistics = {"mean": torch.zeros(3), "var": torch.ones(3)}
+        before = {name: t.clone() for name, t in statistics.items()}
+        f(X, *statistics.values())
+        return [name for name, t in statistics.items() if not torch.equal(t, before[name])]
+
+    traced = make_fx(program)(X, torch.zeros(3), torch.ones(3))
+    assert changed(traced) == changed(program) == written
+    calls = [n.target for n in traced.graph.nodes if n.op == "call_function"]
+    assert (calls == [aten.mul.Tensor]) is (written == [])
 
 
 def test_a_trace_puts_back_what_it_has_written_to_a_tensor_without_a_version() -> None:

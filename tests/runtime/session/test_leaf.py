@@ -3,7 +3,6 @@ torch would put it."""
 
 from __future__ import annotations
 
-import gc
 import weakref
 from typing import Any
 
@@ -11,8 +10,6 @@ import pytest
 import torch
 
 import runtime
-from runtime.session import leaf
-from runtime.session.leaf import as_leaf
 
 
 class Square(runtime.autograd.Function):
@@ -30,9 +27,14 @@ def plain() -> torch.Tensor:
     return torch.tensor([1.0, 2.0], requires_grad=True)
 
 
+def leaf_of(t: torch.Tensor) -> Any:
+    """The node that accumulates the gradient of a plain tensor, which its leaf has."""
+    return Square.apply(t).grad_fn.next_functions[0][0]
+
+
 def test_a_plain_tensor_is_the_same_leaf_every_time() -> None:
     t = plain()
-    assert as_leaf(t) is as_leaf(t) and as_leaf(t) is not as_leaf(plain())
+    assert leaf_of(t) is leaf_of(t) and leaf_of(t) is not leaf_of(plain())
 
 
 def test_gradients_add_up_in_the_plain_tensors_grad() -> None:
@@ -57,23 +59,21 @@ def test_hooks_of_the_plain_tensor_run() -> None:
 
 def test_other_data_make_another_leaf() -> None:
     t = plain()
-    before = as_leaf(t)
+    before = leaf_of(t)
     t.data = torch.tensor([3.0, 4.0])
-    assert as_leaf(t) is not before
+    assert leaf_of(t) is not before
     Square.apply(t).sum().backward()
     assert t.grad is not None and t.grad.tolist() == [6.0, 8.0]
 
 
-def test_the_leaf_goes_with_the_plain_tensor() -> None:
+def test_the_leaf_goes_with_the_plain_tensor(without_collector: None) -> None:
     t = plain()
-    number, held = id(t), weakref.ref(as_leaf(t))
+    held = weakref.ref(leaf_of(t).variable)
     out = Square.apply(t).sum()
     del t
-    gc.collect()
-    assert number not in leaf._leaves
+    assert held() is not None
     out.backward()
     del out
-    gc.collect()
     assert held() is None
 
 
@@ -218,7 +218,7 @@ def test_a_nested_or_sparse_tensor_is_one_leaf_whose_hooks_see_the_whole_gradien
     of_torch = MADE[layout]().requires_grad_()
     t.register_hook(lambda g: seen.append(dense(runtime.unwrap(g))))
     t.register_post_accumulate_grad_hook(lambda p: seen.append(p is t))
-    assert as_leaf(t) is as_leaf(t)
+    assert leaf_of(t) is leaf_of(t)
     (total(Times.apply(t, 2)) + total(Times.apply(t, 3))).backward()
     (total(of_torch * 2) + total(of_torch * 3)).backward()
     assert t.grad.layout is of_torch.grad.layout and dense(t.grad) == dense(of_torch.grad)
@@ -250,14 +250,12 @@ def _sparse(indices: torch.Tensor, values: torch.Tensor, size: int = 2) -> torch
 def test_other_data_in_the_same_memory_make_another_leaf(what: str) -> None:
     data, change = OTHER[what]
     t = data.detach().clone().requires_grad_()
-    before = as_leaf(t)
+    before = leaf_of(t)
     t.data = change(t.data)
-    after = as_leaf(t)
-    assert after is not before and as_leaf(t) is after
-    assert (
-        torch.equal(runtime.unwrap(after).to_dense(), t.detach().to_dense())
-        and after.dtype is t.dtype
-    )
+    after = leaf_of(t)
+    assert after is not before and leaf_of(t) is after
+    assert torch.equal(runtime.unwrap(after.variable).to_dense(), t.detach().to_dense())
+    assert after.variable.dtype is t.dtype
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.* with create_graph=True")
@@ -276,11 +274,11 @@ def test_a_recorded_pass_leaves_the_former_gradient_as_it_is() -> None:
 @pytest.mark.parametrize("part", ["indices", "values"])
 def test_other_data_make_another_leaf_of_a_sparse_tensor(part: str) -> None:
     t = MADE["coo"]().requires_grad_()
-    before, values = as_leaf(t), t.detach()._values()
+    before, values = leaf_of(t), t.detach()._values()
     t.data = (
         _sparse(torch.tensor([[0, 1], [1, 0]]), values) if part == "indices" else 2 * t.detach()
     )
-    assert as_leaf(t) is not before
+    assert leaf_of(t) is not before
     total = Times.apply(t, 2).to_dense() * torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     total.sum().backward()
     assert t.grad.to_dense().tolist() == (
@@ -290,4 +288,4 @@ def test_other_data_make_another_leaf_of_a_sparse_tensor(part: str) -> None:
 
 def test_a_tensor_of_onednn_is_a_leaf_of_its_own_for_every_use() -> None:
     t = torch.ones(2, 2).to_mkldnn().requires_grad_()
-    assert as_leaf(t) is not as_leaf(t)  # it does not tell where its elements are
+    assert leaf_of(t) is not leaf_of(t)  # it does not tell where its elements are

@@ -16,35 +16,24 @@ from torch.nn import functional as F
 
 import runtime
 from runtime.func import vmap
-from runtime.func.batch import BatchLevel
-from runtime.session.session import Session
 from tests.runtime.of_torch import WRITE_BY_MASK
 
+from .conftest import names_of_calls
+
 Seen = list[str]
-
-
-def _watched(monkeypatch: pytest.MonkeyPatch, level: type) -> Seen:
-    seen: Seen = []
-    real: Any = level.call  # type: ignore[attr-defined]
-
-    def call(self: Any, func: Any, args: Any, kwargs: Any) -> Any:
-        seen.append(getattr(func, "base_name", None) or func._schema.name.removeprefix("aten::"))
-        return real(self, func, args, kwargs)
-
-    monkeypatch.setattr(level, "call", call)
-    return seen
-
-
-@pytest.fixture
-def arrived(monkeypatch: pytest.MonkeyPatch) -> Seen:
-    """The names of the ops that arrive at the session."""
-    return _watched(monkeypatch, Session)
 
 
 @pytest.fixture
 def batched(monkeypatch: pytest.MonkeyPatch) -> Seen:
     """The names of the ops that arrive at a batch level."""
-    return _watched(monkeypatch, BatchLevel)
+    kinds: list[type] = []
+
+    def note(x: Any) -> Any:
+        kinds.append(type(x))
+        return x
+
+    vmap(note)(torch.ones(1))
+    return names_of_calls(monkeypatch, kinds[0])
 
 
 def _tensor(*shape: int, wanted: bool = False, dtype: torch.dtype = torch.float64) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import torch
@@ -21,6 +22,14 @@ def node(module: torch.fx.GraphModule, name: str) -> torch.fx.Node:
     (found,) = (n for n in module.graph.nodes if n.name == name)
     assert isinstance(found, torch.fx.Node)
     return found
+
+
+def line_of(node: torch.fx.Node) -> str | None:
+    """The user's line that a node comes from, as ``file:line: source``."""
+    if "user_line" not in node.meta:
+        return None
+    file, number, _ = node.meta["user_line"]
+    return f"{file}:{number}: {linecache.getline(file, number).strip()}"
 
 
 def close(a: object, b: object) -> None:

@@ -8,60 +8,66 @@ import io
 import linecache
 import pdb
 import traceback
+from types import CodeType
 from typing import Any
 
+import pytest
 import torch
+from torch import Tensor
 
 from runtime import jit
-from runtime.trace.generated_code import function
+
+X = torch.ones(3)
 
 
-def _half() -> Any:
-    return function(
-        ["def half(a):", "    b = a", "    return b / 0"],
-        "half",
-        "<halves>",
-        {},
-        {1: (__file__, 1, "half")},
-    )
+def element(x: Tensor, i: Tensor) -> Tensor:
+    y = x * 2
+    return y[i]
 
 
-def _shown(f: Any, *args: object) -> str:
-    try:
-        f(*args)
-    except Exception as error:
-        return "".join(traceback.format_exception(error))
-    raise AssertionError("the call raises")
+def other_element(x: Tensor, i: Tensor) -> Tensor:
+    y = x.sin()
+    return y[i]
 
 
-def test_a_traceback_shows_the_generated_line() -> None:
-    assert "in half\n    return b / 0\n" in _shown(_half(), 1)
+def compiled(f: Any) -> Any:
+    """A jitted function whose program has run twice, so that the second call compiled its text."""
+    jitted = jit(f)
+    for _ in range(2):
+        jitted(X, torch.tensor([1]))
+    return jitted
 
 
-def test_a_line_is_followed_by_that_of_the_user() -> None:
-    half = _half()
-    lines = linecache.getlines(half.__code__.co_filename, half.__globals__)
-    assert (
-        lines[1].startswith(f'    b = a  # {__file__}:1: """Generated functions')
-        and lines[2] == "    return b / 0\n"
-    )
+def failure(f: Any) -> tuple[str, CodeType]:
+    """The traceback of a call that reads an element which is not there, and the generated code."""
+    with pytest.raises(IndexError) as raised:
+        f(X, torch.tensor([7]))
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    codes = [frame.f_code for frame in frames if frame.f_code.co_filename.startswith("<replay")]
+    return "".join(traceback.format_exception(raised.value)), codes[-1]
+
+
+def test_a_traceback_shows_the_generated_line_and_the_line_of_the_user() -> None:
+    shown, code = failure(compiled(element))
+    number = element.__code__.co_firstlineno
+    assert f"# {__file__}:{number + 2}: return y[i]\n" in shown
+    lines = linecache.getlines(code.co_filename)
+    assert any(line.endswith(f"  # {__file__}:{number + 1}: y = x * 2\n") for line in lines)
 
 
 def test_two_functions_have_lines_of_their_own() -> None:
-    first, second = _half(), function(["def half(a):", "    return 1 / a"], "half", "<halves>", {})
-    assert (
-        "return b / 0" in _shown(first, 1)
-        and "return 1 / a" in _shown(second, 0)
-        and "return b / 0" in _shown(first, 1)
-    )
+    first, second = compiled(element), compiled(other_element)
+    codes = [failure(f)[1] for f in (first, second, first)]
+    texts = ["".join(linecache.getlines(code.co_filename)) for code in codes]
+    assert ["y = x * 2" in text for text in texts] == [True, False, True]
+    assert ["y = x.sin()" in text for text in texts] == [False, True, False]
 
 
 def test_lines_that_were_shown_are_freed_with_the_function() -> None:
-    half = _half()
-    name = half.__code__.co_filename
-    _shown(half, 1)
+    jitted = compiled(element)
+    name = failure(jitted)[1].co_filename
     assert name in linecache.cache
-    del half
+    del jitted
     gc.collect()
     assert name not in linecache.cache
 

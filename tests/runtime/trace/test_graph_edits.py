@@ -1,75 +1,82 @@
-"""Edits of graphs: calls are added, copied and left out as torch's own graph does it."""
+"""Graphs of traces: calls are as torch's own trace adds them, and unused ones are left out."""
 
 from __future__ import annotations
 
-import torch
-from torch import fx
+from typing import Any
 
-from runtime.trace.graph_edits import add_call, copy_of, has_effect, without_unused
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx as make_fx_of_torch
+
+from runtime.aot import aot_function, make_fx, nop
+from tests.runtime.trace.graphs import node, targets
 
 aten = torch.ops.aten
+X = torch.tensor([1.0, 2.0])
 
 
-def _graph() -> tuple[fx.Graph, fx.Node]:
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    y = add_call(graph, aten.add.Tensor, (x, x), {"alpha": 2}, "add")
-    graph.output([y])
-    return graph, x
+def test_a_call_is_the_one_that_torchs_trace_adds() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.add(x, x, alpha=2)
 
-
-def test_an_added_call_is_the_one_that_torch_creates() -> None:
-    ours, _ = _graph()
-    theirs = fx.Graph()
-    x = theirs.placeholder("x")
-    theirs.output(
-        [theirs.create_node("call_function", aten.add.Tensor, (x, x), {"alpha": 2}, "add")]
-    )
-    assert str(ours) == str(theirs)
-    assert fx.GraphModule({}, ours).code == fx.GraphModule({}, theirs).code
+    ours, theirs = make_fx(f)(X), make_fx_of_torch(f)(X)
+    assert str(ours.graph) == str(theirs.graph)
+    assert node(ours, "add").kwargs == node(theirs, "add").kwargs == {"alpha": 2}
 
 
 def test_arguments_in_lists_are_users() -> None:
-    graph, x = _graph()
-    with graph.inserting_before(graph.output_node()):
-        stacked = add_call(graph, aten.stack.default, ([x, x], 0))
+    module = make_fx(lambda x: torch.stack([x, x]))(X)
+    x, stacked = node(module, "x_1"), node(module, "stack")
     assert stacked.all_input_nodes == [x]
     assert stacked in x.users
 
 
-def test_a_copy_computes_the_same_and_is_another_graph() -> None:
-    graph, x = _graph()
-    x.meta["val"] = 3
-    copied = copy_of(graph)
-    x.meta["val"] = 4
-    next(n for n in graph.nodes if n.op == "call_function").args = (x, 1)
-    t = torch.tensor([1.0, 2.0])
-    assert torch.equal(fx.GraphModule({}, copied)(t)[0], t + 2 * t)
-    assert [n.meta.get("val") for n in copied.nodes if n.op == "placeholder"] == [3]
-    assert [n.name for n in copied.nodes] == [n.name for n in graph.nodes]
+def program_with_unused_calls(x: Tensor) -> Tensor:
+    (x * torch.ones(2)).sin()
+    x.mul_(2)
+    torch.rand_like(x)
+    torch.ops.aten._assert_async(x[0])
+    return x + x
 
 
 def test_unused_calls_without_effect_are_left_out_with_what_only_they_use() -> None:
-    graph, x = _graph()
-    with graph.inserting_before(graph.output_node()):
-        constant = graph.get_attr("c")
-        add_call(graph, aten.sin.default, (add_call(graph, aten.mul.Tensor, (x, constant)),))
-        add_call(graph, aten.mul_.Tensor, (x, 2))
-        add_call(graph, aten.rand_like.default, (x,))
-    without_unused(graph)
-    assert [str(n.target) for n in graph.nodes] == [
-        "x",
-        "aten.add.Tensor",
-        "aten.mul_.Tensor",
-        "aten.rand_like.default",
-        "output",
+    left = targets(make_fx(program_with_unused_calls)(X.clone()))
+    assert left == [
+        aten.mul_.Tensor,
+        aten.rand_like.default,
+        aten.select.int,
+        aten._assert_async.default,
+        aten.add.Tensor,
     ]
 
 
-def test_an_op_that_returns_nothing_has_an_effect() -> None:
-    graph, x = _graph()
-    with graph.inserting_before(graph.output_node()):
-        check = add_call(graph, aten._assert_async.default, (x,))
-        size = add_call(graph, aten.sym_size.int, (x, 0))
-    assert has_effect(check)
-    assert not has_effect(size)
+def test_a_compiler_gets_no_unused_calls_without_effect() -> None:
+    found: list[torch.fx.GraphModule] = []
+
+    def keep(module: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        found.append(module)
+        return nop(module, inputs)
+
+    aot_function(program_with_unused_calls, keep)(X.clone())
+    left = targets(found[0])
+    assert aten.sin.default not in left and aten.ones.default not in left
+    assert aten.rand_like.default in left and aten._assert_async.default in left
+
+
+def test_an_unused_size_is_left_out() -> None:
+    def f(x: Tensor) -> Tensor:
+        x.new_ones(x.shape[0] + 1)
+        return x * 2
+
+    assert targets(make_fx(f, tracing_mode="symbolic")(X)) == [aten.mul.Tensor]
+
+
+def test_the_graph_that_a_compiler_got_stays_as_it_is() -> None:
+    """The replay rewrites a copy: this program is one sine and one product there."""
+    module = make_fx(lambda x: [(x * 1).sin() * (x * 1).sin()])(X)
+    before = str(module.graph)
+    run: Any = nop(module, [X])
+    for _ in range(3):
+        assert torch.equal(run([X])[0], X.sin() * X.sin())
+    assert str(module.graph) == before
+    assert [n.target for n in module.graph.nodes].count(aten.sin.default) == 2

@@ -4,6 +4,7 @@ import copy
 import gc
 import linecache
 import pickle
+import re
 import traceback
 import warnings
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from torch.fx.graph_module import _loader
 
 import runtime
 from runtime import aot
-from runtime.trace.graph_module import GraphModule, LateGraphModule, complete
+from tests.runtime.trace.graphs import node
 
 X = torch.ones(3)
 
@@ -52,11 +53,33 @@ def test_twenty_captures_leave_no_text(capture: Callable[[], object]) -> None:
     assert _texts() == before
 
 
-def _graph() -> fx.Graph:
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    graph.output(graph.call_function(torch.reshape, (x, (5,))))
-    return graph
+def _reshapes(x: torch.Tensor) -> torch.Tensor:
+    return x.sin().view(5).cos()
+
+
+def _traced() -> Any:
+    """A module that has its code from the start."""
+    return aot.make_fx(_reshapes)(torch.ones(5))
+
+
+def _half() -> Any:
+    """The forward half of a joint graph, whose code is generated when somebody asks for it."""
+    halves: list[Any] = []
+
+    def partition(*args: Any, **options: Any) -> Any:
+        halves.append(aot.default_partition(*args, **options)[0])
+        return aot.default_partition(*args, **options)
+
+    x = runtime.wrap(torch.ones(5), requires_grad=True)
+    aot.aot_function(_reshapes, aot.nop, partition_fn=partition)(x).sum().backward()
+    return halves.pop()
+
+
+def _result(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """What a module returns first: a half also returns what it saves."""
+    result = torch.utils._pytree.tree_leaves(module(x))[0]
+    assert isinstance(result, torch.Tensor)
+    return result
 
 
 def test_a_replay_generates_no_code_of_modules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,53 +100,66 @@ def test_a_compiler_takes_a_module_with_code() -> None:
     assert len(forwards) == 2 and all("<eval_with_key>" in f.__code__.co_filename for f in forwards)
 
 
-@pytest.mark.parametrize("kind", [GraphModule, LateGraphModule])
-def test_a_traceback_shows_the_generated_line(kind: type[fx.GraphModule]) -> None:
-    module = kind(torch.nn.Module(), _graph())
-    module = complete(module)
+@pytest.mark.parametrize("make", [_traced, _half])
+def test_a_traceback_shows_the_generated_line(make: Callable[[], Any]) -> None:
+    module = make()
+    assert "view" in module.code
     run = type(module).forward
     with pytest.raises(RuntimeError) as caught:
         run(module, X)
     del module, run
     gc.collect()
-    assert "reshape = torch.reshape(x, (5,))" in "".join(traceback.format_exception(caught.value))
+    shown = "".join(traceback.format_exception(caught.value))
+    assert re.search(r"\n    view = torch\.ops\.aten\.view\.default\(.*, \[5\]\)", shown)
 
 
-@pytest.mark.parametrize("kind", [GraphModule, LateGraphModule])
-def test_code_that_is_generated_again_is_freed_again(kind: type[fx.GraphModule]) -> None:
+@pytest.mark.parametrize("make", [_traced, _half])
+def test_code_that_is_generated_again_is_freed_again(make: Callable[[], Any]) -> None:
+    make()
     before = _texts()
-    module = kind(torch.nn.Module(), _graph())
+    module = make()
     for _ in range(5):
         module.recompile()
-        assert "reshape" in module.code
+        assert "view" in module.code
     assert _texts()[0] == before[0] + 1
     del module
     assert _texts() == before
 
 
 def test_a_late_module_runs_its_graph_as_it_is_now() -> None:
-    module = LateGraphModule(torch.nn.Module(), _graph())
-    (reshape,) = (n for n in module.graph.nodes if n.op == "call_function")
-    reshape.args = (reshape.args[0], (3, 1))
-    module.recompile()
-    assert module(X).shape == (3, 1)
-    reshape.args = (reshape.args[0], (1, 3))
-    module.recompile()
-    assert module(X).shape == (1, 3) and "(1, 3)" in module.code
+    module = _half()
+    view = node(module, "view")
+    for shape in ([3, 1], [1, 3]):
+        view.args = (view.args[0], shape)
+        module.recompile()
+        assert list(_result(module, X).shape) == shape
+        assert str(shape) in module.code
 
 
-@pytest.mark.parametrize("kind", [GraphModule, LateGraphModule])
-def test_copies_and_pickles_run(kind: type[fx.GraphModule]) -> None:
-    module = kind(torch.nn.Module(), _graph())
+@pytest.mark.parametrize("make", [_traced, _half])
+def test_copies_and_pickles_run(make: Callable[[], Any]) -> None:
+    module = make()
     for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        assert torch.equal(again(torch.arange(5)), torch.arange(5))
+        assert torch.equal(_result(again, torch.arange(5.0)), torch.arange(5.0).sin().cos())
 
 
-def test_a_module_with_code_has_the_name_and_the_notes_of_the_late_one() -> None:
-    late = LateGraphModule(torch.nn.Module(), _graph(), "Part")
-    late.meta["note"] = 3
-    made = complete(late)
-    assert type(made).__name__ == "Part" and made.meta["note"] == 3 and complete(made) is made
+def test_a_compiler_gets_the_name_and_the_notes_of_a_half() -> None:
+    halves, modules = [], []
+
+    def partition(*args: Any, **options: Any) -> Any:
+        cut = aot.default_partition(*args, **options)
+        cut[0].meta["note"] = 3
+        halves.append(cut[0])
+        return cut
+
+    def keep(module: fx.GraphModule, _: list[Any]) -> Any:
+        modules.append(module)
+        return module.forward
+
+    _train(keep, partition_fn=partition)
+    assert modules[0].meta["note"] == 3
+    assert type(modules[0]).__name__ == type(halves[0]).__name__
+    assert "<eval_with_key>" in type(modules[0]).forward.__code__.co_filename
 
 
 def test_a_compiler_may_change_its_graph_and_script_it() -> None:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
 
 import runtime
-from runtime.aot import make_fx
+from runtime import jit
+from runtime.aot import aot_function, default_partition, make_fx, nop
 from runtime.func import linearize, vmap
-from runtime.trace.abstract_values import AbstractValues
-from runtime.trace.symbols import Abstraction, Given, _plain_like
-from tests.runtime.trace.graphs import CallsSeen, Net, node
+from tests.runtime.trace.graphs import CallsSeen, Net, node, targets
 
 Make = Callable[[], torch.Tensor]
 IMAGE = (2, 3, 4, 5)
@@ -56,52 +56,57 @@ def _facts(t: torch.Tensor) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.parametrize("late", [False, True])
+class Compared(fx.Interpreter):
+    """Runs a graph. What each node says of its value is true of the value that it has."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, torch.Tensor) and n.op == "call_function":
+            abstract = n.meta["val"]
+            assert type(abstract) is FakeTensor
+            assert _facts(abstract) == _facts(value), n
+            assert n.meta["tensor_meta"] == _extract_tensor_metadata(value), n
+        return value
+
+
+@pytest.mark.parametrize("mode", ["real", "fake"])
 @pytest.mark.parametrize("name", VALUES)
-def test_an_abstract_value_has_the_geometry_of_the_value(name: str, late: bool) -> None:
-    t, graph = VALUES[name](), torch.fx.Graph()
-    call = graph.call_function(torch.ops.aten.sin.default)
-    values = AbstractValues(None, late)
-    at_once = values.describe(call, t)
-    assert (at_once is None) is late is ("val" not in call.meta)
-    values.complete()
-    abstract = call.meta["val"]
-    assert (
-        type(abstract) is FakeTensor
-        and abstract.fake_mode is values.mode
-        and (late or abstract is at_once)
-    )
-    assert _facts(abstract) == _facts(t)
-    expected = _extract_tensor_metadata(t)
-    assert call.meta["tensor_meta"] == expected
-    copied = values.snapshot(abstract)
-    assert copied is not abstract and _facts(copied) == _facts(t)
+def test_a_node_of_a_trace_has_the_geometry_of_its_value(name: str, mode: str) -> None:
+    module = make_fx(VALUES[name], tracing_mode=mode)()
+    assert len(module.graph.nodes) > 1
+    Compared(module).run()
 
 
-def test_a_placeholder_is_described_at_once_and_other_layouts_too() -> None:
-    graph, values = torch.fx.Graph(), AbstractValues(None, late=True)
-    placeholder, call = graph.placeholder("x"), graph.call_function(torch.ops.aten.sin.default)
-    assert _facts(values.describe(placeholder, torch.zeros(3))) == _facts(torch.zeros(3))
-    sparse = torch.eye(3).to_sparse()
-    assert (
-        values.describe(call, sparse).layout is torch.sparse_coo
-        and call.meta["tensor_meta"].stride == ()
-    )
-    assert (
-        not call.meta["tensor_meta"].is_quantized and call.meta["tensor_meta"].memory_format is None
-    )
+@pytest.mark.parametrize("name", VALUES)
+def test_a_node_that_a_compiler_gets_has_the_geometry_of_its_value(name: str) -> None:
+    modules: list[fx.GraphModule] = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        modules.append(module)
+        return Compared(module).run
+
+    aot_function(lambda x: (VALUES[name](), x * 1), compiler)(torch.ones(2))
+    assert len(targets(modules[0])) > 1
 
 
-@pytest.mark.parametrize(
-    "value", [3, None, "text", [torch.zeros(2), None], (torch.zeros(2), 4)], ids=str
-)
-def test_what_is_no_tensor_is_its_own_abstract_value(value: Any) -> None:
-    found = AbstractValues(None).of(value)
-    assert type(found) is type(value)
-    for a, b in zip(
-        *(v if isinstance(v, (list, tuple)) else (v,) for v in (found, value)), strict=True
-    ):
-        assert _facts(a) == _facts(b) if isinstance(b, torch.Tensor) else a is b
+def test_a_node_of_another_layout_is_described_too() -> None:
+    call = node(make_fx(lambda x: x.to_sparse())(torch.eye(3)), "_to_sparse")
+    described = call.meta["tensor_meta"]
+    assert call.meta["val"].layout is torch.sparse_coo
+    assert described[:4] == ((3, 3), torch.float32, False, ())
+    assert not described.is_quantized and described.memory_format is None
+    assert described.qparams == {}
+
+
+def test_several_results_are_described_as_the_call_returns_them() -> None:
+    def f(x: torch.Tensor) -> Any:
+        return *x.split(2), *x.max(0)
+
+    module = make_fx(f)(torch.ones(4, 3))
+    parts, largest = node(module, "split").meta["val"], node(module, "max_1").meta["val"]
+    assert type(parts) is list and [t.shape for t in parts] == [(2, 3)] * 2
+    assert isinstance(largest, tuple)
+    assert [(t.shape, t.dtype) for t in largest] == [((3,), torch.float32), ((3,), torch.int64)]
 
 
 @pytest.mark.parametrize("mode", ["real", "fake"])
@@ -173,63 +178,51 @@ def test_a_real_tensor_that_a_fake_program_closes_over_is_a_constant_if_allowed(
             trace(torch.ones(2))
 
 
-def test_a_trace_of_fake_arguments_works_in_their_mode_and_no_other_trace_has_one() -> None:
+@pytest.mark.parametrize("tracing_mode", ["real", "fake", "symbolic"])
+def test_a_trace_of_fake_arguments_works_in_their_mode_and_no_other_trace_does(
+    tracing_mode: str,
+) -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    fake = _fake(torch.ones(2), mode)
-    given = Abstraction.of([fake, torch.ones(2)], dynamic=True)
-    assert isinstance(given, Given) and given.mode is mode and given.guards() == ""
-    assert Abstraction.of([torch.ones(2)]) is None
-    for dynamic, only_fake in ((True, False), (False, True), (True, True)):
-        made = Abstraction.of([torch.ones(2)], dynamic=dynamic, fake=only_fake)
-        assert made is not None and not isinstance(made, Given) and made.dynamic is dynamic
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    of_fake = make_fx(f, tracing_mode=tracing_mode)(_fake(torch.ones(2), mode), torch.ones(2))
+    assert all(n.meta["val"].fake_mode is mode for n in of_fake.graph.nodes if n.op != "output")
+    of_real = make_fx(f, tracing_mode=tracing_mode)(torch.ones(2), torch.ones(2))
+    modes = {n.meta["val"].fake_mode for n in of_real.graph.nodes if n.op != "output"}
+    assert len(modes) == 1 and mode not in modes
+
+
+def _sizes_of_inputs(f: Callable[..., Any], *args: torch.Tensor, dynamic: bool) -> list[Any]:
+    """The shapes that the inputs of the graph have, which a compiler gets."""
+    shapes: list[Any] = []
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        places = module.graph.find_nodes(op="placeholder")
+        shapes.extend(n.meta["val"].shape for n in places)
+        return nop(module, inputs)
+
+    aot_function(f, compiler, dynamic=dynamic)(*args)
+    return shapes
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("fixed", [False, True])
-def test_the_sizes_of_an_input_are_symbols_if_the_trace_is_dynamic_and_they_are_not_fixed(
-    dynamic: bool, fixed: bool
-) -> None:
-    abstraction = Abstraction(dynamic=dynamic)
-    fake = abstraction.abstract(torch.ones(3, 4), fixed)
-    symbolic = dynamic and not fixed
-    assert [isinstance(n, torch.SymInt) for n in fake.shape] == [symbolic] * 2
-    assert [x is fake for x in abstraction.inputs] == [True] * symbolic
-    assert fake.fake_mode is abstraction.mode and not abstraction.knows(_symbol(Abstraction()))
-
-
-def _symbol(abstraction: Abstraction) -> Any:
-    return abstraction.abstract(torch.ones(5)).shape[0]
-
-
-def test_a_view_of_an_input_of_fixed_sizes_has_numbers_beside_its_base() -> None:
-    abstraction, base = Abstraction(), torch.ones(3, 4)
-    abstraction.abstract(base)
-    part = abstraction.abstract(base[1:], fixed=True)
-    assert part.shape == (2, 4) and all(type(n) is int for n in part.shape)
-
-
-PLAIN: dict[str, Make] = {
-    "a leaf of torch": lambda: torch.ones(2, requires_grad=True),
-    "a tensor of torch": lambda: torch.ones(3, 2)[1:],
-    "a sparse one": lambda: torch.eye(2).to_sparse(),
-}
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_tensor_of_torch_stands_for_itself_in_an_abstract_trace(name: str) -> None:
-    t = PLAIN[name]()
-    assert _plain_like(t) is t
-
-
-@pytest.mark.parametrize("wanted", [False, True])
-def test_a_tensor_of_the_session_stands_for_the_one_that_it_holds(wanted: bool) -> None:
-    inner = torch.arange(8.0, dtype=torch.float64).view(2, 4)[:, 1:]
-    found = _plain_like(runtime.wrap(inner, requires_grad=wanted))
-    assert (
-        type(found) is torch.Tensor
-        and found.data_ptr() == inner.data_ptr()
-        and _facts(found) == _facts(inner)
+def test_the_sizes_of_an_argument_are_symbols_if_the_graph_is_for_any_size(dynamic: bool) -> None:
+    closed = torch.ones(5, 4)
+    argument, constant = _sizes_of_inputs(
+        lambda x: x.sum() * closed, torch.ones(3, 4), dynamic=dynamic
     )
+    assert [isinstance(n, torch.SymInt) for n in argument] == [dynamic] * 2
+    assert constant == (5, 4) and all(type(n) is int for n in constant)
+
+
+def test_a_view_of_an_argument_that_is_closed_over_has_numbers_beside_its_base() -> None:
+    base = torch.ones(3, 4)
+    part = base[1:]
+    argument, constant = _sizes_of_inputs(lambda x: x.sum() * part, base, dynamic=True)
+    assert all(isinstance(n, torch.SymInt) for n in argument)
+    assert constant == (2, 4) and all(type(n) is int for n in constant)
 
 
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
@@ -257,37 +250,50 @@ def test_a_graph_of_a_tensor_of_the_session_is_that_of_the_one_that_it_holds(
     )
 
 
-def test_a_value_of_a_transform_stands_for_zeros_of_its_shape() -> None:
-    found: list[torch.Tensor] = []
+def test_a_value_of_a_transform_is_described_without_its_batch() -> None:
+    found: list[Any] = []
 
-    def f(x: torch.Tensor) -> torch.Tensor:
-        found.append(_plain_like(x))
-        return x
+    def f(x: torch.Tensor) -> Any:
+        module = make_fx(lambda y: y * 1)(x)
+        found.append(node(module, "y_1").meta["val"])
+        return module(x)
 
     vmap(f)(torch.ones(5, 2, 3, dtype=torch.float64).transpose(1, 2))
-    assert type(found[0]) is torch.Tensor and found[0].tolist() == [[0.0] * 2] * 3
-    assert (
-        found[0].stride() == (1, 3)
-        and found[0].dtype is torch.float64
-        and found[0].device.type == "cpu"
-    )
+    assert _facts(found[0])[:2] == ((3, 2), (1, 3))
+    assert (found[0].dtype, found[0].device.type) == (torch.float64, "cpu")
 
 
-def test_the_guards_of_a_graph_are_asked_of_sizes_and_a_quotient_by_zero_is_another_case() -> None:
-    abstraction = Abstraction()
-    x = abstraction.abstract(torch.ones(6, 3))
-    assert x.shape[0] % x.shape[1] == 0
-    assert [abstraction.holds(torch.ones(n, m)) for n, m in ((6, 3), (8, 4), (7, 3), (6, 0))] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    free = Abstraction()
-    free.abstract(torch.ones(6, 3))
-    # with one element it would be another graph: it broadcasts
-    assert [free.holds(torch.ones(n, 3)) for n in (2, 7)] == [True, True]
-    assert not free.holds(torch.ones(1, 3))
+def _number_of_programs(f: Callable[..., Any], *shapes: tuple[int, ...]) -> int:
+    jitted = jit(f, dynamic=True)
+    for shape in shapes:
+        jitted(torch.ones(shape))
+    return len(jitted.captured)
+
+
+def test_a_graph_is_for_the_sizes_that_its_conditions_allow() -> None:
+    def divides(x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if x.shape[0] % x.shape[1] == 0 else 3)
+
+    assert _number_of_programs(divides, (6, 3), (8, 4)) == 1
+    assert _number_of_programs(divides, (6, 3), (7, 3)) == 2
+
+
+def test_a_size_of_one_is_another_graph_since_it_broadcasts() -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    assert _number_of_programs(double, (6, 3), (2, 3), (7, 3)) == 1
+    assert _number_of_programs(double, (6, 3), (1, 3)) == 2
+
+
+def test_a_quotient_by_zero_is_another_case() -> None:
+    def divides(x: torch.Tensor) -> torch.Tensor:
+        return x * (2 if x.shape[0] % x.shape[1] == 0 else 3)
+
+    jitted = jit(divides, dynamic=True)
+    jitted(torch.ones(6, 3))
+    with pytest.raises(ZeroDivisionError):
+        jitted(torch.ones(6, 0))
 
 
 def test_the_derivative_of_a_program_at_a_point_has_no_node_that_holds_memory() -> None:
@@ -332,35 +338,43 @@ def test_a_number_that_is_computed_of_sizes_is_described_with_its_value() -> Non
     assert call.meta["val"].shape == tuple(sizes)
 
 
-def test_abstract_values_of_a_mode_are_of_that_mode() -> None:
-    for mode in (None, FakeTensorMode(), FakeTensorMode()):
-        values = AbstractValues(mode)
-        # of the second a part is copied from the first
-        for t in (torch.zeros(2), torch.zeros(3), torch.zeros(2, device="meta")):
-            found = values.of(t)
-            assert found.fake_mode is values.mode and (mode is None or values.mode is mode)
-            assert found.device == t.device and not found.requires_grad
+def test_all_values_of_a_graph_are_of_one_mode() -> None:
+    """Also the one that is a part of another, and the one on another device."""
+
+    def f(x: torch.Tensor) -> Any:
+        return x * 2, x[1:].sin(), torch.zeros(2, device="meta")
+
+    values = [n.meta["val"] for n in make_fx(f)(torch.ones(3)).graph.nodes if n.op != "output"]
+    assert len({value.fake_mode for value in values}) == 1
+    assert [value.device.type for value in values].count("meta") == 1
+    assert not any(value.requires_grad for value in values)
 
 
 def test_the_modes_of_the_caller_see_nothing_of_a_description() -> None:
+    examples = (torch.zeros(2, 3), torch.zeros(2, 3)[:, 1:], torch.eye(2).to_sparse())
     with CallsSeen() as seen:
-        for t in (torch.zeros(2, 3), torch.zeros(2, 3)[:, 1:], torch.eye(2).to_sparse()):
-            AbstractValues(None).of(t)
-    assert set(seen.names) <= {"aten::eye", "aten::_to_sparse", "aten::zeros", "aten::slice"}
+        for t in examples:
+            make_fx(lambda x: x * 1)(t)
+    # the first two enter the argument in the trace
+    assert set(seen.names) <= {"aten::detach", "aten::clone", "aten::mul"}
 
 
 def test_late_values_are_made_once() -> None:
-    values, call = (
-        AbstractValues(None, late=True),
-        torch.fx.Graph().call_function(torch.ops.aten.sin.default),
-    )
-    values.describe(call, torch.zeros(2))
-    values.complete()
-    first = call.meta["val"]
-    values.complete()
-    assert call.meta["val"] is first
-    fake = values.of(torch.zeros(2))
-    assert values.describe(call, fake) is fake is call.meta["val"]
+    joint: list[fx.GraphModule] = []
+    halves: list[fx.GraphModule] = []
+
+    def partition(module: fx.GraphModule, *args: Any, **options: Any) -> Any:
+        joint.append(module)
+        return default_partition(module, *args, **options)
+
+    def compiler(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        halves.append(module)
+        return nop(module, inputs)
+
+    x = runtime.wrap(torch.ones(3), requires_grad=True)
+    aot_function(lambda x: x.sin().exp(), compiler, partition_fn=partition)(x).sum().backward()
+    for name in ("sin", "exp"):
+        assert node(joint[0], name).meta["val"] is node(halves[0], name).meta["val"]
 
 
 def test_the_geometry_of_symbolic_sizes_asks_for_no_guard() -> None:
@@ -377,12 +391,6 @@ def test_the_geometry_of_symbolic_sizes_asks_for_no_guard() -> None:
                 found.qparams,
             ) == (False, False, None, {})
             assert found.dtype is torch.float32 and found.stride == n.meta["val"].stride()
-    sparse = torch.fx.Graph().call_function(torch.ops.aten.sin.default)
-    AbstractValues(None).describe(sparse, torch.eye(3).to_sparse())
-    assert (
-        sparse.meta["tensor_meta"][:3] == ((3, 3), torch.float32, False)
-        and sparse.meta["tensor_meta"].qparams == {}
-    )
 
 
 def test_what_nobody_asks_for_is_not_noted_and_not_allowed() -> None:

@@ -3,7 +3,10 @@ takes over from another graph."""
 
 from __future__ import annotations
 
+import json
+import linecache
 import sysconfig
+import weakref
 from typing import Any
 
 import pytest
@@ -11,50 +14,55 @@ import torch
 from torch import fx, nn
 from torch.fx import traceback as fx_traceback
 
-from runtime.aot import make_fx
+import runtime
+from runtime.aot import Explanation, default_partition, make_fx
 from runtime.func import grad
-from runtime.trace import provenance
-from runtime.trace.provenance import (
-    Provenance,
-    is_of_user,
-    line_of,
-    origin_of,
-    text_of,
-    user_line,
-)
-from tests.runtime.trace.graphs import node
+from tests.runtime.trace.graphs import line_of, node
 
 
-def _node(**meta: Any) -> fx.Node:
-    made = fx.Graph().call_function(torch.sin)
-    made.meta.update(meta)
-    return made
+def line_in_a_report(**meta: Any) -> str | None:
+    """The line that a report shows for a saved value whose node has these notes."""
+    graph = fx.Graph()
+    x, tangent = graph.placeholder("primals_1"), graph.placeholder("tangents_1")
+    saved = graph.call_function(torch.ops.aten.sin.default, (x,))
+    result = graph.call_function(torch.ops.aten.exp.default, (saved,))
+    gradient = graph.call_function(torch.ops.aten.mul.Tensor, (tangent, saved))
+    for n in graph.nodes:
+        n.meta["val"] = torch.ones(2)
+    saved.meta.update(meta)
+    graph.output([result, gradient])
+    joint = fx.GraphModule({}, graph)
+    forward, backward = default_partition(joint, (), num_fwd_outputs=1)
+    (value,) = Explanation.of(joint, forward, backward, num_fwd_outputs=1).saved
+    return value.line
 
 
-INNER = f'File "{nn.modules.module.__file__}", line 12, in _call_impl\n    code\n'
-USERS = 'File "/home/me/net.py", line 3, in forward\n    x.sin()\n'
-OTHER = 'File "/home/me/train.py", line 9, in main\n    net(x)\n'
-STACKS: dict[str, tuple[str | None, Any]] = {
+def frame(file: str, number: int, function: str) -> str:
+    return f'File "{file}", line {number}, in {function}\n    code\n'
+
+
+LAYER = nn.modules.module.__file__
+INNER, LATER = frame(LAYER, 12, "_call_impl"), frame(LAYER, 14, "_call_impl")
+USERS, OTHER = frame("/home/me/net.py", 3, "forward"), frame("/home/me/train.py", 9, "main")
+STACKS: dict[str, tuple[str | None, str | None]] = {
     "nothing": (None, None),
     "an empty one": ("", None),
-    "the innermost of the user's": (OTHER + USERS + INNER, ("/home/me/net.py", 3, "forward")),
-    "one of the user's": (INNER + OTHER + INNER, ("/home/me/train.py", 9, "main")),
-    "the innermost of others": (
-        INNER + INNER.replace("line 12", "line 14"),
-        (nn.modules.module.__file__, 14, "_call_impl"),
-    ),
+    "the innermost of the user's": (OTHER + USERS + INNER, "/home/me/net.py:3, in forward"),
+    "one of the user's": (INNER + OTHER + INNER, "/home/me/train.py:9, in main"),
+    "the innermost of others": (INNER + LATER, f"{LAYER}:14: {linecache.getline(LAYER, 14)}"),
 }
 
 
 @pytest.mark.parametrize("name", STACKS)
 def test_the_line_of_a_node_of_another_program_is_read_from_its_stack(name: str) -> None:
     stack, expected = STACKS[name]
-    assert origin_of(_node(stack_trace=stack)) == expected
-    assert (line_of(_node(stack_trace=stack)) is None) is (expected is None)
+    found = line_in_a_report(stack_trace=stack)
+    assert found == (expected and expected.rstrip())
 
 
 def test_a_line_that_was_noted_comes_before_a_stack() -> None:
-    assert origin_of(_node(stack_trace=USERS, user_line=("a.py", 1, "f"))) == ("a.py", 1, "f")
+    noted = line_in_a_report(stack_trace=USERS, user_line=("a.py", 1, "f"))
+    assert noted == "a.py:1, in f"
 
 
 def _fails() -> None:
@@ -63,39 +71,36 @@ def _fails() -> None:
 
 def test_a_line_is_shown_with_its_source_or_with_its_function() -> None:
     number = _fails.__code__.co_firstlineno + 1
-    assert text_of((__file__, number, "f")) == f'{__file__}:{number}: raise KeyError("x")'
-    assert text_of(("/nowhere.py", 7, "f")) == "/nowhere.py:7, in f"
+    shown = line_in_a_report(user_line=(__file__, number, "f"))
+    assert shown == f'{__file__}:{number}: raise KeyError("x")'
+    assert line_in_a_report(user_line=("/nowhere.py", 7, "f")) == "/nowhere.py:7, in f"
 
 
+STANDARD = sysconfig.get_paths()["stdlib"]
 FILES: dict[str, bool] = {
-    torch.__file__: False, nn.modules.linear.__file__: False, nn.modules.module.__file__: False,
-    provenance.__file__: False, fx.__file__: False, __file__: True,
-    "/home/me/torchvision/ops.py": True, "<eval_with_key>.3": False, "<frozen importlib>": False,
-    "<replay 4>": False, "<stdin>": True, torch.__file__.replace("/torch/", "/torchvision/"): True,
+    torch.__file__: False,
+    nn.modules.linear.__file__: False,
+    nn.modules.module.__file__: False,
+    str(runtime.__file__): False,
+    fx.__file__: False,
+    __file__: True,
+    "/home/me/torchvision/ops.py": True,
+    "<eval_with_key>.3": False,
+    "<frozen importlib>": False,
+    "<replay 4>": False,
+    "<stdin>": True,
+    torch.__file__.replace("/torch/", "/torchvision/"): True,
     "<__array_function__ 2>": False,
-    sysconfig.get_paths()["stdlib"] + "/site-packages/einops.py": True,
-    sysconfig.get_paths()["stdlib"] + "/abc.py": False,
-}  # fmt: skip
+    f"{STANDARD}/site-packages/einops.py": True,
+    f"{STANDARD}/abc.py": False,
+    json.__file__: False,
+}
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_files_of_torch_of_python_and_ours_are_not_the_users(file: str) -> None:
-    assert is_of_user(file) is FILES[file] is is_of_user(file)
-    assert not is_of_user(_standard())
-
-
-def _standard() -> str:
-    import json
-
-    return str(json.__file__)
-
-
-def test_the_line_that_runs_is_the_users_and_not_that_of_who_asks() -> None:
-    found = user_line()
-    assert found is not None and found[::2] == (
-        __file__,
-        "test_the_line_that_runs_is_the_users_and_not_that_of_who_asks",
-    )
+    shown = line_in_a_report(stack_trace=OTHER + frame(file, 10**6, "f"))
+    assert shown == (f"{file}:1000000, in f" if FILES[file] else "/home/me/train.py:9, in main")
 
 
 def test_a_node_takes_over_what_torch_is_told_to_preserve() -> None:
@@ -180,14 +185,6 @@ def test_each_call_of_a_backward_pass_has_the_number_of_the_call_that_it_differe
     assert line_of(node(traced, "sinh")) == line_of(node(traced, "cosh"))
 
 
-def test_what_was_noted_of_a_program_is_forgotten_at_the_end() -> None:
-    noted = Provenance(root=nn.Tanh())
-    noted.note(_node())
-    assert noted.origins and noted.numbers
-    noted.close()
-    assert not noted.origins and not noted.numbers and not noted.calls
-
-
 def _stack(module: fx.GraphModule, name: str) -> list[tuple[str, str]]:
     return [(key, path) for key, (path, _) in node(module, name).meta["nn_module_stack"].items()]
 
@@ -249,32 +246,39 @@ def _line(made: fx.Node, frame: int) -> str:
 
 
 def test_without_a_line_of_the_users_the_innermost_layer_counts() -> None:
-    line = origin_of(node(make_fx(nn.Sequential(nn.Sequential(nn.Tanh())))(torch.ones(2)), "tanh"))
-    assert line is not None and line[0] == nn.modules.activation.__file__
+    module = make_fx(nn.Sequential(nn.Sequential(nn.Tanh())))(torch.ones(2))
+    file, _, function = node(module, "tanh").meta["user_line"]
+    assert (file, function) == (nn.modules.activation.__file__, "forward")
 
 
-def test_a_record_of_its_own_has_what_it_was_asked_for() -> None:
-    stacks, modules = _node(), _node()
-    Provenance(stacks=True).note(stacks)
-    assert (
-        stacks.meta["stack_trace"].endswith("Provenance(stacks=True).note(stacks)")
-        and "nn_module_stack" not in stacks.meta
-    )
-    Provenance(root=nn.Tanh()).note(modules)
-    assert (
-        modules.meta["nn_module_stack"] == {"": ("", "torch.nn.modules.activation.Tanh")}
-        and "stack_trace" not in modules.meta
-    )
+@pytest.mark.parametrize("stacks", [False, True])
+@pytest.mark.parametrize("modules", [False, True])
+def test_a_node_has_the_notes_that_the_trace_was_asked_for(stacks: bool, modules: bool) -> None:
+    trace = make_fx(nn.Tanh(), record_stack_traces=stacks, record_module_stack=modules)
+    notes = node(trace(torch.ones(2)), "tanh").meta
+    # a stack of modules comes with the stack of frames
+    assert ("stack_trace" in notes) is (stacks or modules)
+    assert ("nn_module_stack" in notes) is modules
 
 
-def test_the_frames_of_modules_are_forgotten_at_the_end() -> None:
-    net = nn.Tanh()
-    noted = Provenance(root=net)
-    net.register_forward_hook(lambda *_: noted.note(_node()))
-    net(torch.ones(2))
-    assert list(noted.calls) == [""]
-    noted.close()
-    assert not noted.calls
+@pytest.mark.parametrize("option", ["record_stack_traces", "record_module_stack"])
+def test_the_frames_of_a_program_are_forgotten_at_the_end(
+    option: str, without_collector: None
+) -> None:
+    class Holds:
+        pass
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            local = Holds()
+            locals_of_frames.append(weakref.ref(local))
+            return x.sin()
+
+    locals_of_frames: list[Any] = []
+    options: Any = {option: True}
+    module = make_fx(Net(), **options)(torch.ones(2))
+    assert module is not None
+    assert [local() for local in locals_of_frames] == [None]
 
 
 def test_an_error_in_a_backward_of_the_program_has_the_line_there() -> None:

@@ -7,9 +7,7 @@ from torch import nn
 
 from runtime.aot import aot_function, make_fx, nop
 from runtime.func import grad
-from runtime.trace import provenance
-from runtime.trace.provenance import line_of
-from tests.runtime.trace.graphs import Net, node
+from tests.runtime.trace.graphs import Net, line_of, node
 
 
 def test_every_call_knows_the_line_of_the_program() -> None:
@@ -124,7 +122,13 @@ def test_the_root_of_a_module_stack_may_be_named_by_the_function() -> None:
     assert list(node(module, "relu").meta["nn_module_stack"]) == ["", "rest", "rest.0"]
 
 
-def test_asking_for_a_file_changes_nothing() -> None:
-    before = dict(provenance._kinds)
-    assert not provenance.is_of_user(nn.modules.module.__file__) and provenance.is_of_user(__file__)
-    assert {file: provenance._kinds[file] for file in before} == before
+def test_a_second_trace_finds_the_same_lines() -> None:
+    """What a file is, torch's or the user's, is remembered from the first trace."""
+    net = nn.Sequential(nn.Tanh())
+
+    def f(x: torch.Tensor) -> Any:
+        return net(x).sin()
+
+    first, second = ([line_of(n) for n in make_fx(f)(torch.ones(2)).graph.nodes] for _ in range(2))
+    line = f"{__file__}:{f.__code__.co_firstlineno + 1}: return net(x).sin()"
+    assert first == second == [None, line, line, None]

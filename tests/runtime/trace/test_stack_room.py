@@ -1,8 +1,15 @@
+"""A captured program has room on Python's stack: its calls ask the system for no memory."""
+
+from __future__ import annotations
+
 import resource
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from runtime.trace.stack_room import with_room
+from runtime.aot import make_fx
 
 CALLS = 500
 
@@ -26,11 +33,14 @@ def test_at_some_depth_each_call_takes_memory_from_the_system() -> None:
     assert max(map(faults_of_calls, range(200))) >= CALLS
 
 
-def test_with_room_no_call_does_at_any_depth() -> None:
-    assert max(with_room(faults_of_calls)(depth) for depth in range(600)) < CALLS / 10
+@pytest.mark.parametrize("options", [{}, {"tracing_mode": "symbolic"}, {"pre_dispatch": True}])
+def test_in_a_trace_no_call_does_at_any_depth(options: dict[str, Any]) -> None:
+    faults: list[int] = []
 
+    def program(x: Tensor) -> Tensor:
+        faults.extend(map(faults_of_calls, range(600)))
+        return x * 2
 
-def test_arguments_results_and_errors_pass() -> None:
-    assert with_room(divmod)(7, 2) == (3, 1)
-    with pytest.raises(ZeroDivisionError):
-        with_room(divmod)(1, 0)
+    make_fx(program, **options)(torch.ones(2))
+    assert len(faults) == 600
+    assert max(faults) < CALLS / 10

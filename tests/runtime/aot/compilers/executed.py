@@ -20,19 +20,21 @@ from .random_graphs import bits
 
 
 class Calls(TorchDispatchMode):
-    """Notes each op that is called, with its arguments."""
+    """Notes each op that is called, with its arguments and results."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[Any] = []
         self.arguments: list[Sequence[Any]] = []
+        self.results: list[Any] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         self.ops.append(func)
         self.arguments.append(args)
-        return func(*args, **(kwargs or {}))
+        self.results.append(func(*args, **(kwargs or {})))
+        return self.results[-1]
 
 
 class Noting:

@@ -1,4 +1,5 @@
-"""What the replay makes of a program: its calls, and that they give the bits of the program."""
+"""The ops that the code of a program calls, by their names, and that it gives the bits of the
+program."""
 
 from __future__ import annotations
 
@@ -7,55 +8,38 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from runtime import aot
-from runtime.aot.compilers.peephole import rewritten
-from runtime.aot.compilers.placing import DESTINATIONS
 
-from .random_graphs import bits
+from .executed import Calls, calls_of_graph, executed
 
 
 def calls(f: Callable[..., Any], *args: torch.Tensor) -> list[str]:
     """The names of the ops that run in a call of ``f``, which must do what ``f`` does."""
-    graphs: list[fx.Graph] = []
-
-    def keep(module: fx.GraphModule, inputs: list[Any]) -> Any:
-        graphs.append(rewritten(module.graph, module.meta.get(DESTINATIONS, ()))[0])
-        return aot.nop(module, inputs)
-
-    compiled = aot.aot_function(f, keep)
-    mine, theirs = [a.clone() for a in args], [a.clone() for a in args]
-    for _ in range(2):
-        ours, expected = (
-            [t for t in pytree.tree_leaves(g(*given)) if t is not None]
-            for g, given in ((compiled, mine), (f, theirs))
-        )
-        for a, b in zip([*ours, *mine], [*expected, *theirs], strict=True):
-            assert a.dtype is b.dtype and a.stride() == b.stride() and torch.equal(bits(a), bits(b))
-    return names(graphs[0])
-
-
-def names(graph: fx.Graph) -> list[str]:
-    """Of the ops that ``graph`` calls."""
-    return [
-        getattr(n.target, "__name__", str(n.target)).partition(".")[0]
-        for n in graph.nodes
-        if n.op == "call_function"
-    ]
+    return [_name(op) for op in executed(f, *args)]
 
 
 def rewrites(
     f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32
-) -> fx.Graph:
-    """What the rewrites make of ``f``, for which no memory is taken."""
-    with FakeTensorMode():
-        traced = aot.make_fx(f)(*(torch.empty(size, dtype=dtype) for size in sizes))
-    return rewritten(traced.graph)[0]
+) -> Calls:
+    """The calls that run for arguments of these sizes."""
+    args = [torch.ones(size, dtype=dtype) for size in sizes]
+    return calls_of_graph(aot.make_fx(f)(*args), *args)[1]
 
 
 def runs(
     f: Callable[..., Any], *sizes: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> list[str]:
-    return names(rewrites(f, *sizes, dtype=dtype))
+    """The names of the ops that run for arguments of these sizes."""
+    found = [_name(op) for op in rewrites(f, *sizes, dtype=dtype).ops]
+    # a kernel that writes to given memory returns it detached
+    return [name for name in found if name != "detach"]
+
+
+def names(graph: fx.Graph) -> list[str]:
+    """Of the ops that ``graph`` calls."""
+    return [_name(n.target) for n in graph.nodes if n.op == "call_function"]
+
+
+def _name(target: Any) -> str:
+    return getattr(target, "__name__", str(target)).partition(".")[0]

@@ -145,7 +145,8 @@ def test_tensors_are_batched_up_to_2_to_the_14_elements() -> None:
 def test_a_batch_takes_the_smallest_results_up_to_a_mebibyte() -> None:
     assert runs(sines, *[(1 << 14,)] * 16).count("sin") == 0
     assert runs(sines, *[(1 << 14,)] * 17).count("sin") == 1
-    graph = rewrites(sines, *[(1 << 14,)] * 16, (5,), (3,))
-    (alone,) = (n for n in graph.nodes if n.target is aten.sin.default)
-    assert alone.meta["val"].shape == (1 << 14,)
-    assert sum(len(n.args[0]) for n in graph.nodes if n.target is aten._foreach_sin.default) == 17
+    found = rewrites(sines, *[(1 << 14,)] * 16, (5,), (3,))
+    made = list(zip(found.ops, found.results, strict=True))
+    (alone,) = (result for op, result in made if op is aten.sin.default)
+    assert alone.shape == (1 << 14,)
+    assert sum(len(results) for op, results in made if op is aten._foreach_sin.default) == 17

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from runtime import jit, unwrap
 from runtime.dropin import installed
+from tests.runtime.huge_pages import lies_in_huge_pages, needs_huge_pages
 
 from .rewritten_graphs import calls, runs
 
@@ -51,8 +52,16 @@ def test_the_bits_are_those_of_an_ordinary_call(f: Callable[[Tensor], Tensor]) -
 
 @pytest.mark.parametrize("name", ("mm", "bmm", "addmm", "relu", "mul", "cat"))
 def test_a_large_result_alone_gets_memory_of_its_own(name: str) -> None:
-    assert "empty_in_huge_pages" in calls(PROGRAMS[name], X)
-    assert "empty_in_huge_pages" not in calls(PROGRAMS[name], SMALL)
+    assert "empty" in calls(PROGRAMS[name], X)
+    assert "empty" not in calls(PROGRAMS[name], SMALL)
+
+
+@needs_huge_pages
+def test_a_large_result_lies_in_huge_pages() -> None:
+    jitted = jit(torch.relu)
+    for _ in range(3):
+        large, small = jitted(X), jitted(SMALL)
+    assert lies_in_huge_pages(large) and not lies_in_huge_pages(small)
 
 
 def test_two_calls_return_two_tensors() -> None:
@@ -85,6 +94,6 @@ def test_the_gradients_of_a_step_under_the_drop_in_are_those_of_torch() -> None:
 
 
 def test_results_of_a_large_size_lie_in_large_pages() -> None:
-    assert runs(torch.relu, (LARGE // 4,)) == ["empty_in_huge_pages", "relu"]
+    assert runs(torch.relu, (LARGE // 4,)) == ["empty", "relu"]
     assert runs(torch.relu, (LARGE // 4 - 1,)) == ["relu"]
-    assert runs(torch.relu, (LARGE // 8,), dtype=torch.float64) == ["empty_in_huge_pages", "relu"]
+    assert runs(torch.relu, (LARGE // 8,), dtype=torch.float64) == ["empty", "relu"]

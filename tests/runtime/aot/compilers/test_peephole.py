@@ -283,8 +283,8 @@ def test_a_result_is_written_by_the_overload_for_its_types() -> None:
     ],
 )
 def test_integers_of_float32_become_tensors(number: Any, call: type) -> None:
-    (n,) = (n for n in rewrites(lambda x: x + number, (3,)).nodes if n.op == "call_function")
-    assert isinstance(n.args[1], call)
+    ((_, added),) = rewrites(lambda x: x + number, (3,)).arguments
+    assert isinstance(added, call)
 
 
 def test_a_mean_is_a_sum_as_long_as_its_length_is_a_number_of_float32() -> None:
@@ -374,18 +374,17 @@ IMAGES = (8, 16, 32, 32)
         pytest.param(
             lambda x, y: [x.sin(), y.sin()],
             [(4, 3), (4, 3)],
-            ["_foreach_sin", "getitem", "getitem"],
+            ["_foreach_sin"],
             id="batches",
         ),
         pytest.param(
             lambda x: nn.functional.max_pool2d(x, 2),
             [IMAGES],
-            ["max_pool2d", "getitem"],
+            # with channels last in memory
+            ["contiguous", "max_pool2d_with_indices", "clone", "clone"],
             id="poolings",
         ),
-        pytest.param(
-            torch.relu, [(2048, 2048)], ["empty_in_huge_pages", "relu"], id="large results"
-        ),
+        pytest.param(torch.relu, [(2048, 2048)], ["empty", "relu"], id="large results"),
     ],
 )
 def test_a_graph_that_writes_to_nothing_gets_every_rewrite(

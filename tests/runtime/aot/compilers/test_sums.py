@@ -15,7 +15,7 @@ from runtime.func import grad
 
 from .executed import Calls
 from .random_graphs import bits
-from .rewritten_graphs import calls, rewrites, runs
+from .rewritten_graphs import calls, runs
 
 _BYTES = 1 << 16  # of a stack
 _SIZES = [
@@ -192,15 +192,3 @@ def test_an_error_of_a_stack_has_the_line_of_its_sums() -> None:
         run([torch.ones(4, 7), *matrices[1:]])
     last = traceback.format_tb(caught.tb)[-1]
     assert "stack" in last and "return [(x * 2).sum(0) * 3 for x in each]" in last
-
-
-def test_each_call_of_a_stack_says_what_it_gives() -> None:
-    graph = rewrites(column_sums, *[(5, 7)] * 4)
-    (whole,) = graph.find_nodes(op="call_function", target=torch.ops.aten.stack.default)
-    (total,) = whole.users
-    (rows,) = total.users
-    assert whole.meta["val"].shape == (4, 5, 7) and total.meta["val"].shape == (4, 7)
-    assert [t.shape for t in rows.meta["val"]] == [(7,)] * 4
-    items = sorted(rows.users, key=lambda item: item.args[1])
-    assert [item.args[1] for item in items] == [0, 1, 2, 3]
-    assert {item.meta["val"].shape for item in items} == {(7,)}

@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from runtime.aot import Explanation
-from runtime.aot.partition.halves import Parts
 from runtime.checkpoint import CheckpointPolicy
 
 aten: Any = torch.ops.aten
@@ -41,16 +40,6 @@ class Joint:
     def module(self, results: list[Any], gradients: list[Any]) -> fx.GraphModule:
         self.graph.output([*results, *gradients])
         return fx.GraphModule({}, self.graph)
-
-    def parts(
-        self,
-        results: list[Any],
-        gradients: list[Any],
-        number: int | None = None,
-        inputs: Any = None,
-    ) -> Parts:
-        module = self.module(results, gradients)
-        return Parts(module, len(results) if number is None else number, inputs)
 
 
 def hands_over(results: Any, saved: Iterable[fx.Node]) -> fx.GraphModule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import statistics
 from dataclasses import dataclass
@@ -16,10 +17,8 @@ from torch import fx
 from torch.nn import functional as F
 
 from runtime import aot
-from runtime.aot.partition.drawing import drawn
-from runtime.aot.partition.reasons import SavedValue, Why
 
-from .by_hand import Joint
+from .by_hand import Joint, hands_over
 
 SVG = "{http://www.w3.org/2000/svg}"
 CUT: Any = aot.min_cut_rematerialization_partition
@@ -405,19 +404,30 @@ def test_the_legend_has_a_mark_of_each_kind_and_the_head_says_the_totals() -> No
     assert found.width >= 6 * len(found.report.summary) + 24
 
 
-def by_hand(joint: Joint, saved: list[fx.Node], title: str = "") -> Any:
-    """The picture of a cut whose forward returns ``saved``, and whose backward takes
-    the first argument."""
-    x, _, t = joint.inputs
-    parts = joint.parts(saved, [joint.call(torch.ops.aten.mul.Tensor, t, x)])
-    values = [SavedValue(n.name, "sin", (3,), torch.float32, 12, Why.CHEAPEST) for n in saved]
-    return ElementTree.fromstring(drawn(parts, values, (), parts.cut([x])[1], {}, title))
+def by_hand(joint: Joint, saved: list[fx.Node]) -> Any:
+    """The picture of a cut whose forward returns ``saved``, and whose backward is the square of the
+    cotangent."""
+    t = joint.inputs[2]
+    module = joint.module(saved, [joint.call(torch.ops.aten.mul.Tensor, t, t)])
+    forward = hands_over(saved, saved)
+    report = aot.Explanation.of(module, forward, square_of(t), num_fwd_outputs=len(saved))
+    return ElementTree.fromstring(report.svg())
 
 
-def test_a_picture_has_room_for_two_columns_what_is_saved_and_a_long_title(joint: Joint) -> None:
-    beside, rows = 24 + 120 + 70 + 60 + 70 + 120 + 24, 92 + 58 * 2 + 24
-    assert by_hand(joint, []).get("viewBox") == f"0 0 {beside} {rows}"
-    assert float(by_hand(Joint(), [], "m" * 500).get("width")) == 24 + 6.2 * 500
+def square_of(tangent: fx.Node) -> fx.GraphModule:
+    """A backward of one call."""
+    graph = fx.Graph()
+    t = graph.placeholder(tangent.name)
+    square = graph.create_node("call_function", torch.ops.aten.mul.Tensor, (t, t), name="mul")
+    graph.output([square])
+    return fx.GraphModule({}, graph)
+
+
+def test_a_picture_has_room_for_its_title_and_two_rows(joint: Joint) -> None:
+    root = by_hand(joint, [])
+    (title,) = (t.text for t in root.iter(f"{SVG}text") if t.get("class") == "left")
+    width, height = math.ceil(24 + 6.2 * len(title)), 92 + 58 * 2 + 24
+    assert root.get("viewBox") == f"0 0 {width} {height}"
 
 
 @pytest.mark.parametrize("number, rows", [(1, 2), (3, 3), (13, 9), (16, 12)])

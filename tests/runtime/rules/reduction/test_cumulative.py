@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from runtime import func
-from runtime.rules.elementwise.overflow_safe import recurrence, reversed_recurrence
 
 from ..agreement import Problem, check, check_problem
 
@@ -36,16 +35,21 @@ def test_logcumsumexp_of_large_and_infinite_elements_is_finite() -> None:
     torch.testing.assert_close(g, torch.tensor([0.0, 2.5, 0.0, 0.5], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8])
+def test_logcumsumexp_of_any_number_of_elements(n: int, dtype: torch.dtype) -> None:
+    """Its derivatives are recurrences, which are computed in steps of doubled length."""
+    x = torch.randn(2, n, dtype=dtype)
+    check_problem(Problem(lambda x: (x.logcumsumexp(1),), (x,), (0,), "logcumsumexp"))
+
+
 @pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 8])
-def test_recurrence_is_its_loop(n: int) -> None:
-    a, b, c = (torch.randn(2, n, dtype=torch.float64) for _ in range(3))
-    forward, backward = torch.zeros_like(b), torch.zeros_like(b)
-    for i in range(n):
-        forward[:, i] = b[:, i] + (a[:, i] * forward[:, i - 1] if i else 0)
-    for i in reversed(range(n)):
-        backward[:, i] = c[:, i] + (a[:, i + 1] * backward[:, i + 1] if i + 1 < n else 0)
-    torch.testing.assert_close(recurrence(a, b, 1), forward)
-    torch.testing.assert_close(reversed_recurrence(a, c, 1), backward)
-    torch.testing.assert_close(
-        (forward * c).sum(), (backward * b).sum(), msg="one is the other's transpose"
-    )
+def test_the_derivative_of_logcumsumexp_is_the_transpose_of_its_tangent(n: int) -> None:
+    x, tangent, cotangent = (torch.randn(2, n, dtype=torch.float64) for _ in range(3))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.logcumsumexp(1)
+
+    _, pushed = func.jvp(f, (x,), (tangent,))
+    (pulled,) = func.vjp(f, x)[1](cotangent)
+    torch.testing.assert_close((pushed * cotangent).sum(), (pulled * tangent).sum())
