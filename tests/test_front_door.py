@@ -27,6 +27,11 @@ PUBLIC = {
     # the modules of torch.autograd
     *(f"runtime.autograd.{name}" for name in ("forward_ad", "function", "functional")),
     *(f"runtime.autograd.{name}" for name in ("gradcheck", "graph")),
+    # what docs/api/gen.md describes
+    *("gen", "gen.checks", "gen.cli", "gen.errors", "gen.language.axes", "gen.outcomes"),
+    *("gen.reference", "gen.run.results", "gen.targets"),
+    *(f"gen.targets.{name}" for name in ("faults", "parts", "protocol")),
+    *(f"gen.targets.{name}_target" for name in ("compiled", "runtime", "torch")),
 }
 # docs/rules.md and the message of MissingRule name these
 NAMED = {

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks import known
-from gen.checks.case import Case, Lacking, Mismatch, SampleFailure, Vacuous
-from gen.checks.tables import Cell, Family
+from gen.checks import Case, Cell, Family, known
+from gen.checks.case import SampleFailure
 from gen.language.axes import Axes
+from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.targets.torch_target import TorchTarget
 
 OWN: dict[str, dict[str, Any]] = {

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gen.checks.case import Case
-from gen.checks.tables import Cell, Family
+from gen.checks import Case, Cell, Family
 from gen.language.axes import USUAL
 from gen.samples.samples import candidates, make_op
 from gen.targets import load

@@ -11,9 +11,8 @@ import torch
 
 from gen.audit.generated_modules import load_modules
 from gen.audit.planted import ANSWERS
-from gen.checks.case import Case
+from gen.checks import Case, Cell, Family
 from gen.checks.instances import instances
-from gen.checks.tables import Cell, Family
 from gen.language.axes import Axes
 from gen.language.pipeline import parse
 from gen.outcomes import Lacking, Mismatch, Unsuitable

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.case import Lacking, Mismatch
 from gen.language.axes import DEGENERATE
 from gen.language.validate import load
+from gen.outcomes import Lacking, Mismatch
 from gen.reference.scalars import SCALARS
 from gen.samples import points
 from gen.samples.samples import Sample, from_call, make_op

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.case import Lacking, Mismatch
+from gen.outcomes import Lacking, Mismatch
 from gen.targets.torch_target import TorchTarget
 from tests.checks.test_case import case
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 import torch
 
+from gen.checks import Cell
 from gen.checks.compare import Tally
 from gen.checks.evaluate import Comparison
 from gen.checks.refusals import assert_right_or_refused
-from gen.checks.tables import Cell
 from gen.language.axes import Axes
 from gen.outcomes import Mismatch, Unsuitable
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gen.checks import forms
-from gen.checks.case import Mismatch
 from gen.checks.compare import Tally
 from gen.checks.repeating import compare_threads
+from gen.outcomes import Mismatch
 from gen.targets.torch_target import TorchTarget
 from tests.checks.test_case import case
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.case import Mismatch, Vacuous
 from gen.language.validate import load
+from gen.outcomes import Mismatch, Vacuous
 from gen.reference import lines, special_numbers
 from gen.reference.lines import LINES
 from gen.reference.special_numbers import POINTWISE

@@ -10,7 +10,7 @@ import torch.utils.checkpoint
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from gen.checks.case import Lacking, Mismatch
+from gen.outcomes import Lacking, Mismatch
 from gen.samples import samples
 from gen.targets.torch_target import TorchTarget
 from tests.checks.test_case import case

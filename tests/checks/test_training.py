@@ -10,9 +10,8 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gen.checks.case import Case
+from gen.checks import Case, Cell, Family
 from gen.checks.pipelines import Program
-from gen.checks.tables import Cell, Family
 from gen.checks.training_steps import OPTIMIZERS, STEPS
 from gen.language.axes import AXES, Axes
 from gen.outcomes import Lacking, Mismatch, Vacuous

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from gen import cli
-from gen.checks.case import Case
-from gen.checks.tables import Cell, Family
+from gen.checks import Case, Cell, Family
 from gen.language import validate
 from gen.language.axes import USUAL
 from gen.outcomes import Lacking

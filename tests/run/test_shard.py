@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.tables import Cell
+from gen.checks import Cell
 from gen.commands.merge import merge
 from gen.language.axes import USUAL
 from gen.run.cell_durations import Durations, extended, fit, read_durations, write_durations

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks import cases, family, known, op
+from gen.checks import Cell, TableError, cases, family, known, op
 from gen.checks.entries import Settings
-from gen.checks.tables import Cell, Cells, TableError, cells_of
+from gen.checks.tables import Cells, cells_of
 from gen.language.axes import USUAL, Axes
 
 TODAY = datetime.date(2026, 5, 1)

@@ -4,10 +4,8 @@ import datetime
 
 import pytest
 
-from gen.checks import known
-from gen.checks.case import Case, SampleFailure
-from gen.checks.entries import Known
-from gen.checks.tables import Cell, Family
+from gen.checks import Case, Cell, Family, Known, known
+from gen.checks.case import SampleFailure
 from gen.language.axes import USUAL
 from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.run.verdict import Verdict, attempt, settle

@@ -13,8 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gen.checks.case import Case
-from gen.checks.tables import Cell, Family
+from gen.checks import Case, Cell, Family
 from gen.language.axes import USUAL
 from gen.scripts.failures import first, of_failure
 from gen.scripts.python_values import NoScript, tensor, value
