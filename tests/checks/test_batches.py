@@ -6,7 +6,7 @@ import pytest
 
 from gen.outcomes import Mismatch
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import case
 
 
 class AtTheFront(TorchTarget):

@@ -14,7 +14,7 @@ from gen.reference.scalars import SCALARS
 from gen.samples import points
 from gen.samples.samples import Sample, from_call, make_op
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import case
 
 D = torch.float64
 

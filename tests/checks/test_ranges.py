@@ -7,7 +7,7 @@ import torch
 
 from gen.outcomes import Lacking, Mismatch
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import case
 
 RANGE, INDEX = {"values": "out_of_range"}, {"values": "no_index"}
 

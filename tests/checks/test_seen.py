@@ -108,9 +108,7 @@ def test_the_first_refusal_is_kept_without_its_numbers() -> None:
         call="tests.checks.test_seen:double",
     )
     target = _Refusing()
-    made = case(
-        "own.double", "float32", target, {"refusal": "named"}, ops={"own.double": row}
-    )
+    made = case("own.double", "float32", target, {"refusal": "named"}, ops={"own.double": row})
     made.assert_same("forward", against="eager")
     assert target.errors == []
     assert made.seen.refusal == "RuntimeError: is too large"

@@ -17,7 +17,7 @@ from gen.reference.special_numbers import POINTWISE
 from gen.samples import special_points
 from gen.samples.samples import Sample, from_call, make_op
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import case
 
 SPECIAL = {"values": "special"}
 D = torch.float64
