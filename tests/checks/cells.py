@@ -29,16 +29,19 @@ def case(
     axes: Mapping[str, str] | None = None,
     entries: Mapping[str, Known] | None = None,
     ops: Mapping[str, Row] | None = None,
+    family: Family | None = None,
     **settings: Any,
 ) -> Case:
-    """Return a cell of `op`, on torch unless the test has another target."""
-    family = Family("tests")
+    """Return a cell of `op`, on torch unless the test has another target.
+
+    `ops`: rows of this cell alone. `family`: rows that cells share, with their samples.
+    """
     if ops is not None:
         family = Family(f"tests {next(_numbers)}", ops)
     return Case(
         Cell(op, dtype, Axes.varying(axes or {}), "full", ()),
         "check",
-        family,
+        family or Family("tests"),
         target or TorchTarget(),
         entries=entries or {},
         **settings,
