@@ -32,7 +32,7 @@ def collected(folder: Path, tier: str, capsys: Captured) -> set[str]:
         [
             str(folder),
             "--rootdir",
-            str(folder),
+            str(folder.parent),
             *options,
             "--tier",
             tier,
