@@ -14,6 +14,7 @@ MATRIX = """\
     families: {{one: {{ops: [torch.sin, torch.cos, torch.tan, torch.exp]}}}}
     {kind}: [{entries}]
     """
+LONG = "alphabetical breathtaking circumnavigation disproportionately encyclopaedic formalities"
 OPS = ("torch.sin", "torch.cos", "torch.tan", "torch.exp")
 
 
@@ -47,7 +48,8 @@ def test_a_name_is_the_words_that_say_something(reason: str, name: str, expanded
 
 
 @pytest.mark.parametrize(
-    "reason", ["1", "\u00e9t\u00e9", "\u2713", "class", "a" * 300, "b " * 300, "x.y/z-1 % 'q'"]
+    "reason",
+    ["1", "\u00e9t\u00e9", "\u2713", "class", "a" * 300, "b " * 300, LONG, "x.y/z-1 % 'q'"],
 )
 def test_every_reason_gives_an_identifier(reason: str, expanded: Expand) -> None:
     (name,) = names(expanded, entry("torch.sin", reason))
