@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Whose tests are about behaviour. The other folders of tests have tests of insides as well.
-GEN_FOLDERS = ("bad_inputs", "checks", "gen", "reference", "report", "reports", "targets")
+GEN_FOLDERS = ("bad_inputs", "checks", "gen", "reference", "report", "reports", "run", "scripts")
 FOLDERS = ("autograd", "checkpoint", "expanded_weights", "export", "func", "jit", "per_sample")
 PUBLIC = {
     "runtime",
