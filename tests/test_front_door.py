@@ -15,7 +15,17 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Whose tests are about behaviour. The other folders of tests have tests of insides as well.
-GEN_FOLDERS = ("bad_inputs", "checks", "gen", "reference", "report", "reports", "run", "scripts")
+GEN_FOLDERS = (
+    "bad_inputs",
+    "checks",
+    "gen",
+    "reference",
+    "report",
+    "reports",
+    "run",
+    "scripts",
+    "targets",
+)
 FOLDERS = ("autograd", "checkpoint", "expanded_weights", "export", "func", "jit", "per_sample")
 PUBLIC = {
     "runtime",
