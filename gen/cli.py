@@ -23,6 +23,8 @@ from gen.plan.matrix_plan import (
 )
 from gen.versions import release
 
+__all__ = ["main"]
+
 # Sub-commands with their own module, imported when used. Each module has
 # add_arguments(parser) and run(args).
 ELSEWHERE = {

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+__all__ = ["Mark", "MatrixError", "OverwriteError", "Problem"]
+
 MAX_LISTED = 16
 
 

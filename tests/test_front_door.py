@@ -1,4 +1,4 @@
-"""Tests of what the runtime does import public names alone, so that they hold for any inside.
+"""Tests of what a package does import public names alone, so that they hold for any inside.
 
 A test of an inside lies in a folder `inside`. Its docstring says which inside, and why no public
 name shows the same."""
@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# Whose tests are about behaviour. The other folders of tests/runtime have tests of insides as well.
+# Whose tests are about behaviour. The other folders of tests have tests of insides as well.
+GEN_FOLDERS = (
+    *("bad_inputs", "checks", "gen", "reference", "report", "reports", "run", "scripts"),
+    "targets",
+)
 FOLDERS = (
     *("autograd", "checkpoint", "dropin", "expanded_weights", "export", "facts", "func"),
     *("functionalize", "jit", "per_sample", "rules", "seam", "session", "tape", "trace"),
@@ -33,6 +37,11 @@ PUBLIC = {
     # the modules of torch.autograd
     *(f"runtime.autograd.{name}" for name in ("forward_ad", "function", "functional")),
     *(f"runtime.autograd.{name}" for name in ("gradcheck", "graph")),
+    # what docs/api/gen.md describes
+    *("gen", "gen.checks", "gen.cli", "gen.errors", "gen.language.axes", "gen.outcomes"),
+    *("gen.reference", "gen.run.results", "gen.targets"),
+    *(f"gen.targets.{name}" for name in ("faults", "parts", "protocol")),
+    *(f"gen.targets.{name}_target" for name in ("compiled", "runtime", "torch")),
 }
 # docs/rules.md and the message of MissingRule name these
 NAMED = {
@@ -82,13 +91,13 @@ def private_imports(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", [*(f"runtime/{name}" for name in FOLDERS), *GEN_FOLDERS])
 def test_tests_of_behaviour_import_public_names(folder: str) -> None:
-    files = [p for p in (ROOT / "tests/runtime" / folder).rglob("*.py") if "inside" not in p.parts]
+    files = [p for p in (ROOT / "tests" / folder).rglob("*.py") if "inside" not in p.parts]
     assert files and [name for path in files for name in private_imports(path)] == []
 
 
-INSIDE = sorted((ROOT / "tests/runtime").rglob("inside/*.py"))
+INSIDE = sorted((ROOT / "tests").rglob("inside/*.py"))
 
 
 @pytest.mark.parametrize("path", INSIDE, ids=lambda path: str(path.relative_to(ROOT)))
@@ -111,6 +120,8 @@ def test_a_test_of_an_inside_says_which_and_why(path: Path) -> None:
         "importlib.import_module('runtime.func.trees')",
         "monkeypatch.setattr('runtime.huge_pages.LARGE', 1)",
         "from gen.samples.opinfo import drawn",
+        "from gen.checks.tables import Cells",
+        "from gen.targets.torch_target import _LOOP",
     ],
 )
 def test_a_name_of_the_inside_is_found(line: str, tmp_path: Path) -> None:
@@ -128,6 +139,9 @@ def test_a_name_of_the_inside_is_found(line: str, tmp_path: Path) -> None:
         "from runtime.autograd import forward_ad",
         "from runtime.func.batch import fallbacks",
         "from torch._C import _functions",
+        "from gen.checks import Case, cases",
+        "from gen import cli",
+        "from gen.targets.torch_target import TorchTarget",
         "monkeypatch.setattr('torch.rand', None)",
     ],
 )

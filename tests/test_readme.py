@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gen import cli
 from tests.bad_inputs import project
 from tests.bad_inputs.trial import attempt
 
@@ -88,12 +89,20 @@ def test_make_knows_what_the_readme_makes(command: str) -> None:
 @pytest.mark.parametrize(
     "command", [command for command in COMMANDS if command.startswith("python -m gen ")]
 )
-def test_gen_takes_the_options_that_the_readme_gives(command: str) -> None:
-    """The options are parsed. The command itself runs above, or takes too long."""
-    from gen.cli import _parser
+def test_gen_takes_the_options_that_the_readme_gives(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The options are parsed, and the help of the command has them.
 
+    The command itself runs above, or takes too long.
+    """
     arguments = shlex.split(command)[3:]
-    assert _parser(arguments).parse_args(arguments).run is not None
+    with pytest.raises(SystemExit) as left:
+        cli.main([*arguments, "--help"])
+    assert left.value.code == 0
+    known_options = capsys.readouterr().out
+    for option in (word for word in arguments if word.startswith("-")):
+        assert re.search(rf"{option}\b", known_options), option
 
 
 def test_every_other_command_is_known() -> None:

@@ -11,6 +11,22 @@ Nothing that this module imports needs torch, so the pytest plug-in does not slo
 unrelated tests.
 """
 
-from gen.checks.tables import cases, family, known, op
+from __future__ import annotations
 
-__all__ = ["cases", "family", "known", "op"]
+from typing import TYPE_CHECKING
+
+from gen.checks.tables import Cell, Family, Known, TableError, cases, family, known, op
+
+if TYPE_CHECKING:  # which imports torch
+    from gen.checks.case import Case
+
+__all__ = ["Case", "Cell", "Family", "Known", "TableError", "cases", "family", "known", "op"]
+
+
+def __getattr__(name: str) -> object:
+    """Import `Case` when somebody asks for it: it is the argument of a check, and needs torch."""
+    if name != "Case":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gen.checks.case import Case
+
+    return Case

@@ -18,6 +18,8 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
+__all__ = ["AXES", "DEGENERATE", "USUAL", "Axes", "complete"]
+
 RUN = "run"
 PLAIN = "plain"
 

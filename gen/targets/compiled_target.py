@@ -20,6 +20,8 @@ import torch
 from gen.language.pipeline import COMPILED
 from gen.targets.torch_target import gradients
 
+__all__ = ["CompiledTarget"]
+
 Tensor = torch.Tensor
 _CACHE = Path(".cache/inductor")
 

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+__all__ = ["Compile", "Offer", "Part", "compiled", "offered", "parts_compiled"]
+
 Part = Callable[..., Any]
 Compile = Callable[[Part, tuple[Any, ...]], Part]
 """A function or module, and example arguments or none, to what is called in its place."""

@@ -30,6 +30,21 @@ from typing import Any, Protocol
 
 import torch
 
+__all__ = [
+    "Answering",
+    "Compiling",
+    "Eager",
+    "Flat",
+    "Jitting",
+    "Joint",
+    "Linearizing",
+    "Placing",
+    "Pullback",
+    "Target",
+    "Training",
+    "Values",
+]
+
 Tensor = torch.Tensor
 Values = tuple[Any, ...]
 """What functions of a pipeline take and return: tensors, or what the target's enclosing transform

@@ -22,6 +22,8 @@ from runtime import aot, expanded_weights, func, jit
 from runtime.func.batch import fallbacks
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 
+__all__ = ["RuntimeTarget"]
+
 Tensor = torch.Tensor
 
 

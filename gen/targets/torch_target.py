@@ -20,6 +20,8 @@ from gen.targets.exported import reloaded
 from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
 from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
 
+__all__ = ["TorchTarget", "gradients"]
+
 Tensor = torch.Tensor
 
 

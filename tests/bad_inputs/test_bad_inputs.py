@@ -21,7 +21,7 @@ FRAMES = ("gen/checks/", "gen/run/", "gen/samples/", "gen/commands/", "gen/cli.p
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project without a mistake, with its generated modules."""
     made = project.make(tmp_path_factory.mktemp("right"))
-    done = attempt("gen generate", made, project.command)
+    done = attempt("gen generate", made, project.run)
     assert done.code == 0, done.text
     return made.parent
 
@@ -36,10 +36,10 @@ def tried(template: Path, tmp_path: Path) -> Path:
 def test_a_bad_input_is_refused_in_words(bad: BadInput, tried: Path) -> None:
     prepare(bad, tried)
     for command in bad.run[:-1]:
-        first = attempt(command, tried, project.command)
+        first = attempt(command, tried, project.run)
         assert first.code == 0, first.text
     before = state(tried)
-    done = attempt(bad.run[-1], tried, project.command, full_disk=bad.full_disk)
+    done = attempt(bad.run[-1], tried, project.run, full_disk=bad.full_disk)
     assert done.code == bad.code, done.text
     assert [text for text in bad.says if text not in done.text] == [], done.text
     assert done.outside == ()

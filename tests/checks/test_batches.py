@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from gen.checks.case import Mismatch
+from gen.outcomes import Mismatch
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import case
 
 
 class AtTheFront(TorchTarget):

@@ -1,17 +1,15 @@
 """`assert_same` passes right results, fails wrong ones, and does not pass a comparison
 that proves nothing."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
 
-from gen.checks import known
-from gen.checks.case import Case, Lacking, Mismatch, SampleFailure, Vacuous
-from gen.checks.tables import Cell, Family
-from gen.language.axes import Axes
+from gen.checks import Family, known
+from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.targets.torch_target import TorchTarget
+from tests.checks import cells
 
 OWN: dict[str, dict[str, Any]] = {
     "own.scale": {
@@ -66,23 +64,9 @@ def scale_wrongly(x: Any, weight: Any) -> Any:
     return scale_by_loop(x, weight) * 1.001
 
 
-def case(
-    op: Any = "torch.mul",
-    dtype: Any = "float64",
-    target: Any = None,
-    axes: Mapping[str, str] | None = None,
-    entries: Any = None,
-    **settings: Any,
-) -> Any:
-    cell = Cell(op, dtype, Axes.varying(axes or {}), "full", ())
-    return Case(
-        cell,
-        "check",
-        Family("tests", OWN),
-        target or TorchTarget(),
-        entries=entries or {},
-        **settings,
-    )
+def case(op: str = "torch.mul", dtype: str = "float64", target: Any = None, **more: Any) -> Any:
+    """Return a cell of an op of torch or of a row above."""
+    return cells.case(op, dtype, target, family=Family("tests of a case", OWN), **more)
 
 
 class Corrupted(TorchTarget):
@@ -214,7 +198,7 @@ def test_a_compiled_function_is_compared_on_other_values_than_its_first() -> Non
 
 
 def test_every_failing_sample_is_handed_over() -> None:
-    seen: list[SampleFailure] = []
+    seen: list[Any] = []
     made = case(target=Corrupted("vjp"))
     made.finish = seen.extend
     made.assert_same("vjp", against="upstream")
@@ -367,7 +351,7 @@ def test_the_seed_depends_on_the_case_alone() -> None:
 
 def test_a_row_that_moved_makes_the_choices_of_its_former_name() -> None:
     moved = case("math.floor")
-    moved.family = Family("tests", {"math.floor": {"former_name": "torch.mul"}})
+    moved.family = Family(moved.family.name, {"math.floor": {"former_name": "torch.mul"}})
     assert moved.seed == case("torch.mul").seed != case("math.floor").seed
 
 

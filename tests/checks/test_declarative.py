@@ -1,19 +1,49 @@
 """Descriptions of tensors become the tensors that they describe."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 
-from gen.samples.descriptions import arrange, build, called, tensor
-from gen.samples.seeds import seeded
+from gen.outcomes import Vacuous
+from tests.checks.cells import Row, Watching, case
 
 D = torch.float64
+HERE = "tests.checks.test_declarative"
+_calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
 
-def made(dtype: Any = D, **described: Any) -> Any:
-    with seeded("test"):
-        return tensor(described, dtype, "cpu")
+def noted(*args: Any, **kwargs: Any) -> Any:
+    """Note the arguments. The op of the rows below."""
+    _calls.append((args, kwargs))
+    return torch.ones(2)
+
+
+def called(samples: Any, dtype: torch.dtype = D) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with which the op is called for the first sample of a row."""
+    _calls.clear()
+    row: Row = {"call": f"{HERE}:noted", "samples": samples}
+    made = case("own.noted", str(dtype).removeprefix("torch."), ops={"own.noted": row})
+    made.assert_same("forward", against="eager")
+    return _calls[0]
+
+
+def made(dtype: torch.dtype = D, **described: Any) -> Any:
+    """Return the tensor of a description."""
+    return called([{"args": [described]}], dtype)[0][0]
+
+
+def is_differentiated(dtype: torch.dtype = D, **described: Any) -> bool:
+    """Return whether a check takes the gradient by the tensor of a description."""
+    row = {"call": "torch:clone", "samples": [{"args": [described]}]}
+    made = case("own.clone", str(dtype).removeprefix("torch."), ops={"own.clone": row})
+    try:
+        made.assert_same("vjp", against="loop")
+    except Vacuous as reason:
+        assert "no differentiable input" in str(reason)
+        return False
+    return True
 
 
 def test_domains() -> None:
@@ -43,23 +73,53 @@ def test_bounds_of_the_author_win() -> None:
 
 
 def test_floating_tensors_require_grad_unless_told_otherwise() -> None:
-    assert made(shape=[2]).requires_grad
-    assert not made(shape=[2], requires_grad=False).requires_grad
-    assert not made(torch.int64, shape=[2]).requires_grad
+    assert is_differentiated(shape=[2])
+    assert not is_differentiated(shape=[2], requires_grad=False)
+    assert not is_differentiated(torch.int64, shape=[2])
+
+
+def values_in(layout: str, by: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the tensor with which a target is called in a layout, and the contiguous one.
+
+    `by`: whether the description of the tensor or the axis of the cell names the layout.
+    """
+    found = []
+    for word in (layout, "contiguous"):
+        target = Watching()
+        described: dict[str, Any] = {"shape": [3, 4]}
+        axes = {}
+        if by == "axis":
+            axes["layout"] = word
+        else:
+            described["layout"] = word
+        row = {"call": "torch:clone", "samples": [{"args": [described]}]}
+        with suppress(Vacuous):
+            case("own.clone", target=target, axes=axes, ops={"own.clone": row}).assert_same(
+                "forward", against="eager"
+            )
+        found.append(target.calls[0][0])
+    return found[0], found[1]
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "noncontiguous", "strided"])
-def test_layouts_keep_values(layout: Any) -> None:
-    x = torch.arange(12.0).reshape(3, 4)
-    y = arrange(x, layout)
-    assert torch.equal(x, y)
-    assert y.is_contiguous() == (layout == "contiguous")
+def test_layouts_of_descriptions_keep_values(layout: str) -> None:
+    x, plain = values_in(layout, "description")
+    assert torch.equal(x, plain)
+    if layout == "transposed":  # a copy of the others is contiguous
+        assert not x.is_contiguous()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "noncontiguous"])
+def test_layouts_of_the_axis_keep_values(layout: str) -> None:
+    x, plain = values_in(layout, "axis")
+    assert torch.equal(x, plain)
+    assert x.is_contiguous() == (layout == "contiguous")
 
 
 def test_expanded_repeats_the_first_slice() -> None:
-    y = arrange(torch.arange(6.0).reshape(2, 3), "expanded")
-    assert y.stride() == (0, 1)
-    assert y.tolist() == [[0, 1, 2], [0, 1, 2]]
+    x, plain = values_in("expanded", "axis")
+    assert x.stride() == (0, 1)
+    assert torch.equal(x, plain[:1].expand(3, 4))
 
 
 @pytest.mark.parametrize(
@@ -84,22 +144,23 @@ def test_samples_may_hold_lists_of_tensors_values_and_keywords() -> None:
             "kwargs": {"weight": {"shape": []}, "mode": "sum"},
         }
     ]
-    ((args, kwargs, _, _),) = build(source, D, "cpu")
+    args, kwargs = called(source)
     assert [x.shape for x in args[0]] == [(2,), (3,)]
     assert args[1] == 1
     assert kwargs["weight"].shape == ()
     assert kwargs["mode"] == "sum"
 
 
+def samples(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
+    return [{"args": [torch.zeros(2, dtype=dtype, device=device), 3]}]
+
+
 def test_samples_may_come_from_a_callable() -> None:
-    given = called(
-        "mine.samples", lambda dtype, device: [{"args": [torch.zeros(2, dtype=dtype), 3]}], D, "cpu"
-    )
-    ((args, _, _, _),) = build(given, D, "cpu")
-    assert args[0].requires_grad
+    args, _ = called(f"{HERE}:samples")
+    assert args[0].tolist() == [0, 0] and args[0].dtype == D
     assert args[1] == 3
 
 
 def test_a_plain_dtype_is_named_with_its_module() -> None:
-    ((args, _, _, _),) = build([{"args": ["torch.int64", "int64", "torch.nothing"]}], D, "cpu")
+    args, _ = called([{"args": ["torch.int64", "int64", "torch.nothing"]}])
     assert args == (torch.int64, "int64", "torch.nothing")

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks import illformed
-from gen.checks.compare import Tally
-from gen.outcomes import Mismatch, Unsuitable
+from gen.checks import Case
+from gen.outcomes import Mismatch, Vacuous
 from gen.reference import Loop
-from gen.samples.samples import Op, Sample, from_call
+from tests.checks.cells import case, row_of
 
 
 class Sloppy(Loop):
@@ -37,21 +36,21 @@ class Strict(Loop):
         return g
 
 
-def sample(call: Callable[..., Any], *args: Any) -> Sample:
-    return from_call(Op("torch.op", call), 0, args, {})
+def check(target: Loop, op: str, *args: Any) -> Case:
+    """Compare ill-formed variants of one call under vmap with a loop."""
+    dtype = str(args[0].dtype).removeprefix("torch.")
+    row = row_of({"args": list(args)})
+    made = case(op, dtype, target, {"values": "ill_formed"}, ops={op: row})
+    made.assert_same("vmap", against="loop")
+    return made
 
 
-INVERSE = sample(
-    torch.linalg.inv, torch.eye(3, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64)
-)
-UNSQUEEZED = sample(torch.unsqueeze, torch.ones(2, 3), -1)
+MATRIX = torch.eye(3, dtype=torch.float64) + torch.ones(3, 3, dtype=torch.float64)
 
 
 def test_a_loop_does_as_a_loop() -> None:
-    tally = Tally()
-    illformed.assert_refused(Loop(), INVERSE, "functional", tally)
-    illformed.assert_refused(Loop(), UNSQUEEZED, "functional", tally)
-    assert tally.nonzero
+    assert check(Loop(), "torch.linalg.inv", MATRIX).compared
+    assert check(Loop(), "torch.unsqueeze", torch.ones(2, 3), -1).compared
 
 
 def test_a_batch_taken_for_a_dimension_is_seen() -> None:
@@ -62,16 +61,14 @@ def test_a_batch_taken_for_a_dimension_is_seen() -> None:
             r"the loop raises .* and vmap gives"
         ),
     ):
-        illformed.assert_refused(Sloppy(), INVERSE, "functional", Tally())
+        check(Sloppy(), "torch.linalg.inv", MATRIX)
 
 
 def test_a_dimension_that_reaches_the_batch_is_seen() -> None:
     with pytest.raises(
         Mismatch, match=r"-3 in place of -1 .*: the loop raises IndexError.* and vmap gives"
     ):
-        illformed.assert_refused(
-            Sloppy(), sample(torch.sum, torch.ones(2, 3), -1), "functional", Tally()
-        )
+        check(Sloppy(), "torch.sum", torch.ones(2, 3), -1)
 
 
 def test_a_refusal_of_what_a_loop_takes_is_seen() -> None:
@@ -82,9 +79,9 @@ def test_a_refusal_of_what_a_loop_takes_is_seen() -> None:
             r"matrices only, and the loop gives"
         ),
     ):
-        illformed.assert_refused(Strict(), INVERSE, "functional", Tally())
+        check(Strict(), "torch.linalg.inv", MATRIX)
 
 
 def test_where_vmap_refuses_the_sample_itself_variants_say_nothing() -> None:
-    with pytest.raises(Unsuitable, match="vmap refuses the sample itself"):
-        illformed.assert_refused(Strict(), sample(torch.sin, torch.ones(4)), "functional", Tally())
+    with pytest.raises(Vacuous, match="vmap refuses the sample itself"):
+        check(Strict(), "torch.sin", torch.ones(4))

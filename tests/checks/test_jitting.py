@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.case import Case, Lacking, Mismatch
-from gen.checks.tables import Cell, Family
+from gen.checks import Case, Cell, Family
 from gen.language.axes import Axes
+from gen.outcomes import Lacking, Mismatch
 from gen.targets.torch_target import TorchTarget
 
 OWN: dict[str, dict[str, Any]] = {

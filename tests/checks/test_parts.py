@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.case import Case, Lacking, Mismatch, Vacuous
-from gen.checks.tables import Cell, Family
+from gen.checks import Case, Cell, Family
 from gen.language.axes import USUAL, Axes
+from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.targets.parts import compiled, offered, parts_compiled
 from gen.targets.runtime_target import RuntimeTarget
 from gen.targets.torch_target import TorchTarget

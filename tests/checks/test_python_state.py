@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path as FilePath
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +14,15 @@ import yaml
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import runtime
-from gen.checks.compare import Tally
-from gen.checks.python_state import assert_seen, describe, names_line_of, run_program, two_modules
 from gen.language.axes import AXES
-from gen.outcomes import Mismatch, Unsuitable
-from gen.targets import load
+from gen.outcomes import Mismatch, Vacuous
+from gen.targets.torch_target import TorchTarget
 from programs.state import paths
 from programs.state.changes import CHANGES
 from programs.state.grammar import Path
 from programs.state.holders import HOLDERS
 from programs.state.moments import MOMENTS
+from tests.checks.cells import case, row_of
 
 PATHS = {name: path for name, path in vars(paths).items() if isinstance(path, Path)}
 MATRIX = FilePath(__file__).parent.parent.parent / "matrix/state.yaml"
@@ -39,13 +37,80 @@ def programs() -> Iterator[tuple[str, str, str, str]]:
                 yield name, holder, change, moment
 
 
-def sample_of(path: str) -> Any:
+class One:
+    """One program of a path, or one that a test writes, as the op of a row."""
+
+    path: Path
+    program: tuple[str, str] = ("global", "number")
+    written: str | None = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    def programs(self, moment: str) -> list[tuple[str, str]]:
+        return [self.program]
+
+    def text(self, holder: str, change: str, moment: str) -> str:
+        return self.written or self.path.text(holder, change, moment)
+
+    def calls(self, moment: str) -> str:
+        return self.path.calls(moment)
+
+
+one = One()
+
+
+class Jitting(TorchTarget):
+    """A target with a jit of its own. It notes the errors of jitted calls."""
+
+    lacks = frozenset[str]()
+
+    def __init__(self, jit: Callable[..., Any]) -> None:
+        super().__init__()
+        self._jit = jit
+        self.errors: list[Exception] = []
+
+    def jit(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        jitted = self._jit(f)
+
+        def run(*args: Any) -> Any:
+            try:
+                return jitted(*args)
+            except Exception as error:
+                self.errors.append(error)
+                raise
+
+        return run
+
+
+def run_one(jit: Callable[..., Any], moment: str) -> str:
+    """Return what a cell says of :data:`one` under `jit`: ``right``, ``refused``, ``unsuitable`` or
+    the message."""
     x = torch.tensor([0.5, 1.25, -0.75, 2.0], dtype=torch.float64)
-    return SimpleNamespace(inputs=(x,), op=SimpleNamespace(call=PATHS[path], name=ROWS + path))
+    row = row_of({"args": [x]}, call="tests.checks.test_python_state:one")
+    target = Jitting(jit)
+    made = case("own.one", target=target, axes={"moment": moment}, ops={"own.one": row})
+    try:
+        made.assert_same("forward", against="eager")
+    except Mismatch as error:
+        return str(error)
+    except Vacuous:
+        return "unsuitable"
+    return "refused" if target.errors else "right"
 
 
-def target_of(jit: Callable[..., Any]) -> Any:
-    return SimpleNamespace(name="planted", lacks=(), jit=jit)
+def outcome(jit: Callable[..., Any], path: str, holder: str, change: str, moment: str) -> str:
+    """Return what a cell says of one program under `jit`."""
+    one.path, one.program, one.written = PATHS[path], (holder, change), None
+    return run_one(jit, moment)
+
+
+def check_path(jit: Callable[..., Any], path: str, moment: str) -> None:
+    """Compare all programs of a row of the matrix."""
+    name = f"{ROWS}{path}"
+    row = {"samples": [{"args": [{"shape": [4]}]}]}
+    made = case(name, target=Jitting(jit), axes={"moment": moment}, ops={name: row})
+    made.assert_same("forward", against="eager")
 
 
 def test_the_matrix_names_each_path_and_each_moment() -> None:
@@ -70,56 +135,29 @@ def test_each_program_is_one_of_python() -> None:
         compile(PATHS[name].text(holder, change, moment), f"{name} {holder}", "exec")
 
 
-def altered_and_not(holder: str, change: str) -> tuple[Any, Any]:
-    """Results of a second call of two runs of a program: with an alteration before it, and without
-    one."""
-    x = torch.ones(3, dtype=torch.float64)
-    with two_modules(PATHS["plain"].text(holder, change, "between"), holder) as (altered, plain):
-        altered.step(x)
-        plain.step(x)
-        assert altered.alter() == ""
-        return describe(altered.step(x)), describe(plain.step(x))
+def results_of(change: str, more: str = "") -> list[tuple[Any, ...]]:
+    """Return the results of the calls of a program, to whose text `more` is added."""
+    one.path, one.program = PATHS["plain"], ("global", change)
+    one.written = one.path.text("global", change, "between") + more
+    results: list[tuple[Any, ...]] = []
+
+    def noting(f: Callable[..., Any]) -> Callable[..., Any]:
+        def run(x: Any) -> Any:
+            y = f(x)
+            results.append((y.tolist(), y.dtype, y.requires_grad))
+            return y
+
+        return run
+
+    assert run_one(noting, "between") == "right"
+    return results
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_each_change_shows_in_the_next_result(change: str) -> None:
-    altered, plain = altered_and_not("global", change)
-    assert altered != plain
-
-
-@pytest.mark.parametrize("holder", sorted(HOLDERS.keys() - {"generator"}))
-def test_each_holder_has_the_value_that_it_was_given(holder: str) -> None:
-    altered, plain = altered_and_not(holder, "number")
-    assert plain == describe(torch.ones(3, dtype=torch.float64) * 2.0)
-    assert altered == describe(torch.ones(3, dtype=torch.float64) * 2.5)
-
-
-def outcome(jit: Callable[..., Any], path: str, holder: str, change: str, moment: str) -> str:
-    """What the family says of a program under ``jit``."""
-    try:
-        refused = run_program(target_of(jit), sample_of(path), holder, change, moment)
-    except Mismatch as error:
-        return str(error)
-    except Unsuitable:
-        return "unsuitable"
-    return "right" if refused is None else "refused"
-
-
-def test_plain_python_is_right() -> None:
-    tally = Tally()
-    for path in list(PATHS)[::7]:
-        assert_seen(target_of(lambda f: f), sample_of(path), "inside_before", tally)
-    assert tally.entries > 30
-
-
-@pytest.mark.parametrize("path", ["super_method", "function_backward", "training_step"])
-def test_the_jit_of_this_package_is_right(path: str) -> None:
-    for moment in ("between", "inside_before"):
-        assert outcome(runtime.jit, path, "attribute", "number", moment) == "right"
-
-
-def test_the_jit_of_this_package_refuses_what_no_call_does_again() -> None:
-    assert outcome(runtime.jit, "plain", "attribute", "zip", "between") == "refused"
+    altered, plain = results_of(change), results_of(change, "\ndef alter(): pass\n")
+    assert altered[:2] == plain[:2]  # the third call is the first one after an alteration
+    assert altered[2] != plain[2]
 
 
 def stale(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,26 +245,59 @@ def test_a_refusal_that_leaves_another_state_is_found() -> None:
 
 def test_all_programs_of_a_cell_that_fail_are_named() -> None:
     with pytest.raises(Mismatch) as caught:
-        assert_seen(target_of(nameless), sample_of("plain"), "between", Tally())
+        check_path(nameless, "plain", "between")
     named = [line.split(":")[0] for line in str(caught.value).splitlines()]
     cell = [f"{holder}, {change}, between" for holder, change in PATHS["plain"].programs("between")]
     assert named == cell
 
 
 def test_a_program_that_python_refuses_is_none() -> None:
-    with pytest.raises(Unsuitable, match="the plain program raises TypeError"):
-        run_program(load("runtime"), sample_of("plain"), "metaclass", "function", "between")
+    assert outcome(runtime.jit, "plain", "metaclass", "function", "between") == "unsuitable"
 
 
-def test_a_line_in_a_note_or_a_traceback_counts() -> None:
-    assert names_line_of("a/b.py", RuntimeError("at a/b.py:3: x"))
-    assert not names_line_of("a/b.py", RuntimeError("at a/c.py:3: x"))
-    noted = RuntimeError("no")
-    noted.add_note("at a/b.py:3")
-    assert names_line_of("a/b.py", noted)
+@pytest.mark.parametrize("noted", [False, True])
+def test_a_line_in_a_note_or_a_message_counts(noted: bool) -> None:
+    def refusing_at(other: str) -> Callable[..., Any]:
+        def jit(f: Callable[..., Any]) -> Callable[..., Any]:
+            def run(x: Any, *flags: Any) -> Any:
+                place = f"at {f.__code__.co_filename}{other}:3: x"
+                error = RuntimeError("no" if noted else place)
+                if noted:
+                    error.add_note(place)
+                raise error
+
+            return run
+
+        return jit
+
+    program = ("plain", "attribute", "number", "between")
+    assert outcome(refusing_at(""), *program) == "refused"
+    assert "without a line of the program" in outcome(refusing_at(".other"), *program)
 
 
-def test_a_description_tells_equal_objects_apart() -> None:
-    values = [1, 1.0, True, 0.0, -0.0, {1}, {1.0}, {"a": 1, "b": 2}, {"b": 2, "a": 1}, [1], (1,)]
-    described = [repr(describe(value)) for value in values]
-    assert len(set(described)) == len(values)
+EQUAL = ["1", "1.0", "True", "0.0", "-0.0", "{1}", "{1.0}", "{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}",
+         "[1]", "(1,)"]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", EQUAL)
+def test_a_state_that_is_another_equal_object_is_found(value: str) -> None:
+    """A jit leaves each of the values in the place of one."""
+    one.path = PATHS["plain"]
+    one.written = (
+        f"value = {value}\ndef step(x): return x * 2\ndef alter(): pass\ndef look(): return value\n"
+    )
+
+    def leaving(other: str) -> Callable[..., Any]:
+        def jit(f: Callable[..., Any]) -> Callable[..., Any]:
+            def run(x: Any) -> Any:
+                f.__globals__["value"] = eval(other)
+                return f(x)
+
+            return run
+
+        return jit
+
+    for other in EQUAL:
+        found = run_one(leaving(other), "between")
+        assert (found == "right") == (other == value), other
+        assert found == "right" or "leaves the state" in found

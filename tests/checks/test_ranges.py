@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from gen.checks.case import Lacking, Mismatch
+from gen.outcomes import Lacking, Mismatch
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import case
 
 RANGE, INDEX = {"values": "out_of_range"}, {"values": "no_index"}
 

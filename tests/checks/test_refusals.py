@@ -1,98 +1,105 @@
 """Cells of the axis `refusal`: a right result or an error with a line of the program."""
 
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 
-from gen.checks.compare import Tally
-from gen.checks.evaluate import Comparison
-from gen.checks.refusals import assert_right_or_refused
-from gen.checks.tables import Cell
+from gen.checks import Case, Cell
 from gen.language.axes import Axes
-from gen.outcomes import Mismatch, Unsuitable
+from gen.outcomes import Mismatch, Unsuitable, Vacuous
+from gen.targets.torch_target import TorchTarget
+from tests.checks.cells import case, row_of
+
+Function = Callable[..., Any]
+_is_refused: list[bool] = []
 
 
 def program(x: torch.Tensor) -> torch.Tensor:
+    if _is_refused:
+        raise RuntimeError("not here")
     return x * 2
 
 
-def refused_in_the_program(x: torch.Tensor) -> torch.Tensor:
-    raise RuntimeError("not here")
+def drawing(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.rand_like(x)
 
 
-def refused_elsewhere(text: str) -> Callable[[Any], Any]:
-    made: dict[str, Any] = {}
-    exec(compile(f"def f(x):\n    raise RuntimeError({text!r})", "/elsewhere.py", "exec"), made)
-    return cast(Callable[[Any], Any], made["f"])
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Let the program raise an error."""
+    _is_refused.append(True)
+    try:
+        yield
+    finally:
+        _is_refused.clear()
 
 
-class _Compared:
-    """A comparison of `run`, as the target runs the program, with a reference."""
-
-    def __init__(self, run: Callable[[Any], Any], *, deterministic: bool = True) -> None:
-        self.run = run
-        self.sample = SimpleNamespace(op=SimpleNamespace(call=program))
-        expected = (torch.full((2,), 2.0),)
-        self.program = SimpleNamespace(deterministic=deterministic, on_reference=lambda: expected)
-
-    @property
-    def actual(self) -> tuple[torch.Tensor, ...]:
-        return (self.run(torch.ones(2)),)
-
-    def against(self, word: str, tally: Tally) -> None:
-        if not torch.equal(self.actual[0], self.program.on_reference()[0]):
-            raise Mismatch("another number")
-        tally.entries += 1
+def written_elsewhere(body: str, **names: object) -> Function:
+    """Return a function of another folder, of which no line is one of the program."""
+    namespace: dict[str, Any] = dict(names)
+    exec(compile(f"def f(x):\n    {body}", "/elsewhere.py", "exec"), namespace)
+    return namespace["f"]  # type: ignore[no-any-return]
 
 
-def _tally(run: Callable[[Any], Any], **facts: Any) -> Tally:
-    tally = Tally()
-    assert_right_or_refused(cast(Comparison, _Compared(run, **facts)), "loop", tally)
-    return tally
+class Running(TorchTarget):
+    """A target that runs another function in place of the program."""
+
+    lacks = frozenset[str]()
+
+    def __init__(self, make: Callable[[Function], Function]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, f: Function) -> Function:
+        return self.make(f)
+
+
+def check(make: Callable[[Function], Function], name: str = "program") -> Case:
+    """Compare a program of this file on a target that runs another function in its place."""
+    row = row_of({"args": [torch.ones(2)]}, call=f"tests.checks.test_refusals:{name}")
+    made = case("own.op", "float32", Running(make), {"refusal": "named"}, ops={"own.op": row})
+    made.assert_same("forward", against="loop")
+    return made
 
 
 def test_the_right_result_passes() -> None:
-    assert _tally(program).entries == 1
+    assert check(lambda f: f).compared == 1
 
 
 def test_another_result_fails() -> None:
-    with pytest.raises(Mismatch, match="another number"):
-        _tally(lambda x: x * 3)
+    with pytest.raises(Mismatch, match="largest error 1 "):
+        check(lambda f: lambda x: (x * 3,))
 
 
 def test_of_draws_only_shapes_and_dtypes_are_compared() -> None:
-    _tally(lambda x: x * 3, deterministic=False)
-    with pytest.raises(Mismatch, match=r"float64\[2\]|dtype"):
-        _tally(lambda x: x.double(), deterministic=False)
+    assert check(lambda f: lambda x: (x * 3,), "drawing").compared == 1
+    with pytest.raises(Mismatch, match="dtype"):
+        check(lambda f: lambda x: (x.double(),), "drawing")
 
 
-@pytest.mark.parametrize(
-    "refused",
-    [refused_in_the_program, refused_elsewhere(f"not so. It happened at {__file__}:14")],
-    ids=["in the traceback", "in the message"],
-)
-def test_a_refusal_that_shows_a_line_of_the_program_passes(refused: Callable[[Any], Any]) -> None:
-    assert _tally(refused).entries == 1
+def test_a_refusal_with_a_line_of_the_program_in_its_traceback_passes() -> None:
+    body = "\n    ".join(("with refusing():", "    return run(x)"))
+    made = check(lambda f: written_elsewhere(body, run=f, refusing=refusing))
+    assert made.compared == 1 and made.seen.refusal == "RuntimeError: not here"
+
+
+def test_a_refusal_with_a_line_of_the_program_in_its_message_passes() -> None:
+    text = f"not so. It happened at {__file__}:14"
+    assert check(lambda f: written_elsewhere(f"raise RuntimeError({text!r})")).compared == 1
 
 
 def test_a_refusal_without_a_line_fails() -> None:
-    found = _Compared(program)
-    # the class of the comparison is in this file, so the folder of the program is another one
-    found.sample.op.call = torch.nn.functional.relu
-    found.run = refused_elsewhere("not so")
     with pytest.raises(Mismatch, match="without a line of the program: RuntimeError"):
-        assert_right_or_refused(cast(Comparison, found), "loop", Tally())
+        check(lambda f: written_elsewhere("raise RuntimeError('not so')"))
 
 
 def test_what_says_nothing_of_the_target_is_passed_on() -> None:
-    def unsuitable(x: torch.Tensor) -> torch.Tensor:
-        raise Unsuitable("no input to batch")
-
-    with pytest.raises(Unsuitable):
-        _tally(unsuitable)
+    body = "raise Unsuitable('no input to batch')"
+    with pytest.raises(Vacuous, match="no input to batch"):
+        check(lambda f: written_elsewhere(body, Unsuitable=Unsuitable))
 
 
 def test_such_a_cell_has_a_process_of_its_own() -> None:

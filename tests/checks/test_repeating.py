@@ -4,18 +4,14 @@ overlaps as `out=`."""
 import itertools
 import threading
 import warnings
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from gen.checks import forms
-from gen.checks.case import Mismatch
-from gen.checks.compare import Tally
-from gen.checks.repeating import compare_threads
+from gen.outcomes import Mismatch
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import Watching, case, row_of
 
 
 class Drifting(TorchTarget):
@@ -70,31 +66,46 @@ def test_state_that_threads_share_is_noticed() -> None:
         case("torch.exp", target=Shared(), only=0).assert_same("forward", against="threads")
 
 
+class WarningLate(TorchTarget):
+    """A target that warns in the second of the calls at once, after the first one has restored the
+    filters.
+
+    The first restores the filters while the second has its own. So the second changes those of the
+    process.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = itertools.count()
+        self.first_is_in, self.second_is_in, self.first_is_out = (
+            threading.Event() for _ in range(3)
+        )
+
+    def forward(self, f: Any) -> Any:
+        def g(x: Any) -> Any:
+            number = next(self.calls)  # 0 is the single call
+            if number == 1:
+                with warnings.catch_warnings(record=True):
+                    self.first_is_in.set()
+                    assert self.second_is_in.wait(60)
+                self.first_is_out.set()
+            elif number == 2:
+                assert self.first_is_in.wait(60)
+                with warnings.catch_warnings(record=True):
+                    self.second_is_in.set()
+                    assert self.first_is_out.wait(60)
+                    warnings.simplefilter("always")
+                    warnings.warn("a loop", UserWarning, stacklevel=1)
+            return f(x)
+
+        return g
+
+
 def test_warnings_of_calls_at_once_do_not_escape() -> None:
-    """The first thread restores the filters while the second has its own. So the second changes
-    those of the process, and warns."""
-    calls = itertools.count()
-    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
-
-    def run() -> tuple[torch.Tensor]:
-        number = next(calls)  # 0 is the single call
-        if number == 1:
-            with warnings.catch_warnings(record=True):
-                first_is_in.set()
-                assert second_is_in.wait(60)
-            first_is_out.set()
-        elif number == 2:
-            assert first_is_in.wait(60)
-            with warnings.catch_warnings(record=True):
-                second_is_in.set()
-                assert first_is_out.wait(60)
-                warnings.simplefilter("always")
-                warnings.warn("a loop", UserWarning, stacklevel=1)
-        return (torch.ones(1),)
-
+    target = WarningLate()
     with warnings.catch_warnings(record=True) as heard:
-        compare_threads(run, Tally())
-    assert heard == []
+        case("torch.exp", target=target, only=0).assert_same("forward", against="threads")
+    assert heard == [] and target.first_is_out.is_set()
 
 
 def test_other_strides_on_the_meta_device_are_noticed() -> None:
@@ -103,16 +114,16 @@ def test_other_strides_on_the_meta_device_are_noticed() -> None:
         case("torch.exp", target=Transposing()).assert_same("forward", against="strides")
 
 
-def test_layouts_of_lazy_bits_hold_the_same_values() -> None:
+@pytest.mark.parametrize("layout", ["conjugated", "negated"])
+def test_layouts_of_lazy_bits_hold_the_same_values(layout: str) -> None:
     z = torch.tensor([1 + 2j, 3 - 4j])
-    (conjugated,), (negated,) = (
-        forms.laid_out((z,), "conjugated"),
-        forms.laid_out((z.real.clone(),), "negated"),
-    )
-    assert conjugated.is_conj()
-    assert negated.is_neg()
-    assert torch.equal(conjugated, z)
-    assert torch.equal(negated, z.real)
+    target = Watching()
+    row = row_of({"args": [z]}, call="torch:sin")
+    made = case("own.sin", "complex64", target, {"layout": layout}, ops={"own.sin": row})
+    made.assert_same("forward", against="eager")
+    ((x,),) = target.calls
+    assert (x.is_conj(), x.is_neg()) == (layout == "conjugated", layout == "negated")
+    assert torch.equal(x, z)
 
 
 def writes_beside(x: Any, *, out: Any = None) -> Any:
@@ -123,25 +134,23 @@ def writes_beside(x: Any, *, out: Any = None) -> Any:
     return out.copy_(x.sin())
 
 
-def test_a_write_beside_a_view_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    case("torch.sin").assert_same("forward", against="eager", form="out_view")
-    from gen.samples import samples
+def writes_nothing(x: Any, *, out: Any) -> Any:
+    return out
 
-    made = samples.make_op
-    monkeypatch.setattr(
-        samples,
-        "make_op",
-        lambda name, row: replace(made(name, row), call=torch.sin, out=writes_beside),
-    )
-    monkeypatch.setattr(samples.STORE, "_pools", {})
+
+def test_a_write_beside_a_view_is_noticed() -> None:
+    case("torch.sin").assert_same("forward", against="eager", form="out_view")
+    row = {"call": "torch:sin", "samples": [{"args": [{"shape": [2, 3]}]}]}
+    beside = {**row, "out": "tests.checks.test_repeating.writes_beside"}
     with pytest.raises(Mismatch):
-        case("torch.sin").assert_same("forward", against="eager", form="out_view")
-    with pytest.raises(Mismatch, match="out=overlapping"):
-        monkeypatch.setattr(
-            samples, "make_op", lambda name, row: replace(made(name, row), out=lambda x, out: out)
+        case("own.sin", ops={"own.sin": beside}).assert_same(
+            "forward", against="eager", form="out_view"
         )
-        monkeypatch.setattr(samples.STORE, "_pools", {})
-        case("torch.sin").assert_same("forward", against="eager", form="out_overlapping")
+    nothing = {**row, "out": "tests.checks.test_repeating.writes_nothing"}
+    with pytest.raises(Mismatch, match="out=overlapping"):
+        case("own.sin", ops={"own.sin": nothing}).assert_same(
+            "forward", against="eager", form="out_overlapping"
+        )
 
 
 def test_an_op_may_refuse_to_write_to_overlapping_elements() -> None:

@@ -1,7 +1,6 @@
 """Modes, autocast, checkpoints and torch.autograd.functional around ops, and memory of buffers and
 of saved results."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,17 +9,19 @@ import torch.utils.checkpoint
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from gen.checks.case import Lacking, Mismatch
-from gen.samples import samples
+from gen.outcomes import Lacking, Mismatch
 from gen.targets.torch_target import TorchTarget
-from tests.checks.test_case import case
+from tests.checks.cells import case
+
+MATRIX = {"shape": [2, 3]}
+HERE = "tests.checks.test_surroundings"
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Ops with other functions for the rest of a test."""
-    made = samples.make_op
-    monkeypatch.setattr(samples, "make_op", lambda name, row: replace(made(name, row), **changes))
-    monkeypatch.setattr(samples.STORE, "_pools", {})
+def check(
+    row: str, dtype: str = "float64", *, op: str = "own.op", against: str = "eager", **words: str
+) -> None:
+    """Compare a function of this file as an op."""
+    case(op, dtype, ops={op: ROWS[row]}).assert_same("forward", against=against, **words)
 
 
 class Confused(TorchTarget):
@@ -52,11 +53,10 @@ def without_autocast(x: Any, y: Any) -> Any:
         return torch.mm(x, y)
 
 
-def test_an_op_that_autocast_does_not_reach_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_op_that_autocast_does_not_reach_is_noticed() -> None:
     case("torch.mm", "float32").assert_same("forward", against="eager", form="autocast")
-    planted(monkeypatch, call=without_autocast)
     with pytest.raises(Mismatch, match=r"dtype torch\.float32, expected torch\.bfloat16"):
-        case("torch.mm", "float32").assert_same("forward", against="eager", form="autocast")
+        check("without_autocast", "float32", op="torch.mm", form="autocast")
 
 
 class Redrawing(TorchTarget):
@@ -95,22 +95,28 @@ def test_a_functional_derivative_that_is_off_is_noticed(name: str) -> None:
         )
 
 
-def test_a_write_over_an_input_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def flat_sin(x: Any) -> Any:
+    return x.sin().reshape(-1)
+
+
+def sin_after_a_write(x: Any, *, out: Any) -> Any:
+    return out.fill_(0).add_(x.reshape(-1).clone()).sin_()
+
+
+def test_a_write_over_an_input_is_noticed() -> None:
     case("torch.sin").assert_same("forward", against="eager", form="out_of_input")
-    planted(
-        monkeypatch,
-        call=lambda x: x.sin().reshape(-1),
-        out=lambda x, out: out.fill_(0).add_(x.reshape(-1).clone()).sin_(),
-    )
     with pytest.raises(Mismatch, match="memory of an input"):
-        case("torch.sin").assert_same("forward", against="eager", form="out_of_input")
+        check("flat_sin", form="out_of_input")
 
 
-def test_a_buffer_that_stays_too_small_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def fill_with_zeros(x: Any, *, out: Any) -> Any:
+    return out.fill_(0)
+
+
+def test_a_buffer_that_stays_too_small_is_noticed() -> None:
     case("torch.sin").assert_same("forward", against="eager", form="out_small")
-    planted(monkeypatch, out=lambda x, out: out.fill_(0))
     with pytest.raises(Mismatch, match="has shape"):
-        case("torch.sin").assert_same("forward", against="eager", form="out_small")
+        check("buffer_of_any_size", form="out_small")
 
 
 def test_where_no_input_has_memory_for_a_result_there_is_nothing_to_compare() -> None:
@@ -131,7 +137,7 @@ def test_a_result_that_changes_in_a_file_is_noticed(monkeypatch: pytest.MonkeyPa
 
 
 def without_bits(x: Any) -> Any:
-    """The memory of `x`, whatever its lazy bits say."""
+    """Take the memory of `x`, whatever its lazy bits say."""
     return (
         torch.empty(0, dtype=x.dtype)
         .set_(x.untyped_storage(), x.storage_offset(), x.shape, x.stride())
@@ -139,34 +145,52 @@ def without_bits(x: Any) -> Any:
     )
 
 
+def lazy_sin(x: Any) -> Any:
+    return without_bits(x) if x.is_conj() or x.is_neg() else x.sin()
+
+
 @pytest.mark.parametrize("layout", ["conjugated", "negated"])
-def test_an_op_that_reads_memory_without_its_bits_is_noticed(
-    layout: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_op_that_reads_memory_without_its_bits_is_noticed(layout: str) -> None:
     case("torch.sin", "complex128").assert_same("forward", against="eager", layout=layout)
-    planted(monkeypatch, call=lambda x: without_bits(x) if x.is_conj() or x.is_neg() else x.sin())
     with pytest.raises(Mismatch):
-        case("torch.sin", "complex128").assert_same("forward", against="eager", layout=layout)
+        check("lazy_sin", "complex128", layout=layout)
 
 
-def test_an_op_whose_fake_results_lie_in_another_order_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    case("torch.sin").assert_same("forward", against="fake")
+def sin_in_another_order(x: Any) -> Any:
+    """Transpose the memory of fake results."""
     from torch._subclasses import FakeTensor
 
-    planted(
-        monkeypatch,
-        call=lambda x: (
-            x.sin().t().contiguous().t() if isinstance(x, FakeTensor) and x.ndim == 2 else x.sin()
-        ),
-    )
+    y = x.sin()
+    return y.t().contiguous().t() if isinstance(x, FakeTensor) else y
+
+
+def test_an_op_whose_fake_results_lie_in_another_order_is_noticed() -> None:
+    case("torch.sin").assert_same("forward", against="fake")
     with pytest.raises(Mismatch, match="as a fake tensor"):
-        case("torch.sin").assert_same("forward", against="fake")
+        check("sin_in_another_order", against="fake")
 
 
-def test_an_op_that_overflows_in_half_precision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def square_of_large_numbers(x: Any) -> Any:
+    return (x * 200).square() / 40_000
+
+
+def test_an_op_that_overflows_in_half_precision_is_noticed() -> None:
     case("torch.square", "float16").assert_same("forward", against="float64")
-    planted(monkeypatch, call=lambda x: (x * 200).square() / 40_000)
     with pytest.raises(Mismatch, match="inf"):
-        case("torch.square", "float16").assert_same("forward", against="float64")
+        check("square_of_large_numbers", "float16", against="float64")
+
+
+def _row(call: str, *args: dict[str, Any], **more: str) -> dict[str, Any]:
+    return {"call": call, "samples": [{"args": list(args)}], **more}
+
+
+ROWS = {
+    "without_autocast": _row(f"{HERE}:without_autocast", {"shape": [2, 3]}, {"shape": [3, 2]}),
+    "flat_sin": _row(f"{HERE}:flat_sin", MATRIX, out=f"{HERE}.sin_after_a_write"),
+    "buffer_of_any_size": _row("torch:sin", MATRIX, out=f"{HERE}.fill_with_zeros"),
+    "lazy_sin": _row(f"{HERE}:lazy_sin", MATRIX),
+    "sin_in_another_order": _row(f"{HERE}:sin_in_another_order", MATRIX),
+    "square_of_large_numbers": _row(
+        f"{HERE}:square_of_large_numbers", {"shape": [3], "low": 2.0, "high": 3.0}
+    ),
+}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.checks.tables import Cell
+from gen.checks import Cell
 from gen.cluster.cell_groups import Selection, groups
 from gen.cluster.coordinator import Coordinator, Lost
 from gen.cluster.job import Answer, Group, Job, differences

@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 from gen.cli import main
-from gen.commands import init
 
 ROOT = Path(__file__).parents[2]
 FAULT = """
@@ -177,7 +176,7 @@ def test_what_is_in_the_way_is_named(
     ],
 )
 def test_the_requirement_says_where_this_package_came_from(
-    origin: str | None, line: str, monkeypatch: pytest.MonkeyPatch
+    origin: str | None, line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Installed:
         version = "1.5"
@@ -185,8 +184,11 @@ def test_the_requirement_says_where_this_package_came_from(
         def read_text(self, name: str) -> Any:
             return origin if name == "direct_url.json" else None
 
-    monkeypatch.setattr("gen.commands.init.metadata.distribution", lambda name: Installed())
-    assert init.requirement() == line
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "sketch_of_a_line"]) == 0
+    written = (tmp_path / "sketch_of_a_line/requirements.txt").read_text()
+    assert written.splitlines()[0] == line
 
 
 def test_the_wheel_has_two_packages_and_the_templates(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The page in a real browser, where one is installed."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -8,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.report.view import page
-from tests.report.made import cell, results
+from tests.report.made import cell, report, results
 
 BROWSER = next(
     (
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium or chrome i
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> str:
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page's tree once its scripts have run, opened by the permalink of a failing cell."""
     cells = [
         cell(op=f"torch.op{number}", check=check)
@@ -32,17 +32,12 @@ def opened(tmp_path: Path) -> str:
     ]
     failing = cell("failed", "largest error 0.5", op="torch.op7", check="vmap", failing=2)
     runs = [results(*cells, failing, device="cuda"), results(*cells, target="torch")]
-    path = tmp_path / "index.html"
-    path.write_text(
-        page(
-            runs,
-            {},
-            places={
-                "ops": {"torch.op7": "matrix/mine.yaml:12"},
-                "checks": {"vmap": "matrix.yaml:40"},
-            },
-        )
-    )
+    places = {"ops": {"torch.op7": "matrix/mine.yaml:12"}, "checks": {"vmap": "matrix.yaml:40"}}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".cache/gen").mkdir(parents=True)
+    (tmp_path / ".cache/gen/places.json").write_text(json.dumps(places))
+    report(runs, tmp_path)
+    path = tmp_path / "page.html"
     link = f"{path.as_uri()}#run0/torch.op7/vmap"
     command = [
         BROWSER or "",

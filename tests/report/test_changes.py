@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gen import cli
-from gen.report.changes import KINDS, changes
 from gen.run.results import CellResult, Results, Writer
-from tests.report.made import cell, results
+from tests.report.made import cell, changes, results
 
 CHANGES: dict[str, tuple[CellResult, CellResult]] = {
     "broken": (cell(), cell("failed", "largest error 2")),
@@ -25,11 +24,15 @@ CHANGES: dict[str, tuple[CellResult, CellResult]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_change_is_told_from_the_others(kind: str) -> None:
-    before, now = CHANGES[kind]
-    found = changes(results(before), results(now))
-    assert {name: len(several) for name, several in found.by_kind.items()} == {kind: 1}
+def kinds(before: CellResult, now: CellResult, folder: Path) -> dict[str, int]:
+    """Return how many cells changed, by the kind of change."""
+    told = changes([results(before), results(now)], folder)
+    return {kind: len(told[kind]) for kind in CHANGES if told[kind]}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_each_kind_of_change_is_told_from_the_others(kind: str, tmp_path: Path) -> None:
+    assert kinds(*CHANGES[kind], tmp_path) == {kind: 1}
 
 
 @pytest.mark.parametrize(
@@ -41,8 +44,11 @@ def test_each_kind_of_change_is_told_from_the_others(kind: str) -> None:
         (cell("xfailed", "known"), cell("xfailed", "known")),
     ],
 )
-def test_a_cell_that_is_as_before_is_not_named(before: CellResult, now: CellResult) -> None:
-    assert not changes(results(before), results(now)).cells
+def test_a_cell_that_is_as_before_is_not_named(
+    before: CellResult, now: CellResult, tmp_path: Path
+) -> None:
+    told = changes([results(before), results(now)], tmp_path)
+    assert kinds(before, now, tmp_path) == {} and told["common"] == 1
 
 
 @pytest.mark.parametrize(
@@ -54,30 +60,33 @@ def test_a_cell_that_is_as_before_is_not_named(before: CellResult, now: CellResu
         ("samples", cell("failed", "w"), cell("failed", "w", samples=2)),
         ("values", cell(values="aa"), cell(values="")),
         ("values", cell(values=""), cell(values="aa")),
+        # an answer in the place of a refusal
+        ("refusals", cell(refusal="RuntimeError: no"), cell(values="0a")),
     ],
 )
-def test_a_change_below_the_outcome_is_one(kind: str, before: CellResult, now: CellResult) -> None:
-    assert list(changes(results(before), results(now)).by_kind) == [kind]
+def test_a_change_below_the_outcome_is_one(
+    kind: str, before: CellResult, now: CellResult, tmp_path: Path
+) -> None:
+    assert kinds(before, now, tmp_path) == {kind: 1}
 
 
-def test_an_answer_in_place_of_a_refusal_is_another_refusal() -> None:
-    found = changes(results(cell(refusal="RuntimeError: no")), results(cell(values="0a")))
-    assert list(found.by_kind) == ["refusals"]
-
-
-def test_ops_and_cells_of_one_run_alone_are_named() -> None:
+def test_ops_and_cells_of_one_run_alone_are_named(tmp_path: Path) -> None:
     old = results(cell(), cell(check="jvp"), cell(op="torch.gone"))
     new = results(cell(), cell(check="vmap"), cell(op="torch.new"), cell(op="torch.new", check="f"))
-    found = changes(old, new)
-    assert (dict(found.new_ops), dict(found.vanished_ops)) == ({"torch.new": 2}, {"torch.gone": 1})
-    assert [one.check for one in found.new_cells] == ["vmap"]
-    assert [one.check for one in found.vanished_cells] == ["jvp"]
-    assert found.common == 1
+    told = changes([old, new], tmp_path)
+    assert (told["new_ops"], told["vanished_ops"]) == ({"torch.new": 2}, {"torch.gone": 1})
+    assert told["new_cells"] == [cell(check="vmap").node]
+    assert told["vanished_cells"] == [cell(check="jvp").node]
+    assert told["common"] == 1
 
 
-def test_settings_that_differ_are_named_and_dates_are_not() -> None:
+def test_settings_that_differ_are_named_and_dates_are_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     old, new = results(torch="2.13.0", date="1"), results(torch="2.14.1", date="2", python="3.13")
-    assert changes(old, new).settings == [("torch", "2.13.0", "2.14.1"), ("python", "", "3.13")]
+    changes([old, new], tmp_path)
+    said = [line.strip() for line in capsys.readouterr().out.splitlines() if "->" in line]
+    assert said == ["torch: 2.13.0 -> 2.14.1", "python: not written -> 3.13"]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 shards, cells that stand twice, and Pythons."""
 
 import json
-import shutil
 import stat
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from gen import cli
-from gen.run.other_python import Job, OtherPython
 from gen.run.results import CellResult, Writer, read
 from tests.report.made import cell, results
 
@@ -67,6 +65,12 @@ def test_the_run_that_a_single_one_is_compared_with_is_not_replaced(capsys: Capt
     assert newest.read_bytes() == before
 
 
+def _write_tests(folder: str) -> None:
+    """Write a module that leaves a trace where it is imported."""
+    Path(folder).mkdir()
+    Path(folder, "test_x.py").write_text(f"open({str(Path('ran').absolute())!r}, 'w')\n")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -80,29 +84,24 @@ def test_the_run_that_a_single_one_is_compared_with_is_not_replaced(capsys: Capt
     ],
 )
 def test_a_mistake_is_said_before_anything_runs(
-    words: tuple[str, ...], says: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], says: str, capsys: Captured
 ) -> None:
-    def never(*args: object) -> Path:
-        raise AssertionError("the matrix ran")
-
-    monkeypatch.setattr(OtherPython, "run", never)
     Path("folder").mkdir()
+    _write_tests("generated_tests")
     write("a.jsonl", cell())
     assert diff("a.jsonl", "a.jsonl", *words) == 2
     assert says in capsys.readouterr().err
+    assert not Path("ran").exists()
 
 
-def test_a_python_that_does_not_start_is_one_before_another_one_runs(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OtherPython, "run", lambda *args: pytest.fail("the matrix ran"))
-    Path("generated_tests").mkdir()
-    Path("generated_tests/test_x.py").touch()
+def test_a_python_that_does_not_start_is_one_before_another_one_runs(capsys: Captured) -> None:
+    _write_tests("generated_tests")
     program = Path("broken").absolute()
     program.write_bytes(b"\x00")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     assert diff(sys.executable, program) == 2
     assert "broken: it" in capsys.readouterr().err
+    assert not Path("ran").exists()
 
 
 def test_a_selection_that_matches_nothing_is_said(capsys: Captured) -> None:
@@ -111,16 +110,6 @@ def test_a_selection_that_matches_nothing_is_said(capsys: Captured) -> None:
     Path("pytest.ini").write_text("[pytest]\naddopts = -p gen.run.plugin\n")
     assert diff(sys.executable, sys.executable, "-k", "nowhere", "--workers", "0") == 2
     assert "no cell ran; -k 'nowhere' matches none" in capsys.readouterr().err
-
-
-def test_each_python_and_each_selection_has_a_file_of_its_own() -> None:
-    for name in ("one", "two"):
-        shutil.copy(sys.executable, name)
-        Path(name).chmod(0o755)
-    jobs = [Job("torch", "full", Path("t"), 1, select) for select in ("", "sin", "cos")]
-    pythons = [OtherPython(f"./{name}", "3.11.7", "2.13.0+cpu") for name in ("one", "two")]
-    pythons.append(OtherPython("./one", "3.11.7", "2.13.0+cu128"))
-    assert len({python.results(job) for python in pythons for job in jobs}) == 9
 
 
 # --- cells that one run alone has ----------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The page says what the results say, stands alone, and holds nothing that a name could break."""
 
-import argparse
 import json
 import os
 import re
@@ -10,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from gen.commands import report
-from gen.report.runs import side_by_side
-from gen.report.view import _loops, _view, page
-from gen.run.results import OUTCOMES, CellResult, Writer
-from tests.report.made import HEADER, cell, results
+from gen import cli
+from gen.run.results import OUTCOMES, CellResult, Results, Writer
+from tests.report.made import HEADER, cell, report, results, text_of
 
 
 class Page(HTMLParser):
@@ -36,6 +33,18 @@ class Page(HTMLParser):
         ]
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run the commands in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def page(*runs: Results) -> str:
+    """Return the page of some runs."""
+    return report(runs, Path("drawn"))
+
+
 def data(text: str) -> dict[str, Any]:
     found = re.search(r'<script type="application/json" class="data">(.*?)</script>', text, re.S)
     assert found is not None
@@ -44,14 +53,11 @@ def data(text: str) -> dict[str, Any]:
 
 def test_a_square_shows_its_worst_outcome() -> None:
     text = page(
-        [
-            results(
-                cell(),
-                cell("failed", "wrong", dtype="float32"),
-                cell("xfailed", "known", dtype="complex64"),
-            )
-        ],
-        {},
+        results(
+            cell(),
+            cell("failed", "wrong", dtype="float32"),
+            cell("xfailed", "known", dtype="complex64"),
+        )
     )
     assert [outcome for outcome, place in Page(text).squares() if place] == ["failed"]
     assert "✗1" in text
@@ -59,23 +65,21 @@ def test_a_square_shows_its_worst_outcome() -> None:
 
 def test_a_family_shows_failures_but_is_not_coloured_by_one_expected_failure() -> None:
     passes = [cell(op=f"torch.op{number}") for number in range(5)]
-    expected = page([results(*passes, cell("xfailed", "known"))], {})
-    failing = page([results(*passes, cell("failed", "wrong"))], {})
+    expected = page(results(*passes, cell("xfailed", "known")))
+    failing = page(results(*passes, cell("failed", "wrong")))
     assert [outcome for outcome, place in Page(expected).squares() if not place] == ["passed"]
     assert [outcome for outcome, place in Page(failing).squares() if not place] == ["failed"]
 
 
 def test_every_cell_stands_in_the_data_of_its_square() -> None:
-    found = data(
-        page([results(cell(), cell("failed", "wrong", dtype="float32"), cell(check="jvp"))], {})
-    )
+    found = data(page(results(cell(), cell("failed", "wrong", dtype="float32"), cell(check="jvp"))))
     lengths = sorted(len(cells) for cells in found["places"].values())
     assert lengths == [1, 2]
     assert {"float32", "wrong", "torch.sin"} <= set(found["texts"])
 
 
 def test_the_page_asks_nothing_of_the_network() -> None:
-    drawn = Page(page([results(cell())], {}))
+    drawn = Page(page(results(cell())))
     assert not [
         attributes
         for tag, attributes in drawn.tags
@@ -86,7 +90,7 @@ def test_the_page_asks_nothing_of_the_network() -> None:
 def test_no_text_of_a_result_becomes_markup() -> None:
     evil = "</script><script>alert(1)</script>&<blink>"
     text = page(
-        [results(cell("failed", evil, op="torch.<marquee>x", family='a"b'), target="<center>t")], {}
+        results(cell("failed", evil, op="torch.<marquee>x", family='a"b'), target="<center>t")
     )
     assert "alert(1)</script>" not in text
     assert not {"blink", "marquee", "center"} & {tag for tag, _ in Page(text).tags}
@@ -103,19 +107,19 @@ def test_reasons_failures_and_lacks_are_counted_by_cause() -> None:
         for dtype in ("float32", "float64")
     ]
     cells += [cell("vacuous", "nothing was compared", check="jacrev")]
-    view = _view("run0", results(*cells))
-    assert list(view.reasons) == [("torch's formula", 3, 3, "vjp", "unary:gauge")]
-    assert list(view.lacking) == [("jvp", "target runtime lacks jvp", 2)]
-    assert [(outcome, count) for outcome, _, count, _ in view.failures] == [("vacuous", 1)]
+    text = text_of(page(results(*cells)))
+    assert "cells ops reason checks entry 3 3 torch's formula vjp unary:gauge Lacking" in text
+    assert "check what cells jvp target runtime lacks jvp 2 Time" in text
+    assert "outcome cells why where vacuous 1 nothing was compared t/test_unary.py::" in text
 
 
 def test_a_run_that_did_not_end_is_said_to_be_cut_short() -> None:
-    assert "This run did not end" in page([results(cell(), complete=False)], {})
-    assert "This run did not end" not in page([results(cell())], {})
+    assert "This run did not end" in page(results(cell(), complete=False))
+    assert "This run did not end" not in page(results(cell()))
 
 
 def test_an_empty_run_makes_a_page() -> None:
-    assert "0 ops, 0 checks" in page([results()], {})
+    assert "0 ops, 0 checks" in page(results())
 
 
 def test_two_runs_are_compared_cell_by_cell() -> None:
@@ -123,18 +127,16 @@ def test_two_runs_are_compared_cell_by_cell() -> None:
     second = results(
         cell("failed", "wrong"), cell(check="jvp"), cell(check="hessian"), target="torch"
     )
-    found = side_by_side([first, second])
-    assert (found.names, found.table, found.only, found.common) == (
-        ("runtime", "torch"),
-        [(("passed", "failed"), 1)],
-        (1, 1),
-        2,
-    )
-    assert "runtime beside torch" in page([first, second], {})
+    text = text_of(page(first, second))
+    assert "runtime beside torch 2 common cells; besides these: 1 of runtime, 1 of torch" in text
+    assert "cells runtime torch 1 passed failed 1 of the 1 cells that differ" in text
 
 
 def test_the_coverage_proof_is_drawn() -> None:
-    text = page([results(cell())], {"default": {"tuples": 200, "covered": 150, "cells": 40}})
+    proof = {"default": {"tuples": 200, "covered": 150, "cells": 40}}
+    Path(".cache/gen").mkdir(parents=True)
+    Path(".cache/gen/coverage.json").write_text(json.dumps(proof))
+    text = page(results(cell()))
     assert "150 (75.0 %)" in text and ">40<" in text
 
 
@@ -147,9 +149,7 @@ def write(path: Path, *cells: CellResult, **header: Any) -> Path:
 
 
 def run(*args: object) -> int:
-    parser = argparse.ArgumentParser()
-    report.add_arguments(parser)
-    return report.run(parser.parse_args([str(arg) for arg in args]))
+    return cli.main(["report", *map(str, args)])
 
 
 def test_shards_of_one_run_are_joined(tmp_path: Path) -> None:
@@ -186,14 +186,14 @@ def test_rules_that_no_cell_ran_are_named() -> None:
         cell(check="vmap", rules=("sin batch",)),
         rules=rules,
     )
-    text = page([ran], {})
+    text = page(ran)
     assert (
         "jvp: 1 that no cell ran" in text
         and "vjp: 1 that no cell ran" in text
         and "batch: 1 that" not in text
     )
     assert '<td class="mono">sin batch</td><td class="n">2</td>' in text and "cos vjp self" in text
-    assert 'class="rules"' not in page([results(cell())], {})
+    assert 'class="rules"' not in page(results(cell()))
 
 
 def test_the_newest_whole_run_is_taken_when_none_is_named(
@@ -250,7 +250,7 @@ def test_the_whole_matrix_fits_a_page_of_a_few_megabytes() -> None:
         for check in range(50)
         for dtype in ("float64", "complex128")
     ]
-    assert len(page([results(*cells)], {}).encode()) < 3_000_000
+    assert len(page(results(*cells)).encode()) < 3_000_000
 
 
 def test_loops_are_listed_by_op_beside_those_of_another_target() -> None:
@@ -258,13 +258,14 @@ def test_loops_are_listed_by_op_beside_those_of_another_target() -> None:
         cell(loops={"aten.histc.default": 2}), cell(check="jvp", loops={"aten.histc.default": 3})
     )
     theirs = results(cell(loops={"aten::histc": 1, "aten::put_": 4}), target="torch")
-    found = _loops([ours, theirs])
-    assert found.names == ["runtime on cpu, tier full", "torch on cpu, tier full"]
-    assert found.ops == [1, 2]
-    assert found.lines == [("aten.histc", [(5, 2), (1, 1)]), ("aten.put_", [None, (4, 1)])]
-    text = page([ours], {}, [theirs])
-    assert "5 in 2" in text and "4 in 1" in text
-    assert "torch on cpu" not in page([ours], {})
+    write(Path(".cache/matrix/results-torch-cpu.jsonl"), *theirs.cells, target="torch")
+    text = text_of(page(ours))
+    assert (
+        "op runtime on cpu, tier full torch on cpu, tier full ops in all 1 2 "
+        "aten.histc 5 in 2 1 in 1 aten.put_ – 4 in 1"
+    ) in text
+    Path(".cache/matrix/results-torch-cpu.jsonl").unlink()
+    assert "torch on cpu" not in text_of(page(ours))
 
 
 def test_the_loops_of_the_other_target_are_read_from_its_last_run(

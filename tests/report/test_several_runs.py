@@ -1,30 +1,28 @@
 """Runs beside one another and one after another, and what other programs read of them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from gen import cli
-from gen.report.exports import as_json, as_junit
-from gen.report.runs import history, side_by_side
-from gen.report.view import _view, page
-from gen.run.results import LAST, Results, Writer
-from tests.report.made import cell, results
+from gen.run.results import LAST, Results
+from tests.report.made import cell, changes, report, results, text_of, write
 
 
-def test_three_targets_stand_side_by_side() -> None:
+def test_three_targets_stand_side_by_side(tmp_path: Path) -> None:
     runs = [
         results(cell(), cell(check="jvp")),
         results(cell("failed", "wrong"), target="torch"),
         results(cell(), target="inductor"),
     ]
-    found = side_by_side(runs)
-    assert found.names == ("runtime", "torch", "inductor")
-    assert found.table == [(("passed", "failed", "passed"), 1)]
-    assert (found.common, found.only) == (1, (1, 0, 0))
-    assert "runtime beside torch beside inductor" in page(runs, {})
+    text = text_of(report(runs, tmp_path))
+    assert (
+        "runtime beside torch beside inductor 1 common cells; besides these: 1 of runtime" in text
+    )
+    assert "cells runtime torch inductor 1 passed failed passed" in text
 
 
 def runs_of(*outcomes: str, seconds: float = 0.1) -> list[Results]:
@@ -34,48 +32,47 @@ def runs_of(*outcomes: str, seconds: float = 0.1) -> list[Results]:
     ]
 
 
-def test_a_cell_that_fails_now_and_then_is_flaky_and_one_that_was_mended_is_not() -> None:
-    found = history(runs_of("passed", "failed", "passed"))
-    assert [outcomes for _, outcomes in found.flaky] == [["passed", "failed", "passed"]]
-    assert history(runs_of("failed", "failed", "passed", "passed")).flaky == []
+def test_a_cell_that_fails_now_and_then_is_flaky_and_one_that_was_mended_is_not(
+    tmp_path: Path,
+) -> None:
+    (flaky,) = changes(runs_of("passed", "failed", "passed"), tmp_path)["flaky"]
+    assert flaky["outcomes"] == ["passed", "failed", "passed"]
+    assert changes(runs_of("failed", "failed", "passed", "passed"), tmp_path)["flaky"] == []
 
 
-def test_a_cell_that_takes_twice_its_usual_time_is_named() -> None:
+def test_a_cell_that_takes_twice_its_usual_time_is_named(tmp_path: Path) -> None:
     earlier = runs_of("passed", "passed", "passed")
-    found = history([*earlier, *runs_of("passed", seconds=0.3)])
-    assert [(one.seconds, usual) for one, usual in found.slower] == [(0.3, 0.1)]
-    assert history([*earlier, *runs_of("passed", seconds=0.14)]).slower == []
+    (slower,) = changes([*earlier, *runs_of("passed", seconds=0.3)], tmp_path)["slower"]
+    assert (slower["seconds"], slower["usual"]) == (0.3, 0.1)
+    assert changes([*earlier, *runs_of("passed", seconds=0.14)], tmp_path)["slower"] == []
 
 
-def test_a_cell_that_the_run_before_lacks_is_compared_with_its_last_one() -> None:
+def test_a_cell_that_the_run_before_lacks_is_compared_with_its_last_one(tmp_path: Path) -> None:
     runs = [results(cell("failed", "wrong")), results(cell(check="jvp")), results(cell())]
-    assert [one.now.check for one in history(runs).changes.of("fixed")] == ["vjp"]
+    dated = [replace(run, header={**run.header, "began": str(n)}) for n, run in enumerate(runs)]
+    assert [one["node"] for one in changes(dated, tmp_path)["fixed"]] == [cell().node]
 
 
-def test_the_time_of_families_and_checks_is_summed() -> None:
-    view = _view(
-        "run0",
-        results(
-            cell(seconds=0.5), cell(dtype="float32", seconds=1.5), cell(check="jvp", seconds=0.25)
-        ),
+def test_the_time_of_families_and_checks_is_summed(tmp_path: Path) -> None:
+    run = results(
+        cell(seconds=0.5), cell(dtype="float32", seconds=1.5), cell(check="jvp", seconds=0.25)
     )
-    assert [
-        (kind, [(share.name, share.cells, share.seconds) for share in shares])
-        for kind, shares in view.shares
-    ] == [
-        ("family", [("unary", 3, 2.25)]),
-        ("check", [("vjp", 2, 2.0), ("jvp", 1, 0.25)]),
-    ]
+    text = text_of(report([run], tmp_path))
+    assert "family s cells ms a cell slowest ms unary 2.2 3 750.0" in text
+    assert "check s cells ms a cell slowest ms vjp 2.0 2 1000.0 1500 jvp 0.2 1 250.0" in text
 
 
-def test_junit_has_a_case_for_each_cell_and_the_command_of_each_failure() -> None:
+def test_junit_has_a_case_for_each_cell_and_the_command_of_each_failure(
+    tmp_path: Path,
+) -> None:
     run = results(
         cell(),
         cell("failed", "wrong \x00<&", check="jvp", failing=2),
         cell("timed out", "slow", check="vmap"),
         cell("lacking", "no", op="a"),
     )
-    suite = ElementTree.fromstring(as_junit([run])).find("testsuite")
+    report([run], tmp_path, "--junit", str(tmp_path / "j.xml"))
+    suite = ElementTree.parse(tmp_path / "j.xml").getroot().find("testsuite")
     assert suite is not None
     assert {key: suite.get(key) for key in ("tests", "failures", "errors", "skipped")} == {
         "tests": "4", "failures": "1", "errors": "1", "skipped": "1",
@@ -88,18 +85,11 @@ def test_junit_has_a_case_for_each_cell_and_the_command_of_each_failure() -> Non
     )
 
 
-def test_json_has_counts_and_failures() -> None:
-    found = json.loads(as_json(runs_of("failed")))
+def test_json_has_counts_and_failures(tmp_path: Path) -> None:
+    report(runs_of("failed"), tmp_path, "--json", str(tmp_path / "r.json"))
+    found = json.loads((tmp_path / "r.json").read_text())
     assert found["runs"][0]["counts"] == {"failed": 1}
     assert found["runs"][0]["failures"][0]["command"].endswith("--tier full")
-
-
-def write(path: Path, run: Results) -> Path:
-    writer = Writer(path, run.header)
-    for one in run.cells:
-        writer.cell(one)
-    writer.close(run.end)
-    return path
 
 
 @pytest.fixture

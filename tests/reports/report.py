@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-
-from gen.versions import is_for_installed
+from packaging.specifiers import SpecifierSet
 
 FOLDER = Path(__file__).parent / "programs"
 LONGEST = 40  # lines of a program
@@ -55,7 +55,8 @@ class Report:
     @property
     def is_mended(self) -> bool:
         """Whether the installed torch is of a version that gives the right answer, or refuses."""
-        return not is_for_installed(self.torch or None)
+        installed = version("torch").partition("+")[0]
+        return not SpecifierSet(self.torch).contains(installed, prereleases=True)
 
     @property
     def title(self) -> str:

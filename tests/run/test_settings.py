@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from gen.run.project_defaults import declared
 from gen.run.results import LAST, read
 
 pytest_plugins = "pytester"
@@ -76,10 +75,11 @@ def test_a_callable_of_a_device_that_fails_is_the_reason(project: pytest.Pyteste
 @pytest.mark.parametrize(
     "text", ["", "- 1", "targets: [", "targets: torch", "devices: {cpu: 1}", "\t"]
 )
-def test_a_matrix_that_is_none_declares_nothing(tmp_path: Path, text: str) -> None:
-    (tmp_path / "matrix.yaml").write_text(text)
-    found = declared(tmp_path)
-    assert (found.target, dict(found.devices)) == ("runtime", {})
+def test_a_matrix_that_is_none_declares_nothing(project: pytest.Pytester, text: str) -> None:
+    (project.path / "matrix.yaml").write_text(text)
+    found = run(project, "--collect-only")
+    found.stdout.fnmatch_lines(["matrix: target runtime *"])
+    assert found.ret == pytest.ExitCode.OK
 
 
 def test_a_run_of_one_file_does_not_replace_the_results_of_the_whole(

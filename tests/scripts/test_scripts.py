@@ -2,34 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gen.checks.case import Case
-from gen.checks.tables import Cell, Family
-from gen.language.axes import USUAL
-from gen.scripts.failures import first, of_failure
-from gen.scripts.python_values import NoScript, tensor, value
-from gen.scripts.standalone import Script
-from gen.targets.protocol import Target
-from gen.targets.runtime_target import RuntimeTarget
-from gen.targets.torch_target import TorchTarget
+from gen.cli import main
 
-OWN: dict[str, dict[str, Any]] = {
-    "own.wrong": {
-        "call": "torch:sin",
-        "reference": "torch:cos",
-        "samples": [{"args": [{"shape": [2, 3]}]}],
-    },
-}
+MATRIX = """
+version: 1
+targets: {{default: torch, names: [torch, runtime, aot_eager]}}
+checks: {{check: {{claim: c, pipeline: {pipeline}, against: [{against}], dtypes: [{dtype}]}}}}
+families: {{tests: {{ops: [{row}]}}}}
+"""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What `gen script` says of a cell. `differs`: whether its program shows a difference."""
+
+    differs: bool
+    text: str
+    errors: str
+
+
+Show = Callable[..., Shown]
+
+
+@pytest.fixture
+def script_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Show:
+    """Write a matrix of one op and one check, and show a cell of it."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(
+        op: str,
+        pipeline: str,
+        against: tuple[str, ...],
+        *more: str,
+        dtype: str = "float64",
+        row: Mapping[str, Any] | None = None,
+    ) -> Shown:
+        described = op if row is None else json.dumps({"op": op, **row})
+        Path("matrix.yaml").write_text(
+            MATRIX.format(pipeline=pipeline, against=", ".join(against), dtype=dtype, row=described)
+        )
+        code = main(["script", f"{op}-{dtype}", "--check", "check", *more])
+        out, errors = capsys.readouterr()
+        assert code in (0, 1), errors
+        return Shown(code == 0, out, errors)
+
+    return run
+
+
 # Each is a fault of every torch that is supported, and docs/findings.md has it.
 FAULTS = {
     "jvp of jvp": ("torch.linalg.householder_product", "jvp . jvp", ("loop", "numeric")),
@@ -54,26 +87,6 @@ RIGHT = {
 }
 
 
-def script_of(
-    op: str,
-    pipeline: str,
-    against: tuple[str, ...],
-    target: Target | None = None,
-    dtype: str = "float64",
-    only: int | None = 0,
-) -> Script:
-    case = Case(
-        Cell(op, dtype, USUAL, "full", ()),
-        "check",
-        Family("tests", OWN),
-        target or TorchTarget(),
-        only=only,
-    )
-    return first(
-        case, [(c, word, error) for _, c, word, error in case.failing(pipeline, against=against)]
-    )
-
-
 class Slope(torch.autograd.Function):
     """The sine, with a backward that is wrong."""
 
@@ -91,18 +104,9 @@ def sloped(x: torch.Tensor) -> torch.Tensor:
     return called(x) * 3  # type: ignore[no-any-return]
 
 
-def test_the_backward_of_a_function_of_ones_own_is_shown_by_a_call_of_it() -> None:
-    op = {"own.sloped": {"call": f"{__name__}:sloped", "samples": [{"args": [{"shape": [2]}]}]}}
-    case = Case(
-        Cell("own.sloped", "float64", USUAL, "full", ()),
-        "check",
-        Family("tests", op),
-        TorchTarget(),
-        only=0,
-    )
-    found = first(
-        case, [(c, word, error) for _, c, word, error in case.failing("vjp", against=("numeric",))]
-    )
+def test_the_backward_of_a_function_of_ones_own_is_shown_by_a_call_of_it(script_of: Show) -> None:
+    row = {"call": f"{__name__}:sloped", "samples": [{"args": [{"shape": [2]}]}]}
+    found = script_of("own.sloped", "vjp", ("numeric",), row=row)
     assert found.differs
     assert f"import {__name__}" in found.text
     assert f"{__name__}.Slope.apply(" in found.text
@@ -110,9 +114,9 @@ def test_the_backward_of_a_function_of_ones_own_is_shown_by_a_call_of_it() -> No
 
 @pytest.mark.parametrize(("op", "pipeline", "against"), FAULTS.values(), ids=FAULTS)
 def test_a_fault_is_a_program_of_at_most_forty_lines_that_shows_it(
-    op: str, pipeline: str, against: tuple[str, ...], tmp_path: Path
+    op: str, pipeline: str, against: tuple[str, ...], tmp_path: Path, script_of: Show
 ) -> None:
-    found = script_of(op, pipeline, against, only=None)
+    found = script_of(op, pipeline, against)
     assert found.differs
     assert found.text.count("\n") <= 40
     path = tmp_path / "program.py"
@@ -127,11 +131,12 @@ def test_a_fault_is_a_program_of_at_most_forty_lines_that_shows_it(
 
 @pytest.mark.parametrize(("op", "pipeline", "against"), RIGHT.values(), ids=RIGHT)
 def test_what_is_right_is_a_program_that_shows_no_difference(
-    op: str, pipeline: str, against: tuple[str, ...]
+    op: str, pipeline: str, against: tuple[str, ...], script_of: Show
 ) -> None:
-    assert not script_of(
-        op, pipeline, against, dtype="float32" if against == ("float64",) else "float64"
-    ).differs
+    dtype = "float32" if against == ("float64",) else "float64"
+    found = script_of(op, pipeline, against, "--sample", "0", dtype=dtype)
+    assert not found.differs
+    assert "the program shows no difference" in found.errors and "actual" in found.text
 
 
 def refusing(x: torch.Tensor) -> torch.Tensor:
@@ -180,95 +185,41 @@ def test_an_op_that_raises_itself_is_shown_with_its_error_and_what_was_due(
     right: str,
     expected: str,
     capsys: pytest.CaptureFixture[str],
+    script_of: Show,
 ) -> None:
-    family = Family(
-        "tests", {"own.refusing": {"call": f"{__name__}:refusing", "samples": SAMPLES, **row}}
-    )
-    case = Case(Cell("own.refusing", "float64", USUAL, "full", ()), "check", family, TorchTarget())
-    with pytest.raises(Exception, match="too long"):
-        case.assert_same(pipeline, against=against)
-    program = of_failure(case, 1)
-    assert program is not None and f"# right: {right}\n" in program
-    exec(program, {})
+    row = {"call": f"{__name__}:refusing", "samples": SAMPLES, **row}
+    found = script_of("own.refusing", pipeline, (against,), "--sample", "1", row=row)
+    assert found.differs and f"# right: {right}\n" in found.text
+    exec(found.text, {})
     assert re.fullmatch(
         rf"expected {expected}\nactual   ValueError\('too long'\)\n", capsys.readouterr().out
     )
-    assert of_failure(case, 0) is None
+    assert not script_of("own.refusing", pipeline, (against,), "--sample", "0", row=row).differs
 
 
-def test_the_runtime_is_called_by_its_own_names() -> None:
-    text = script_of("torch.sin", "vmap . jvp", ("loop",), RuntimeTarget()).text
-    assert "from runtime.func import jvp, vmap" in text
+def test_the_runtime_is_called_by_its_own_names(script_of: Show) -> None:
+    found = script_of("torch.sin", "vmap . jvp", ("loop",), "--target", "runtime")
+    assert "from runtime.func import jvp, vmap" in found.text
 
 
-def test_torch_compile_takes_the_whole_program() -> None:
-    class Compiled(TorchTarget):
-        name = "aot_eager"
-
-    assert (
-        'torch.compile(torch.sin, backend="aot_eager")(x0)'
-        in script_of("torch.sin", "forward", ("eager",), Compiled()).text
-    )
+def test_torch_compile_takes_the_whole_program(script_of: Show) -> None:
+    found = script_of("torch.sin", "forward", ("eager",), "--target", "aot_eager")
+    assert 'torch.compile(torch.sin, backend="aot_eager")(x0)' in found.text
 
 
-def test_a_reference_without_text_gives_its_values_in_full() -> None:
-    found = script_of("own.wrong", "forward", ("reference",))
+def test_a_reference_without_text_gives_its_values_in_full(script_of: Show) -> None:
+    row = {
+        "call": "torch:sin",
+        "reference": "torch:cos",
+        "samples": [{"args": [{"shape": [2, 3]}]}],
+    }
+    found = script_of("own.wrong", "forward", ("reference",), row=row)
     assert found.differs
     assert "actual = torch.sin(x0)" in found.text
     assert "expected = torch.tensor([[" in found.text
 
 
-def test_a_stage_without_text_is_named() -> None:
-    with pytest.raises(NoScript, match="per_sample"):
-        script_of("torch.nn.functional.linear", "per_sample", ("loop",), only=None)
-
-
-def test_a_failure_that_no_program_shows_has_none() -> None:
-    case = Case(
-        Cell("torch.sin", "float64", USUAL, "full", ()),
-        "check",
-        Family("tests", OWN),
-        TorchTarget(),
-    )
-    case.assert_same("vjp", against="loop")
-    assert of_failure(case, 0) is None
-
-
-@pytest.mark.parametrize(
-    "x",
-    [
-        torch.tensor(1.5),
-        torch.arange(6.0).reshape(2, 3).T,
-        torch.arange(3).expand(2, 3),
-        torch.empty(0, 4, dtype=torch.complex64),
-        torch.tensor([float("nan"), float("-inf"), -0.0]),
-        torch.tensor([complex(float("inf"), 1.0)]),
-        torch.tensor([True, False]),
-        torch.tensor([1e-3, 65504.0], dtype=torch.float16),
-        torch.randn(3, dtype=torch.complex128).conj(),
-    ],
-    ids=lambda x: f"{x.dtype}{list(x.shape)}",
-)
-def test_the_literal_of_a_tensor_makes_it_again(x: torch.Tensor) -> None:
-    again = eval(tensor(x))
-    torch.testing.assert_close(again, x, rtol=0, atol=0, equal_nan=True)
-    assert x.is_conj() or again.stride() == x.stride()
-
-
-_PLAIN = (
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3)
-)
-
-
-@given(
-    st.recursive(
-        _PLAIN,
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.tuples(inner)
-            | st.dictionaries(st.text(max_size=2), inner)
-        ),
-    )
-)
-def test_the_literal_of_a_value_makes_it_again(x: Any) -> None:
-    assert eval(value(x)) == x
+def test_a_stage_without_text_is_named(script_of: Show) -> None:
+    found = script_of("torch.nn.functional.linear", "per_sample", ("loop",))
+    assert not found.text
+    assert re.search("no program: .*per_sample", found.errors)

@@ -1,4 +1,8 @@
-"""What is written down of torch is true of it, and each fact that changes is named."""
+"""What is written down of torch is true of it, and each fact that changes is named.
+
+Inside: gen.facts.torch_facts. What is written down about torch is changed here one entry at a
+time, and private names of torch are collected, while the command shows a summary of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from gen.facts.torch_facts import ABSENT, collect, edits, private_names
 from gen.facts.without_runtime import lock
 
 Lock = dict[str, dict[str, str]]
-_PINNED = yaml.safe_load((Path(__file__).parents[2] / "matrix.yaml").read_text("utf-8"))["torch"]
+_PINNED = yaml.safe_load((Path(__file__).parents[3] / "matrix.yaml").read_text("utf-8"))["torch"]
 
 
 def _written(version: str) -> Lock:
@@ -180,7 +184,7 @@ sys.exit(cli.main(["facts"]))
 
 def test_a_torch_without_names_that_the_runtime_imports_is_compared_nevertheless() -> None:
     """Here two names are taken from the installed torch before the command is run."""
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     told = subprocess.run(
         [sys.executable, "-c", _WITHOUT], cwd=root, capture_output=True, text=True, check=False
     )

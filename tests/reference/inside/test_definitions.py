@@ -1,5 +1,9 @@
 """Definitions of arrays: they agree with torch where torch is right, and their derivatives are
-right to all digits."""
+right to all digits.
+
+Inside: gen.reference.definitions and gen.reference.arrays. A cell compares a target with these
+definitions. Here they are held against other formulas, with hundreds of digits.
+"""
 
 import math
 from pathlib import Path
@@ -342,7 +346,7 @@ def test_a_complex_gradient_follows_the_convention_of_torch() -> None:
 
 
 def test_checks_against_definitions_name_every_op_with_one() -> None:
-    checks = load(Path(__file__).parents[2] / "matrix.yaml").matrix.checks
+    checks = load(Path(__file__).parents[3] / "matrix.yaml").matrix.checks
     assert {
         op for check in checks.values() if check.against == ["definition"] for op in check.ops
     } == set(DEFINITIONS)

@@ -1,5 +1,9 @@
 """What the tables say at special points: by hand, and away from them as other definitions have
-it."""
+it.
+
+Inside: gen.reference.special_numbers and gen.reference.lines. Each row of these tables is held
+against torch, NumPy or a definition at every pair of points. A cell shows a few of them.
+"""
 
 import math
 from collections.abc import Sequence

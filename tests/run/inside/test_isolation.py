@@ -1,4 +1,8 @@
-"""A worker answers in another process, and the loss of it is an exception."""
+"""A worker answers in another process, and the loss of it is an exception.
+
+Inside: gen.run.isolation.Worker. Calls that abort, hang or leave children are made here one by
+one, with the process that answers. tests/run/test_crashes.py shows what a run makes of them.
+"""
 
 import os
 import signal
@@ -115,7 +119,7 @@ def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
         "import os, time\nfrom gen.run.isolation import Worker\nworker = Worker(lambda "
         "question: (print(os.getpid(), flush=True), time.sleep(60)))\nworker.ask(0, None)\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     environment = os.environ | {"PYTHONPATH": str(root)}
     with subprocess.Popen(
         [sys.executable, program], stdout=subprocess.PIPE, text=True, env=environment

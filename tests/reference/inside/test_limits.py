@@ -1,4 +1,8 @@
-"""What limits say at infinities, NaN and poles."""
+"""What limits say at infinities, NaN and poles.
+
+Inside: gen.reference.limits. A cell leaves out the points at which nothing is known, so it cannot
+show what is said of a point where torch itself is wrong.
+"""
 
 import math
 from typing import Any

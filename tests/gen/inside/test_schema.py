@@ -1,4 +1,9 @@
-"""The JSON Schemas: they are current, whole, and agree with the language about what is right."""
+"""The JSON Schemas: they are current, whole, and agree with the language about what is right.
+
+Inside: gen.language.source and gen.language.pipeline. A schema is about the data of a file before
+anything else has read it, and PyYAML alone reads another version of YAML. The patterns of pipelines
+are compared with the parser on 60,000 texts.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from gen.language import pipeline, source
 from gen.language.spec import json_schemas
 from tests.bad_inputs.trial import BadInput, bad_inputs, prepare
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SCHEMAS = json_schemas()
 REGISTRY: Registry[Any] = Registry().with_resources(
     (name, Resource.from_contents(schema)) for name, schema in SCHEMAS.items()
@@ -47,7 +52,7 @@ def test_the_committed_schemas_are_current() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [Path(__file__).parent / "data" / "matrix.yaml", ROOT / "matrix.yaml"],
+    [Path(__file__).parents[1] / "data" / "matrix.yaml", ROOT / "matrix.yaml"],
     ids=["example", "the project's own"],
 )
 def test_right_matrices_fit(path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Exact derivatives against closed forms, and what has none."""
+"""Exact derivatives against closed forms, and what has none.
+
+Inside: gen.reference.exact and gen.reference.scalars. A cell compares a target with these numbers
+in double precision. Whether they are right to all digits only closed forms of many digits show.
+"""
 
 from collections import Counter
 from inspect import signature

@@ -1,5 +1,9 @@
 """Reductions are complete over the valid cells. The proof is by brute force that shares
-no code with them."""
+no code with them.
+
+Inside: gen.plan.reduce. A proof by brute force needs hundreds of small sets of valid cells that
+hypothesis draws. A matrix gives one such set at a time, and seldom one that has gaps.
+"""
 
 from __future__ import annotations
 

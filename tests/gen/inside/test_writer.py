@@ -1,5 +1,9 @@
 """Writing a directory: only what changed, orphans removed, hand-written files left alone,
-and all or nothing."""
+and all or nothing.
+
+Inside: gen.write.writer. A run is interrupted here at each of its steps on the disk, and on
+file systems without some operations. No command stops at a step that a test chooses.
+"""
 
 from __future__ import annotations
 
