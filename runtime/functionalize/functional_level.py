@@ -30,6 +30,7 @@ from ..seam.memory_gate import address_of
 from ..seam.nested_views import view_of
 from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
+from ..seam.user_code import settled
 from ..tape.inplace import METADATA
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, user_line
@@ -170,9 +171,11 @@ class FunctionalLevel(Level):
         if new.dtype is not value.dtype:
             new = new.to(value.dtype)
         if new.shape != value.shape:
-            raise RuntimeError(
-                f"output with shape {list(value.shape)} doesn't match the broadcast "
-                f"shape {list(new.shape)}"
+            raise settled(
+                RuntimeError(
+                    f"output with shape {list(value.shape)} doesn't match the broadcast "
+                    f"shape {list(new.shape)}"
+                )
             )
         refuse_restrided(value._store.memory, value._chain)
         self._replace(value, self.put_back(value._chain, self.present(value._store), new), counted)

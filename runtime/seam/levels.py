@@ -450,6 +450,13 @@ class Value(torch.Tensor):
     def __deepcopy__(self, memo: dict[int, object]) -> Any:
         if is_outlived(self):
             return copy.deepcopy(self._inner, memo)
+        if self.requires_grad and not self.is_leaf:
+            raise settled(
+                RuntimeError(
+                    "Only Tensors created explicitly by the user (graph leaves) support the "
+                    "deepcopy protocol at the moment"
+                )
+            )
         raise noted(
             RuntimeError(
                 f"copy.deepcopy() of a tensor inside {self._level.what} would copy the "

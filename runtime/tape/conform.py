@@ -14,6 +14,7 @@ import torch
 from ..rules.record import NestedMeta, extent
 from ..rules.tensors.nested import values
 from ..seam.levels import run_batchwise
+from ..seam.user_code import settled
 from .node_protocol import TapeNode
 
 
@@ -100,9 +101,11 @@ def _misfit(
     """Return the error for a gradient that does not fit ``expected``: a shape, or the
     ``NestedMeta`` of a nested tensor."""
     name = "GraphRoot" if node is None else node.name()
-    return RuntimeError(
-        f"Function {name} returned an invalid gradient at index {index} - got "
-        f"{_text_of(extent(grad))} but expected shape compatible with {_text_of(expected)}"
+    return settled(
+        RuntimeError(
+            f"Function {name} returned an invalid gradient at index {index} - got "
+            f"{_text_of(extent(grad))} but expected shape compatible with {_text_of(expected)}"
+        )
     )
 
 

@@ -295,3 +295,40 @@ def test_a_check_compares_weak_keys_by_what_they_refer_to() -> None:
         return x * table[key]
 
     assert torch.equal(jit(step, check=1)(X), X * 2)
+
+
+class _OfAnotherShape(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0][0]
+
+
+def _differentiate_wrongly(x: torch.Tensor) -> torch.Tensor:
+    (gradient,) = torch.autograd.grad(_OfAnotherShape.apply(x).sum(), x)
+    return gradient
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.zeros(3).add_(x),
+        lambda x: copy.deepcopy(x * 2),
+        _differentiate_wrongly,
+    ],
+    ids=["a write", "a copy", "a gradient"],
+)
+def test_an_error_that_comes_in_each_call_may_be_caught(
+    call: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return call(x)
+        except RuntimeError:
+            return x.detach() * 3
+
+    x = torch.ones(2, 3, requires_grad=True)
+    assert torch.equal(jit(f)(x), f(x)) and torch.equal(f(x), torch.full((2, 3), 3.0))
