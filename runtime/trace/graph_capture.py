@@ -27,6 +27,7 @@ from .graph_edits import without_unused
 from .graph_module import GraphModule
 from .provenance import Provenance
 from .stack_room import with_room
+from .symbol_indices import SymbolIndices
 from .symbol_values import paused, running
 from .symbols import SYMBOLIC, Abstraction, Given
 from .trace_level import Trace
@@ -101,7 +102,10 @@ def run_trace(
         dispatching: AbstractContextManager[object] = nullcontext()
         if dispatcher:
             dispatching = with_python_kernels()
-        with dispatching, memory_gate(), level.mode:
+        indexing: AbstractContextManager[object] = nullcontext()
+        if level.abstraction is not None:
+            indexing = SymbolIndices()
+        with dispatching, memory_gate(), level.mode, indexing:
             outs = _run(level, f, arguments)
         level.finish()
         level.graph.output(list(map(level.lower_output, outs)))

@@ -308,7 +308,8 @@ class _OfAnotherShape(torch.autograd.Function):
 
 
 def _differentiate_wrongly(x: torch.Tensor) -> torch.Tensor:
-    (gradient,) = torch.autograd.grad(_OfAnotherShape.apply(x).sum(), x)
+    apply: Any = _OfAnotherShape.apply
+    (gradient,) = torch.autograd.grad(apply(x).sum(), x)
     return gradient
 
 
