@@ -130,6 +130,9 @@ def test_what_is_known_of_another_version_is_asked_for() -> None:
 def stored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Two versions, of which the second differs in one fact."""
     monkeypatch.setattr(lock, "LOCKS", tmp_path)
+    # there is no catalog of these versions, whose ops would be facts as well
+    monkeypatch.setattr("gen.plan.catalog.load", lambda cache, version: None)
+    monkeypatch.setattr("gen.commands.facts._ops", lambda known_ops: {})
     for version, at in (("1.0.0", "1.0"), ("1.1.0", "0.0")):
         facts = {"torch": version, "probes": {"clamp: gradient at its bounds": at}}
         (tmp_path / f"torch-{version}.json").write_text(json.dumps(facts))
