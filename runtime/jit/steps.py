@@ -386,7 +386,7 @@ class Steps:
     ) -> object:
         """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
         self._state.refuse_returned_cycle(result)
-        self._refuse_given_twice(places, entered)
+        self._refuse_given_twice(places, entered, held.left)
         made, orders = self._made(entered)
         self._state.refuse_kept(entered.given.containers)
         orders |= held.orders  # which knows what the run has left at places
@@ -419,12 +419,16 @@ class Steps:
         to_containers = (places, [*found], [*given], marked)
         return self._outcome(results, puts, ordered, to_containers, *gradients)
 
-    def _refuse_given_twice(self, places: Sequence[Place], entered: Entered) -> None:
+    def _refuse_given_twice(
+        self, places: Sequence[Place], entered: Entered, left: Sequence[object]
+    ) -> None:
         """Refuse that the program changes a container that it has a copy of, and comes to in
         another way, too. Note what such calls of other containers ask."""
         graph, given = self._state.graph, _GIVEN.containers or ()
         owners = [change.node.owner for change in self._state.changes()]
-        self._refuse_found_twice(places, entered, set(map(id, owners)))
+        values = zip(places, entered.values, left, strict=False)
+        written = [place.node.owner for place, before, after in values if before is not after]
+        self._refuse_found_twice(places, entered, set(map(id, [*owners, *written])))
         owners += [place.node.owner for place in places]
         changed = set(map(id, owners))
         times = Counter(map(id, given))

@@ -27,9 +27,9 @@ from .graph_edits import without_unused
 from .graph_module import GraphModule
 from .provenance import Provenance
 from .stack_room import with_room
-from .symbol_indices import SymbolIndices
 from .symbol_values import paused, running
 from .symbols import SYMBOLIC, Abstraction, Given
+from .torch_functions import SymbolIndices
 from .trace_level import Trace
 
 

@@ -42,11 +42,6 @@ def _move_into_another(t: Any, x: Tensor) -> None:
     t.items.append(taken)
 
 
-def _put_inside_of_another(t: Any, x: Tensor) -> None:
-    t.box = {"inner": t.first, "h": x * 2}
-    t.first["h"] = t.first["h"] + x
-
-
 def _write_to_an_inner_one(t: Any, x: Tensor) -> None:
     t.box = {"inner": t.box["inner"], "h": x * 3}
     t.box["inner"]["h"] = t.box["inner"]["h"] + x
@@ -62,7 +57,6 @@ MOVES = [
     _swap_in_a_tuple,
     _replace_and_write_to_the_old_one,
     _move_into_another,
-    _put_inside_of_another,
     _write_to_an_inner_one,
     _put_at_two_places,
 ]
@@ -118,3 +112,31 @@ def test_a_container_is_refused_that_a_program_changes_and_also_finds_elsewhere(
     with pytest.raises(RuntimeError, match=r"also finds elsewhere.*test_moved_containers.py"):
         jit(f)(X)
     assert t.box["inner"] is t.other is inner and inner["h"].tolist() == [0, 0, 0]
+
+
+def test_a_container_is_refused_that_a_program_replaces_and_writes_to_by_another_name() -> None:
+    shared = {"h": torch.zeros(3)}
+    t = SimpleNamespace(first=shared, second=shared)
+
+    @jit
+    def f(x: Tensor) -> None:
+        t.first["h"] = t.first["h"] + x
+        t.second = {"h": t.second["h"] * 0.5 + x}
+
+    with pytest.raises(RuntimeError, match=r"also finds elsewhere.*test_moved_containers.py"):
+        f(X + 1)
+    assert t.first is t.second is shared and shared["h"].tolist() == [0, 0, 0]
+
+
+def test_a_container_is_refused_that_a_program_puts_into_another_and_writes_to() -> None:
+    first = {"h": torch.zeros(3)}
+    t = SimpleNamespace(first=first, box={"inner": first})
+
+    @jit
+    def f(x: Tensor) -> None:
+        t.box = {"inner": t.first, "h": x * 2}
+        t.first["h"] = t.first["h"] + x
+
+    with pytest.raises(RuntimeError, match=r"also finds elsewhere.*test_moved_containers.py"):
+        f(X + 1)
+    assert t.box["inner"] is t.first is first and first["h"].tolist() == [0, 0, 0]
