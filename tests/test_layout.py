@@ -46,10 +46,10 @@ LIMITS: dict[str, Limits] = {
         lambda f: f.functions.percent_over_10, 1.5, 0.8
     ),
     "complexity per line of functions": Limits(
-        lambda f: f.functions.complexity_per_line, 0.345, 0.335
+        lambda f: f.functions.complexity_per_line, 0.34, 0.335
     ),
     "conditional expressions per 1,000 lines": Limits(
-        lambda f: f.per_lines(1000, f.syntax.conditionals), 7.0, 10.0
+        lambda f: f.per_lines(1000, f.syntax.conditionals), 6.6, 10.0
     ),
     "conditional expressions inside of others": Limits(
         lambda f: f.syntax.nested_conditionals, 0, 0
@@ -57,7 +57,7 @@ LIMITS: dict[str, Limits] = {
     "comprehensions per 1,000 lines": Limits(
         lambda f: f.per_lines(1000, f.syntax.comprehensions), 25.5, 32.7
     ),
-    "uses of Any per 1,000 lines": Limits(lambda f: f.per_lines(1000, f.syntax.any_names), 55, 24),
+    "uses of Any per 1,000 lines": Limits(lambda f: f.per_lines(1000, f.syntax.any_names), 50, 22),
     "percent of lines over 100 columns": Limits(lambda f: f.text.percent_wide, 0.05, 0.02),
 }
 
