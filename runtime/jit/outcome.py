@@ -10,7 +10,7 @@ import functools
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -176,16 +176,33 @@ def _without_history_of_torch(value: Any) -> object:
     )
 
 
+class ContainerChanges(NamedTuple):
+    """What a program does to containers from before the call. ``places``: those whose values it
+    takes. ``found``, ``given``: the numbers of the containers at these and among the arguments that
+    it changes. ``marked``: whether its results have marks, see :mod:`.same_containers`."""
+
+    places: Sequence[Place]
+    found: Sequence[int]
+    given: Sequence[int]
+    marked: bool
+
+    def of_call(self, args: object, kwargs: object) -> tuple[list[Any], list[Any]]:
+        """Return the containers at places, and those among the arguments of a call, as far as
+        somebody asks for them."""
+        if not (self.marked or self.found or self.given):
+            return [], []
+        values = [place.current() for place in self.places]
+        return containers_at(values), containers_in((args, kwargs))
+
+
 class Destinations:
     """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of
     arguments, each with a gradient. ``frozen``: tensors that require no grad afterwards. ``spent``:
     the numbers of the results whose histories have been freed. ``puts``: the places in Python's
     state to which the program assigns, each with the number of its value among those that it
     leaves. The others it has only read, and another thread may have assigned to them since.
-    ``orders``: of what is assigned to objects and dictionaries that had nothing there. ``places``:
-    those whose values the program takes. ``found``, ``given``: the numbers of the containers at
-    these and among the arguments that the program changes. ``marked``: whether the results have
-    marks, see :mod:`.same_containers`.
+    ``orders``: of what is assigned to objects and dictionaries that had nothing there.
+    ``containers``: what becomes of those from before.
 
     No data class: the graph returns it as a constant."""
 
@@ -196,28 +213,14 @@ class Destinations:
         spent: Sequence[int],
         puts: Sequence[tuple[int, Place]],
         orders: Sequence[Order],
-        places: Sequence[Place],
-        found: Sequence[int],
-        given: Sequence[int],
-        marked: bool,
+        containers: ContainerChanges,
     ) -> None:
         self.leaves = leaves
         self.frozen = frozen
         self.spent = spent
         self.puts = puts
         self.orders = orders
-        self.places = places
-        self.found = found
-        self.given = given
-        self.marked = marked
-
-    def containers(self, args: object, kwargs: object) -> tuple[list[Any], list[Any]]:
-        """Return the containers at places, and those among the arguments of a call, as far as
-        somebody asks for them."""
-        if not (self.marked or self.found or self.given):
-            return [], []
-        values = [place.current() for place in self.places]
-        return containers_at(values), containers_in((args, kwargs))
+        self.containers = containers
 
 
 @dataclass(eq=False)
@@ -237,15 +240,15 @@ class Outcome:
         for t in to.frozen:
             t.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
-        found, given = to.containers(args, kwargs)
-        if to.marked:
+        found, given = to.containers.of_call(args, kwargs)
+        if to.containers.marked:
             result = without_marks(result, found, given)
         returned, left, in_found, in_given = result
         for i, place in to.puts:
             place.put(left[i])
-        for number, value in zip(to.found, in_found, strict=True):
+        for number, value in zip(to.containers.found, in_found, strict=True):
             put_contents(found[number], value)
-        for number, value in zip(to.given, in_given, strict=True):
+        for number, value in zip(to.containers.given, in_given, strict=True):
             put_contents(given[number], value)
         for node, labels in to.orders:
             node.move_last(labels)

@@ -48,6 +48,7 @@ from .asked_attributes import Attributes, TensorAttributes, refuse_lost, tensors
 from .beginning import Beginning
 from .optimizer_steps import refuse_strangers
 from .outcome import (
+    ContainerChanges,
     Destinations,
     Entry,
     Layout,
@@ -416,8 +417,8 @@ class Steps:
             left=names,
         )
         ordered = [order for order in orders.values() if len(order.labels) > 1]
-        to_containers = (places, [*found], [*given], marked)
-        return self._outcome(results, puts, ordered, to_containers, *gradients)
+        containers = ContainerChanges(places, [*found], [*given], marked)
+        return self._outcome(results, puts, ordered, containers, *gradients)
 
     def _refuse_given_twice(
         self, places: Sequence[Place], entered: Entered, left: Sequence[object]
@@ -538,7 +539,7 @@ class Steps:
         result: tuple[object, list[object], list[object], list[object]],
         puts: Sequence[tuple[int, Place]],
         orders: Sequence[Order],
-        containers: tuple[Sequence[Place], Sequence[int], Sequence[int], bool],
+        containers: ContainerChanges,
         gradients: LeafGradients,
         changed: Sequence[tuple[object, object]],
     ) -> object:
@@ -546,8 +547,8 @@ class Steps:
         places, and in containers. The others: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
         _refuse_retained(flat)
-        _, _, given, marked = containers
-        if not (changed or result[1] or given or marked or gradients.has_effects):
+        effects = (changed, result[1], containers.given, containers.marked, gradients.has_effects)
+        if not any(effects):
             self._beside = Beside(_without_hooks(gradients.differentiated), self._begin)
             return result[0]
         self._assigns = True
@@ -559,7 +560,7 @@ class Steps:
         leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
         _refuse_histories(values)
         self._note_gradients(gradients, leaves)
-        to = Destinations(leaves, gradients.frozen, spent, puts, orders, *containers)
+        to = Destinations(leaves, gradients.frozen, spent, puts, orders, containers)
         return Outcome(result, values, to)
 
     def _begin(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
