@@ -58,10 +58,11 @@ def test_a_large_result_alone_gets_memory_of_its_own(name: str) -> None:
 
 @needs_huge_pages
 def test_a_large_result_lies_in_huge_pages() -> None:
+    # of sizes that are symbols it is not known, and a second size would make them that
     jitted = jit(torch.relu)
     for _ in range(3):
-        large, small = jitted(X), jitted(SMALL)
-    assert lies_in_huge_pages(large) and not lies_in_huge_pages(small)
+        large = jitted(X)
+    assert lies_in_huge_pages(large)
 
 
 def test_two_calls_return_two_tensors() -> None:
