@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from ..tape.nodes import Node
 from ..tape.saved import FREED
 from .same_containers import (
     containers_at,
-    containers_in,
+    containers_given,
     is_made,
     put_contents,
     without_marks,
@@ -186,13 +186,15 @@ class ContainerChanges(NamedTuple):
     given: Sequence[int]
     marked: bool
 
-    def of_call(self, args: object, kwargs: object) -> tuple[list[Any], list[Any]]:
+    def of_call(
+        self, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[list[Any], list[Any]]:
         """Return the containers at places, and those among the arguments of a call, as far as
         somebody asks for them."""
         if not (self.marked or self.found or self.given):
             return [], []
         values = [place.current() for place in self.places]
-        return containers_at(values), containers_in((args, kwargs))
+        return containers_at(values), containers_given(args, kwargs)
 
 
 class Destinations:

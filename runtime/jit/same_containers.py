@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..aot.capture import opened
-from ..aot.python_state.nodes import Place
 from ..aot.python_state.values import same
 from ..torch_private.pytrees import pytree
 
@@ -69,7 +68,8 @@ def is_made(value: object) -> bool:
     return type(value) in _MUTABLE or opened.is_object(value)
 
 
-def _is_tuple(value: object) -> bool:
+def is_tuple(value: object) -> bool:
+    """Return whether ``value`` is a tuple or a named one, which is as good as an equal one."""
     kind = type(value)
     return kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
 
@@ -81,6 +81,11 @@ def containers_in(tree: object) -> list[Any]:
     return found
 
 
+def containers_given(args: tuple[object, ...], kwargs: Mapping[str, object]) -> list[Any]:
+    """Return the containers and objects of data classes in the arguments of a call."""
+    return containers_in((args, *kwargs.values()))
+
+
 def _find(value: Any, found: list[Any]) -> None:
     """Append the containers in ``value`` to ``found``, from the outside in."""
     if type(value) in _MUTABLE:
@@ -89,7 +94,7 @@ def _find(value: Any, found: list[Any]) -> None:
     elif opened.is_object(value):
         found.append(value)
         parts = opened.contents(value).values()
-    elif _is_tuple(value):
+    elif is_tuple(value):
         parts = value
     else:
         return
@@ -120,58 +125,51 @@ def put_contents(value: Any, contents: Any) -> None:
     value.update(contents) if isinstance(value, dict) else value.extend(contents)
 
 
-def _are_same(now: Any, before: Any) -> bool:
+def are_same(now: Any, before: Any) -> bool:
+    """Return whether the contents of a container are the same objects as ``before``."""
     if isinstance(now, dict):
         # keys may be equal and not the same, such as 1 and True
         keys = len(now) == len(before) and all(map(same, now, before))
-        return keys and _are_same([*now.values()], [*before.values()])
+        return keys and are_same([*now.values()], [*before.values()])
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
-class Copies:
-    """The ``containers`` that a run of a program has in place of those of a call, and what was in
-    them."""
+class Containers:
+    """Containers that a run of a program finds. ``changed``: what the program has left in those
+    that it has changed, by number, when the run has ended."""
 
     def __init__(self, containers: Sequence[Any]) -> None:
         self.containers = containers
+        self.changed: dict[int, Any] = {}
         self._before = list(map(contents_of, containers))
-        self._numbers = {id(x): number for number, x in enumerate(containers)}
+        self._found = self._before
+        self._numbers: dict[int, int] = {}
+        for number, x in enumerate(containers):
+            self._numbers.setdefault(id(x), number)
 
     def number_of(self, value: object) -> int | None:
-        """Return which one of them ``value`` is."""
+        """Return which one of them ``value`` is, the first if it is several."""
         return self._numbers.get(id(value))
 
-    def changes(self, number: int) -> bool:
-        """Return whether the program has changed the container of that number."""
-        return not _are_same(contents_of(self.containers[number]), self._before[number])
+    def begin(self) -> None:
+        """Note what the run finds in them."""
+        self._found = list(map(contents_of, self.containers))
 
-    def changed(self) -> dict[int, Any]:
-        """Return what is by now in those that the program has changed."""
-        numbers = filter(self.changes, range(len(self.containers)))
-        return {number: contents_of(self.containers[number]) for number in numbers}
+    def end(self) -> None:
+        """Note what the program has changed."""
+        for number, x in enumerate(self.containers):
+            contents = contents_of(x)
+            if not are_same(contents, self._found[number]):
+                self.changed[number] = contents
 
-    def put_back(self, numbers: Iterable[int]) -> None:
-        """Let the containers of these numbers have what they had."""
-        for number in numbers:
-            put_contents(self.containers[number], self._before[number])
-
-
-class Entered:
-    """What a run of a program is given: the ``values`` at places, and which containers are in these
-    (``found``) and in the arguments (``given``). ``originals``: of which ``found`` are copies."""
-
-    def __init__(self, values: Sequence[Any], originals: Sequence[Any], arguments: object) -> None:
-        self.values = values
-        self.originals = originals
-        self.found = Copies(containers_at(values))
-        self.given = Copies(containers_in(arguments))
-
-    def has(self, value: object) -> bool:
-        """Return whether the program is given the container ``value``, and has not made it."""
-        return self.found.number_of(value) is not None or self.given.number_of(value) is not None
+    def put_back(self) -> None:
+        """Let them have what they had before the run."""
+        for x, before in zip(self.containers, self._before, strict=True):
+            if not are_same(contents_of(x), before):
+                put_contents(x, before)
 
 
-def _with_parts(x: tuple[object, ...], parts: Sequence[Any]) -> object:
+def with_parts(x: tuple[object, ...], parts: Sequence[Any]) -> object:
     """Return the tuple or named tuple ``x`` with other parts."""
     return tuple(parts) if type(x) is tuple else type(x)(*parts)
 
@@ -179,21 +177,22 @@ def _with_parts(x: tuple[object, ...], parts: Sequence[Any]) -> object:
 class _Marks:
     """``knows``: whether an object was there before the program."""
 
-    def __init__(self, knows: Callable[[Any], bool], entered: Entered) -> None:
+    def __init__(self, found: Containers, given: Containers, knows: Callable[[Any], bool]) -> None:
+        self._found = found
+        self._given = given
         self._knows = knows
-        self._entered = entered
         self._numbers: dict[int, int] = {}  # of what is made, by identity, from the outside in
-        self.found = False
+        self.any = False
 
     def marked(self, x: Any) -> Any:
         """Return ``x`` with markers inside, or the marker for it."""
-        if _is_tuple(x):
-            return _with_parts(x, list(map(self.marked, x)))
+        if is_tuple(x):
+            return with_parts(x, list(map(self.marked, x)))
         if not is_made(x):
             return x
         mark = self._mark_of(x)
         if mark is not None:
-            self.found = True
+            self.any = True
             return mark
         self._numbers[id(x)] = len(self._numbers)
         if opened.is_object(x):
@@ -208,31 +207,33 @@ class _Marks:
         None for any other."""
         if id(value) in self._numbers:
             return _Repeat(self._numbers[id(value)])
-        if self._knows(value):
-            return _Known(value)
-        number = self._entered.found.number_of(value)
+        # the container at a place or of an argument is another one in another call
+        number = self._found.number_of(value)
         if number is not None:
             return _Found(number)
-        number = self._entered.given.number_of(value)
+        number = self._given.number_of(value)
         if number is not None:
             return _Given(number)
-        return None
+        return _Known(value) if self._knows(value) else None
 
 
-def mark(results: object, knows: Callable[[Any], bool], entered: Entered) -> tuple[Any, bool]:
+def mark(
+    results: object, found: Containers, given: Containers, knows: Callable[[Any], bool]
+) -> tuple[Any, bool]:
     """Put markers into a tree of results.
 
     Args:
         results: tuples, lists, dictionaries and objects of data classes, of tensors and constants.
+        found: the containers that the program has found at places.
+        given: those in its arguments.
         knows: whether an object was there before the program.
-        entered: the containers that the program has found as arguments.
 
     Returns:
         The results with markers, and whether there are any.
     """
-    marks = _Marks(knows, entered)
+    marks = _Marks(found, given, knows)
     marked = marks.marked(results)
-    return marked, marks.found
+    return marked, marks.any
 
 
 def without_marks(results: object, found: Sequence[object], given: Sequence[object]) -> Any:
@@ -274,11 +275,11 @@ class _Made:
             return self._given[value.number]
         if isinstance(value, _Repeat):
             return self.containers[value.number]
-        if not _is_tuple(value):
+        if not is_tuple(value):
             return value
         parts = list(map(self.unmarked, value))
         unchanged = all(a is b for a, b in zip(parts, value, strict=True))
-        return value if unchanged else _with_parts(value, parts)
+        return value if unchanged else with_parts(value, parts)
 
 
 class Sharing:
@@ -292,38 +293,56 @@ class Sharing:
 
 class SharedContainers:
     """What the programs of one function have to ask of the containers that a call is given.
-    ``matters``: whether one of the programs changes containers."""
+    ``matters``: whether it makes a difference to one of the programs which of them are one."""
 
     def __init__(self) -> None:
         self.matters = False
         self._state: dict[int, Any] = {}  # by identity
+        self._elsewhere: dict[int, Any] = {}  # those that a program also finds at no place
         self._known: dict[tuple[tuple[int, int], ...], Sharing] = {}
 
-    def learn(self, state: Iterable[object], entered: Entered, changes: bool) -> None:
+    def learn(
+        self,
+        state: Iterable[object],
+        at_places: Collection[int],
+        found: Sequence[object],
+        given: Sequence[object],
+        changes: bool,
+    ) -> tuple[Sharing, ...]:
         """Note the containers of a program that was captured.
 
         Args:
             state: the objects that it can come to.
-            entered: the copies of the containers that it is given.
+            at_places: the identities of those that it finds at places and nowhere else.
+            found: the containers at places.
+            given: the containers that it is given.
             changes: whether it changes one of these, or a container of the state.
-        """
-        given = entered.given.containers
-        if not given and len(entered.found.containers) < 2:
-            return
-        self.matters |= changes
-        copies = set(map(id, given))
-        self._state.update((id(x), x) for x in state if is_made(x) and id(x) not in copies)
 
-    def of(self, args: object, kwargs: object, places: Sequence[Place]) -> tuple[Sharing, ...]:
+        Returns:
+            What its calls are given beside their arguments.
+        """
+        if not found and not given:
+            return ()
+        containers = {id(x): x for x in state if is_made(x)}
+        self._state |= containers
+        self._elsewhere |= {key: x for key, x in containers.items() if key not in at_places}
+        sharing = self.of(found, given)
+        self.matters |= changes or bool(sharing)
+        return sharing
+
+    def of(self, found: Sequence[object], given: Sequence[object]) -> tuple[Sharing, ...]:
         """Return what a call is given beside its arguments, which is nothing if all containers are
-        different ones. ``places``: whose values are arguments, too."""
+        different ones. ``found``: those at places whose values are arguments, too. ``given``: those
+        in its arguments."""
         first: dict[int, int] = {}
         pattern = []
-        for number, x in enumerate(containers_at(place.current() for place in places)):
+        for number, x in enumerate(found):
             other = first.setdefault(id(x), -1 - number)
             if other != -1 - number:
                 pattern.append((-1 - number, other))
-        for number, x in enumerate(containers_in((args, kwargs))):
+            elif id(x) in self._elsewhere:
+                pattern.append((-1 - number, id(x)))
+        for number, x in enumerate(given):
             other = first.setdefault(id(x), number)
             if other != number:
                 pattern.append((number, other))

@@ -33,7 +33,7 @@ from ..aot.capture.global_state import same_modes
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import LeafGradients, hooked
 from ..aot.python_state.nodes import Change, Place
-from ..aot.python_state.program_state import RUN, Held, Order, ProgramState
+from ..aot.python_state.program_state import RUN, Order, ProgramState
 from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
 from ..seam.generator_states import TRACING
@@ -46,6 +46,7 @@ from ..trace.number_reads import AskedForNumber, OtherSide, going
 from ..trace.symbols import SYMBOLIC
 from .asked_attributes import Attributes, TensorAttributes, refuse_lost, tensors_by_key
 from .beginning import Beginning
+from .entered import Entered
 from .optimizer_steps import refuse_strangers
 from .outcome import (
     ContainerChanges,
@@ -59,11 +60,10 @@ from .outcome import (
 )
 from .same_containers import (
     MARKS,
-    Entered,
     SharedContainers,
     Sharing,
     containers_at,
-    containers_in,
+    containers_given,
     is_made,
     mark,
 )
@@ -181,7 +181,7 @@ class Steps:
         """See :class:`..aot.calls.compiled_function.Leading`."""
         self._require_alone()
         given = tuple(x for x in args if not isinstance(x, _BESIDE))
-        if _GIVEN.containers is None and containers_in((given, tuple(kwargs.values()))):
+        if _GIVEN.containers is None and containers_given(given, kwargs):
             raise _ToldArguments(self)
 
     def _require_alone(self) -> None:
@@ -247,7 +247,7 @@ class Steps:
 
         return call
 
-    def _call(self, run: Callable[..., object], args: object, kwargs: object) -> Any:
+    def _call(self, run: Callable[..., object], args: Any, kwargs: Any) -> Any:
         # A part of another program takes no lock: who has it may wait for the end of this trace.
         """Run a call that may assign. No two threads do so at once: what one call finds and assigns
         is no other call's meanwhile."""
@@ -276,7 +276,7 @@ class Steps:
             and not self.attributes.asked
         )
 
-    def _result(self, run: Callable[..., object], args: object, kwargs: object) -> Any:
+    def _result(self, run: Callable[..., object], args: Any, kwargs: Any) -> Any:
         """Return what ``run`` gives and leaves, by the program for the side that the call is on."""
         try:
             return self._by_side(run, args, kwargs, self.sides.known[0])
@@ -307,24 +307,23 @@ class Steps:
             return result.carry_out(args, kwargs) if type(result) is Outcome else result
 
     def _told(
-        self, run: Callable[..., object], args: object, kwargs: object, side: Side | None
+        self, run: Callable[..., object], args: Any, kwargs: Any, side: Side | None
     ) -> object:
         """Run a call once more, with the containers among its arguments known to the capture."""
-        _GIVEN.containers = containers_in((args, kwargs))
+        _GIVEN.containers = containers_given(args, kwargs)
         try:
             return self._by_side(run, args, kwargs, side)
         finally:
             _GIVEN.containers = None
 
-    def _before(
-        self, layout: Layout, side: Side | None, args: object, kwargs: object
-    ) -> list[object]:
+    def _before(self, layout: Layout, side: Side | None, args: Any, kwargs: Any) -> list[object]:
         """Return what a program is given before these arguments."""
         before: list[Any] = [] if layout.is_empty else [self._entry(layout, args, kwargs)]
         if side is not None:
             before.append(side)
         if self.shared.matters:
-            before += self.shared.of(args, kwargs, layout.places)
+            found = containers_at(place.current() for place in layout.places)
+            before += self.shared.of(found, containers_given(args, kwargs))
         if self.attributes.asked:
             before.append(self.attributes.of(args, kwargs, layout.places))
         return before
@@ -356,52 +355,51 @@ class Steps:
         numbers = Numbers()
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
-        originals = containers_at([place.current() for place in places])
-        entered = Entered(values, originals, (args, kwargs))
         attributes = _first(ours, Attributes, _NO_ATTRIBUTES)
         at_places = {p.key: value for p, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
+        given = opened.flatten((args, kwargs))[0]
         with (
             going(side.way),
             self.attributes.shown(attributes, tensors, self._again),
-            Held(places, values) as held,
-            LeafGradients(entry.given, opened.flatten((args, kwargs))[0]) as gradients,
+            Entered(
+                places, values, args, kwargs, _GIVEN.containers or (), self._state.graph
+            ) as entered,
+            LeafGradients(entry.given, given) as gradients,
             refuse_strangers(self._state.graph),
         ):
             with self._restarts(numbers), same_modes():
-                result = watched(self.f, *args, **kwargs)
+                result = watched(self.f, *entered.args, **entered.kwargs)
             if gradients.asked:
                 self.asked += gradients.asked
                 raise self._again()
             changed = gradients.changed
             refuse_lost(tensors.values(), "a tensor that it is given", self._state)
-        return self._with_left(result, places, held, entered, (gradients, changed))
+        sharing = _first(ours, Sharing, None)
+        return self._with_left(result, places, entered, sharing, (gradients, changed))
 
     def _with_left(
         self,
         result: object,
         places: Sequence[Place],
-        held: Held,
         entered: Entered,
+        sharing: Sharing | None,
         gradients: tuple[LeafGradients, Sequence[tuple[object, object]]],
     ) -> object:
         """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
         self._state.refuse_returned_cycle(result)
-        self._refuse_given_twice(places, entered, held.left)
+        self._learn_sharing(places, entered, sharing)
         made, orders = self._made(entered)
         self._state.refuse_kept(entered.given.containers)
-        orders |= held.orders  # which knows what the run has left at places
-        left = [*held.left, *(change.now for change in made)]
+        orders |= entered.orders  # which knows what the run has left at places
+        left = [*entered.left, *(change.now for change in made)]
         to = [*places, *map(place_of, made)]
         values = without_repetition(left)
         self._state.refuse_shared([place.what for place in to], values, entered.has)
-        found, given = entered.found.changed(), entered.given.changed()
-        trees = (result, left, [*found.values()], [*given.values()])
+        found, given = entered.found, entered.given
+        trees = (result, left, [*found.changed.values()], [*given.changed.values()])
         opened.fix_keys(trees)
-        results, marked = mark(trees, self._state.graph.has, entered)
-        # the run has copies, of which nothing is left
-        entered.found.put_back(found)
-        entered.given.put_back(given)
+        results, marked = mark(trees, found, given, self._state.graph.has)
         self._refuse_made(to, results[1])
         self._refuse_put([*results[2], *results[3]])
         self._refuse_returned(results[0])
@@ -411,60 +409,43 @@ class Steps:
         names += [p.what for p, x, y in entries if _grows(x, y)]
         same = {index for index, (_, x, y) in enumerate(entries) if x is y}
         puts = [(index, place) for index, place in enumerate(to) if index not in same]
+        carried = [*found.containers, *given.containers]
         self._beside = Beside(
             carried=frozenset(place.key for place in places),
-            copied=frozenset(map(id, self._found_once(places, entered))),
+            containers=frozenset(map(id, carried)),
             left=names,
         )
         ordered = [order for order in orders.values() if len(order.labels) > 1]
-        containers = ContainerChanges(places, [*found], [*given], marked)
+        containers = ContainerChanges(places, [*found.changed], [*given.changed], marked)
         return self._outcome(results, puts, ordered, containers, *gradients)
 
-    def _refuse_given_twice(
-        self, places: Sequence[Place], entered: Entered, left: Sequence[object]
+    def _learn_sharing(
+        self, places: Sequence[Place], entered: Entered, sharing: Sharing | None
     ) -> None:
-        """Refuse that the program changes a container that it has a copy of, and comes to in
-        another way, too. Note what such calls of other containers ask."""
-        graph, given = self._state.graph, _GIVEN.containers or ()
-        owners = [change.node.owner for change in self._state.changes()]
-        values = zip(places, entered.values, left, strict=False)
-        written = [place.node.owner for place, before, after in values if before is not after]
-        self._refuse_found_twice(places, entered, set(map(id, [*owners, *written])))
-        owners += [place.node.owner for place in places]
-        changed = set(map(id, owners))
-        times = Counter(map(id, given))
-        for number, x in enumerate(given):
-            elsewhere = times[id(x)] > 1 or graph.has(x)
-            if id(x) in changed or (elsewhere and entered.given.changes(number)):
-                self._state.refuse_twice(x, "is given as an argument")
-        changes = bool(entered.found.changed() or entered.given.changed())
-        changes |= any(map(is_made, (*owners, *entered.values)))
+        """Note which containers of the program's are one. Begin once more if such calls have a kind
+        of their own. ``sharing``: the kind of this one."""
+        graph, found, given = self._state.graph, entered.found, entered.given
         weak = set(graph.weak)
         state = (node.owner for node in graph.nodes if id(node.owner) not in weak)
-        self.shared.learn(state, entered, changes)
+        owners = [change.node.owner for change in self._state.changes()]
+        owners += [place.node.owner for place in places]
+        changes = bool(found.changed or given.changed)
+        changes |= any(map(is_made, (*owners, *entered.values)))
+        at_places = self._at_places(places, found.containers)
+        now = self.shared.learn(state, at_places, found.containers, given.containers, changes)
+        if [*now] != [x for x in (sharing,) if x is not None]:
+            raise self._again()
 
-    def _refuse_found_twice(
-        self, places: Sequence[Place], entered: Entered, changed: Collection[int]
-    ) -> None:
-        """Refuse that the program changes a container of the state, which it has a copy of, and
-        comes to in another way, too. ``changed``: the identities of the objects that it has changed
-        themselves."""
-        once = set(map(id, self._found_once(places, entered)))
-        for number, x in enumerate(entered.originals):
-            is_changed = id(x) not in once and entered.found.changes(number)
-            if is_changed or id(x) in changed:
-                self._state.refuse_twice(x, "replaces as a whole")
-
-    def _found_once(self, places: Sequence[Place], entered: Entered) -> list[object]:
-        """Return the containers in the values at ``places`` to which the program comes by these
-        alone, so that it has a copy of each and never the container itself."""
-        times = Counter(map(id, entered.originals))
+    def _at_places(self, places: Sequence[Place], containers: Sequence[object]) -> set[int]:
+        """Return the identities of those ``containers``, found at ``places``, to which the program
+        comes by these alone. A call may have another one there."""
+        times = Counter(map(id, containers))
         at_places = Counter(id(place.current()) for place in places)
-        return [
-            x
-            for x in entered.originals
+        return {
+            id(x)
+            for x in containers
             if times[id(x)] == 1 and self._state.times_held(x) <= max(at_places[id(x)], 1)
-        ]
+        }
 
     @contextmanager
     def _restarts(self, numbers: Numbers) -> Iterator[None]:

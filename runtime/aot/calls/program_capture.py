@@ -191,7 +191,7 @@ class _Capture:
             outside=outside.kinds,
             sharing=shared,
             reads=self._reads(joint, beside),
-            state=self.state.settle(carried, beside.copied, effects, bool(_branches(joint))),
+            state=self.state.settle(carried, beside.containers, effects, bool(_branches(joint))),
             alone=alone,
             unknown=self.unknown,
         )

@@ -32,15 +32,15 @@ class Beside:
     ``reads``: values of Python's state that the program has read, though its code does not name
     them. ``begin``: takes the joint graph and returns what a call does before the graph runs.
     ``carried``: places, each the id of an owner and a name, that a call does not check, although
-    the code reads them. The graph takes the value of the call from there. ``copied``: the
-    identities of the containers there, of which the program has copies. ``left``: names of places
-    that the graph changes too, in addition to ``carried``.
+    the code reads them. The graph takes the value of the call from there. ``containers``: the
+    identities of those there and in the arguments, whose contents the graph takes. ``left``: names
+    of places that the graph changes too, in addition to ``carried``.
     """
 
     reads: Sequence[Read] = ()
     begin: Callable[[Joint], Callable[[Call], Sequence[str]] | None] | None = None
     carried: frozenset[tuple[int, Any]] = frozenset()
-    copied: frozenset[int] = frozenset()
+    containers: frozenset[int] = frozenset()
     left: Sequence[str] = ()
 
 

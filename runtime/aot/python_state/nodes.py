@@ -103,6 +103,10 @@ class Node:
         if self.puts and self.changes():
             self.put(self.had)
 
+    def renew(self) -> None:
+        """Remember what the object has now, as if the program came to it now."""
+        self.had = self.look()
+
     def settle(self) -> None:
         """Forget what only a capture needs."""
 
@@ -199,6 +203,9 @@ class Named(OneByOne):
         new = {name: self.before(name) for name in names if name not in self.had}
         self.had.update(new)
         return list(new.values())
+
+    def renew(self) -> None:
+        self.had = {name: self.before(name) for name in self.had}
 
     def before(self, name: str) -> Any:
         """Return what was there when the object was reached."""
@@ -487,6 +494,11 @@ class Attributes(Named):
         for change in changes:
             if change.label in self.slots:
                 self.assign(change.label, change.before)
+
+    def renew(self) -> None:
+        self.copy = dict(self.own)
+        self.slots = {name: self._slot(name) for name in self.slots}
+        super().renew()
 
     def settle(self) -> None:
         self.copy = dict.fromkeys(self.copy)  # the names, and not what was there

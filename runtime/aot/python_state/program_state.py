@@ -35,7 +35,7 @@ from .contents import Cursor, Draws
 from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .name_lines import line_naming
-from .nodes import Attributes, Change, Named, Node, OneByOne, Place
+from .nodes import Attributes, Change, Named, Node, OneByOne
 from .object_graph import ObjectGraph, early_graph
 from .object_kinds import PLAIN, row_of
 from .opaque_objects import opaque_objects_named, refuse_opaque_objects
@@ -117,35 +117,10 @@ class Order(NamedTuple):
     labels: list[Any]
 
 
-def _new_order(node: OneByOne, known: Iterable[object]) -> Order:
+def new_order(node: OneByOne, known: Iterable[object]) -> Order:
     """Return the labels of ``node`` that are not ``known``."""
     before = set(map(id, known))  # no look-up: a key of the user's has a hash of its own
     return Order(node, [x for x in node.order() if id(x) not in before and type(x) not in SYMBOLIC])
-
-
-class Held:
-    """While entered, ``values`` are at ``places``, as far as there are any. ``left``: what was
-    there at the end. ``orders``: of what was not there before, by identity of the owner."""
-
-    def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
-        self._places = places[: len(values)]
-        self._values = values
-        self.left: list[Any] = []
-        self.orders: dict[int, Order] = {}
-
-    def __enter__(self) -> Held:
-        self._before = [place.current() for place in self._places]
-        pairs = zip(self._places, self._before, strict=True)
-        self._absent = [(p.node, p.node.order()) for p, x in pairs if x is MISSING]
-        for place, value in zip(self._places, self._values, strict=True):
-            place.put(value)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.left = [place.current() for place in self._places]
-        self.orders = {id(node.owner): _new_order(node, known) for node, known in self._absent}
-        for place, value in zip(self._places, self._before, strict=True):
-            place.put(value)
 
 
 def shortly(names: Sequence[str]) -> str:
@@ -358,7 +333,7 @@ class ProgramState:
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
         """Return the orders of what ``changes`` put where nothing was, by identity of the owner."""
         nodes = [c.node for c in changes if c.before is MISSING and isinstance(c.node, OneByOne)]
-        return {id(node.owner): _new_order(node, node.first_order()) for node in nodes}
+        return {id(node.owner): new_order(node, node.first_order()) for node in nodes}
 
     def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
         if type(x) not in _CONTAINERS or self.graph.knows(x):
@@ -405,15 +380,6 @@ class ProgramState:
     def times_held(self, x: object) -> int:
         """Return at how many places of the objects of the graph ``x`` is."""
         return sum(max(_times_in(node.had, x), _times_below(node, x)) for node in self.graph.nodes)
-
-    def refuse_twice(self, x: object, way: str) -> NoReturn:
-        """Refuse a container that the program changes and comes to in two ways. ``way``: the one
-        in which a run has a copy of it, as the rest of "that it …"."""
-        raise RuntimeError(
-            f"the program changes a {type(x).__name__} that it {way} and also "
-            "finds elsewhere. A graph would have two of it. Let it find the "
-            f"{type(x).__name__} in one way.{happened_at(self.graph.code.first_line)}"
-        )
 
     @as_door
     def refuse_kept(self, given: Sequence[object]) -> None:
@@ -639,21 +605,21 @@ class ProgramState:
     def settle(
         self,
         carried: frozenset[tuple[int, object]],
-        copied: Collection[int],
+        containers: Collection[int],
         effects: Effects,
         undo: bool,
     ) -> StateGuard:
         """Return what a call asks. ``carried``: keys of places whose values are arguments of the
-        graph. ``copied``: the identities of the containers there, which the program never sees
-        itself. ``undo``: whether the first call may fail, as its numbers may be on the other side
-        of a branch. It makes the ``effects`` like any other one, so that the capture leaves none.
+        graph. ``containers``: the identities of those whose contents are arguments, too. ``undo``:
+        whether the first call may fail, as its numbers may be on the other side of a branch. It
+        makes the ``effects`` like any other one, so that the capture leaves none.
         """
         by_owner: dict[int, set[Any]] = {}
         for owner, label in carried:
             by_owner.setdefault(owner, set()).add(label)
         for node in self.graph.nodes:
             node.free = frozenset(by_owner.get(id(node.owner), ()))
-        asked = [node for node in self.graph.nodes if id(node.owner) not in copied]
+        asked = [node for node in self.graph.nodes if id(node.owner) not in containers]
         guard = self.guard = StateGuard(asked)
         if effects.changes or not effects.repeats:
             # not by the guard's own question, which would keep what is let go below

@@ -60,6 +60,13 @@ class Snapshot:
         there."""
         return {(id(change.node), change.label): change.now for change in self.changes()}
 
+    def renew(self, owners: Iterable[object]) -> None:
+        """Let what ``owners`` have by now be what they had before the program."""
+        wanted = set(map(id, owners))
+        for node in self.nodes:
+            if id(node.owner) in wanted:
+                node.renew()
+
     def restore(self) -> None:
         """Let each object have what it had."""
         for node in self.nodes:

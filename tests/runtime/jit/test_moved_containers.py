@@ -12,6 +12,8 @@ from torch import Tensor
 
 from runtime import jit
 
+from .moved_containers import shown
+
 X = torch.arange(3.0)
 
 
@@ -71,20 +73,6 @@ def _world() -> tuple[Any, list[dict[str, Any]]]:
     return state, made
 
 
-def _shown(value: Any, seen: dict[int, int]) -> object:
-    """Return what is in a state, with one number for each dictionary of it."""
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if isinstance(value, dict):
-        if id(value) in seen:
-            return seen[id(value)]
-        seen[id(value)] = len(seen)
-        return [(name, _shown(x, seen)) for name, x in value.items()]
-    if isinstance(value, (list, tuple)):
-        return [_shown(x, seen) for x in value]
-    return [(name, _shown(x, seen)) for name, x in sorted(vars(value).items())]
-
-
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: move.__name__.strip("_"))
 def test_a_container_that_is_changed_and_moved_stays_itself(
     move: Callable[[Any, Tensor], None],
@@ -95,48 +83,5 @@ def test_a_container_that_is_changed_and_moved_stays_itself(
         x = X * 0.25 + i
         move(eager, x)
         f(x)
-        assert _shown((state, ours), {}) == _shown((eager, its), {})
+        assert shown((state, ours), {}) == shown((eager, its), {})
     assert len(jit.explain(f).programs) <= 4
-
-
-def test_a_container_is_refused_that_a_program_changes_and_also_finds_elsewhere() -> None:
-    inner = {"h": torch.zeros(3)}
-    t = SimpleNamespace(box={"inner": inner, "n": X}, other=inner)
-
-    def f(x: Tensor) -> Tensor:
-        t.box = {"inner": t.box["inner"], "n": x}
-        t.box["inner"]["h"] = t.box["inner"]["h"] + x
-        h: Tensor = t.other["h"]
-        return h * 2
-
-    with pytest.raises(RuntimeError, match=r"also finds elsewhere.*test_moved_containers.py"):
-        jit(f)(X)
-    assert t.box["inner"] is t.other is inner and inner["h"].tolist() == [0, 0, 0]
-
-
-def test_a_container_is_refused_that_a_program_replaces_and_writes_to_by_another_name() -> None:
-    shared = {"h": torch.zeros(3)}
-    t = SimpleNamespace(first=shared, second=shared)
-
-    @jit
-    def f(x: Tensor) -> None:
-        t.first["h"] = t.first["h"] + x
-        t.second = {"h": t.second["h"] * 0.5 + x}
-
-    with pytest.raises(RuntimeError, match=r"also finds elsewhere.*test_moved_containers.py"):
-        f(X + 1)
-    assert t.first is t.second is shared and shared["h"].tolist() == [0, 0, 0]
-
-
-def test_a_container_is_refused_that_a_program_puts_into_another_and_writes_to() -> None:
-    first = {"h": torch.zeros(3)}
-    t = SimpleNamespace(first=first, box={"inner": first})
-
-    @jit
-    def f(x: Tensor) -> None:
-        t.box = {"inner": t.first, "h": x * 2}
-        t.first["h"] = t.first["h"] + x
-
-    with pytest.raises(RuntimeError, match=r"also finds elsewhere.*test_moved_containers.py"):
-        f(X + 1)
-    assert t.box["inner"] is t.first is first and first["h"].tolist() == [0, 0, 0]

@@ -29,7 +29,6 @@ from runtime.aot.python_state.entry_hook import watching
 from runtime.aot.python_state.guard_batches import VERSIONS_TELL
 from runtime.aot.python_state.nodes import Attributes, Cell, Place
 from runtime.aot.python_state.object_graph import ObjectGraph, early_graph
-from runtime.aot.python_state.program_state import Held
 from runtime.aot.python_state.state_guard import StateGuard
 from runtime.aot.python_state.values import MISSING, same
 from runtime.seam.user_code import unwatched, watched
@@ -383,10 +382,13 @@ def test_values_are_held_at_their_places_for_a_while() -> None:
         Place(Cell(f.__closure__[0], "f"), None),  # type: ignore[index]
         Place(DictItems(d, "d"), "a"),
     ]
-    with Held(places, [7, MISSING]) as held:
-        assert [p.current() for p in places] == [7, MISSING, 1]
-        places[1].put(8)
-    assert held.left == [7, 8] and [p.current() for p in places] == [1, 1, 1]
+    before = [p.current() for p in places]
+    for place, value in zip(places, [7, MISSING, 8], strict=True):
+        place.put(value)
+        assert place.current() == value
+    for place, value in zip(places, before, strict=True):
+        place.put(value)
+    assert before == [p.current() for p in places] == [1, 1, 1]
     assert len({p.key for p in places}) == 3
 
 
