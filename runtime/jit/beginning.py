@@ -5,8 +5,9 @@
 
 It takes the memory that is donated, and drops the gradients of leaves, which it assigns afterwards.
 So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be
-for another side of a branch nothing is taken or dropped, and the random numbers that it draws are
-drawn again."""
+for another side of a branch nothing is taken or dropped.
+
+Random numbers that a graph draws before it fails are drawn again: see :data:`.sides.DRAWS`."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from ..aot.calls.arguments import Call
+from ..aot.calls.graph_writes import draws
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import HOOKS, hooked
 from ..seam.generator_states import GeneratorStates
@@ -40,36 +42,28 @@ class Beginning:
     def of(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call of this program does, which returns what an error of the graph does
         not undo. None if that is nothing."""
-        targets = [node.target for node in joint.traced.graph.nodes]
-        if on_side in targets:
-            return self._before_branches(_draws(targets))
-        if not (self.leaves or self.donates or self.arguments):
-            return None if self.require_alone is None else self._alone
-        lost = ["the donated tensors are empty"] if self.donates else []
-        if self.leaves:
-            count = len(self.leaves)
+        graph = joint.traced.graph
+        is_random, has_sides = draws(graph), any(node.target is on_side for node in graph.nodes)
+        takes, dropped = self.donates and not has_sides, self.leaves
+        if has_sides:
+            dropped = ()
+        lost = ["the donated tensors are empty"] if takes else []
+        if dropped:
+            count = len(dropped)
             lost.append(f".grad is None of {count} tensor{'s' * (count != 1)}")
+        draws_again = is_random and not lost
+        if not (draws_again or lost or self.arguments):
+            return None if self.require_alone is None else self._alone
 
         def begin(call: Call) -> Sequence[str]:
             self._alone(call)
             self._refuse(call)
-            if self.donates:
+            DRAWS.before = GeneratorStates() if draws_again else None
+            if takes:
                 take(call, joint)
-            for leaf in self.leaves:
+            for leaf in dropped:
                 leaf.grad = None
             return lost
-
-        return begin
-
-    def _before_branches(self, draws: bool) -> Callable[[Call], Sequence[str]]:
-        """Return what a call does before the graph of a program with branches: it remembers the
-        states of random generators, as a graph for another side may run after this one."""
-
-        def begin(call: Call) -> Sequence[str]:
-            self._alone(call)
-            self._refuse(call)
-            DRAWS.before = GeneratorStates() if draws else None
-            return ()
 
         return begin
 
@@ -88,8 +82,3 @@ class Beginning:
                 )
             if not call.leaves[i].is_leaf:
                 raise RuntimeError(NO_LEAF)
-
-
-def _draws(targets: Sequence[object]) -> bool:
-    seeded = torch.Tag.nondeterministic_seeded
-    return any(seeded in getattr(target, "tags", ()) for target in targets)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ..aot.calls.graph_writes import FailedGraph
 from ..aot.python_state.closed_over import modules_of
 from ..aot.python_state.declared import Holdings
 from ..aot.python_state.entry_hook import Seen, is_kept, watching
@@ -160,6 +161,8 @@ class _Check:
         """Return the result of ``run``. ``RuntimeError`` if it is not as that of the eager run."""
         try:
             result = run(*args, **kwargs)
+        except FailedGraph:
+            raise  # the call goes on in eager mode
         except Exception as error:
             if self._error is None:
                 error.add_note(f"{self.what}: eager mode raises nothing.")

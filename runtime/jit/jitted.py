@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..aot.calls.compiled_function import function_of
+from ..aot.calls.graph_writes import FailedGraph
 from ..aot.calls.recipe import Recipe
 from ..aot.compilers.graph_names import named_compilers
 from ..aot.python_state.closed_over import modules_of
@@ -25,6 +26,7 @@ from .donation import donate_arguments
 from .options import Options
 from .outside_calls import OutsideCalls, WithCalls
 from .programs import Break, Captured, Captures, Raised
+from .sides import undraw
 from .steps import Steps
 from .turns import BesideEager, Turns
 
@@ -47,6 +49,7 @@ class Jitted:
         self._runs: dict[Any, Callable[..., Any]] = {}
         self._lock = lock_of(self, "_lock")
         self._turns = Turns()
+        self._told: set[str] = set()  # where errors were raised that eager mode does not raise
         self._run: Callable[..., Any] = self._build_and_run
 
     def _build(self) -> None:
@@ -81,22 +84,29 @@ class Jitted:
             result = self._run(*args, **kwargs)
             return result.finish(self._turns) if type(result) is WithCalls else result
         except Raised as error:
-            raised = error.__cause__
+            raised, when = error.__cause__, "when it is captured"
+        except FailedGraph as error:
+            raised, when = error.__cause__, "in its graph"
+            if error.draws:
+                undraw()
         except BesideEager as error:
             if error.turns is not self._turns:
                 raise
             with self._turns.in_eager_mode():
                 return self.__wrapped__(*args, **kwargs)
-        return self._eager(raised, args, kwargs)
+        return self._eager(raised, when, args, kwargs)
 
-    def _eager(self, raised: BaseException | None, args: Any, kwargs: Any) -> object:
-        """Run the call in eager mode, as its program raises an error of its own. So objects are
-        afterwards as the program has left them when it raised."""
+    def _eager(self, raised: BaseException | None, when: str, args: Any, kwargs: Any) -> object:
+        """Run the call in eager mode, as its program raises an error. So objects are afterwards as
+        the program has left them when it raised, or when it has caught that."""
         with naming_line(), self._turns.in_eager_mode():
             result = self.__wrapped__(*args, **kwargs)
+        if when in self._told:
+            return result
+        self._told.add(when)
         warnings.warn(
-            f"{self.__name__} raises {raised!r} when it is captured, and not in eager mode, in "
-            "which this call ran.",
+            f"{self.__name__} raises {raised!r} {when}, and not in eager mode, in which this call "
+            "ran.",
             UserWarning,
             stacklevel=3,
         )
@@ -254,6 +264,7 @@ def _captures(
         modules=modules_of(f),
         dynamic=bool(options.dynamic),
         reads="number",
+        retries=True,
         beside=steps.beside,
         starting=outside.starting(steps.starting),
         before=steps,

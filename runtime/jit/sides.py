@@ -32,8 +32,7 @@ class Side:
 
 
 class _Draws(Ambient):
-    """``before``: the states of the generators before the graph of this thread's last call that had
-    branches, if it draws."""
+    """``before``: the states of the generators before this thread's last graph that draws."""
 
     before: GeneratorStates | None = None
 

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from ...seam.locks import lock_of
 from ...trace.error_lines import name_origin
+from ...trace.number_reads import OtherSide
 from ...trace.random_states import Seeding, seeded
 from ..capture.joint import Joint
 from ..compilers.boxed import Boxed
@@ -24,7 +25,7 @@ from .argument_changes import ArgumentChanges
 from .arguments import Call
 from .backward_calls import Backward
 from .call_results import CallHistory, CallResults
-from .graph_writes import note_partial_effects
+from .graph_writes import FailedGraph, draws, note_partial_effects, runs_user_code
 from .program_guard import ProgramGuard
 from .subclass_calls import of_whole_tensors
 
@@ -58,10 +59,13 @@ class CompiledProgram:
     it assigns to Python's objects. ``history``: records the call; None if results have no history.
     ``results``: builds what a call returns. ``direct``: the numbers of the results of the graph
     that a call returns, if the program only computes; None for any other program.
+
+    A call whose graph fails raises :class:`.FailedGraph` if it ``retries`` and has changed nothing.
     """
 
     __slots__ = (
         "_draws",
+        "_retries",
         "begin",
         "changes",
         "direct",
@@ -81,6 +85,7 @@ class CompiledProgram:
         guard: ProgramGuard,
         effects: Effects,
         begin: Begin | None = None,
+        retries: bool = False,
     ) -> None:
         """``backward`` is None for a program without gradients."""
         boundary = joint.boundary
@@ -95,6 +100,7 @@ class CompiledProgram:
         self.guard = guard
         self.effects = effects
         self.begin = begin
+        self._retries = retries
         self.changes = ArgumentChanges(boundary, getattr(forward, "placed", {}))
         self.results = CallResults(boundary, joint.out_spec)
         self.history: CallHistory | None = None
@@ -135,14 +141,22 @@ class CompiledProgram:
                 with self._draws.in_turn():
                     results = self.forward(plain)
         except BaseException as error:
-            n_arguments = len(call.leaves) - len(self.joint.closed_over)
-            note_partial_effects(error, begun, self.forward, call.leaves, n_arguments)
-            if isinstance(error, Exception):
-                name_origin(error)
+            self._fail(error, call, begun)
             raise
         if self.direct is not None:
             return self.results.assembled([results[i] for i in self.direct])
         return self._finish(call, results, reread)
+
+    def _fail(self, error: BaseException, call: Call, begun: Sequence[str]) -> None:
+        """Say at an error of the graph what the call has done. ``begun``: before the graph."""
+        n_arguments = len(call.leaves) - len(self.joint.closed_over)
+        lost = note_partial_effects(error, begun, self.forward, call.leaves, n_arguments)
+        if not isinstance(error, Exception) or isinstance(error, OtherSide):
+            return
+        name_origin(error)
+        graph = self.joint.traced.graph
+        if self._retries and not lost and not runs_user_code(graph):
+            raise FailedGraph(draws(graph)) from error
 
     def _finish(self, call: Call, results: Sequence[object], reread: Sequence[object]) -> object:
         """Carry out all that the call does after the graph, and return its result.

@@ -12,10 +12,24 @@ from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any
 
+import torch
+from torch import fx
+
 from ...session.tensor import Tensor
 from ...tape.inplace import unrecorded
+from ...torch_private.dispatcher import OpOverload
 from ...torch_private.native_autograd import increment_version
 from ..compilers.boxed import Boxed
+
+
+class FailedGraph(Exception):
+    """The graph of a call has raised the cause of this error, and the call has changed nothing. So
+    it may run once more, in eager mode: its program may catch the error. ``draws``: whether the
+    graph may have drawn random numbers, all the same."""
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.draws = draws
 
 
 def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
@@ -85,9 +99,9 @@ def note_partial_effects(
     forward: Boxed,
     leaves: Sequence[object],
     n_arguments: int,
-) -> None:
-    """Add a note to an error of the graph of ``forward``: what the failed call has changed, if
-    anything.
+) -> bool:
+    """Add a note to an error of the graph of ``forward``: what the failed call has changed. Return
+    whether that is anything.
 
     ``begun``: what the call has done before the graph. ``leaves``: its ``n_arguments`` arguments,
     then the tensors that the program closes over.
@@ -103,6 +117,27 @@ def note_partial_effects(
             "The compiled call failed while its graph ran, and does not undo what it had done: "
             f"{'; '.join(lost)}."
         )
+    return bool(lost)
+
+
+def draws(graph: fx.Graph) -> bool:
+    """Return whether a graph draws random numbers."""
+    seeded = torch.Tag.nondeterministic_seeded
+    return any(seeded in getattr(node.target, "tags", ()) for node in graph.nodes)
+
+
+_OF_TORCH = frozenset(("aten", "prims", "prim"))
+
+
+def runs_user_code(graph: fx.Graph) -> bool:
+    """Return whether a call of the graph may run code that is not torch's or this package's, such
+    as an op of another library, whose effects nobody knows."""
+    return any(map(_is_of_another, graph.nodes))
+
+
+def _is_of_another(node: fx.Node) -> bool:
+    func: Any = node.target
+    return isinstance(func, OpOverload) and func.namespace not in _OF_TORCH
 
 
 def _describe(written: Any, is_argument: bool, complete: bool) -> str:

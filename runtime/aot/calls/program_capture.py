@@ -186,16 +186,18 @@ class _Capture:
         # the only program serves all calls, so none may ask for what the program itself changes
         if self.recipe.single:
             carried |= self.state.written
+        # the graph of this call may raise, and then the call is to have done nothing
+        undo = self.recipe.retries or bool(_branches(joint))
         guard = ProgramGuard(
             joint,
             outside=outside.kinds,
             sharing=shared,
             reads=self._reads(joint, beside),
-            state=self.state.settle(carried, beside.containers, effects, bool(_branches(joint))),
+            state=self.state.settle(carried, beside.containers, effects, undo),
             alone=alone,
             unknown=self.unknown,
         )
-        return CompiledProgram(joint, forward, backward, guard, effects, begin)
+        return CompiledProgram(joint, forward, backward, guard, effects, begin, self.recipe.retries)
 
     def _require_apart(self, closed_over: Sequence[torch.Tensor]) -> Apart:
         """Raise :class:`MetOutside` if the program reaches an argument by itself.

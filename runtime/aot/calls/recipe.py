@@ -83,15 +83,17 @@ class Recipe:
 
     ``again``: returns the function that runs the programs of a recipe. The derivative of a program
     has a recipe of its own. ``modules``: the modules that ``fn`` calls. ``reads``: what becomes of
-    ``item()``, see :class:`...trace.trace_level.Trace`. ``beside``: returns what belongs to the
-    program that was captured last. ``starting``: gets, before a capture, the state of Python that
-    the program reads. ``before``: the arguments before those of the user. ``entered``: code that
-    the captures before have run, by identity. ``ignore``: objects that are no state of the program.
-    ``single``: whether one program has to serve all calls, also where it has changed the state that
-    it reads. ``limit``: how many programs there may be in turn, each for the state that the one
-    before has left behind. ``lost``: effects of the last capture that failed which nobody can undo.
-    ``declared``: the only objects, besides arguments, whose state the program may reach; None if it
-    may reach any. ``outside``: arguments of calls that programs have reached by themselves too.
+    ``item()``, see :class:`...trace.trace_level.Trace`. ``retries``: whether a call whose graph has
+    raised may run once more, see :class:`.graph_writes.FailedGraph`. ``beside``: returns what
+    belongs to the program that was captured last. ``starting``: gets, before a capture, the state
+    of Python that the program reads. ``before``: the arguments before those of the user.
+    ``entered``: code that the captures before have run, by identity. ``ignore``: objects that are
+    no state of the program. ``single``: whether one program has to serve all calls, also where it
+    has changed the state that it reads. ``limit``: how many programs there may be in turn, each for
+    the state that the one before has left behind. ``lost``: effects of the last capture that failed
+    which nobody can undo. ``declared``: the only objects, besides arguments, whose state the
+    program may reach; None if it may reach any. ``outside``: arguments of calls that programs have
+    reached by themselves too.
     """
 
     fn: Callable[..., object]
@@ -107,6 +109,7 @@ class Recipe:
     keep_primals: bool = True
     cache: Cache | None = None
     reads: str = "refuse"
+    retries: bool = False
 
     # which programs there are
     single: bool = False

@@ -179,20 +179,6 @@ def test_a_power_of_a_number_of_the_state_that_is_complex_is_not_taken_for_a_rea
 # ----------------------------------------------------------------- what else a sixth attack found
 
 
-def test_a_graph_for_a_real_power_raises_for_a_complex_one() -> None:
-    state = {"t": 4.5}
-
-    def step(x: Any) -> Any:
-        state["t"] -= 1.0
-        return x * state["t"] ** 0.5
-
-    f = jit(step)
-    for _ in range(4):
-        f(X)
-    with pytest.raises(ValueError, match="is complex"):
-        f(X)
-
-
 def test_a_container_that_the_program_has_once_replaced_is_changed_in_place() -> None:
     def run(wrap: Callable[[Any], Any]) -> list[object]:
         state: dict[str, Any] = {"counts": {"k": 0}, "fresh": True}
