@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import torch
 
@@ -20,11 +21,41 @@ from ..aot.calls.arguments import Call
 from ..aot.calls.graph_writes import draws
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import HOOKS, hooked
+from ..aot.python_state.reads import Read, Slots
 from ..seam.generator_states import GeneratorStates
+from ..session.tensor import Tensor
 from ..trace.number_reads import on_side
 from .donation import take
 from .outcome import NO_LEAF
 from .sides import DRAWS
+
+_BACKWARD_HOOKS, _POST_HOOKS = (
+    attrgetter("_backward_hooks"),
+    attrgetter("_post_accumulate_grad_hooks"),
+)
+
+
+class Leaves:
+    """Leaves to whose gradients a program adds."""
+
+    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
+        self._plain = [value for value in leaves if not isinstance(value, Tensor)]
+        self._others = [x for x in leaves if isinstance(x, Tensor)]
+
+    @property
+    def hooked(self) -> bool:
+        """Return whether one of them has hooks, which the graph would not call."""
+        plain = self._plain  # asked at each call, of each parameter
+        return (
+            any(map(_BACKWARD_HOOKS, plain))
+            or any(map(_POST_HOOKS, plain))
+            or any(map(hooked, self._others))
+        )
+
+
+def without_hooks(leaves: Sequence[torch.Tensor]) -> list[Read]:
+    """Return the question whether ``leaves`` have no hooks, which a graph would not call."""
+    return [Read(Slots(Leaves(leaves)), "hooked", False)] if leaves else []
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
@@ -31,10 +30,9 @@ from ..aot.calls.recipe import Beside
 from ..aot.capture import opened
 from ..aot.capture.global_state import same_modes
 from ..aot.capture.joint import Joint
-from ..aot.capture.leaf_gradients import LeafGradients, hooked
+from ..aot.capture.leaf_gradients import LeafGradients
 from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import RUN, Order, ProgramState
-from ..aot.python_state.reads import Read, Slots
 from ..seam.ambient import Ambient
 from ..seam.generator_states import TRACING
 from ..seam.user_code import first_error, unwatched, watched
@@ -45,7 +43,7 @@ from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, OtherSide, going
 from ..trace.symbols import SYMBOLIC
 from .asked_attributes import Attributes, TensorAttributes, refuse_lost, tensors_by_key
-from .beginning import Beginning
+from .beginning import Beginning, without_hooks
 from .entered import Entered
 from .optimizer_steps import refuse_strangers
 from .outcome import (
@@ -70,12 +68,6 @@ from .same_containers import (
 from .sides import Side, Sides, undraw
 from .state_values import Numbers, StateValues, place_of
 from .turns import Turns
-
-_BACKWARD_HOOKS, _POST_HOOKS = (
-    attrgetter("_backward_hooks"),
-    attrgetter("_post_accumulate_grad_hooks"),
-)
-
 
 # what a program is given before the user's arguments
 _BESIDE = (Entry, Sharing, Side, Attributes)
@@ -115,29 +107,6 @@ class _Given(Ambient):
 
 
 _GIVEN = _Given()
-
-
-class _Leaves:
-    """Leaves to whose gradients a program adds."""
-
-    def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
-        self._plain = [value for value in leaves if not isinstance(value, Tensor)]
-        self._others = [x for x in leaves if isinstance(x, Tensor)]
-
-    @property
-    def hooked(self) -> bool:
-        """Return whether one of them has hooks, which the graph would not call."""
-        plain = self._plain  # asked at each call, of each parameter
-        return (
-            any(map(_BACKWARD_HOOKS, plain))
-            or any(map(_POST_HOOKS, plain))
-            or any(map(hooked, self._others))
-        )
-
-
-def _without_hooks(leaves: Sequence[torch.Tensor]) -> list[Read]:
-    """Return the question whether ``leaves`` have no hooks, which a graph would not call."""
-    return [Read(Slots(_Leaves(leaves)), "hooked", False)] if leaves else []
 
 
 class Steps:
@@ -530,7 +499,7 @@ class Steps:
         _refuse_retained(flat)
         effects = (changed, result[1], containers.given, containers.marked, gradients.has_effects)
         if not any(effects):
-            self._beside = Beside(_without_hooks(gradients.differentiated), self._begin)
+            self._beside = Beside(without_hooks(gradients.differentiated), self._begin)
             return result[0]
         self._assigns = True
         spent = [index for index, t in enumerate(flat) if gradients.is_spent(t)]
@@ -562,7 +531,7 @@ class Steps:
         tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
         self._beside = replace(
             self._beside,
-            reads=_without_hooks([*added, *gradients.differentiated]),
+            reads=without_hooks([*added, *gradients.differentiated]),
             begin=Beginning(tensors, arguments, self.donates, self._require_alone).of,
         )
 

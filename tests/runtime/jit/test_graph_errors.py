@@ -163,7 +163,8 @@ def test_a_graph_with_an_op_of_another_library_is_not_run_once_more() -> None:
     note.register_fake(lambda x: torch.empty_like(x))
 
     def look_up(x: Tensor, labels: Tensor) -> Tensor:
-        return note(x)[labels]
+        found: Tensor = note(x)[labels]
+        return found
 
     step = jit(look_up, ignore=(calls,))
     step(X, torch.tensor([0]))
@@ -179,9 +180,10 @@ def test_a_warning_says_once_that_calls_run_in_eager_mode() -> None:
     @jit
     def step(x: Tensor) -> Tensor:
         try:
-            return x / (1 / t.n)
+            scale = 1 / t.n
         except ZeroDivisionError:
-            return x
+            scale = 1.0
+        return x * scale
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

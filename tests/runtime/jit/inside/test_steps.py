@@ -14,9 +14,9 @@ import torch
 from torch import fx
 
 import runtime
-from runtime.jit.beginning import Beginning
+from runtime.jit.beginning import Beginning, Leaves
 from runtime.jit.sides import DRAWS, Side, Sides
-from runtime.jit.steps import Steps, _Again, _Leaves
+from runtime.jit.steps import Steps, _Again
 from runtime.jit.turns import Turns
 from runtime.seam.generator_states import GeneratorStates
 from runtime.trace.number_reads import OtherSide, on_side
@@ -129,7 +129,7 @@ def test_a_capture_goes_the_way_that_is_known_of_the_call() -> None:
 def test_leaves_have_hooks_if_one_of_them_has_one(kind: str, of_session: bool) -> None:
     mine: list[Any] = [runtime.tensor([1.0], requires_grad=True) for _ in range(2)]
     torchs: list[Any] = [torch.ones(1, requires_grad=True) for _ in range(2)]
-    leaves = _Leaves([*mine, *torchs])
+    leaves = Leaves([*mine, *torchs])
     handle = getattr((mine if of_session else torchs)[1], kind)(lambda t: None)
     found = [leaves.hooked]
     handle.remove()
