@@ -5,7 +5,8 @@ from the C++ kernels.
 returns a copy, and a write to the copy would not reach ``x``. ``dropout(x, 1.0)`` draws in the
 decomposition alone. A level that takes ``dropout`` apart in inference mode runs that one, too.
 ``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition
-does. The decompositions of recurrent nets have no dropout between layers.
+does. The decompositions of recurrent nets have no dropout between layers, and those of
+interpolations do not ask whether sizes are positive.
 """
 
 from __future__ import annotations
@@ -98,6 +99,46 @@ def sees_ours(args: Sequence[object]) -> bool:
         current_dispatch_mode(), LevelMode
     )
 
+
+def _refuse_no_size(overload: Any) -> None:
+    """Let an interpolation raise for an image or a result without elements, as its C++ kernel
+    does."""
+    theirs = overload.py_kernels[DispatchKey.Autograd]
+    names = [argument.name for argument in overload._schema.arguments]
+
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    def run(*args: object, **kwargs: object) -> object:
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        x = given[names[0]]
+        if sees_ours((x,)):
+            _require_sizes(x, given["output_size"], given.get("scale_factors"))
+        return theirs(*args, **kwargs)
+
+
+def _require_sizes(
+    images: torch.Tensor, after: Sequence[Any] | None, scales: Sequence[float] | None
+) -> None:
+    """Raise ``RuntimeError`` unless all sizes of ``images`` are positive, before and ``after`` an
+    interpolation. The graph of symbolic sizes is for such ones from then on."""
+    before: Sequence[Any] = images.shape[2:]
+    if after is None:
+        after = [torch.sym_int(n * by) for n, by in zip(before, scales or (), strict=True)]
+    if not all(n > 0 for n in (*before, *after)):
+        raise RuntimeError(
+            "Input and output sizes should be greater than 0, but got input "
+            f"{list(before)} and output {list(after)}"
+        )
+
+
+for _name in (
+    *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    *("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+    *("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d", "upsample_bicubic2d"),
+):
+    _packet = getattr(torch.ops.aten, _name)
+    for _overload in (_packet.vec, _packet.default):
+        if DispatchKey.Autograd in _overload.py_kernels:
+            _refuse_no_size(_overload)
 
 for _net in (
     torch.ops.aten.lstm,

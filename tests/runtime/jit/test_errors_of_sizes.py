@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -72,3 +73,34 @@ def test_an_error_of_a_number_that_was_read_is_refused(
 
     with pytest.raises(RuntimeError, match=r"the program catches .*test_errors_of_sizes.py"):
         f(torch.tensor(0.0))
+
+
+RESIZES = [
+    ("nearest", 1, {}),
+    ("nearest", 2, {}),
+    ("nearest", 3, {}),
+    ("nearest-exact", 2, {}),
+    ("linear", 1, {}),
+    ("bilinear", 2, {"align_corners": True}),
+    ("bilinear", 2, {"antialias": True}),
+    ("trilinear", 3, {}),
+    ("bicubic", 2, {}),
+]
+
+
+@pytest.mark.parametrize("mode, rank, options", RESIZES, ids=str)
+def test_an_interpolation_to_no_size_raises_in_a_program_for_any_sizes(
+    mode: str, rank: int, options: dict[str, Any]
+) -> None:
+    def resize(x: Tensor) -> Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=0.4, mode=mode, **options)
+
+    f = jit(resize)
+    for n in (5, 6, 8, 2, 7, 2, 4):
+        x = torch.randn(1, 1, *[n] * rank)
+        if n == 2:
+            with pytest.raises(RuntimeError, match="sizes should be greater than 0"):
+                f(x)
+            continue
+        torch.testing.assert_close(f(x), resize(x))
+    assert len(jit.explain(f).programs) <= 3  # a result of size 1 has one of its own
