@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from runtime import jit
+from runtime.aot import aot_function, nop
 
 X = torch.ones(3)
 
@@ -31,11 +32,12 @@ def other_element(x: Tensor, i: Tensor) -> Tensor:
 
 
 def compiled(f: Any) -> Any:
-    """A jitted function whose program has run twice, so that the second call compiled its text."""
-    jitted = jit(f)
+    """Return a compiled function whose program has run twice, so that the second call compiled its
+    text. (A call of a jitted one would fail in eager mode.)"""
+    function = aot_function(f, nop)
     for _ in range(2):
-        jitted(X, torch.tensor([1]))
-    return jitted
+        function(X, torch.tensor([1]))
+    return function
 
 
 def failure(f: Any) -> tuple[str, CodeType]:
@@ -64,10 +66,10 @@ def test_two_functions_have_lines_of_their_own() -> None:
 
 
 def test_lines_that_were_shown_are_freed_with_the_function() -> None:
-    jitted = compiled(element)
-    name = failure(jitted)[1].co_filename
+    function = compiled(element)
+    name = failure(function)[1].co_filename
     assert name in linecache.cache
-    del jitted
+    del function
     gc.collect()
     assert name not in linecache.cache
 
