@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gen.checks.entries import Known, TableError, known
+from gen.dtypes import DTYPES
 from gen.language.axes import Axes, complete
 
 __all__ = [
-    "DTYPES",
     "TIERS",
     "Cell",
     "Cells",
@@ -35,13 +35,6 @@ __all__ = [
 ]
 
 TIERS = ("smoke", "default", "full", "all")
-DTYPES = frozenset(
-    [
-        *("float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"),
-        *("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "bool"),
-        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
-    ]
-)
 _NAME = re.compile(r"[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?")
 _ENTRY = re.compile(r"(?P<name>\w+)(@(?P<where>[\w:.*-]+))?")
 _Test = TypeVar("_Test", bound=Callable[..., object])
@@ -220,7 +213,7 @@ def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
         except ValueError as error:
             raise TableError(f"cases(axes=…): {error}") from None
     values = [value for _, value in pairs]
-    if len(set(values)) < len(values) or set(values) & DTYPES:
+    if len(set(values)) < len(values) or set(values).intersection(DTYPES):
         raise TableError(
             "cases(axes=…): axis values must be unique within a check and differ from "
             f"dtypes: {' '.join(values)}"

@@ -3,7 +3,8 @@
 PyYAML's C parser reads the text. This module adds rules that make a file safe and unambiguous:
 
 - Scalars follow the YAML 1.2 core schema: `1e-12` is a number, `on` and `no` are strings.
-- Duplicate keys and tags are mistakes, and so are aliases that would expand to too much data.
+- Duplicate keys are mistakes, and so are tags but those of :mod:`gen.language.values`, and aliases
+  that would expand to too much data.
 - `include:` merges further files section by section.
 """
 
@@ -21,6 +22,7 @@ from typing import Any, ClassVar
 import yaml
 
 from gen.errors import Mark, MatrixError, Problem
+from gen.language.values import TAGS
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 400_000
@@ -110,6 +112,8 @@ class Source:
         node: yaml.Node = self._root
         holder: yaml.Node = self._root
         for step in path:
+            if step == node.tag:  # in the data, a tag is a key
+                continue
             if isinstance(node, yaml.MappingNode):
                 pair = next(((k, v) for k, v in node.value if _scalar_text(k) == str(step)), None)
                 if pair is not None:
@@ -133,6 +137,8 @@ class Source:
 
 def _cut(node: Any, data: Any, paths: Collection[tuple[str | int, ...]]) -> tuple[Any, Any]:
     """Copy a node and its data without the values at `paths`."""
+    if node.tag in TAGS:
+        return node, data
     removed = {path[0] for path in paths if len(path) == 1}
     deeper: dict[str | int, list[tuple[str | int, ...]]] = {}
     for path in paths:
@@ -183,7 +189,7 @@ def load(path: str | Path, name: str | None = None) -> Source:
     root = reader.file(path, name, chain=(), included_at=None)
     if reader.problems or root is None:
         raise MatrixError(reader.problems)
-    data = _construct(root, reader.problems)
+    data = _construct(root, reader.problems, path.parent)
     if reader.problems:
         raise MatrixError(reader.problems)
     return Source(name=name, data=data, files=tuple(reader.files), _root=root)
@@ -329,15 +335,7 @@ class _Reader:
                 self._problem(_mark(node), "", f"nested deeper than {MAX_DEPTH} levels")
                 return 1
             open_.add(id(node))
-            if node.tag not in _KINDS[type(node)]:
-                tag = node.tag.removeprefix(_CORE)
-                tag = f"!!{tag}" if tag != node.tag else tag
-                self._problem(
-                    _mark(node),
-                    "",
-                    f"the tag {tag} is not allowed: a matrix holds data, not objects",
-                    "a plain value",
-                )
+            self._refuse_tag(node)
             total = 1
             if isinstance(node, yaml.MappingNode):
                 self._refuse_duplicates(node)
@@ -359,13 +357,28 @@ class _Reader:
                 f"at most {MAX_NODES:,}",
             )
 
+    def _refuse_tag(self, node: yaml.Node) -> None:
+        """Note a tag that stands for no value of an argument, or not before such a node."""
+        if node.tag in _KINDS[type(node)]:
+            return
+        known = TAGS.get(node.tag)
+        if known is None:
+            tag = node.tag.removeprefix(_CORE)
+            tag = f"!!{tag}" if tag != node.tag else tag
+            what = f"the tag {tag} is not allowed: a matrix holds data, not objects"
+            self._problem(_mark(node), "", what, f"a plain value, or one of {', '.join(TAGS)}")
+        elif isinstance(node, yaml.SequenceNode) is not known.takes_list:
+            self._problem(
+                _mark(node), "", f"{node.tag} stands before another kind of value", known.expected
+            )
+
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
         """Note keys of a mapping that stand twice, or that are no scalars."""
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
             mark = _mark(key)
-            if not isinstance(key, yaml.ScalarNode):
-                self._problem(mark, "", "a key that is a list or a mapping", "a name")
+            if not isinstance(key, yaml.ScalarNode) or key.tag in TAGS:
+                self._problem(mark, "", "a key that is a list, a mapping or has a tag", "a name")
                 continue
             first = seen.setdefault(key.value, mark)
             if first is not mark:
@@ -447,10 +460,23 @@ class _Reader:
         self.problems.append(Problem(mark, path, what, expected))
 
 
-def _construct(root: yaml.Node, problems: list[Problem]) -> Any:
-    """Return the plain data of a node. Values that are none of their type are noted as problems."""
+def _construct(root: yaml.Node, problems: list[Problem], folder: Path) -> Any:
+    """Return the plain data of a node. Values that are none of their type are noted as problems.
+    `folder`: of the matrix, below which its files are.
+    """
+
+    def tagged(node: yaml.Node) -> dict[str, Any]:
+        known = TAGS[node.tag]
+        content: Any = node.value
+        content = list(map(build, content)) if known.takes_list else known.read(content)
+        if not known.holds(content, folder):
+            what = f"{content!r:.60} is no value of {node.tag}"
+            problems.append(Problem(_mark(node), "", what, known.expected))
+        return {node.tag: content}
 
     def build(node: yaml.Node) -> Any:
+        if node.tag in TAGS:
+            return tagged(node)
         if isinstance(node, yaml.MappingNode):
             return {key.value: build(value) for key, value in node.value}
         if isinstance(node, yaml.SequenceNode):

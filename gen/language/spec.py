@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from gen.dtypes import DTYPES
 from gen.errors import nearest, one_of
 from gen.language import pipeline
 from gen.language.axes import AXES, USUAL
@@ -44,15 +45,10 @@ from gen.language.texts import (
     Word,
     fault,
 )
+from gen.language.values import tag_of
 
 SECTIONS_OF_CASES = ("include", "dtypes", "checks", "over", "families", "exclude")
 TIERS = ("smoke", "default", "full")
-FLOATS = ("bfloat16", "float16", "float32", "float64")
-COMPLEX = ("complex32", "complex64", "complex128")
-DTYPES = (
-    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", *FLOATS,
-    *COMPLEX, "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-)  # fmt: skip
 REFERENCES = (
     "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition",
     "standard", "again", "threads", "strides", "fake", "raises",
@@ -104,6 +100,10 @@ def _kind_of_argument(value: object) -> str:
 
     Tags occur in pydantic's paths, and are removed from messages.
     """
+    if tag_of(value) == "!tuple":
+        return "<tuple>"
+    if tag_of(value) is not None:
+        return "<value>"
     if isinstance(value, dict):
         return "<tensor>"
     return "<list>" if isinstance(value, list) else "<plain>"
@@ -203,13 +203,23 @@ class Tensor(Strict):
         return len(self.shape) >= 2 and self.shape[-1] == self.shape[-2]
 
 
+class TaggedTuple(Strict):
+    """A tuple of arguments, `!tuple [...]`."""
+
+    items: Annotated[list[Argument], Field(alias="!tuple")]
+
+
 Plain = bool | int | float | str | None
-Item = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Any],
-    Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
-                 Discriminator(_kind_of_argument)]  # fmt: skip
-Argument = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Item],
-    Tag("<list>")] | Annotated[Plain, Tag("<plain>")],
-                     Discriminator(_kind_of_argument)]  # fmt: skip
+# an editor sees what follows a tag as if that were not there: a list, or plain
+Tuple = Annotated[TaggedTuple, WithJsonSchema({"not": {}})]
+Value = Annotated[dict[str, Any], WithJsonSchema({"not": {}})]
+"""A value behind one of the other tags, which the reader of YAML has checked."""
+Item = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Any], Tag("<list>")]
+    | Annotated[Tuple, Tag("<tuple>")] | Annotated[Value, Tag("<value>")]
+    | Annotated[Plain, Tag("<plain>")], Discriminator(_kind_of_argument)]  # fmt: skip
+Argument = Annotated[Annotated[Tensor, Tag("<tensor>")] | Annotated[list[Item], Tag("<list>")]
+    | Annotated[Tuple, Tag("<tuple>")] | Annotated[Value, Tag("<value>")]
+    | Annotated[Plain, Tag("<plain>")], Discriminator(_kind_of_argument)]  # fmt: skip
 
 
 class Sample(Strict):

@@ -13,9 +13,10 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from gen.dtypes import COMPLEX, DTYPES, FLOATS
 from gen.errors import nearest, one_of
 from gen.language.globs import Names, is_glob
-from gen.language.spec import COMPLEX, DTYPES, FLOATS, Family, OpRow, Samples
+from gen.language.spec import Family, OpRow, Samples
 from gen.language.validate import Loaded
 from gen.plan.callables import missing
 from gen.plan.catalog import Catalog, Facts

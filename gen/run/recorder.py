@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gen.checks.tables import DTYPES
+from gen.dtypes import DTYPES
 from gen.files import replace
 from gen.run.results import OUTCOMES, CellResult, Writer
 from gen.run.shard_plugin import Sharding

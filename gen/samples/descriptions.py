@@ -1,8 +1,9 @@
 """Make tensors from descriptions: ``{shape: [4, 8], domain: positive}``.
 
 A sample is ``{args: [...], kwargs: {...}}``. An argument is a description of a tensor, a list of
-arguments, or a plain value. A source of samples is a list of these, or a callable that takes
-``(dtype, device)`` and returns one. Its leaves may be tensors already.
+arguments, a plain value, or one behind a tag (:mod:`gen.language.values`). A source of samples is a
+list of these, or a callable that takes ``(dtype, device)`` and returns one. Its leaves may be
+tensors already.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from gen.language.values import tag_of
 from gen.outcomes import SamplesError
 
 Tensor = torch.Tensor
@@ -88,13 +93,28 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
     """Return what an argument of a sample stands for: tensors for descriptions, else the value
     itself.
     """
+    tag = tag_of(described)
+    if tag == "!tuple":
+        return tuple(_value(item, dtype, device) for item in described[tag])
+    if tag is not None:
+        return _placed(_MAKERS[tag](described[tag]), device)
     if isinstance(described, Mapping):
         return tensor(described, dtype, device)
     if isinstance(described, (list, tuple)) and any(map(_is_tensor, described)):
         return [_value(item, dtype, device) for item in described]
-    if isinstance(described, Tensor):
-        wanted = described.detach().to(device)
-        return wanted.requires_grad_(described.requires_grad or _is_inexact(wanted.dtype))
+    return _placed(_named(described), device)
+
+
+def _placed(value: object, device: str) -> object:
+    """Return a tensor that is made already as a leaf on `device`, and anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    wanted = value.detach().to(device)
+    return wanted.requires_grad_(value.requires_grad or _is_inexact(wanted.dtype))
+
+
+def _named(described: object) -> object:
+    """Return the dtype for its name, such as ``torch.int64``, and anything else as it is."""
     if isinstance(described, str) and described.startswith("torch."):
         named = getattr(torch, described.removeprefix("torch."), None)
         if isinstance(named, torch.dtype):
@@ -124,9 +144,8 @@ def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Ten
     if "dtype" in described:
         own_dtype = getattr(torch, described["dtype"])
     shape = tuple(described.get("shape", ()))
-    values = _fill(domain, shape, own_dtype, described)
-    values = arrange(values.to(device), described.get("layout", "contiguous"))
-    return values.requires_grad_(
+    drawn = _fill(domain, shape, own_dtype, described).to(device)
+    return arrange(drawn, described.get("layout", "contiguous")).requires_grad_(
         _is_inexact(own_dtype) and bool(described.get("requires_grad", True))
     )
 
@@ -237,3 +256,39 @@ def arrange(x: Tensor, layout: str) -> Tensor:
     raise ValueError(
         f"no layout {layout!r}; known: contiguous, transposed, noncontiguous, strided, expanded"
     )
+
+
+# --- values behind tags ---------------------------------------------------------------------------
+
+
+def _from_file(name: str) -> torch.Tensor:
+    """Return the tensor of a file below the folder of the matrix, which Python's path has for
+    the modules of the matrix."""
+    for folder in (".", *sys.path):
+        path = Path(folder or ".") / name
+        if path.is_file():
+            return _tensor_of(path)
+    raise SamplesError(f"there is no file {name} below a folder of Python's path")
+
+
+def _tensor_of(path: Path) -> torch.Tensor:
+    """Return the tensor of a file. ``SamplesError`` if it has something else."""
+    try:
+        if path.suffix == ".npy":
+            return torch.from_numpy(np.load(path, allow_pickle=False))
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise SamplesError(f"cannot read {path.name}: {type(error).__name__}: {error}") from None
+    if not isinstance(found, torch.Tensor):
+        raise SamplesError(f"{path.name} has a {type(found).__name__}, no tensor")
+    return found
+
+
+_MAKERS: dict[str, Callable[[Any], Any]] = {
+    "!slice": lambda content: slice(*content),
+    "!dtype": lambda content: getattr(torch, content),
+    "!device": torch.device,
+    "!complex": lambda content: complex(str(content).replace(" ", "")),
+    "!generator": lambda content: torch.Generator().manual_seed(content),
+    "!file": _from_file,
+}

@@ -392,7 +392,7 @@ def _normalise(
     fixed = list(map(_without_history, leaves))
 
     def rebuild(tensors: Sequence[object]) -> tuple[list[Any], dict[str, Any]]:
-        values = list(fixed)
+        values = list(map(_fresh, fixed))
         for place, tensor in zip(places, tensors, strict=True):
             values[place] = tensor
         rebuilt_args, rebuilt_kwargs = pytree.tree_unflatten(values, spec)
@@ -424,11 +424,18 @@ def _show(leaf: object) -> str:
         return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
     if callable(leaf) and hasattr(leaf, "__name__"):
         return str(leaf.__name__)
+    if isinstance(leaf, torch.Generator):
+        return f"Generator({leaf.initial_seed()})"
     return repr(leaf)
 
 
 def _is_input(leaf: object) -> bool:
     return isinstance(leaf, Tensor) and leaf.layout is torch.strided
+
+
+def _fresh(leaf: object) -> object:
+    """Return what a run of the op gets: of a generator a copy, so that each run draws the same."""
+    return leaf.clone_state() if isinstance(leaf, torch.Generator) else leaf
 
 
 def _without_history(leaf: object) -> object:

@@ -28,6 +28,8 @@ def value(x: object) -> str:
         return str(x)
     if isinstance(x, torch.device):
         return repr(str(x))
+    if isinstance(x, torch.Generator):
+        return f"torch.Generator().manual_seed({x.initial_seed()})"
     if isinstance(x, torch.Size):
         return repr(tuple(x))
     if isinstance(x, (list, tuple, dict)):

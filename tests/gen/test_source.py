@@ -117,7 +117,9 @@ def test_scalars_follow_yaml_1_2(written: str, meant: object) -> None:
         pytest.param(b"a: \x00", "control characters are not allowed", id="null byte"),
         pytest.param("a: [1,\nb: 2\n", "(begun in line 1)", id="bracket left open"),
         pytest.param("a: &x [*x]\n", "an alias that contains itself", id="endless alias"),
-        pytest.param("? [a]\n: b\n", "a key that is a list or a mapping", id="list as key"),
+        pytest.param(
+            "? [a]\n: b\n", "a key that is a list, a mapping or has a tag", id="list as key"
+        ),
         pytest.param("a: 1\n---\nb: 2\n", "a second document begins", id="two documents"),
         pytest.param("- " * 100_000, "nested deeper than 60 levels", id="deep block"),
         pytest.param("a: " + "[\n" * 100_000, "nested deeper than 60 levels", id="deep brackets"),
