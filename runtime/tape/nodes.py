@@ -15,7 +15,7 @@ import functools
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -182,6 +182,13 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} object at {id(self):#x}>"
+
+
+def nodes_after(node: Node) -> Iterator[Node]:
+    """Yield the node at the end of each edge of ``node``."""
+    for edge in node.edges:
+        if edge is not None:
+            yield edge[0]
 
 
 class InputMetadata(NamedTuple):

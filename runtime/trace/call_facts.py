@@ -19,6 +19,7 @@ from ..rules.hidden_writes import may_hide
 from ..rules.ops import Op, is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
+from ..seam.graph_walks import inputs_of, walk
 from ..torch_private.dispatcher import OpOverload, has_kernel
 from ..torch_private.graph_parts import snake_case
 from ..torch_private.pytrees import pytree
@@ -213,18 +214,12 @@ def _masks_among(index: Sequence[object]) -> list[object]:
 def _depends_on_sizes_alone(tensor: object) -> bool:
     """Return whether ``tensor`` is a result of factories and functional ops, without any tensor of
     the arguments and without a random number."""
-    node, visited = getattr(tensor, "_node", None), set()
-    waiting = [node]
-    while waiting:
-        node = waiting.pop()
-        if node in visited:
-            continue
-        visited.add(node)
-        if node is None or node.op != "call_function":
+    result = getattr(tensor, "_node", None)
+    if result is None:
+        return False
+    for node in walk([result], inputs_of):
+        if node.op != "call_function" or _is_open(node.target) or any(map(_writes, node.users)):
             return False
-        if _is_open(node.target) or any(map(_writes, node.users)):
-            return False
-        waiting += node.all_input_nodes
     return True
 
 

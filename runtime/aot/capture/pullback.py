@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import DIFFERENTIABLE, op_of
+from ...seam.graph_walks import nodes_among
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import line_of
@@ -264,7 +265,7 @@ def pullback_of(
     search = _Search(joint, primals, saved, saves_draws, applications)
     results: Any = joint.graph.output_node().args[0]
     gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
-    if why := search.run([grad for grad in gradients if isinstance(grad, fx.Node)]):
+    if why := search.run(nodes_among(gradients)):
         return Pullback(refused=why)
     nodes = search.found
     return Pullback(
@@ -290,19 +291,15 @@ def _read(node: fx.Node) -> Sequence[fx.Node]:
     if not _is_batch_norm_in_training(source):
         return node.all_input_nodes
     if node is source:
-        return _nodes_among([*node.args[:3], *node.args[5:]])
+        return nodes_among([*node.args[:3], *node.args[5:]])
     if node.args[1] in (3, 4):  # the new values of the statistics
-        return [source, *_nodes_among(source.args[3:5])]
+        return [source, *nodes_among(source.args[3:5])]
     return [source]
 
 
 def _is_batch_norm_in_training(n: object) -> bool:
     # the op takes (input, weight, bias, running_mean, running_var, training, …)
     return isinstance(n, fx.Node) and n.target is _BATCH_NORM and bool(n.args[5])
-
-
-def _nodes_among(arguments: Iterable[object]) -> list[fx.Node]:
-    return [argument for argument in arguments if isinstance(argument, fx.Node)]
 
 
 def _source(node: fx.Node) -> Any:

@@ -15,6 +15,7 @@ from torch import fx
 
 from ...rules.ops import op_of
 from ...seam import factories
+from ...seam.graph_walks import last_users
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import add_call, copy_of, without_unused
 from ..capture.aliasing import LINEAR, fresh, may_alias
@@ -216,11 +217,10 @@ def overwrites(graph: fx.Graph) -> None:
 
 def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     """Return the buffers of the graph itself that no view shows, each with its last user."""
-    last_use = {buffer: user for user in graph.nodes for buffer in user.all_input_nodes}
     views = set(filter(may_alias, graph.nodes))
     return {
         buffer: user
-        for buffer, user in last_use.items()
+        for buffer, user in last_users(graph).items()
         if fresh(buffer) and static(buffer) and views.isdisjoint(buffer.users)
     }
 

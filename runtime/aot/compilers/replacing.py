@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.graph_walks import walk
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
-from ..capture.aliasing import LINEAR, fresh, may_alias
+from ..capture.aliasing import LINEAR, aliased_inputs, fresh, may_alias
 from .overloads import aten, calls_of, same_layout, static
 
 _ELEMENTS = 1 << 14  # of a tensor that may live longer than it did, as it is small
@@ -29,18 +30,12 @@ _COPIES = frozenset(
 
 def shown(node: fx.Node) -> list[fx.Node]:
     """List ``node`` and the values computed from it that may share its memory."""
-    views = [node]
-    seen = {node}
-    # `views` grows meanwhile
-    for v in views:
-        further = [
-            user
-            for user in v.users
-            if user.op == "call_function" and may_alias(user) and user not in seen
-        ]
-        views += further
-        seen.update(further)
-    return views
+    return list(walk([node], _views_of, breadth_first=True))
+
+
+def _views_of(node: fx.Node) -> list[fx.Node]:
+    """List the calls that take ``node`` and may return a view of it."""
+    return [user for user in node.users if user.op == "call_function" and may_alias(user)]
 
 
 def is_result(node: fx.Node) -> bool:
@@ -81,14 +76,13 @@ class Returned:
 
     def _add(self, nodes: list[fx.Node]) -> None:
         """Note ``nodes`` and whatever they may be views of."""
-        pending = [n for n in nodes if n not in self._nodes]
-        # `pending` grows meanwhile
-        for node in pending:
-            if node in self._nodes:
-                continue
-            self._nodes.add(node)
-            if node.op == "call_function" and may_alias(node):
-                pending += node.all_input_nodes
+        self._nodes |= set(walk(nodes, self._unknown_sources))
+
+    def _unknown_sources(self, node: fx.Node) -> list[fx.Node]:
+        """Return what ``node`` may be a view of, unless that has been noted before."""
+        if node in self._nodes:
+            return []
+        return aliased_inputs(node)
 
     def replace(self, node: fx.Node, by: Any) -> None:
         """Let the users of ``node`` take ``by``, which has the same elements and layout.

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.graph_walks import last_users
 from ...torch_private.dispatcher import OpOverload, below_autograd
 from ...torch_private.native_functions import functions_of_nn, functions_of_torch
 from ...torch_private.native_tensors import TensorBase
@@ -82,10 +83,7 @@ class _Body:
         self.source = _Source(module)
         self.inputs = graph.find_nodes(op="placeholder")
         self.origins: dict[int, Line] = {}
-        self.last_use: dict[fx.Node, fx.Node] = {}
-        for node in reversed(graph.nodes):
-            for used in node.all_input_nodes:
-                self.last_use.setdefault(used, node)
+        self.last_use = last_users(graph)
         # items that the line of their call has unpacked
         self.unpacked: set[fx.Node] = set()
         self.lines = [

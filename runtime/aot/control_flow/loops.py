@@ -18,6 +18,7 @@ from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
+from ...seam.graph_walks import inputs_of, walk
 from ...seam.levels import levels_of
 from ...torch_private.mode_stacks import without_modes
 from ...torch_private.pytrees import pytree
@@ -506,14 +507,8 @@ def _varying(
 def _arguments_of(branch: Branch, result: fx.Node) -> set[int]:
     """Return the numbers of the arguments that ``result`` may depend on."""
     placeholders = [n for n in branch.module.graph.nodes if n.op == "placeholder"]
-    seen: set[fx.Node] = set()
-    stack = [result]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(node.all_input_nodes)
-    return {index for index, placeholder in enumerate(placeholders) if placeholder in seen}
+    needed = set(walk([result], inputs_of))
+    return {index for index, placeholder in enumerate(placeholders) if placeholder in needed}
 
 
 def _record(
