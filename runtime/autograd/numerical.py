@@ -85,7 +85,7 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _moving(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
+def _adder_to(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
     """Yield a function that adds a dense tensor to ``value``, below the tape and without a new
     version. Afterwards ``value`` gets its values back."""
     tensor = plain(value)
@@ -119,7 +119,7 @@ def along(
     """Return the derivatives of all outputs by ``value`` along ``direction``, a dense tensor.
     ``where``: the element, for an error."""
     eps = steps.eps
-    with _moving(value, steps.masked) as move:
+    with _adder_to(value, steps.masked) as move:
         move(-eps * direction)
         low = _snapshot(outputs)
         move(eps * direction)

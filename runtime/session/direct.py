@@ -251,7 +251,7 @@ def _clone(self: object, **kwargs: object) -> object:
     return _native_clone(self, **kwargs)
 
 
-def _reading(native: Any) -> Callable[[Any], object]:
+def _reader_of(native: Any) -> Callable[[Any], object]:
     """Return a method that reads the number in a tensor."""
 
     @functools.wraps(native)
@@ -263,7 +263,7 @@ def _reading(native: Any) -> Callable[[Any], object]:
     return answer
 
 
-def _writing(native: Any) -> Callable[..., object]:
+def _writer_of(native: Any) -> Callable[..., object]:
     """Return an in-place method. It writes to the inner tensor if nothing is recorded and no view
     needs the history."""
 
@@ -301,7 +301,7 @@ def _plain_operands(
     return plain
 
 
-def _comparing(native: Any) -> Callable[..., object]:
+def _comparison_of(native: Any) -> Callable[..., object]:
     """Return a method whose result has no gradient."""
 
     @functools.wraps(native)
@@ -340,8 +340,8 @@ _WRITES = (
 for _name, _method in (("__getitem__", _getitem), ("__setitem__", _setitem), ("clone", _clone)):
     setattr(Tensor, _name, _method)
 for _name in ("__bool__", "__float__", "__index__", "__int__", "item"):
-    setattr(Tensor, _name, _reading(getattr(torch.Tensor, _name)))
+    setattr(Tensor, _name, _reader_of(getattr(torch.Tensor, _name)))
 for _name in ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "all", "any"):
-    setattr(Tensor, _name, _comparing(getattr(torch.Tensor, _name)))
+    setattr(Tensor, _name, _comparison_of(getattr(torch.Tensor, _name)))
 for _name in _WRITES.split():
-    setattr(Tensor, _name, _writing(getattr(torch.Tensor, _name)))
+    setattr(Tensor, _name, _writer_of(getattr(torch.Tensor, _name)))

@@ -167,7 +167,7 @@ class LeafGradients:
         entry = self._entry_of(tensor)
         if entry is not None:
             if not entry.known:
-                self.read(entry, _zeroing())
+                self.read(entry, _is_read_by_zero_grad())
             return entry.value
         # a computed value has a gradient only by retain_grad()
         if isinstance(tensor, Value):
@@ -523,7 +523,7 @@ def _as_gradient(g: object, like: object, others: set[int]) -> Any:
     return g
 
 
-def _zeroing() -> bool:
+def _is_read_by_zero_grad() -> bool:
     """Return whether the frame that reads a gradient is torch's ``zero_grad``, which only asks
     whether there is one before it assigns None."""
     frame: Any = sys._getframe(1)

@@ -146,7 +146,7 @@ class _Search:
         saves_draws: bool,
         applications: Iterable[Application],
     ) -> None:
-        self.varying = _varying(joint.graph, primals)
+        self.varying = _differentiable_values(joint.graph, primals)
         self.changed = _reasons_of_unseen_changes(joint.graph)
         # a saved value that depends on a primal would hide that from the derivative
         self.given: dict[fx.Node, int] = {}
@@ -309,7 +309,7 @@ def _source(node: fx.Node) -> Any:
     return node
 
 
-def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
+def _differentiable_values(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     """Return the values that may have a derivative with respect to a primal."""
     varying: set[fx.Node] = set()
     for node in graph.nodes:

@@ -188,14 +188,14 @@ def _with_numbers(
 ) -> Callable[[list[Any]], object]:
     """Return ``run``, with results ``numbers`` as numbers of Python."""
 
-    def returned(args: list[torch.Tensor]) -> Any:
+    def run_code(args: list[torch.Tensor]) -> Any:
         """Run the code, and read the numbers from its tensors."""
         results = list(run(args))
         for i in numbers:
             results[i] = results[i].item()
         return results
 
-    return returned
+    return run_code
 
 
 def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModule:

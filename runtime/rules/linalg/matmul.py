@@ -224,7 +224,7 @@ def _plus(
     right factor. ``facts``: further parts of the record.
     """
 
-    def combined(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def add_product(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         """Run the op on a batch: the product first, then ``self`` is added to it."""
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
@@ -269,7 +269,7 @@ def _plus(
                 lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"
             ),
         },
-        batch=combined,
+        batch=add_product,
         fresh=True,
         flops=asks(
             lambda x, result: 2 * math.prod(x) * (result[-1] if len(result) > 1 else 1),
