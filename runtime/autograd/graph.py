@@ -17,6 +17,7 @@ import torch
 
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
+from ..seam.containers import written_arguments
 from ..seam.levels import SCOPE, Value, bottom
 from ..seam.memory import storage_of
 from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
@@ -217,9 +218,8 @@ class _CopyBeforeWrite(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        for index, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                self._before_write(args[index] if index < len(args) else kwargs.get(argument.name))
+        for index, name in written_arguments(func._schema):
+            self._before_write(args[index] if index < len(args) else kwargs.get(name))
         return func(*args, **kwargs)
 
     def _before_write(self, argument: object) -> None:

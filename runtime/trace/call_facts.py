@@ -19,6 +19,7 @@ from ..rules.hidden_writes import may_hide
 from ..rules.ops import Op, is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
+from ..seam.containers import written_arguments
 from ..seam.graph_walks import inputs_of, walk
 from ..torch_private.dispatcher import OpOverload, has_kernel
 from ..torch_private.graph_parts import snake_case
@@ -79,7 +80,7 @@ def facts_of(func: object) -> CallFacts:
 def _facts_of(func: Any) -> CallFacts:
     """Find the facts of a call of ``func``, which do not depend on its arguments."""
     schema, op = func._schema, op_of(func)
-    written = _written_positions(schema)
+    written = tuple(position for position, _ in written_arguments(schema))
     question = QUESTIONS.get(schema.name.split("::")[1])
     # `prim::layout` is no operator of the dispatcher
     composite = has_kernel(func.name()) and is_composite(func.name())
@@ -106,15 +107,6 @@ def _facts_of(func: Any) -> CallFacts:
         returned=_returned_position(schema, written),
         follows=not draws_by_tag and shares_no_memory,
         special=asks or literal or sized_by_values or has_other_form,
-    )
-
-
-def _written_positions(schema: Any) -> tuple[int, ...]:
-    """List the positions of the arguments that an op writes to."""
-    return tuple(
-        index
-        for index, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
     )
 
 

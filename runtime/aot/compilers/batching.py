@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import written_arguments
 from ...seam.graph_walks import walk_postorder
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import add_call, replace_each
@@ -365,12 +366,8 @@ def _may_show(node: fx.Node) -> Sequence[fx.Node]:
     if not sources or type(func) is not OpOverload or not func._schema.is_mutable:
         return sources
     # the result of a write is the tensor that is written to
-    written = next(
-        index
-        for index, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-    return (_argument(node, written),)
+    position, _ = written_arguments(func._schema)[0]
+    return (_argument(node, position),)
 
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[fx.Node, fx.Node]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import written_arguments
 from ...seam.graph_walks import last_users
 from ...torch_private.dispatcher import OpOverload, below_autograd
 from ...torch_private.native_functions import functions_of_nn, functions_of_torch
@@ -148,10 +149,8 @@ def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterato
     """
     if not isinstance(node.target, OpOverload):
         return
-    for index, argument in enumerate(node.target._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value: Any = node.kwargs.get(argument.name)
+    for index, name in written_arguments(node.target._schema):
+        value: Any = node.kwargs.get(name)
         if index < len(node.args):
             value = node.args[index]
         # some ops write to each tensor of a list
