@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..seam.graph_walks import results_of
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import line_of
 from .calls.arguments import enter, flatten
@@ -180,7 +181,7 @@ class Explanation:
 def _saved_nodes(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) -> list[fx.Node]:
     """List the nodes of the joint graph that ``forward`` returns after its results, once each."""
     by_name = {node.name: node for node in parts.nodes}
-    results: Any = forward.graph.output_node().args[0]
+    results = results_of(forward.graph)
     saved = results[num_fwd_outputs:]
     # a partition may rename nodes, and then nobody can say which values it saves
     missing = [n.name for n in saved if n.name not in by_name]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import fx
 
@@ -94,6 +94,12 @@ def users_of(node: fx.Node) -> Iterable[fx.Node]:
 def nodes_among(values: Iterable[object]) -> list[fx.Node]:
     """List the nodes among arguments of a call or results of a graph, which may be constants."""
     return [value for value in values if isinstance(value, fx.Node)]
+
+
+def results_of(graph: fx.Graph) -> Any:
+    """Return what ``graph`` returns: a list of nodes and constants, or a single one."""
+    (results,) = graph.output_node().args
+    return results
 
 
 def last_users(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

@@ -18,7 +18,7 @@ from torch import fx
 from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
-from ...seam.graph_walks import nodes_among
+from ...seam.graph_walks import nodes_among, results_of
 from ...seam.memory import storage_of
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.native_functions import native_linear
@@ -111,8 +111,7 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     # the caller has the arguments, the constants, and whatever lies behind a result
     owners = _owners(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
-    (returned,) = forward.output_node().args
-    results: Any = returned
+    results = results_of(forward)
     for n in results[:n_results]:
         if isinstance(n, fx.Node):
             seen |= owners[n]
@@ -125,8 +124,7 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     owners = _owners(forward)
     placeholders = forward.find_nodes(op="placeholder")
     wanted = {placeholders[i] for i in inputs}
-    (returned,) = forward.output_node().args
-    results: Any = returned
+    results = results_of(forward)
     return _numbers_sharing(results[n_results:], owners, wanted)
 
 
@@ -152,8 +150,7 @@ def saved_of_results(
     Each of ``results`` is a list of numbers of results of ``forward``: the parts of one tensor.
     """
     owners = _owners(forward)
-    (returned,) = forward.output_node().args
-    returned_values: Any = returned
+    returned_values = results_of(forward)
     saved: set[fx.Node] = set()
     for node in returned_values[n_results:]:
         if isinstance(node.meta.get("val"), torch.Tensor):

@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import DIFFERENTIABLE, op_of
-from ...seam.graph_walks import nodes_among
+from ...seam.graph_walks import nodes_among, results_of
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import line_of
@@ -263,7 +263,7 @@ def pullback_of(
     primals = {n: index for index, n in enumerate(placeholders[: len(boundary.inputs)])}
     # walk back from the gradients to what the pullback takes
     search = _Search(joint, primals, saved, saves_draws, applications)
-    results: Any = joint.graph.output_node().args[0]
+    results = results_of(joint.graph)
     gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
     if why := search.run(nodes_among(gradients)):
         return Pullback(refused=why)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...seam.graph_walks import walk
+from ...seam.graph_walks import results_of, walk
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
 from ..capture.aliasing import LINEAR, aliased_inputs, fresh, may_alias
@@ -54,7 +54,7 @@ def returned(node: fx.Node) -> bool:
 def results_in(node: fx.Node) -> list[fx.Node]:
     """Return the results of the graph that may share memory with ``node``, one by one."""
     views = set(shown(node))
-    results: Any = node.graph.output_node().args[0]
+    results = results_of(node.graph)
     # a graph that returns something else may return any of them
     if not isinstance(results, (list, tuple)):
         return list(views)

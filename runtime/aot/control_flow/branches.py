@@ -26,6 +26,7 @@ from ...functionalize.functional_value import FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
 from ...seam.generator_states import own_draws
+from ...seam.graph_walks import results_of
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
 from ...torch_private.dispatcher import OpOverload
@@ -80,7 +81,7 @@ class Branch:
 
     def results(self) -> list[fx.Node]:
         """Return the nodes of the tensors that the graph returns."""
-        returned_values: Any = self.module.graph.output_node().args[0]
+        returned_values = results_of(self.module.graph)
         return (
             list(returned_values)
             if isinstance(returned_values, (list, tuple))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...seam.graph_walks import inputs_of, nodes_among, users_of, walk, walk_postorder
+from ...seam.graph_walks import inputs_of, nodes_among, results_of, users_of, walk, walk_postorder
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.graph_parts import metadata_of
 from ...trace.graph_edits import stays_unused
@@ -183,8 +183,7 @@ def _is_effect(node: fx.Node) -> bool:
 
 def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[object], list[object]]:
     """Return the forward results and the gradients that a joint graph returns in one list."""
-    results: Any
-    (results,) = graph.output_node().args
+    results = results_of(graph)
     if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
         raise ValueError(
             f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: "

@@ -14,6 +14,7 @@ from runtime.seam.graph_walks import (
     last_users,
     nodes_among,
     nodes_before,
+    results_of,
     users_of,
     walk,
     walk_postorder,
@@ -74,3 +75,4 @@ def test_walks_of_an_fx_graph_follow_inputs_or_users() -> None:
     assert last_users(graph) == {x: z, y: z, z: output}
     assert unused not in last_users(graph)
     assert nodes_among([x, None, 2.0, y]) == [x, y]
+    assert results_of(graph) is z
