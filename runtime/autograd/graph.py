@@ -17,7 +17,7 @@ import torch
 
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
-from ..seam.containers import written_arguments
+from ..seam.containers import tensors_of, written_arguments
 from ..seam.levels import SCOPE, Value, bottom
 from ..seam.memory import storage_of
 from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
@@ -224,10 +224,8 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
     def _before_write(self, argument: object) -> None:
         """Copy what graphs need of an argument that is written to: a tensor or a list of them."""
-        each = argument if isinstance(argument, (list, tuple)) else (argument,)
-        for t in each:
-            if isinstance(t, torch.Tensor):
-                self.context.before_write(t)
+        for t in tensors_of((argument,)):
+            self.context.before_write(t)
 
 
 class _Mutation(Ambient):

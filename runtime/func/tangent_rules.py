@@ -240,7 +240,7 @@ def transposed_twice(
 def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
     """Return an input of ``level`` for the cotangent of each result of a call. None for a result
     without derivative."""
-    outs = [result] if isinstance(result, torch.Tensor) else list(result)
+    outs = list(items_of((result,)))
     cotangents: list[GradValue | None] = [None] * len(outs)
     for index, output in enumerate(outs):
         if index not in op.nondiff and (output.is_floating_point() or output.is_complex()):

@@ -20,7 +20,7 @@ from ..errors import InplaceError
 from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
-from ..seam.containers import written_arguments
+from ..seam.containers import items_of, written_arguments
 from ..seam.surgery import refit
 from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.pytrees import pytree
@@ -422,7 +422,7 @@ def _results_for_out(
     options |= factory_options(op.func, functional, targets[0])
     results = filled(op.func, level.lowered_args(targets), given, options)
     results = results or functional(*given, **options)
-    results = [results] if isinstance(results, torch.Tensor) else list(results)
+    results = list(items_of((results,)))
     if len(results) != len(targets):  # one out= argument may be a list
         raise InplaceError(
             f"{op.func}: out= has {len(targets)} tensors, "

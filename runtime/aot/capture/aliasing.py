@@ -112,9 +112,8 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     owners = _owners(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
     results = results_of(forward)
-    for n in results[:n_results]:
-        if isinstance(n, fx.Node):
-            seen |= owners[n]
+    for n in nodes_among(results[:n_results]):
+        seen |= owners[n]
     return _numbers_sharing(results[n_results:], owners, seen)
 
 

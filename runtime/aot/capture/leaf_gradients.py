@@ -25,6 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...functionalize.functional_value import FunctionalValue
+from ...seam.containers import tensors_of
 from ...seam.graph_walks import nodes_before, walk
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
@@ -590,11 +591,7 @@ def _as_tuple(value: object) -> Any:
 def _is_of_functorch(args: Any) -> bool:
     """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
     list of them. Torch has the gradients of these."""
-    if not args:
-        return False
-    first = args[0]
-    several = first if isinstance(first, (list, tuple)) else (first,)
-    return any(isinstance(t, torch.Tensor) and is_functorch_wrapped(t) for t in several)
+    return any(map(is_functorch_wrapped, tensors_of(args[:1])))
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> object:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import tensors_of
 from ...seam.graph_walks import results_of, walk
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
@@ -217,12 +218,7 @@ def _key(argument: object) -> Hashable:
 
 def _is_small(node: fx.Node) -> bool:
     """Return whether all results of ``node`` are known to have few elements."""
-    values: Any = node.meta.get("val")
-    if not isinstance(values, (list, tuple)):
-        values = [values]
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            continue
+    for value in tensors_of((node.meta.get("val"),)):
         if any(type(size) is not int for size in value.shape) or value.numel() > _ELEMENTS:
             return False
     return True

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...seam.containers import written_arguments
+from ...seam.containers import items_of, written_arguments
 from ...seam.graph_walks import last_users
 from ...torch_private.dispatcher import OpOverload, below_autograd
 from ...torch_private.native_functions import functions_of_nn, functions_of_torch
@@ -154,8 +154,7 @@ def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterato
         if index < len(node.args):
             value = node.args[index]
         # some ops write to each tensor of a list
-        values = value if isinstance(value, (list, tuple)) else (value,)
-        yield from (numbers[item] for item in values if item in numbers)
+        yield from (numbers[item] for item in items_of((value,)) if item in numbers)
 
 
 def _name_stem(node: fx.Node) -> str:

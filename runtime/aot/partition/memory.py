@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import items_of
 from ...seam.graph_walks import nodes_among
 from ...torch_private.dispatcher import OpOverload
 from .halves import Parts
@@ -170,8 +171,7 @@ def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
 def _nodes_of_argument(node: fx.Node, index: int, name: str) -> list[fx.Node]:
     """List the values that a call takes as one argument, which may be a list of tensors."""
     value = node.args[index] if index < len(node.args) else node.kwargs.get(name)
-    several = value if isinstance(value, (list, tuple)) else (value,)
-    return nodes_among(several)
+    return nodes_among(items_of((value,)))
 
 
 def _own_bytes(node: fx.Node) -> int:
