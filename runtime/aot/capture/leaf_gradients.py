@@ -38,7 +38,7 @@ from ...session.tensor import Tensor
 from ...tape import hooks
 from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
-from ...tape.nodes import Input, Node, nodes_after
+from ...tape.nodes import Input, Node, nodes_after, nodes_at
 from ...tape.values import GradValue, edge_of
 from ...torch_private.functorch_state import is_functorch_wrapped
 from ...torch_private.global_settings import without_autocast
@@ -264,7 +264,7 @@ class LeafGradients:
         _refuse_other_levels(edges)
         cotangents = session.cotangents_of(outputs, edges, grad_outputs)
         # one pass for the gradients of all leaves that it reaches
-        reached = _reachable([edge[0] for edge in edges if edge is not None])
+        reached = _reachable(nodes_at(edges))
         leaves = self._leaves_of(reached, inputs)
         ends = [GradientEdge(n, 0) for n in leaves]
         with without_autocast():
@@ -288,7 +288,7 @@ class LeafGradients:
         if inputs is None:
             return leaves
         edges = map(edge_of, self.inside(session.listed(inputs)))
-        wanted = {edge[0] for edge in edges if edge is not None}
+        wanted = set(nodes_at(edges))
         return [n for n in leaves if n in wanted]
 
     def _memories_shown(self, grad_outputs: object) -> set[int]:
@@ -485,8 +485,7 @@ def _edge(value: object) -> Any:
 
 def _nodes(values: object) -> list[Node]:
     """Return the nodes at which the histories of ``values`` begin."""
-    edges = [edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)]
-    return [edge[0] for edge in edges if edge is not None]
+    return list(nodes_at(edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)))
 
 
 def _end(value: object) -> Node | None:

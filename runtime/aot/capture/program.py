@@ -19,7 +19,7 @@ from ...seam import factories
 from ...seam.escapes import living
 from ...seam.graph_walks import walk, walk_postorder
 from ...tape.engine import execute
-from ...tape.nodes import Edge, Node, nodes_after
+from ...tape.nodes import Edge, Node, nodes_after, nodes_at
 from ...tape.nodes import Input as Leaf
 from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
@@ -414,8 +414,7 @@ class Program:
 
     def _histories(self, values: Iterable[object]) -> set[Any]:
         """Return the nodes of the histories of ``values``. A leaf has none."""
-        edges = map(self.primals.edge, values)
-        return set(walk((edge[0] for edge in edges if edge is not None), nodes_after))
+        return set(walk(nodes_at(map(self.primals.edge, values)), nodes_after))
 
     def _is_in_memory_of_primal(self, v: object) -> bool:
         """Return whether ``v`` lies in the memory of an argument or of a closed-over tensor."""
@@ -430,7 +429,7 @@ class Program:
         """
         primals = self.primals
         # leaves among the primals are the caller's own tensors
-        entered = {edge[0] for edge in primals.edges if edge is not None}
+        entered = set(nodes_at(primals.edges))
         begun = {node for node in nodes if type(node) is Leaf} - entered
         if not begun:
             return
