@@ -265,9 +265,7 @@ def _pull_back(
     wanted = [index for index, t in enumerate(tangents) if t is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
     flat_tangents = list(items_of(tangents[i] for i in wanted))
-    flat_primals: list[Any] = []
-    for i in wanted:
-        flat_primals += primals[i] if i in spans else [primals[i]]
+    flat_primals = list(items_of(primals[i] for i in wanted))
     # a node as the tape would make it, for the arguments with a tangent
     node: OpNode = OpNode.of(
         op, level, (None,) * len(flat_tangents), (), sum(1 << i for i in wanted), spans
