@@ -210,7 +210,7 @@ def _depends_on_sizes_alone(tensor: object) -> bool:
     if result is None:
         return False
     for node in walk([result], inputs_of):
-        if node.op != "call_function" or _is_open(node.target) or any(map(_writes, node.users)):
+        if node.op != "call_function" or _is_open(node.target) or any(map(writes, node.users)):
             return False
     return True
 
@@ -226,7 +226,8 @@ def _is_open(target: object) -> bool:
     )
 
 
-def _writes(node: torch.fx.Node) -> bool:
+def writes(node: torch.fx.Node) -> bool:
+    """Return whether ``node`` is a call that writes to an argument."""
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 

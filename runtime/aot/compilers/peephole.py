@@ -16,7 +16,7 @@ from torch import fx
 from ...rules.ops import op_of
 from ...seam import factories
 from ...seam.graph_walks import last_users
-from ...torch_private.dispatcher import OpOverload
+from ...trace.call_facts import writes
 from ...trace.graph_edits import add_call, copy_of, without_unused
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
@@ -49,7 +49,7 @@ def rewritten(
     rewrites that look at single calls. The others rely on values that never change.
     """
     copied = copy_of(graph)
-    if any(map(_writes, calls_of(copied))):
+    if any(map(writes, calls_of(copied))):
         for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
             rewrite(copied)
         return copied, {}
@@ -83,10 +83,6 @@ def rewritten(
     fill(copied)
     use_huge_pages(copied)
     return copied, placed
-
-
-def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def layers(graph: fx.Graph) -> None:
