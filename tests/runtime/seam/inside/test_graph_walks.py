@@ -1,4 +1,7 @@
-"""The order of walks over graphs, and that they visit each node once."""
+"""The order of walks over graphs, and that they visit each node once.
+
+Inside: ``runtime.seam.graph_walks``. A program shows the order of a walk only where a graph has
+several paths to one node, and never how often a node was visited."""
 
 from __future__ import annotations
 
