@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..rules.record import NestedMeta
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..seam.user_code import settled, watched
 from ..tape.conform import conform
 from ..tape.grad_level import GradLevel
@@ -407,6 +407,4 @@ def _metas_of(outs: Sequence[object]) -> tuple[object, ...]:
 
 def is_differentiable(argument: object) -> bool:
     """Return whether ``argument`` is a tensor of a dtype that can have a gradient."""
-    return isinstance(argument, torch.Tensor) and (
-        argument.is_floating_point() or argument.is_complex()
-    )
+    return isinstance(argument, torch.Tensor) and is_floating(argument)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..session.tensor import unwrap
 from ..torch_private.native_tensors import mkldnn_layout
 
@@ -110,7 +110,7 @@ def _adder_to(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], obj
 def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
     """Return copies of the outputs. Integers become real, as differences are divided."""
     copies = [plain(output).clone() for output in outputs()]
-    return [x if x.is_floating_point() or x.is_complex() else x.double() for x in copies]
+    return [x if is_floating(x) else x.double() for x in copies]
 
 
 def along(

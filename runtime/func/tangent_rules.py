@@ -14,7 +14,7 @@ from ..errors import MissingRule
 from ..rules.ops import Op
 from ..rules.record import parameters
 from ..seam.containers import items_of
-from ..seam.levels import Value, run_elementwise
+from ..seam.levels import Value, is_floating, run_elementwise
 from ..tape.conform import conform
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
@@ -243,7 +243,7 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
     outs = list(items_of((result,)))
     cotangents: list[GradValue | None] = [None] * len(outs)
     for index, output in enumerate(outs):
-        if index not in op.nondiff and (output.is_floating_point() or output.is_complex()):
+        if index not in op.nondiff and is_floating(output):
             cotangents[index] = level.input(torch.zeros_like(output))
     return cotangents
 
