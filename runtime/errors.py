@@ -27,7 +27,7 @@ class MissingRule(NotImplementedError):
         known: Iterable[str] = (),
         case: str = "",
     ) -> None:
-        lacking, others = _listed(arguments), _listed(known)
+        lacking, others = _join_names(arguments), _join_names(known)
         which = (
             f"{case and ' ' + case}{lacking and f' for its argument {lacking}'}"
             f"{lacking and others and f' (it has one for {others})'}"
@@ -68,7 +68,7 @@ _UNKNOWN = {
 }
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in sorted(names))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..seam.graph_walks import results_of
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import line_of
 from .calls.arguments import enter, flatten
@@ -157,12 +158,7 @@ class Explanation:
 
     def __str__(self) -> str:
         """Return a table: a row for each saved value, and the ops that run again."""
-        rows = [("bytes", "value", "made by", "why", "line")]
-        for v in self.saved:
-            size = f"{v.bytes:,}"
-            if v.shares:
-                size = f"in {v.shares}"
-            rows.append((size, f"{v.name}: {_type_text(v)}", v.source, v.why.value, v.line or ""))
+        rows = [("bytes", "value", "made by", "why", "line"), *map(_row_of, self.saved)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         # numbers stand at the right of their column, and the last column has no padding
         lines = []
@@ -180,7 +176,7 @@ class Explanation:
 def _saved_nodes(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) -> list[fx.Node]:
     """List the nodes of the joint graph that ``forward`` returns after its results, once each."""
     by_name = {node.name: node for node in parts.nodes}
-    results: Any = forward.graph.output_node().args[0]
+    results = results_of(forward.graph)
     saved = results[num_fwd_outputs:]
     # a partition may rename nodes, and then nobody can say which values it saves
     missing = [n.name for n in saved if n.name not in by_name]
@@ -316,6 +312,15 @@ def _names_of_state(recipe: Recipe) -> dict[int, str]:
         for name, value in (*module._parameters.items(), *module._buffers.items()):
             names.setdefault(id(value), f"{type(module).__name__}.{name}")
     return names
+
+
+def _row_of(value: SavedValue) -> tuple[str, str, str, str, str]:
+    """Return the cells of a saved value in the table: bytes, value, made by, why, line."""
+    size = f"{value.bytes:,}"
+    if value.shares:
+        size = f"in {value.shares}"
+    name = f"{value.name}: {_type_text(value)}"
+    return size, name, value.source, value.why.value, value.line or ""
 
 
 def _type_text(value: SavedValue) -> str:

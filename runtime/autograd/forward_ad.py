@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import NestedTensor
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..session.dual import DualSession, fwd_grad_enabled, laid_out_like, unshared
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION
@@ -149,7 +149,7 @@ def _refuse_no_float(tensor: torch.Tensor, name: str) -> None:
     """Raise unless ``tensor`` is a dense tensor of real or complex numbers."""
     if tensor.is_nested:
         raise NestedTensor
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+    if not is_floating(tensor):
         raise ValueError(
             f"Expected {name} to be floating point or complex, but got: {tensor.dtype}"
         )

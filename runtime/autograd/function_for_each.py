@@ -66,7 +66,7 @@ class ForEach:
     def forward(self, *physical: object) -> Any:
         """Run ``forward`` on values, and return physical outputs."""
         with self.batch() as level:
-            values = _batched(level, physical, self.in_dims)
+            values = _values_of(level, physical, self.in_dims)
             output = _physical(level, self.cls.forward(*values), values, physical)
         self.output_dims = _output_dims(output, physical, self.in_dims)
         return output
@@ -75,7 +75,7 @@ class ForEach:
         """Run ``setup_context`` on values, and hand on to ``ctx`` what it stores."""
         out_dims = as_outputs(self.output_dims)
         with self.batch() as level:
-            values = _batched(level, inputs, self.in_dims)
+            values = _values_of(level, inputs, self.in_dims)
             outs = []
             for out, dim in zip(as_outputs(output), out_dims, strict=True):
                 source = position_of(out, inputs)
@@ -83,7 +83,7 @@ class ForEach:
                     # `setup_context` may compare outputs with inputs by identity
                     outs.append(values[source])
                 else:
-                    outs.append(_batched(level, out, dim))
+                    outs.append(_values_of(level, out, dim))
             ctx.inner = _InnerCtx(ctx)
             result = as_returned(tuple(outs), output)
             self.cls.setup_context(ctx.inner, tuple(values), result)
@@ -94,7 +94,7 @@ class ForEach:
     def backward(self, ctx: Any, *grads: object) -> tuple[Any, ...]:
         """Run ``backward`` on values, and return physical gradients."""
         with self.batch() as level:
-            cotangents = _batched_if_present(level, grads, ctx.out_dims)
+            cotangents = _values_if_present(level, grads, ctx.out_dims)
             result = backward_of(self.cls)(ctx.inner.move_in(ctx, level), *cotangents)
             gradients = list(as_outputs(result))
             # the outer Function complains of gradients without an argument
@@ -107,7 +107,7 @@ class ForEach:
     def jvp(self, ctx: Any, *tangents: object) -> Any:
         """Run ``jvp`` on values, and return physical tangents."""
         with self.batch() as level:
-            values = _batched_if_present(level, tangents, self.in_dims)
+            values = _values_if_present(level, tangents, self.in_dims)
             result = self.cls.jvp(ctx.inner.move_in(ctx, level), *values)
             return _physical(level, result, values, tangents)
 
@@ -154,7 +154,7 @@ def _output_dims(
     return _map_outputs(dim, output)
 
 
-def _batched(level: BatchLevel, tree: object, dims: object) -> Any:
+def _values_of(level: BatchLevel, tree: object, dims: object) -> Any:
     """Return physical tensors as values of ``level`` where ``dims``, of the same structure, has a
     0."""
     return pytree.tree_map(
@@ -162,14 +162,14 @@ def _batched(level: BatchLevel, tree: object, dims: object) -> Any:
     )
 
 
-def _batched_if_present(
+def _values_if_present(
     level: BatchLevel, tensors: Sequence[object], dims: Sequence[int | None]
 ) -> Any:
     """Return the physical tensors as values of ``level``. An entry that is None stays None."""
     present = tuple(
         None if tensor is None else dim for tensor, dim in zip(tensors, dims, strict=True)
     )
-    return _batched(level, tensors, present)
+    return _values_of(level, tensors, present)
 
 
 def batch_dims(level: BatchLevel, tree: pytree.PyTree) -> Any:
@@ -250,9 +250,9 @@ class _InnerCtx(FunctionCtx):
         else:
             dims_of_saved = self.to_save_dims
         if dims_of_saved is not None:
-            ctx.saved_tensors = tuple(_batched(level, outer.saved_tensors, dims_of_saved))
+            ctx.saved_tensors = tuple(_values_of(level, outer.saved_tensors, dims_of_saved))
         for name, (value, dims) in self.attributes.items():
-            setattr(ctx, name, _batched(level, value, dims))
+            setattr(ctx, name, _values_of(level, value, dims))
         return ctx
 
 

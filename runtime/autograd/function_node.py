@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..rules.record import NestedMeta
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..seam.user_code import settled, watched
 from ..tape.conform import conform
 from ..tape.grad_level import GradLevel
@@ -198,7 +198,7 @@ class FunctionNode(Node, FunctionCtx):
 
     def differentiates(self, output: torch.Tensor) -> bool:
         """Return whether output ``output``, as ``forward`` returned it, has a gradient."""
-        return _floating(output) and not any(output is n for n in self.non_differentiable)
+        return is_differentiable(output) and not any(output is n for n in self.non_differentiable)
 
     def _history(
         self, tensor: Any, inner_args: Sequence[Any], outs: Sequence[Any]
@@ -274,7 +274,7 @@ class FunctionNode(Node, FunctionCtx):
             self.saved_for_forward = ()
         if self.materialize_grads:
             tangents = [
-                torch.zeros_like(p) if t is None and _floating(p) else t
+                torch.zeros_like(p) if t is None and is_differentiable(p) else t
                 for p, t in zip(primals, tangents, strict=True)
             ]
         out_tangents = as_outputs(watched(self._forward_cls.jvp, self, *tangents))
@@ -405,7 +405,6 @@ def _metas_of(outs: Sequence[object]) -> tuple[object, ...]:
     return tuple(metas)
 
 
-def _floating(argument: object) -> bool:
-    return isinstance(argument, torch.Tensor) and (
-        argument.is_floating_point() or argument.is_complex()
-    )
+def is_differentiable(argument: object) -> bool:
+    """Return whether ``argument`` is a tensor of a dtype that can have a gradient."""
+    return isinstance(argument, torch.Tensor) and is_floating(argument)

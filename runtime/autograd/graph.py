@@ -17,6 +17,7 @@ import torch
 
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
+from ..seam.containers import tensors_of, written_arguments
 from ..seam.levels import SCOPE, Value, bottom
 from ..seam.memory import storage_of
 from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
@@ -217,17 +218,14 @@ class _CopyBeforeWrite(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        for index, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                self._before_write(args[index] if index < len(args) else kwargs.get(argument.name))
+        for index, name in written_arguments(func._schema):
+            self._before_write(args[index] if index < len(args) else kwargs.get(name))
         return func(*args, **kwargs)
 
     def _before_write(self, argument: object) -> None:
         """Copy what graphs need of an argument that is written to: a tensor or a list of them."""
-        each = argument if isinstance(argument, (list, tuple)) else (argument,)
-        for t in each:
-            if isinstance(t, torch.Tensor):
-                self.context.before_write(t)
+        for t in tensors_of((argument,)):
+            self.context.before_write(t)
 
 
 class _Mutation(Ambient):

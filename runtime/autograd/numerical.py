@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..session.tensor import unwrap
 from ..torch_private.native_tensors import mkldnn_layout
 
@@ -85,7 +85,7 @@ def _like(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 @contextmanager
-def _moving(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
+def _adder_to(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], object]]:
     """Yield a function that adds a dense tensor to ``value``, below the tape and without a new
     version. Afterwards ``value`` gets its values back."""
     tensor = plain(value)
@@ -110,7 +110,7 @@ def _moving(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], objec
 def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
     """Return copies of the outputs. Integers become real, as differences are divided."""
     copies = [plain(output).clone() for output in outputs()]
-    return [x if x.is_floating_point() or x.is_complex() else x.double() for x in copies]
+    return [x if is_floating(x) else x.double() for x in copies]
 
 
 def along(
@@ -119,7 +119,7 @@ def along(
     """Return the derivatives of all outputs by ``value`` along ``direction``, a dense tensor.
     ``where``: the element, for an error."""
     eps = steps.eps
-    with _moving(value, steps.masked) as move:
+    with _adder_to(value, steps.masked) as move:
         move(-eps * direction)
         low = _snapshot(outputs)
         move(eps * direction)

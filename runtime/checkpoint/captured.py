@@ -22,6 +22,7 @@ from torch import fx
 
 from ..functionalize.functional_level import FunctionalLevel
 from ..functionalize.stores import WriteWatch
+from ..seam.graph_walks import nodes_among
 from ..seam.levels import Value
 from ..seam.user_code import mark_state
 from ..tape.running import RUNNING
@@ -107,7 +108,7 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
         # an op that hides its writes may write to any argument
         if not targets:
             targets = node.all_input_nodes
-        if any(isinstance(t, fx.Node) and _origin(t, inside) not in inside for t in targets):
+        if any(_origin(t, inside) not in inside for t in nodes_among(targets)):
             return True
     return False
 

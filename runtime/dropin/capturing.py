@@ -65,7 +65,7 @@ def _give_parameters(scripted: Any, exchange: Exchange) -> None:
             attributes[name] = exchange.session(value)
 
 
-def _freezing(freeze: Callable[..., object], patches: Patches) -> Callable[..., object]:
+def _wrap_freeze(freeze: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """Return ``torch.jit.freeze`` or ``torch.jit.optimize_for_inference``, which make constants of
     the parameters. A constant is a plain tensor, and requires no grad."""
 
@@ -79,7 +79,7 @@ def _freezing(freeze: Callable[..., object], patches: Patches) -> Callable[..., 
     return freeze_module
 
 
-def _loading(load: Callable[..., object], patches: Patches) -> Callable[..., object]:
+def _wrap_load(load: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """Return ``torch.jit.load`` with parameters of the session in the loaded modules."""
 
     def load_module(*args: object, **kwargs: object) -> Any:
@@ -91,7 +91,7 @@ def _loading(load: Callable[..., object], patches: Patches) -> Callable[..., obj
     return load_module
 
 
-def _saving(save: Callable[..., object], patches: Patches) -> Callable[..., object]:
+def _wrap_save(save: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """Return a method of a module of TorchScript that writes it. Torch writes below Python which
     tensors require grad, and finds that on plain ones only."""
 
@@ -231,13 +231,13 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     programs.patch(lasting)
     for kind in _SCRIPT_MODULES:
         for name in vars(kind).keys() & _WRITERS:
-            lasting.set(kind, name, _saving(getattr(kind, name), patches))
+            lasting.set(kind, name, _wrap_save(getattr(kind, name), patches))
     pairs: list[tuple[Any, Callable[..., Any]]] = [
         (torch.jit.trace, _jit(torch.jit.trace, patches, "torch.jit.trace")),
         (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
-        (torch.jit.freeze, _freezing(torch.jit.freeze, patches)),
-        (torch.jit.optimize_for_inference, _freezing(torch.jit.optimize_for_inference, patches)),
-        (torch.jit.load, _loading(torch.jit.load, patches)),
+        (torch.jit.freeze, _wrap_freeze(torch.jit.freeze, patches)),
+        (torch.jit.optimize_for_inference, _wrap_freeze(torch.jit.optimize_for_inference, patches)),
+        (torch.jit.load, _wrap_load(torch.jit.load, patches)),
         (torch.onnx.export, _onnx(torch.onnx.export, patches)),
         (_export, programs.exporter(_export)),
         (torch.export.draft_export, programs.exporter(torch.export.draft_export)),

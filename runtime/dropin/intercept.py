@@ -218,7 +218,7 @@ def _replace(module: Any, name: str, theirs: Callable[..., Any], ours: Callable[
         setattr(module, name, ours)
 
 
-def _counting(change: Callable[[], int], by: int) -> Callable[[], int]:
+def _count_transform(change: Callable[[], int], by: int) -> Callable[[], int]:
     """Return ``change``, which enters (``by`` = 1) or leaves (-1) a transform that
     differentiates, with a count of these."""
 
@@ -235,7 +235,7 @@ def _count_transforms() -> None:
     for way, by in (("increment", 1), ("decrement", -1)):
         for kind in ("grad", "jvp"):
             name = f"_{kind}_{way}_nesting"
-            setattr(_transforms, name, _counting(getattr(_transforms, name), by))
+            setattr(_transforms, name, _count_transform(getattr(_transforms, name), by))
 
 
 def intercept_torch_autograd() -> None:

@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 
+from ..seam.graph_walks import inputs_of, walk
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.fake_tensors import FakeTensor
 from ..torch_private.pytrees import pytree
@@ -420,14 +421,8 @@ def _move_checks(graph: fx.Graph) -> None:
 def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
     """Find the checks that follow from sizes of inputs alone, and the nodes that these need."""
     from_sizes = _nodes_of_input_sizes(graph)
-    needed: set[fx.Node] = set()
-    stack = [n for n in graph.nodes if n.target is _ASSERT and n in from_sizes]
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack += node.all_input_nodes
-    return needed
+    checks = [n for n in graph.nodes if n.target is _ASSERT and n in from_sizes]
+    return set(walk(checks, inputs_of))
 
 
 def _nodes_of_input_sizes(graph: fx.Graph) -> set[fx.Node]:

@@ -30,6 +30,7 @@ from ..functionalize.functional_level import FunctionalLevel
 from ..functionalize.functional_value import FunctionalValue
 from ..seam.escapes import living
 from ..seam.generator_states import own_draws
+from ..seam.graph_walks import results_of
 from ..seam.user_code import watched
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.graph_parts import PyTreeCodeGen, PyTreeInfo
@@ -90,7 +91,7 @@ def traced_before_dispatch(
     with own_draws():  # the draws of the trace are not those of a call
         module = make_fx(run, decompositions, tracing_mode=mode, pre_dispatch=True)(*leaves)
     assert boundary is not None
-    results: Any = module.graph.output_node().args[0]
+    results = results_of(module.graph)
     module.graph.output_node().args = (tuple(results),)
     module.recompile()
     return Joint(module, boundary, out_spec, None)
@@ -354,7 +355,7 @@ def named(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]
 
 def output_names(joint: Joint) -> list[str | None]:
     """Return the name of each result of the graph; None for a constant."""
-    results: Any = joint.module.graph.output_node().args[0]
+    results = results_of(joint.module.graph)
     return [result.name if isinstance(result, fx.Node) else None for result in results]
 
 
@@ -482,7 +483,7 @@ def _return_tuple(joint: Joint) -> None:
 
 def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
     """Raise if the loss does not depend on an input that requires grad."""
-    results: Any = joint.module.graph.output_node().args[0]
+    results = results_of(joint.module.graph)
     for i, g in zip(joint.boundary.differentiated, results[joint.n_forward :], strict=True):
         if g is None:
             raise RuntimeError(
@@ -625,7 +626,7 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
     graph = joint.module.graph
     placeholders = graph.find_nodes(op="placeholder")
     inputs = {node: index for index, node in enumerate(placeholders)}
-    results: Any = graph.output_node().args[0]
+    results = results_of(graph)
     for number, result in enumerate(results[: joint.n_forward]):
         n = _base_of(result)
         if n in inputs:

@@ -16,7 +16,7 @@ from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of
 from ..rules.tensors import foreach
 from ..seam.containers import rewrapped
 from ..seam.keys import uncounted
-from ..seam.levels import Level, Value
+from ..seam.levels import Level, Value, is_floating
 from ..seam.shells import same_shape
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA, follow_inner
@@ -221,7 +221,7 @@ class DualLevel(Level):
 
         def wrap_one(tensor: torch.Tensor, i: int | None) -> torch.Tensor:
             """Return ``tensor``, the result of number ``i`` or the only one, with its tangent."""
-            if not view and not (tensor.is_floating_point() or tensor.is_complex()):
+            if not view and not is_floating(tensor):
                 return tensor
             place = i or 0
             t = tangents[place] if isinstance(tangents, (tuple, list)) else tangents

@@ -15,7 +15,7 @@ import torch
 from ..errors import NestedTensor
 from ..seam.escapes import living, refuse_closed
 from ..seam.level_mode import entered
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..seam.memory import storage_of
 from ..seam.shells import VALUES
 from ..seam.transforms_of_torch import refuse_value_of_torch
@@ -107,7 +107,7 @@ def _input(level: GradLevel, x: object) -> GradValue:
         raise ValueError(f"Thing passed to transform API must be Tensor, got {type(x)}")
     if x.is_nested:
         raise NestedTensor
-    if not (x.is_floating_point() or x.is_complex()):
+    if not is_floating(x):
         raise RuntimeError("only Tensors of floating point dtype can require gradients")
     value: GradValue = level.input(versioned(x))
     return value
@@ -220,7 +220,7 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
         flat, spec = trees.flatten(outs)
         check_outputs("vjp(f, *primals)", flat)
         for output in flat:
-            if not (output.is_floating_point() or output.is_complex()):
+            if not is_floating(output):
                 raise RuntimeError(
                     "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, "
                     f"got Tensor with dtype {output.dtype}"

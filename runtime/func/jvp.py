@@ -9,7 +9,7 @@ import torch
 
 from ..errors import NestedTensor
 from ..seam.escapes import refuse_closed
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases
@@ -142,7 +142,7 @@ def _refuse_no_float(value: object, what: str) -> None:
         )
     if value.is_nested:
         raise NestedTensor
-    if not (value.is_floating_point() or value.is_complex()):
+    if not is_floating(value):
         raise ValueError(
             f"Expected {what.removesuffix('s')} to be floating point or complex, but got: "
             f"{value.dtype}"

@@ -14,7 +14,7 @@ from ..errors import MissingRule
 from ..rules.ops import Op
 from ..rules.record import parameters
 from ..seam.containers import items_of
-from ..seam.levels import Value, run_elementwise
+from ..seam.levels import Value, is_floating, run_elementwise
 from ..tape.conform import conform
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
@@ -240,10 +240,10 @@ def transposed_twice(
 def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
     """Return an input of ``level`` for the cotangent of each result of a call. None for a result
     without derivative."""
-    outs = [result] if isinstance(result, torch.Tensor) else list(result)
+    outs = list(items_of((result,)))
     cotangents: list[GradValue | None] = [None] * len(outs)
     for index, output in enumerate(outs):
-        if index not in op.nondiff and (output.is_floating_point() or output.is_complex()):
+        if index not in op.nondiff and is_floating(output):
             cotangents[index] = level.input(torch.zeros_like(output))
     return cotangents
 
@@ -265,9 +265,7 @@ def _pull_back(
     wanted = [index for index, t in enumerate(tangents) if t is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
     flat_tangents = list(items_of(tangents[i] for i in wanted))
-    flat_primals: list[Any] = []
-    for i in wanted:
-        flat_primals += primals[i] if i in spans else [primals[i]]
+    flat_primals = list(items_of(primals[i] for i in wanted))
     # a node as the tape would make it, for the arguments with a tangent
     node: OpNode = OpNode.of(
         op, level, (None,) * len(flat_tangents), (), sum(1 << i for i in wanted), spans

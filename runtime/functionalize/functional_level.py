@@ -23,7 +23,7 @@ from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..rules.tensors import foreach
-from ..seam.containers import rewrapped, tensors_of
+from ..seam.containers import rewrapped, tensors_of, written_arguments
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level
 from ..seam.memory_gate import address_of
@@ -64,7 +64,6 @@ from .writes import (
     refuse_unfit,
     run_on_copies,
     write_out,
-    written_arguments,
 )
 
 aten = torch.ops.aten
@@ -442,7 +441,8 @@ class FunctionalLevel(Level):
 
     def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
-        targets = [args[i] if i < len(args) else kwargs[name] for i, name in written_arguments(op)]
+        places = written_arguments(op.func._schema)
+        targets = [args[i] if i < len(args) else kwargs[name] for i, name in places]
         self._refuse_shared(op, args, kwargs, targets)
         functional = functional_of(op.func)
         if functional is None:

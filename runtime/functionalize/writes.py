@@ -20,6 +20,7 @@ from ..errors import InplaceError
 from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
+from ..seam.containers import items_of, written_arguments
 from ..seam.surgery import refit
 from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.pytrees import pytree
@@ -281,15 +282,6 @@ class WrittenBack(NamedTuple):
 # --- written arguments ----------------------------------------------------------------------------
 
 
-def written_arguments(op: Op) -> list[tuple[int, str]]:
-    """List the arguments that ``op`` writes to, by position and name."""
-    return [
-        (index, argument.name)
-        for index, argument in enumerate(op.func._schema.arguments)
-        if argument.alias_info and argument.alias_info.is_write
-    ]
-
-
 def number_of_own_results(op: Op) -> int:
     """Count the results of ``op`` that are no written arguments."""
     if not op.fills_argument:
@@ -300,7 +292,7 @@ def number_of_own_results(op: Op) -> int:
 def refuse_several_written(op: Op) -> None:
     """Raise if ``op`` writes to further tensors, such as the noise of ``rrelu_with_noise_``. The
     first one shows an element of its memory several times."""
-    n_written = len(written_arguments(op))
+    n_written = len(written_arguments(op.func._schema))
     if n_written > 1:
         raise InplaceError(
             f"{op.func} writes to {n_written} tensors, "
@@ -398,10 +390,7 @@ def write_out(
 
 def _names_of_out(op: Op, kwargs: dict[str, object]) -> list[str]:
     """List the names of the arguments that ``op`` writes to. Raise if one is not an ``out=``."""
-    names = []
-    for argument in op.func._schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            names.append(argument.name)
+    names = [name for _, name in written_arguments(op.func._schema)]
     if any(name not in kwargs for name in names):  # such as the running statistics of batch norm
         raise InplaceError(
             f"{op.func} writes to more than its out= arguments; "
@@ -433,7 +422,7 @@ def _results_for_out(
     options |= factory_options(op.func, functional, targets[0])
     results = filled(op.func, level.lowered_args(targets), given, options)
     results = results or functional(*given, **options)
-    results = [results] if isinstance(results, torch.Tensor) else list(results)
+    results = list(items_of((results,)))
     if len(results) != len(targets):  # one out= argument may be a list
         raise InplaceError(
             f"{op.func}: out= has {len(targets)} tensors, "

@@ -12,6 +12,7 @@ from ..errors import InplaceError
 from ..rules.ops import Op
 from ..rules.record import parameters
 from ..rules.samples.places import ALONE, Mixed, Place, Tensor
+from ..seam.containers import written_arguments
 from ..seam.levels import Value
 
 
@@ -74,7 +75,7 @@ def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
 def _names(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Sequence[str]:
     """Return the names of the arguments that a call fills."""
     if op.fills_argument:
-        return [argument.name for argument in op.func._schema.arguments if _is_written(argument)]
+        return [name for _, name in written_arguments(op.func._schema)]
     if op.record is None or op.record.hidden_writes is None:
         return ()
     # whether the call writes depends on its arguments, as on `training` of batch norm
@@ -83,10 +84,6 @@ def _names(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Sequenc
     if not hidden.when(*values):
         return ()
     return hidden.arguments
-
-
-def _is_written(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _memory(tensor: Tensor) -> Tensor:

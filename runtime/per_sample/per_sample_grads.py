@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..autograd.function_node import is_differentiable
 from ..func import trees
 from ..func.batch import BatchLevel
 from ..func.grad import outside_inference
@@ -135,7 +136,7 @@ class _Run:
         leaves = [leaf for _, leaf in paths]
         names = [pytree.keystr(path) or "parameter" for path, _ in paths]
         for name, leaf in zip(names, leaves, strict=True):
-            if not _is_differentiable(leaf):
+            if not is_differentiable(leaf):
                 raise RuntimeError(
                     f"per_sample_grads: {name} must be a real or complex tensor, got {_kind(leaf)}"
                 )
@@ -206,12 +207,6 @@ class _Run:
                     "so the gradients of the samples cannot be told apart. Use vmap(grad(loss))."
                 )
         return by_source(samples.uses.settled())
-
-
-def _is_differentiable(argument: object) -> bool:
-    return isinstance(argument, torch.Tensor) and (
-        argument.is_floating_point() or argument.is_complex()
-    )
 
 
 def _kind(argument: object) -> str:

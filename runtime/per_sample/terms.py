@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from ..rules.samples.factors import Tensor, Term, joined
+from ..seam.graph_walks import walk
 from ..seam.levels import Level
 from ..tape.engine import execute
-from ..tape.nodes import Edge, Node, OpNode
+from ..tape.nodes import Edge, Node, OpNode, nodes_after
 from .general import Pulled
 from .uses import Use
 
@@ -31,7 +32,7 @@ class Sources(dict[Edge, list[Term]]):
         """Return, for each node of the tape, the used tensors that are computed of it."""
         sources: dict[Node, list[Edge]] = {}
         for at in self:
-            for node in _nodes_from(at[0]):
+            for node in walk([at[0]], nodes_after):
                 sources.setdefault(node, []).append(at)
         return sources
 
@@ -89,18 +90,6 @@ def _pull(tape: Level, at: Edge, end: Edge) -> Callable[[Tensor], Tensor]:
         return gradient  # type: ignore[no-any-return]
 
     return pull
-
-
-def _nodes_from(node: Node) -> set[Node]:
-    """Return the nodes that paths from ``node`` lead to, and ``node``."""
-    seen = {node}
-    stack = [node]
-    while stack:
-        for edge in stack.pop().edges:
-            if edge is not None and edge[0] not in seen:
-                seen.add(edge[0])
-                stack.append(edge[0])
-    return seen
 
 
 def _is_transpose(node: Node, end: Edge) -> bool:

@@ -26,7 +26,9 @@ def _find_functional(func: Any) -> object:
     namespace, name = func._schema.name.split("::")
     base = _name_without_writing(name)
     makes = op_of(func).kind is OUT  # a factory with out= has no dtype and device of its own
-    wanted = _signature(argument for argument in func._schema.arguments if not _is_out(argument))
+    wanted = names_and_types(
+        argument for argument in func._schema.arguments if not _is_out(argument)
+    )
     for candidate in (base, f"{base}_functional", f"{name}_functional"):
         packet = getattr(getattr(torch.ops, namespace), candidate, None)
         if packet is None:
@@ -63,11 +65,11 @@ def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> boo
     """Return whether ``func`` has the arguments ``wanted``. ``or_options``: whether it may have
     those of a factory as well."""
     arguments = func._schema.arguments
-    if _signature(arguments) == wanted:
+    if names_and_types(arguments) == wanted:
         return True
     return (
         or_options
-        and _signature(argument for argument in arguments if argument.name not in _FACTORY)
+        and names_and_types(argument for argument in arguments if argument.name not in _FACTORY)
         == wanted
     )
 
@@ -81,7 +83,8 @@ def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[st
     return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
 
 
-def _signature(arguments: Iterable[Any]) -> list[tuple[str, str]]:
+def names_and_types(arguments: Iterable[Any]) -> list[tuple[str, str]]:
+    """List name and type of each argument of a schema: overloads may differ in the types alone."""
     return [(argument.name, str(argument.type)) for argument in arguments]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import MissingRule
+from ..seam.containers import is_written
 from ..seam.keys import VIEWS
 from ..seam.level_mode import hand_over_directly
 from ..seam.levels import innermost
@@ -185,11 +186,6 @@ def _picker(where: list[int]) -> Callable[[list[Any]], object]:
     return itemgetter(slice(where[0], where[0] + 1 or None))  # a list of one
 
 
-def _is_written(argument: Any) -> bool:
-    """Return whether the op writes to this argument of its schema."""
-    return argument.alias_info is not None and argument.alias_info.is_write
-
-
 def _default_of(argument: Any) -> object:
     """Return the default of an argument of a schema, or None."""
     if argument.has_default_value():
@@ -285,7 +281,7 @@ class Op:
         """Find from the schema's aliases whether the op writes, views or computes."""
         schema = self.func._schema
         # aliases of the schema: `a!` is written to, `a` without it is a view
-        written = list(filter(_is_written, schema.arguments))
+        written = list(filter(is_written, schema.arguments))
         returns_alias = any(result.alias_info is not None for result in schema.returns)
         # the tape saves this argument after the call
         self.fills_argument = bool(written and schema.returns) and not returns_alias

@@ -22,6 +22,17 @@ def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
     return [t for t in items_of(args) if isinstance(t, torch.Tensor)]
 
 
+def is_written(argument: Any) -> bool:
+    """Return whether a call writes to this argument of its schema, as to ``self`` of ``add_``."""
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def written_arguments(schema: Any) -> list[tuple[int, str]]:
+    """List the arguments that a call writes to, by position and name: ``[(0, "self")]`` for
+    ``add_``."""
+    return [(i, a.name) for i, a in enumerate(schema.arguments) if is_written(a)]
+
+
 def targets_by_alias(schema: Any, arguments: dict[str, Any]) -> dict[frozenset[str], Any]:
     """Return the arguments that a call writes to, by the alias set that its results name. Example:
     ``{frozenset({"a"}): x}`` for ``x.add_(y)``, whose schema is ``add_(Tensor(a!) self, …)``.
@@ -31,9 +42,7 @@ def targets_by_alias(schema: Any, arguments: dict[str, Any]) -> dict[frozenset[s
     return {
         frozenset(declared.alias_info.before_set): arguments[declared.name]
         for declared in schema.arguments
-        if declared.alias_info is not None
-        and declared.alias_info.is_write
-        and declared.name in arguments
+        if is_written(declared) and declared.name in arguments
     }
 
 

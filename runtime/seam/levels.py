@@ -363,7 +363,7 @@ class Value(torch.Tensor):
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Raise: with torch's flag on a value, torch's engine would record what the level does."""
-        if requires_grad and not (self.is_floating_point() or self.is_complex()):
+        if requires_grad and not is_floating(self):
             raise settled(
                 RuntimeError("only Tensors of floating point dtype can require gradients")
             )
@@ -576,6 +576,12 @@ def scope_outside(level: Level) -> Iterator[None]:
         SCOPE.levels = around
 
 
+def is_floating(tensor: torch.Tensor) -> bool:
+    """Return whether the numbers in ``tensor`` are floating-point ones, real or complex. Others
+    have no derivative."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
     """Return a fresh result of the level with that number, or a list of them, as a value of each
     inner level in whose scope the call is.
@@ -584,7 +590,7 @@ def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
     arrives whole, and may return one of them.
     """
     if isinstance(result, torch.Tensor):
-        if (result.is_floating_point() or result.is_complex()) and not _is_among(result, given):
+        if is_floating(result) and not _is_among(result, given):
             for level in SCOPE.levels:
                 if level.number > number:
                     result = level.wrap(result)

@@ -56,12 +56,15 @@ class MemoryGate(TorchFunctionMode):
         _ENCODERS.exit()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _FROM_LISTS and args and has_values(data := readable(args[0])):
-            return _tensor_of_list(func, data, *args[1:], **kwargs or {})
+        kwargs = kwargs or {}
+        if func in _FROM_LISTS and args:
+            data = readable(args[0])
+            if has_values(data):
+                return _tensor_of_list(func, data, *args[1:], **kwargs)
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is None or not args or not _is_outside(args[0]):
-            return func(*args, **kwargs or {})
-        return access(self, func, args, kwargs or {})
+            return func(*args, **kwargs)
+        return access(self, func, args, kwargs)
 
     def refuse_written(self, tensor: torch.Tensor) -> None:
         """Raise ``InplaceError`` if the program has an array that shares the memory of ``tensor``,

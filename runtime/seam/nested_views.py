@@ -170,7 +170,7 @@ def root_of(value: object) -> Any:
 
 
 def _install_kernels() -> None:
-    """Let the calls of programs pass through :func:`_passing`, from now on."""
+    """Let the calls of programs pass through :func:`_kernel_that_passes_on`, from now on."""
     if _libraries:
         return
     with _lock:
@@ -179,11 +179,11 @@ def _install_kernels() -> None:
             return
         library = torch.library.Library("aten", "IMPL")
         for func in VIEW_OPS.values():
-            library.impl(func, _passing(func), SNAPSHOT.name, with_keyset=True)
+            library.impl(func, _kernel_that_passes_on(func), SNAPSHOT.name, with_keyset=True)
         _libraries.append(library)
 
 
-def _passing(func: OpOverload) -> Callable[..., object]:
+def _kernel_that_passes_on(func: OpOverload) -> Callable[..., object]:
     """Return a kernel that passes a call of ``func`` on, below the key that marks views if the
     argument is a value with many marks."""
     pass_on, pass_on_noted = passing_on(func), by_snapshot(func)

@@ -21,7 +21,7 @@ from ..tape.engine import execute
 from ..tape.foreign import refuse_lost_gradients, refuse_plain_inputs
 from ..tape.gradient_edges import GradientEdge
 from ..tape.hooks import for_users
-from ..tape.nodes import AccumulateGrad, Edge, Node, Sink
+from ..tape.nodes import AccumulateGrad, Edge, Node, Sink, nodes_after
 from ..tape.values import GradValue, edge_of
 from ..torch_private.native_autograd import set_grad_enabled
 from ..torch_private.native_functions import native_ones_like
@@ -132,7 +132,7 @@ def _device(node: Node) -> torch.device:
         node = stack.pop()
         if isinstance(node, AccumulateGrad):
             return node.variable.device
-        following = [edge[0] for edge in node.edges if edge is not None and edge[0] not in visited]
+        following = [n for n in nodes_after(node) if n not in visited]
         visited.update(following)
         stack += following
     return torch.get_default_device()

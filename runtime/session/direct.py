@@ -166,21 +166,28 @@ def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
 
 def _setitem(self: torch.Tensor, index: Any, value: torch.Tensor | float) -> None:
     """Do ``self[index] = value``, by one write to the inner tensor where that is enough."""
-    if type(self) is Tensor and unseen() and not (self._req and self._view is not None):
-        each = index
-        if type(index) is not tuple:
-            each = (index,)
-        if _is_plain(self, value) and _dense(self._inner) and _basic(each):
-            histories = _histories(self, value) if _grad_enabled() else None
-            if histories is None:
-                if type(value) is Tensor:
-                    value = value._inner
-                self._inner[index] = value
-                unrecorded(self)
-                return
-            if _record_write(self, each, value, histories[0]):
-                return
-    _native_setitem(self, index, value)
+    if not _set_inner(self, index, value):
+        _native_setitem(self, index, value)
+
+
+def _set_inner(self: torch.Tensor, index: Any, value: torch.Tensor | float) -> bool:
+    """Do ``self[index] = value`` by one write to the inner tensor. Return whether that is
+    enough."""
+    if type(self) is not Tensor or not unseen() or (self._req and self._view is not None):
+        return False
+    each = index
+    if type(index) is not tuple:
+        each = (index,)
+    if not _is_plain(self, value) or not _dense(self._inner) or not _basic(each):
+        return False
+    histories = _histories(self, value) if _grad_enabled() else None
+    if histories is not None:
+        return _record_write(self, each, value, histories[0])
+    if type(value) is Tensor:
+        value = value._inner
+    self._inner[index] = value
+    unrecorded(self)
+    return True
 
 
 def _is_plain(target: object, value: Any) -> bool:
@@ -251,7 +258,7 @@ def _clone(self: object, **kwargs: object) -> object:
     return _native_clone(self, **kwargs)
 
 
-def _reading(native: Any) -> Callable[[Any], object]:
+def _reader_of(native: Any) -> Callable[[Any], object]:
     """Return a method that reads the number in a tensor."""
 
     @functools.wraps(native)
@@ -263,21 +270,22 @@ def _reading(native: Any) -> Callable[[Any], object]:
     return answer
 
 
-def _writing(native: Any) -> Callable[..., object]:
+def _writer_of(native: Any) -> Callable[..., object]:
     """Return an in-place method. It writes to the inner tensor if nothing is recorded and no view
     needs the history."""
 
     @functools.wraps(native)
     def write(self: object, *args: object, **kwargs: object) -> Any:
-        if type(self) is Tensor and unseen() and _dense(self._inner):
-            recording = _grad_enabled()
-            if not recording or _no_history(self):
-                plain = _plain_operands(args, kwargs, recording)
-                if plain is not None:
-                    native(self._inner, *plain, **kwargs)
-                    unrecorded(self)
-                    return self
-        return native(self, *args, **kwargs)
+        if type(self) is not Tensor or not unseen() or not _dense(self._inner):
+            return native(self, *args, **kwargs)
+        plain, recording = None, _grad_enabled()
+        if not recording or _no_history(self):
+            plain = _plain_operands(args, kwargs, recording)
+        if plain is None:
+            return native(self, *args, **kwargs)
+        native(self._inner, *plain, **kwargs)
+        unrecorded(self)
+        return self
 
     return write
 
@@ -301,19 +309,21 @@ def _plain_operands(
     return plain
 
 
-def _comparing(native: Any) -> Callable[..., object]:
+def _comparison_of(native: Any) -> Callable[..., object]:
     """Return a method whose result has no gradient."""
 
     @functools.wraps(native)
     def compare(self: object, *args: object, **kwargs: object) -> Any:
-        if type(self) is Tensor and not kwargs and unseen() and type(self._inner) is torch.Tensor:
-            plain = [argument._inner if type(argument) is Tensor else argument for argument in args]
-            if not any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
-                out = native(self._inner, *plain)
-                if type(out) is torch.Tensor:
-                    return SESSION.wrap(out)
-                return out
-        return native(self, *args, **kwargs)
+        if type(self) is not Tensor or kwargs or not unseen():
+            return native(self, *args, **kwargs)
+        plain = [a._inner if type(a) is Tensor else a for a in (self, *args)]
+        # a subclass handles the call
+        if any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
+            return native(self, *args)
+        out = native(*plain)
+        if type(out) is torch.Tensor:
+            return SESSION.wrap(out)
+        return out
 
     return compare
 
@@ -340,8 +350,8 @@ _WRITES = (
 for _name, _method in (("__getitem__", _getitem), ("__setitem__", _setitem), ("clone", _clone)):
     setattr(Tensor, _name, _method)
 for _name in ("__bool__", "__float__", "__index__", "__int__", "item"):
-    setattr(Tensor, _name, _reading(getattr(torch.Tensor, _name)))
+    setattr(Tensor, _name, _reader_of(getattr(torch.Tensor, _name)))
 for _name in ("__eq__", "__ge__", "__gt__", "__le__", "__lt__", "__ne__", "all", "any"):
-    setattr(Tensor, _name, _comparing(getattr(torch.Tensor, _name)))
+    setattr(Tensor, _name, _comparison_of(getattr(torch.Tensor, _name)))
 for _name in _WRITES.split():
-    setattr(Tensor, _name, _writing(getattr(torch.Tensor, _name)))
+    setattr(Tensor, _name, _writer_of(getattr(torch.Tensor, _name)))

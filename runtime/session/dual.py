@@ -24,7 +24,7 @@ from ..errors import InplaceError, MissingRule
 from ..func.tangent_rules import fit, tangent_rule
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..seam.memory import storage_of
 from ..seam.surgery import GEOMETRY
 from ..tape import inplace
@@ -222,7 +222,7 @@ class DualSession(StandIn):
         for index, output in enumerate(out):
             if not isinstance(output, Value) or index in op.nondiff:
                 continue
-            if not (output.is_floating_point() or output.is_complex()):
+            if not is_floating(output):
                 continue
             t = tangents[index]
             if op.kind is not VIEW:

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from ..errors import MissingRule, NestedTensor
 from ..rules.ops import nested_op_of
+from ..seam.containers import tensors_of
 from ..seam.keys import reopen_keys
 from ..seam.level_mode import LevelMode
 from ..seam.levels import innermost
@@ -45,15 +44,11 @@ class Nested(Tensor):
         kwargs = kwargs or {}
         if _has_value_of_transform(args, kwargs):
             raise NestedTensor
-        for argument in (*args, *kwargs.values()):
-            each = argument if isinstance(argument, (list, tuple)) else (argument,)
-            for t in each:
-                if not isinstance(t, torch.Tensor):
-                    continue
-                if type(t) not in VALUES:
-                    refuse_recorded(func, t)
-                elif SESSION.tangent_of(t) is not None:
-                    raise MissingRule(str(func), "jvp", case="for nested tensors")
+        for t in tensors_of((*args, *kwargs.values())):
+            if type(t) not in VALUES:
+                refuse_recorded(func, t)
+            elif SESSION.tangent_of(t) is not None:
+                raise MissingRule(str(func), "jvp", case="for nested tensors")
         reopen_keys(func)
         return SESSION.record(nested_op_of(func), args, kwargs)
 

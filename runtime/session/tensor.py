@@ -20,7 +20,7 @@ from ..facts.lock import probe
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import extent
 from ..seam.level_mode import entering, entering_mode
-from ..seam.levels import SCOPE, Value, constant_of, lifted
+from ..seam.levels import SCOPE, Value, constant_of, is_floating, lifted
 from ..seam.surgery import now, refit, set_class
 from ..seam.transforms_of_torch import (
     innermost_of_torch,
@@ -123,7 +123,7 @@ class Tensor(GradValue):
             raise settled(
                 RuntimeError("you can only change requires_grad flags of leaf variables.")
             )
-        if value and not (self.is_floating_point() or self.is_complex()):
+        if value and not is_floating(self):
             raise settled(
                 RuntimeError(
                     "only Tensors of floating point and complex dtype can require gradients"
@@ -163,7 +163,7 @@ class Tensor(GradValue):
                     )
                 )
             return self
-        if requires_grad and not (self.is_floating_point() or self.is_complex()):
+        if requires_grad and not is_floating(self):
             raise settled(
                 RuntimeError("only Tensors of floating point dtype can require gradients")
             )
@@ -519,7 +519,7 @@ def _refuse_unfit_data(tensor: Tensor, new: torch.Tensor) -> None:
                 "Use copy_() to write its numbers."
             )
         )
-    if tensor.requires_grad and not (new.is_floating_point() or new.is_complex()):
+    if tensor.requires_grad and not is_floating(new):
         raise settled(
             RuntimeError(
                 "data set to a tensor that requires gradients must be floating point or "

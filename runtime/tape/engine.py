@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import Any
 
 from ..seam.ambient import continued
+from ..seam.graph_walks import nodes_before
 from ..seam.levels import SCOPE, Level, levels_outside
 from ..seam.user_code import unwatched, watched
 from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
@@ -28,7 +29,7 @@ from . import anomaly, hooks
 from .conform import conform
 from .leaf_protocol import Leaf
 from .node_protocol import TapeNode
-from .nodes import AccumulateGrad, Edge, Input, Node, OpNode
+from .nodes import AccumulateGrad, Edge, Input, Node, OpNode, nodes_after
 from .running import RUNNING
 from .saved import Packed
 
@@ -178,19 +179,10 @@ class GraphTask:
 
         With ``accumulate`` the captured nodes run too: leaves, and, as in torch, the nodes of other
         inputs."""
-        users: dict[Node, list[Node]] = {}
-        for node in self.count:
-            for following in _nodes_after(node):
-                users.setdefault(following, []).append(node)
-        stack = [node for node in self.captured or () if node in self.count]
-        before = set()
+        captured = [node for node in self.captured or () if node in self.count]
+        before = nodes_before(captured, self.count, nodes_after)
         if self.accumulate:
-            before.update(stack)
-        while stack:
-            for node in users.get(stack.pop(), ()):
-                if node not in before:
-                    before.add(node)
-                    stack.append(node)
+            before.update(captured)
         return before
 
     def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Leaf]) -> None:
@@ -367,7 +359,7 @@ class GraphTask:
         runs, captured = self.should_run, self.captured or ()
         if runs is not None and node not in runs:
             return
-        for following in _nodes_after(node):
+        for following in nodes_after(node):
             if runs is not None and following not in runs and following not in captured:
                 continue
             self.count[following] -= 1
@@ -379,7 +371,7 @@ class GraphTask:
         another one."""
         waiting = dict.fromkeys(self.start, 0)
         for node in self.count:
-            for following in _nodes_after(node):
+            for following in nodes_after(node):
                 waiting[following] = waiting.get(following, 0) + 1
         tickets = itertools.count()
         ready = [(-n.seq, next(tickets), n) for n in dict.fromkeys(self.start) if not waiting[n]]
@@ -390,7 +382,7 @@ class GraphTask:
             if not self._runs_or_captures(node):
                 continue
             order.append(node)
-            for following in _nodes_after(node):
+            for following in nodes_after(node):
                 waiting[following] -= 1
                 if not waiting[following]:
                     heappush(ready, (-following.seq, next(tickets), following))
@@ -454,13 +446,6 @@ class GraphTask:
             modes = unseen_by_handlers()
         with events, modes:
             return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
-
-
-def _nodes_after(node: Node) -> Iterator[Node]:
-    """Yield the node at the end of each edge of ``node``."""
-    for edge in node.edges:
-        if edge is not None:
-            yield edge[0]
 
 
 def _differs(g: Any, dtype: object, shape: object) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import Value
+from ..seam.levels import Value, is_floating
 from ..torch_private.mode_stacks import unseen_by_classes, unseen_by_handlers
 from ..torch_private.native_tensors import TensorBase
 
@@ -77,4 +77,4 @@ def pass_mark_on(args: Iterable[object], output: object) -> None:
 
 def _lacks_mark(value: Value) -> bool:
     """Return whether torch could have marked ``value``, and has not."""
-    return (value.is_floating_point() or value.is_complex()) and not recorded_by_torch(value)
+    return is_floating(value) and not recorded_by_torch(value)

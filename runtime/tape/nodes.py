@@ -15,7 +15,7 @@ import functools
 import itertools
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -182,6 +182,18 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} object at {id(self):#x}>"
+
+
+def nodes_at(edges: Iterable[Edge | None]) -> Iterator[Node]:
+    """Yield the node at the end of each edge; None leads to no node."""
+    for edge in edges:
+        if edge is not None:
+            yield edge[0]
+
+
+def nodes_after(node: Node) -> Iterator[Node]:
+    """Yield the nodes to which the edges of ``node`` lead."""
+    return nodes_at(node.edges)
 
 
 class InputMetadata(NamedTuple):

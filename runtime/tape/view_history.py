@@ -22,8 +22,8 @@ from ..seam.levels import Level, Value
 from ..seam.memory import storage_of
 from ..seam.nested_views import view_of
 from ..seam.shells import VALUES
+from ..seam.transforms_of_torch import without_wrappers
 from ..seam.user_code import settled
-from ..torch_private.functorch_state import get_unwrapped, is_functorch_wrapped
 from ..torch_private.native_autograd import is_view_replay_enabled
 from ..torch_private.native_functions import neg_view
 from . import hooks
@@ -415,14 +415,8 @@ def aliases(first: object, second: object) -> bool:
     except NotImplementedError:
         # a transform of torch's own is running: its tensors show the storage of those that
         # they wrap alone
-        return bool(storage_of(_unwrap(first))._cdata == storage_of(_unwrap(second))._cdata)
-
-
-def _unwrap(t: torch.Tensor) -> torch.Tensor:
-    """Return ``t`` without the wrappers of ``torch.func``."""
-    while is_functorch_wrapped(t):
-        t = get_unwrapped(t)
-    return t
+        own = storage_of(without_wrappers(first))
+        return bool(own._cdata == storage_of(without_wrappers(second))._cdata)
 
 
 class CopySlices(Node):

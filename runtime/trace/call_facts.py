@@ -19,6 +19,8 @@ from ..rules.hidden_writes import may_hide
 from ..rules.ops import Op, is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
+from ..seam.containers import written_arguments
+from ..seam.graph_walks import inputs_of, walk
 from ..torch_private.dispatcher import OpOverload, has_kernel
 from ..torch_private.graph_parts import snake_case
 from ..torch_private.pytrees import pytree
@@ -78,7 +80,7 @@ def facts_of(func: object) -> CallFacts:
 def _facts_of(func: Any) -> CallFacts:
     """Find the facts of a call of ``func``, which do not depend on its arguments."""
     schema, op = func._schema, op_of(func)
-    written = _written_positions(schema)
+    written = tuple(position for position, _ in written_arguments(schema))
     question = QUESTIONS.get(schema.name.split("::")[1])
     # `prim::layout` is no operator of the dispatcher
     composite = has_kernel(func.name()) and is_composite(func.name())
@@ -105,15 +107,6 @@ def _facts_of(func: Any) -> CallFacts:
         returned=_returned_position(schema, written),
         follows=not draws_by_tag and shares_no_memory,
         special=asks or literal or sized_by_values or has_other_form,
-    )
-
-
-def _written_positions(schema: Any) -> tuple[int, ...]:
-    """List the positions of the arguments that an op writes to."""
-    return tuple(
-        index
-        for index, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
     )
 
 
@@ -213,18 +206,12 @@ def _masks_among(index: Sequence[object]) -> list[object]:
 def _depends_on_sizes_alone(tensor: object) -> bool:
     """Return whether ``tensor`` is a result of factories and functional ops, without any tensor of
     the arguments and without a random number."""
-    node, visited = getattr(tensor, "_node", None), set()
-    waiting = [node]
-    while waiting:
-        node = waiting.pop()
-        if node in visited:
-            continue
-        visited.add(node)
-        if node is None or node.op != "call_function":
+    result = getattr(tensor, "_node", None)
+    if result is None:
+        return False
+    for node in walk([result], inputs_of):
+        if node.op != "call_function" or _is_open(node.target) or any(map(writes, node.users)):
             return False
-        if _is_open(node.target) or any(map(_writes, node.users)):
-            return False
-        waiting += node.all_input_nodes
     return True
 
 
@@ -239,7 +226,8 @@ def _is_open(target: object) -> bool:
     )
 
 
-def _writes(node: torch.fx.Node) -> bool:
+def writes(node: torch.fx.Node) -> bool:
+    """Return whether ``node`` is a call that writes to an argument."""
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 

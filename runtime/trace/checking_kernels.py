@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..seam.levels import is_floating
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..torch_private.dispatcher import DispatchKey
 from ..torch_private.native_functions import assert_async
@@ -121,7 +122,7 @@ def _fits_kind(name: str, weights: Tensor) -> bool:
     """Return whether frequencies are integers, and other weights are real."""
     if name != "fweights":
         return weights.is_floating_point()
-    return not (weights.is_floating_point() or weights.is_complex() or weights.dtype is torch.bool)
+    return not (is_floating(weights) or weights.dtype is torch.bool)
 
 
 @_register_for_traces(aten.istft.default)

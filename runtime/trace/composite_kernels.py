@@ -73,8 +73,8 @@ def _kron(self: Tensor, other: Tensor) -> Tensor:
     rows, columns = _shape_of_rank(self, rank), _shape_of_rank(other, rank)
     ones = [1] * rank
     # each dimension of one tensor next to the same dimension of the other
-    left = self.reshape(_alternating(rows, ones))
-    right = other.reshape(_alternating(ones, columns))
+    left = self.reshape(_interleave(rows, ones))
+    right = other.reshape(_interleave(ones, columns))
     return (left * right).reshape([m * n for m, n in zip(rows, columns, strict=True)])
 
 
@@ -83,7 +83,7 @@ def _shape_of_rank(tensor: Tensor, rank: int) -> list[Any]:
     return [1] * (rank - tensor.dim()) + list(tensor.shape)
 
 
-def _alternating(first: list[Any], second: list[Any]) -> list[Any]:
+def _interleave(first: list[Any], second: list[Any]) -> list[Any]:
     """List an item of ``first``, one of ``second``, and so on."""
     return list(chain.from_iterable(zip(first, second, strict=True)))
 

@@ -15,6 +15,7 @@ import torch
 from ..rules.hidden_writes import hidden_writes
 from ..rules.ops import Op
 from ..seam import factories
+from ..seam.containers import written_arguments
 from ..seam.levels import Value, bottom, constant_of
 from ..seam.memory import storage_of
 from ..torch_private.mode_stacks import is_traceable_wrapper_subclass, without_dispatch_to_python
@@ -102,11 +103,7 @@ class OutsideMemory:
 
 def written_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
     """Yield the tensors that a call of ``op`` writes to."""
-    names = [
-        argument.name
-        for argument in op.func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    names = [name for _, name in written_arguments(op.func._schema)]
     for name in (*names, *hidden_writes(op, args, kwargs)):
         argument = op.argument(op.positions[name], args, kwargs)
         targets: Sequence[Any] = (argument,)

@@ -26,7 +26,6 @@ import sysconfig
 from bisect import bisect_right
 from collections.abc import Callable
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -36,6 +35,7 @@ from torch import fx
 from torch.fx import traceback as fx_traceback
 
 from ..seam.ambient import Ambient
+from ..seam.graph_walks import inputs_of, walk
 from ..tape import engine
 from ..tape.nodes import LAST, next_number
 from ..tape.running import current_node
@@ -174,14 +174,10 @@ def line_of(node: fx.Node) -> str | None:
 def made_at(node: fx.Node) -> str:
     """Return the line that computes the value of ``node``, as the end of an error message: that of
     the nearest call before, where a level has added ``node``. Empty for arguments."""
-    nearest = [node]
-    while nearest:
-        for candidate in nearest:
-            line = origin_of(candidate)
-            if line is not None:
-                return happened_at(line)
-        inputs = (before.all_input_nodes for before in nearest)
-        nearest = list(dict.fromkeys(chain.from_iterable(inputs)))
+    for candidate in walk([node], inputs_of, breadth_first=True):
+        line = origin_of(candidate)
+        if line is not None:
+            return happened_at(line)
     return ""
 
 

@@ -155,7 +155,7 @@ _OF_OBJECTS = frozenset(
 """What makes a class an object, and is nothing of a number."""
 
 
-def _lacking(cls: type) -> list[str]:
+def _missing_methods(cls: type) -> list[str]:
     """Return the special methods of numbers that ``cls`` lacks, or has as every object does."""
     kind = KINDS[cls]
     special = (n for n in dir(kind) if n.startswith("__") and n not in _OF_OBJECTS)
@@ -423,7 +423,7 @@ def _install() -> None:
     """Put all methods into torch's classes. The operators come last, as they call the methods that
     are defined before."""
     for cls in KINDS:
-        for name in (*_lacking(cls), "__repr__", "__hash__"):
+        for name in (*_missing_methods(cls), "__repr__", "__hash__"):
             _define(cls, name)
         _define_attributes(cls)
         _define_class(cls)

@@ -62,7 +62,7 @@ from .trace_value import (
 aten = torch.ops.aten
 _default_dtype = torch.get_default_dtype  # by one look-up
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
-LITERAL_KINDS = frozenset(
+LITERAL_KINDS: frozenset[type] = frozenset(
     (
         int,
         float,
@@ -75,20 +75,7 @@ LITERAL_KINDS = frozenset(
         torch.memory_format,
     )
 )
-_IN_GRAPHS = (
-    int,
-    float,
-    complex,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-    fx.Node,
-    slice,
-    range,
-)
+_IN_GRAPHS = (*LITERAL_KINDS, complex, fx.Node, slice, range)
 
 
 class Trace(Level):

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.graph_walks import results_of
 from ...seam.locks import lock_of
 from ..capture.joint import Joint
 from ..partition.halves import Parts
@@ -205,7 +206,7 @@ def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | No
     """
     positions = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
     # the results of the program come first, then what is saved for the backward
-    results: Any = forward.graph.output_node().args[0]
+    results = results_of(forward.graph)
     names = [n.name for n in results[joint.n_forward :]]
     if not all(name in positions for name in names):
         return None

@@ -28,24 +28,14 @@ from ...torch_private.dispatcher import HigherOrderOperator, OpOverload
 from ...torch_private.global_settings import is_autocast_enabled
 from ...trace.regions import region_of
 from ...trace.symbols import SYMBOLIC
+from ...trace.trace_level import LITERAL_KINDS
 from ..capture.global_state import surroundings
 from ..capture.joint import Joint
 from ..capture.tangents import marked
 from ..partition.partitions import Partition, default_partition, min_cut_rematerialization_partition
 from ..partition.recompute import Again, again, flops, hint, policy_of
 
-_PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
+_PLAIN = (*LITERAL_KINDS, complex)
 _OPERATORS = (operator, math, builtins, torch)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from ...seam import factories
+from ...seam.graph_walks import results_of
 from ...seam.locks import lock_of
 from ...session.leaf import follow_hooks
 from ...session.tensor import SESSION, Tensor
@@ -233,7 +234,7 @@ class Backward:
         primals = [placeholders[i] for i in self.pullback.primals]
         saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
         inputs = [*primals, *saved, *placeholders[n_primals:]]
-        results: Any = graph.output_node().args[0]
+        results = results_of(graph)
         gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
         return self.pullback.module(self.joint.module, inputs, gradients)
 
@@ -273,7 +274,7 @@ def _find_in_joint(
     A partition leaves the names of nodes as they are. None for a node that has another name.
     """
     by_name = {node.name: node for node in joint.graph.nodes}
-    results: Any = forward.graph.output_node().args[0]
+    results = results_of(forward.graph)
     nodes: list[fx.Node | None] = []
     for n in results[n_forward:]:
         same = by_name.get(n.name)

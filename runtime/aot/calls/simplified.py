@@ -31,7 +31,7 @@ from ...trace.symbols import SYMBOLIC, Given
 from ..cache.cuts import Cache
 from ..capture.aliasing import Group, sharing
 from ..capture.global_state import surroundings
-from ..capture.subclass_parts import flattened, layout_of
+from ..capture.subclass_parts import flattened, key_of, layout_of
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
 from ..partition.partitions import Partition, default_partition
@@ -391,13 +391,8 @@ def _expectation(value: object) -> object:
     its parts.
     """
     if isinstance(value, torch.Tensor):
-        layout = layout_of(value)
-        return (
-            value.dtype,
-            value.device,
-            tuple(map(_fixed_size, value.shape)),
-            layout and layout.key,
-        )
+        sizes = tuple(map(_fixed_size, value.shape))
+        return value.dtype, value.device, sizes, key_of(layout_of(value))
     if isinstance(value, SYMBOLIC):
         return None
     return (type(value), value)
@@ -423,8 +418,7 @@ def _matches(value: object, expected: Any) -> bool:
     dtype, device, sizes, key = expected
     if (value.dtype, value.device, value.dim()) != (dtype, device, len(sizes)):
         return False
-    layout = layout_of(value)
-    if (layout and layout.key) != key:
+    if key_of(layout_of(value)) != key:
         return False
     return all(fixed in (None, size) for fixed, size in zip(sizes, value.shape, strict=True))
 

@@ -19,9 +19,9 @@ from ..capture.joint import Joint
 from ..capture.subclass_parts import (
     Layout,
     Layouts,
-    composed,
     count,
     flattened,
+    key_of,
     layout_of,
     numbers,
     rebuilt,
@@ -104,7 +104,7 @@ def _as_traced(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor:
 
 
 def _has_layout(tensor: torch.Tensor, layout: Layout | None) -> bool:
-    return (layout and layout.key) == _key(tensor)
+    return key_of(layout) == key_of(layout_of(tensor))
 
 
 def _coerce(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor | None:
@@ -119,13 +119,6 @@ def _coerce(tensor: torch.Tensor, layout: Layout | None) -> torch.Tensor | None:
     if type(tensor) is kind:
         return coerce(context)  # type: ignore[no-any-return]
     return coerce(context, kind)  # type: ignore[no-any-return]
-
-
-def _key(tensor: torch.Tensor) -> object:
-    if not composed(tensor):
-        return None
-    layout = layout_of(tensor)
-    return layout and layout.key
 
 
 def _numbers_of_composed(layouts: Sequence[Layout | None]) -> list[int]:

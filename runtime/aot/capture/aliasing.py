@@ -18,6 +18,7 @@ from torch import fx
 from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.overlap import shows_twice
 from ...rules.ops import op_of
+from ...seam.graph_walks import nodes_among, results_of
 from ...seam.memory import storage_of
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.native_functions import native_linear
@@ -40,6 +41,13 @@ def may_alias(node: fx.Node) -> bool:
     if type(func) is OpOverload:
         return may_return_argument(func)
     return func is not LINEAR
+
+
+def aliased_inputs(node: fx.Node) -> list[fx.Node]:
+    """Return the inputs of a call with which its result may share memory; none if it is new."""
+    if node.op != "call_function" or not may_alias(node):
+        return []
+    return node.all_input_nodes
 
 
 @cache
@@ -101,38 +109,35 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     with a result. Each is a number among the saved values.
     """
     # the caller has the arguments, the constants, and whatever lies behind a result
-    behind = _behind(forward)
+    owners = _owners(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
-    (returned,) = forward.output_node().args
-    results: Any = returned
-    for n in results[:n_results]:
-        if isinstance(n, fx.Node):
-            seen |= behind[n]
-    return _numbers_sharing(results[n_results:], behind, seen)
+    results = results_of(forward)
+    for n in nodes_among(results[:n_results]):
+        seen |= owners[n]
+    return _numbers_sharing(results[n_results:], owners, seen)
 
 
 def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
     """List the values after the ``n_results`` results of ``forward`` that may share memory with the
     inputs of these numbers."""
-    behind = _behind(forward)
+    owners = _owners(forward)
     placeholders = forward.find_nodes(op="placeholder")
     wanted = {placeholders[i] for i in inputs}
-    (returned,) = forward.output_node().args
-    results: Any = returned
-    return _numbers_sharing(results[n_results:], behind, wanted)
+    results = results_of(forward)
+    return _numbers_sharing(results[n_results:], owners, wanted)
 
 
 def _numbers_sharing(
     values: Sequence[fx.Node],
-    behind: Mapping[fx.Node, frozenset[fx.Node]],
+    owners: Mapping[fx.Node, frozenset[fx.Node]],
     others: Set[fx.Node],
 ) -> tuple[int, ...]:
     """Return the numbers of those ``values`` that are tensors and may share memory with one of
-    ``others``. ``behind``: as :func:`_behind` returns it."""
+    ``others``. ``owners``: as :func:`_owners` returns it."""
     return tuple(
         index
         for index, node in enumerate(values)
-        if behind[node] & others and isinstance(node.meta.get("val"), torch.Tensor)
+        if owners[node] & others and isinstance(node.meta.get("val"), torch.Tensor)
     )
 
 
@@ -143,30 +148,28 @@ def saved_of_results(
 
     Each of ``results`` is a list of numbers of results of ``forward``: the parts of one tensor.
     """
-    behind = _behind(forward)
-    (returned,) = forward.output_node().args
-    returned_values: Any = returned
+    owners = _owners(forward)
+    returned_values = results_of(forward)
     saved: set[fx.Node] = set()
     for node in returned_values[n_results:]:
         if isinstance(node.meta.get("val"), torch.Tensor):
-            saved |= behind[node]
+            saved |= owners[node]
     sharing_saved: list[int] = []
     for i, numbers in enumerate(results):
         # a part may be a constant, which has no memory
-        nodes = [returned_values[j] for j in numbers if isinstance(returned_values[j], fx.Node)]
-        if not all(saved.isdisjoint(behind[n]) for n in nodes):
+        nodes = nodes_among(returned_values[j] for j in numbers)
+        if not all(saved.isdisjoint(owners[n]) for n in nodes):
             sharing_saved.append(i)
     return tuple(sharing_saved)
 
 
-def _behind(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
+def _owners(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
     """Return for each value the values that may own its memory, itself among them."""
-    behind: dict[fx.Node, frozenset[fx.Node]] = {}
+    owners: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in graph.nodes:
-        behind[node] = frozenset((node,))
-        if node.op == "call_function" and may_alias(node):
-            behind[node] = behind[node].union(*(behind[source] for source in node.all_input_nodes))
-    return behind
+        own = frozenset((node,))
+        owners[node] = own.union(*(owners[source] for source in aliased_inputs(node)))
+    return owners
 
 
 Place = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset

@@ -25,6 +25,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...functionalize.functional_value import FunctionalValue
+from ...seam.containers import tensors_of
+from ...seam.graph_walks import nodes_before, walk
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...seam.levels import Value
 from ...seam.memory import refuse_data
@@ -36,7 +38,7 @@ from ...session.tensor import Tensor
 from ...tape import hooks
 from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
-from ...tape.nodes import Input, Node
+from ...tape.nodes import Input, Node, nodes_after, nodes_at
 from ...tape.values import GradValue, edge_of
 from ...torch_private.functorch_state import is_functorch_wrapped
 from ...torch_private.global_settings import without_autocast
@@ -142,7 +144,7 @@ class LeafGradients:
         edge = edge_of(value)
         if edge is None or not self.spent:
             return False
-        return not self.spent.isdisjoint(_behind([edge[0]]))
+        return not self.spent.isdisjoint(_reachable([edge[0]]))
 
     # what the program asks for
 
@@ -166,7 +168,7 @@ class LeafGradients:
         entry = self._entry_of(tensor)
         if entry is not None:
             if not entry.known:
-                self.read(entry, _zeroing())
+                self.read(entry, _is_read_by_zero_grad())
             return entry.value
         # a computed value has a gradient only by retain_grad()
         if isinstance(tensor, Value):
@@ -262,7 +264,7 @@ class LeafGradients:
         _refuse_other_levels(edges)
         cotangents = session.cotangents_of(outputs, edges, grad_outputs)
         # one pass for the gradients of all leaves that it reaches
-        reached = _behind([edge[0] for edge in edges if edge is not None])
+        reached = _reachable(nodes_at(edges))
         leaves = self._leaves_of(reached, inputs)
         ends = [GradientEdge(n, 0) for n in leaves]
         with without_autocast():
@@ -286,7 +288,7 @@ class LeafGradients:
         if inputs is None:
             return leaves
         edges = map(edge_of, self.inside(session.listed(inputs)))
-        wanted = {edge[0] for edge in edges if edge is not None}
+        wanted = set(nodes_at(edges))
         return [n for n in leaves if n in wanted]
 
     def _memories_shown(self, grad_outputs: object) -> set[int]:
@@ -318,14 +320,14 @@ class LeafGradients:
         for t in wanted:
             self.check_input(t)
         outputs, inputs = self.inside(outputs), self.inside(inputs)
-        reached = _behind(_nodes(outputs))
+        reached = _reachable(_nodes(outputs))
         with without_autocast():
             gradients = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
         # what the pass has run has freed what it saved, and cannot run again
         if not _stays(retain_graph, create_graph):
-            self.spent |= _leading(reached, _nodes(inputs))
+            self.spent |= nodes_before(_nodes(inputs), reached, nodes_after)
         return gradients
 
     # leaves
@@ -468,19 +470,12 @@ def _mode() -> EnteringMode:
     return mode
 
 
-def _behind(nodes: Iterable[Node]) -> dict[Node, None]:
+def _reachable(nodes: Iterable[Node]) -> dict[Node, None]:
     """Return the nodes that ``nodes`` lead to, in the same order at every capture of a program.
 
     A cache on disk finds a graph by its text, which has to be the same each time.
     """
-    behind: dict[Node, None] = {}
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in behind:
-            behind[node] = None
-            stack.extend(edge[0] for edge in node.edges if edge is not None)
-    return behind
+    return dict.fromkeys(walk(nodes, nodes_after))
 
 
 def _edge(value: object) -> Any:
@@ -490,26 +485,7 @@ def _edge(value: object) -> Any:
 
 def _nodes(values: object) -> list[Node]:
     """Return the nodes at which the histories of ``values`` begin."""
-    edges = [edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)]
-    return [edge[0] for edge in edges if edge is not None]
-
-
-def _leading(nodes: Iterable[Node], ends: Iterable[Node]) -> set[Node]:
-    """Return those of ``nodes`` that a pass from ``nodes`` to ``ends`` runs."""
-    users: dict[Node, list[Node]] = {}
-    for node in nodes:
-        for edge in node.edges:
-            if edge is not None:
-                users.setdefault(edge[0], []).append(node)
-    # walk from the ends back to the roots
-    leading: set[Node] = set()
-    stack = list(ends)
-    while stack:
-        for node in users.get(stack.pop(), ()):
-            if node not in leading:
-                leading.add(node)
-                stack.append(node)
-    return leading
+    return list(nodes_at(edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)))
 
 
 def _end(value: object) -> Node | None:
@@ -547,7 +523,7 @@ def _as_gradient(g: object, like: object, others: set[int]) -> Any:
     return g
 
 
-def _zeroing() -> bool:
+def _is_read_by_zero_grad() -> bool:
     """Return whether the frame that reads a gradient is torch's ``zero_grad``, which only asks
     whether there is one before it assigns None."""
     frame: Any = sys._getframe(1)
@@ -614,11 +590,7 @@ def _as_tuple(value: object) -> Any:
 def _is_of_functorch(args: Any) -> bool:
     """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
     list of them. Torch has the gradients of these."""
-    if not args:
-        return False
-    first = args[0]
-    several = first if isinstance(first, (list, tuple)) else (first,)
-    return any(isinstance(t, torch.Tensor) and is_functorch_wrapped(t) for t in several)
+    return any(map(is_functorch_wrapped, tensors_of(args[:1])))
 
 
 def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> object:

@@ -186,7 +186,7 @@ def make_fx(
         if proxy_module_inputs:
             proxies = ModuleProxies(level, lambda t: level.lower_output(recording.lowered(t)))
 
-        def called(*values: object) -> list[Any]:
+        def call_flat(*values: object) -> list[Any]:
             """Call ``f`` with values in place of its arguments, and return the flat results."""
             nonlocal out_spec
             if proxies is not None:
@@ -200,8 +200,8 @@ def make_fx(
         def run(_: Trace, *values: object) -> list[Any]:
             """Run the program on values of the trace, with a tape if that sees ATen calls."""
             if pre_dispatch:
-                return called(*values)
-            return list(map(recording.lowered, recording.run(called, flat, values)))
+                return call_flat(*values)
+            return list(map(recording.lowered, recording.run(call_flat, flat, values)))
 
         # the trace, and then the signature of its graph
         names = _names(f, args)

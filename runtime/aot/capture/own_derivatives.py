@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...autograd.function import Function, FunctionClass, rule
 from ...autograd.function_rules import run_functional
+from ...seam.graph_walks import inputs_of, walk
 from ...torch_private.native_autograd import set_grad_enabled
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import Line, text_of
@@ -81,17 +82,10 @@ def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx
     """Return the ends of the ``applications`` that a result of ``graph`` depends on."""
     if not applications:
         return set()
-    # all that the results depend on
-    behind: set[fx.Node] = set()
-    stack = [graph.output_node()]
-    while stack:
-        node = stack.pop()
-        if node not in behind:
-            behind.add(node)
-            stack.extend(node.all_input_nodes)
+    needed = set(walk([graph.output_node()], inputs_of))
     ends: set[fx.Node] = set()
     for application in applications:
-        if not behind.isdisjoint(application.outputs.values()):
+        if not needed.isdisjoint(application.outputs.values()):
             ends.update(application.ends())
     return ends
 
@@ -140,21 +134,19 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
         return application.refusal(application.why)
     last = max(application.outputs.values(), key=places.__getitem__)
     ends = {*application.cotangents.values(), *application.outputs.values()}
-    # walk back from the gradients, to cotangents, outputs, and what the forward pass computed
-    calls: set[fx.Node] = set()
-    rest: set[fx.Node] = set()
-    stack = [n for n in application.gradients if n is not None]
-    while stack:
-        node = stack.pop()
-        if node in calls or node in ends or node in rest:
-            continue
-        if places[node] <= places[last]:
-            rest.add(node)
-        elif node not in application.calls:
-            return application.refusal("its backward uses what the program computed after it")
-        else:
-            calls.add(node)
-            stack.extend(node.all_input_nodes)
+
+    def inputs_within(node: fx.Node) -> list[fx.Node]:
+        """Return what ``node`` takes; nothing for an end, or for what the forward computed."""
+        if node in ends or places[node] <= places[last]:
+            return []
+        return node.all_input_nodes
+
+    gradients = [n for n in application.gradients if n is not None]
+    read = set(walk(gradients, inputs_within)) - ends
+    rest = {node for node in read if places[node] <= places[last]}
+    calls = read - rest
+    if not calls <= application.calls:
+        return application.refusal("its backward uses what the program computed after it")
     order = places.__getitem__
     return Part(application, last, tuple(sorted(rest, key=order)), tuple(sorted(calls, key=order)))
 

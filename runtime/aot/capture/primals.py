@@ -24,7 +24,16 @@ from .aliasing import Group
 from .boundary import Input, ViewStep
 from .joint_level import JointLevel
 from .shown import WholeTensorsLevel, registered
-from .subclass_parts import Layout, composed, count, flattened, layout_of, rebuilt, refuse_opaque
+from .subclass_parts import (
+    Layout,
+    composed,
+    count,
+    flattened,
+    key_of,
+    layout_of,
+    rebuilt,
+    refuse_opaque,
+)
 
 _as_strided = torch.ops.aten.as_strided.default
 
@@ -369,7 +378,7 @@ class Primals:
                 f"{happened_at(memory.written_at)}"
             )
         layout, new_layout = self.layouts[index], layout_of(self.read(self.values[index]))
-        if (layout and layout.key) != (new_layout and new_layout.key):
+        if key_of(layout) != key_of(new_layout):
             raise RuntimeError(
                 f"the program writes a {new_layout or 'plain tensor'} to a tensor that "
                 f"is a {layout or 'plain tensor'}.{happened_at(memory.written_at)}"

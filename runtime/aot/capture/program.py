@@ -17,8 +17,9 @@ from ...autograd.function_node import FunctionNode
 from ...functionalize.functional_value import FunctionalValue
 from ...seam import factories
 from ...seam.escapes import living
+from ...seam.graph_walks import walk, walk_postorder
 from ...tape.engine import execute
-from ...tape.nodes import Edge, Node
+from ...tape.nodes import Edge, Node, nodes_after, nodes_at
 from ...tape.nodes import Input as Leaf
 from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
@@ -70,7 +71,8 @@ class Reach:
         for index, (node, number) in enumerate(roots):
             nodes[node] = nodes.get(node, 0) | 1 << index
             outputs[node, number] = outputs.get((node, number), 0) | 1 << index
-        for node in _order([node for node, _ in roots]):
+        # a node has all of its bits before those that its edges lead to
+        for node in reversed(list(walk_postorder((node for node, _ in roots), nodes_after))):
             for edge in node.edges:
                 if edge is not None:
                     nodes[edge[0]] = nodes.get(edge[0], 0) | nodes[node]
@@ -101,26 +103,6 @@ def _sees_absence(node: Node) -> bool:
     if not isinstance(node, FunctionNode) or node.materialize_grads:
         return False
     return not issubclass(node._forward_cls, ControlFlow)
-
-
-def _order(starts: Sequence[Node]) -> list[Node]:
-    """List all nodes behind ``starts``, each before those that its edges lead to."""
-    done: dict[Node, None] = {}
-    for start in starts:
-        stack: list[tuple[Node, bool]] = [(start, False)]
-        while stack:
-            node, after = stack.pop()
-            if node in done:
-                continue
-            if after:
-                done[node] = None
-                continue
-            # it is done once all that its edges lead to is; the list is reversed in the end
-            stack.append((node, True))
-            stack.extend(
-                (edge[0], False) for edge in node.edges if edge is not None and edge[0] not in done
-            )
-    return list(reversed(done))
 
 
 class Program:
@@ -413,7 +395,7 @@ class Program:
         # the backward of such a write is one, and counts its cotangents several times
         if self.functional.overlapped:
             why = "it writes through a view that shows an element several times, as unfold does"
-        nodes = self._behind((*outs, *self.primals.values))
+        nodes = self._histories((*outs, *self.primals.values))
         self._refuse_leaves(outs, nodes)
         if any(node.tensor_hooks or node.pre_hooks or node.post_hooks for node in nodes):
             why = "it registers a hook on a tensor"
@@ -430,16 +412,9 @@ class Program:
             if isinstance(t, TracedValue):
                 t._node.meta[UNSEEN] = WRITTEN
 
-    def _behind(self, values: Iterable[object]) -> set[Any]:
+    def _histories(self, values: Iterable[object]) -> set[Any]:
         """Return the nodes of the histories of ``values``. A leaf has none."""
-        seen: set[Any] = set()
-        stack = [edge[0] for edge in map(self.primals.edge, values) if edge is not None]
-        while stack:
-            node = stack.pop()
-            if node not in seen:
-                seen.add(node)
-                stack.extend(edge[0] for edge in node.edges if edge is not None)
-        return seen
+        return set(walk(nodes_at(map(self.primals.edge, values)), nodes_after))
 
     def _is_in_memory_of_primal(self, v: object) -> bool:
         """Return whether ``v`` lies in the memory of an argument or of a closed-over tensor."""
@@ -454,12 +429,12 @@ class Program:
         """
         primals = self.primals
         # leaves among the primals are the caller's own tensors
-        entered = {edge[0] for edge in primals.edges if edge is not None}
+        entered = set(nodes_at(primals.edges))
         begun = {node for node in nodes if type(node) is Leaf} - entered
         if not begun:
             return
         aliases = filter(self._is_in_memory_of_primal, outs)
-        reached = self._behind(aliases) | {
+        reached = self._histories(aliases) | {
             output._edge[0] for output in outs if primals.is_leaf(output)
         }
         if begun & reached:

@@ -19,6 +19,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import DIFFERENTIABLE, op_of
+from ...seam.graph_walks import nodes_among, results_of
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_module import GraphModule
 from ...trace.provenance import line_of
@@ -145,7 +146,7 @@ class _Search:
         saves_draws: bool,
         applications: Iterable[Application],
     ) -> None:
-        self.varying = _varying(joint.graph, primals)
+        self.varying = _differentiable_values(joint.graph, primals)
         self.changed = _reasons_of_unseen_changes(joint.graph)
         # a saved value that depends on a primal would hide that from the derivative
         self.given: dict[fx.Node, int] = {}
@@ -262,9 +263,9 @@ def pullback_of(
     primals = {n: index for index, n in enumerate(placeholders[: len(boundary.inputs)])}
     # walk back from the gradients to what the pullback takes
     search = _Search(joint, primals, saved, saves_draws, applications)
-    results: Any = joint.graph.output_node().args[0]
+    results = results_of(joint.graph)
     gradients = results[boundary.n_forward : boundary.n_forward + len(boundary.differentiated)]
-    if why := search.run([grad for grad in gradients if isinstance(grad, fx.Node)]):
+    if why := search.run(nodes_among(gradients)):
         return Pullback(refused=why)
     nodes = search.found
     return Pullback(
@@ -290,19 +291,15 @@ def _read(node: fx.Node) -> Sequence[fx.Node]:
     if not _is_batch_norm_in_training(source):
         return node.all_input_nodes
     if node is source:
-        return _nodes_among([*node.args[:3], *node.args[5:]])
+        return nodes_among([*node.args[:3], *node.args[5:]])
     if node.args[1] in (3, 4):  # the new values of the statistics
-        return [source, *_nodes_among(source.args[3:5])]
+        return [source, *nodes_among(source.args[3:5])]
     return [source]
 
 
 def _is_batch_norm_in_training(n: object) -> bool:
     # the op takes (input, weight, bias, running_mean, running_var, training, …)
     return isinstance(n, fx.Node) and n.target is _BATCH_NORM and bool(n.args[5])
-
-
-def _nodes_among(arguments: Iterable[object]) -> list[fx.Node]:
-    return [argument for argument in arguments if isinstance(argument, fx.Node)]
 
 
 def _source(node: fx.Node) -> Any:
@@ -312,7 +309,7 @@ def _source(node: fx.Node) -> Any:
     return node
 
 
-def _varying(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
+def _differentiable_values(graph: fx.Graph, primals: dict[fx.Node, int]) -> set[fx.Node]:
     """Return the values that may have a derivative with respect to a primal."""
     varying: set[fx.Node] = set()
     for node in graph.nodes:

@@ -186,13 +186,6 @@ class Layout:
         """Return the number of plain tensors."""
         return count(self.parts)
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Return a key that two tensors share if they and their parts have one class and
-        context."""
-        parts = tuple(part and part.key for part in self.parts)
-        return self.kind, self.names, self.context, parts
-
     def rebuilt(self, tensors: Iterator[object]) -> torch.Tensor:
         """Return the tensor that consists of the next of ``tensors``."""
         parts = rebuilt(self.parts, tensors)
@@ -379,6 +372,16 @@ class Layouts:
         if all(layout is None for layout in every):
             return None
         return layouts
+
+
+def key_of(layout: Layout | None) -> tuple[object, ...]:
+    """Return a key that two tensors share if they and their parts have one class and context.
+
+    The key of a plain tensor is empty.
+    """
+    if layout is None:
+        return ()
+    return layout.kind, layout.names, layout.context, tuple(map(key_of, layout.parts))
 
 
 def count(layouts: Sequence[Layout | None]) -> int:

@@ -24,9 +24,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import written_arguments
+from ...seam.graph_walks import walk_postorder
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import add_call, replace_each
-from ..capture.aliasing import fresh, may_alias
+from ..capture.aliasing import aliased_inputs, fresh, may_alias
 from .ordering import NUMBERS_OF_PYTHON, bring_together, movable, successors
 from .overloads import SETS, aten, in_place, on_cpu, static, with_out
 
@@ -343,39 +345,29 @@ def _conflict(group: Sequence[fx.Node], memories: dict[fx.Node, frozenset[fx.Nod
 
 
 def _memory(node: fx.Node, memories: dict[fx.Node, frozenset[fx.Node]]) -> frozenset[fx.Node]:
-    """Return the values of whose memory ``node`` may be. ``memories``: those of other nodes.
+    """Return the values of whose memory ``node`` may be. ``memories``: those of other nodes."""
 
-    A loop, because a program may write to one tensor thousands of times in a row.
-    """
-    pending = [node]
-    while pending:
-        last = pending[-1]
-        aliased = _may_show(last)
-        missing = [a for a in aliased if a not in memories]
-        # its arguments first, then it comes again
-        if missing:
-            pending += missing
-            continue
-        pending.pop()
-        own = frozenset[fx.Node]() if aliased else frozenset((last,))
-        memories[last] = own.union(*(memories[a] for a in aliased))
+    def unknown_sources(value: fx.Node) -> list[fx.Node]:
+        """Return the values of whose memory ``value`` may be, and that ``memories`` lacks."""
+        return [a for a in _may_show(value) if a not in memories]
+
+    for value in walk_postorder([node], unknown_sources):
+        sources = _may_show(value)
+        memories[value] = frozenset[fx.Node]().union(*(memories[a] for a in sources))
+        if not sources:
+            memories[value] = frozenset((value,))
     return memories[node]
 
 
 def _may_show(node: fx.Node) -> Sequence[fx.Node]:
     """Return the arguments whose memory the result of ``node`` may show; none if it is new."""
-    if node.op != "call_function" or not may_alias(node):
-        return ()
+    sources = aliased_inputs(node)
     func: Any = node.target
-    if type(func) is not OpOverload or not func._schema.is_mutable:
-        return node.all_input_nodes
+    if not sources or type(func) is not OpOverload or not func._schema.is_mutable:
+        return sources
     # the result of a write is the tensor that is written to
-    written = next(
-        index
-        for index, argument in enumerate(func._schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
-    return (_argument(node, written),)
+    position, _ = written_arguments(func._schema)[0]
+    return (_argument(node, position),)
 
 
 def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[fx.Node, fx.Node]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.graph_walks import results_of
 from ...torch_private.dispatcher import below_autograd
 from ...torch_private.graph_parts import COMPILE_FX, INDUCTOR_DECOMPOSITIONS, INDUCTOR_OPTIONS
 from ...trace.graph_capture import module_of, trace_flat
@@ -109,7 +110,7 @@ def _compile(
     See :func:`.inductor_graphs.write_at_the_end`. ``limit``: seconds for a trial in another
     process, or None.
     """
-    if not isinstance(module.graph.output_node().args[0], (list, tuple)):
+    if not isinstance(results_of(module.graph), (list, tuple)):
         raise ValueError("it returns no list")
     # the other process imports torch while this one lowers the graph
     if limit is not None:
@@ -118,7 +119,7 @@ def _compile(
     config: Any = importlib.import_module(INDUCTOR_OPTIONS)
     with config.patch(fallback_random=True):
         lowered = decomposed(module, inputs)
-        _refuse_other_layouts(module, lowered.graph.output_node().args[0])  # type: ignore[arg-type]
+        _refuse_other_layouts(module, results_of(lowered.graph))
         placed = write_at_the_end(lowered.graph, module.meta.get(DESTINATIONS, ()))
         _keep_placeholders(lowered.graph, given)
         lowered.recompile()
@@ -188,14 +189,14 @@ def _with_numbers(
 ) -> Callable[[list[Any]], object]:
     """Return ``run``, with results ``numbers`` as numbers of Python."""
 
-    def returned(args: list[torch.Tensor]) -> Any:
+    def run_code(args: list[torch.Tensor]) -> Any:
         """Run the code, and read the numbers from its tensors."""
         results = list(run(args))
         for i in numbers:
             results[i] = results[i].item()
         return results
 
-    return returned
+    return run_code
 
 
 def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModule:
@@ -220,7 +221,7 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModu
 def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> None:
     """Refuse a graph with an op whose abstract kernel returns another layout than its kernel did in
     the trace."""
-    results: Any = module.graph.output_node().args[0]
+    results = results_of(module.graph)
     for before, after in zip(results, lowered, strict=True):
         a, b = _value_of(before), _value_of(after)
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.graph_walks import results_of
 from ...torch_private.dispatcher import OpOverload
 from ...trace.number_reads import number_of, real_power
 from .placing import Destination
@@ -165,7 +166,7 @@ def _is_number(n: object) -> bool:
 
 def numbers_of(module: fx.GraphModule) -> list[int]:
     """List the results of ``module`` that are numbers which it has read from tensors."""
-    results: Any = module.graph.output_node().args[0]
+    results = results_of(module.graph)
     return [index for index, result in enumerate(results) if _is_number(result)]
 
 

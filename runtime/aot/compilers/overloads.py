@@ -6,13 +6,14 @@ with_out(aten.add.Tensor)       # (aten.add.out, "out")
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 from torch import fx
 
+from ...rules.functional_forms import names_and_types
 from ..capture.aliasing import functional_pointwise
 
 aten = torch.ops.aten
@@ -35,8 +36,8 @@ def in_place(func: Any) -> Callable[..., Any] | None:
     if overload is None:
         return None
     # an overload of the same name may take other arguments
-    parameters = _parameters(overload._schema.arguments)  # type: ignore[attr-defined]
-    if parameters != _parameters(func._schema.arguments):
+    parameters = names_and_types(overload._schema.arguments)  # type: ignore[attr-defined]
+    if parameters != names_and_types(func._schema.arguments):
         return None
     return overload
 
@@ -47,11 +48,15 @@ def with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
     the name of that argument. None if there is none."""
     if not _is_deterministic(func):
         return None
-    parameters = _parameters(func._schema.arguments)
+    parameters = names_and_types(func._schema.arguments)
     packet = func.overloadpacket
     for overload in (getattr(packet, name) for name in packet.overloads()):
         *others, last = overload._schema.arguments
-        if last.kwarg_only and last.alias_info is not None and _parameters(others) == parameters:
+        if (
+            last.kwarg_only
+            and last.alias_info is not None
+            and names_and_types(others) == parameters
+        ):
             return overload, last.name
     return None
 
@@ -61,11 +66,6 @@ def _is_deterministic(func: Any) -> bool:
     return functional_pointwise(func) and bool(
         func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags
     )
-
-
-def _parameters(arguments: Iterable[Any]) -> list[tuple[str, str]]:
-    """Return names and types: overloads may differ in the types alone."""
-    return [(argument.name, str(argument.type)) for argument in arguments]
 
 
 def calls_of(graph: fx.Graph) -> list[fx.Node]:

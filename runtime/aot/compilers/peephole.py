@@ -15,7 +15,8 @@ from torch import fx
 
 from ...rules.ops import op_of
 from ...seam import factories
-from ...torch_private.dispatcher import OpOverload
+from ...seam.graph_walks import last_users
+from ...trace.call_facts import writes
 from ...trace.graph_edits import add_call, copy_of, without_unused
 from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
@@ -48,7 +49,7 @@ def rewritten(
     rewrites that look at single calls. The others rely on values that never change.
     """
     copied = copy_of(graph)
-    if any(map(_writes, calls_of(copied))):
+    if any(map(writes, calls_of(copied))):
         for rewrite in (layers, means, squares, broadcasts, numbers, overwrites, poolings):
             rewrite(copied)
         return copied, {}
@@ -82,10 +83,6 @@ def rewritten(
     fill(copied)
     use_huge_pages(copied)
     return copied, placed
-
-
-def _writes(node: fx.Node) -> bool:
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def layers(graph: fx.Graph) -> None:
@@ -216,11 +213,10 @@ def overwrites(graph: fx.Graph) -> None:
 
 def _last_uses_of_buffers(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
     """Return the buffers of the graph itself that no view shows, each with its last user."""
-    last_use = {buffer: user for user in graph.nodes for buffer in user.all_input_nodes}
     views = set(filter(may_alias, graph.nodes))
     return {
         buffer: user
-        for buffer, user in last_use.items()
+        for buffer, user in last_users(graph).items()
         if fresh(buffer) and static(buffer) and views.isdisjoint(buffer.users)
     }
 

@@ -16,9 +16,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import tensors_of
+from ...seam.graph_walks import results_of, walk
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
-from ..capture.aliasing import LINEAR, fresh, may_alias
+from ..capture.aliasing import LINEAR, aliased_inputs, fresh, may_alias
 from .overloads import aten, calls_of, same_layout, static
 
 _ELEMENTS = 1 << 14  # of a tensor that may live longer than it did, as it is small
@@ -29,18 +31,12 @@ _COPIES = frozenset(
 
 def shown(node: fx.Node) -> list[fx.Node]:
     """List ``node`` and the values computed from it that may share its memory."""
-    views = [node]
-    seen = {node}
-    # `views` grows meanwhile
-    for v in views:
-        further = [
-            user
-            for user in v.users
-            if user.op == "call_function" and may_alias(user) and user not in seen
-        ]
-        views += further
-        seen.update(further)
-    return views
+    return list(walk([node], _views_of, breadth_first=True))
+
+
+def _views_of(node: fx.Node) -> list[fx.Node]:
+    """List the calls that take ``node`` and may return a view of it."""
+    return [user for user in node.users if user.op == "call_function" and may_alias(user)]
 
 
 def is_result(node: fx.Node) -> bool:
@@ -59,7 +55,7 @@ def returned(node: fx.Node) -> bool:
 def results_in(node: fx.Node) -> list[fx.Node]:
     """Return the results of the graph that may share memory with ``node``, one by one."""
     views = set(shown(node))
-    results: Any = node.graph.output_node().args[0]
+    results = results_of(node.graph)
     # a graph that returns something else may return any of them
     if not isinstance(results, (list, tuple)):
         return list(views)
@@ -81,14 +77,13 @@ class Returned:
 
     def _add(self, nodes: list[fx.Node]) -> None:
         """Note ``nodes`` and whatever they may be views of."""
-        pending = [n for n in nodes if n not in self._nodes]
-        # `pending` grows meanwhile
-        for node in pending:
-            if node in self._nodes:
-                continue
-            self._nodes.add(node)
-            if node.op == "call_function" and may_alias(node):
-                pending += node.all_input_nodes
+        self._nodes |= set(walk(nodes, self._unknown_sources))
+
+    def _unknown_sources(self, node: fx.Node) -> list[fx.Node]:
+        """Return what ``node`` may be a view of, unless that has been noted before."""
+        if node in self._nodes:
+            return []
+        return aliased_inputs(node)
 
     def replace(self, node: fx.Node, by: Any) -> None:
         """Let the users of ``node`` take ``by``, which has the same elements and layout.
@@ -223,12 +218,7 @@ def _key(argument: object) -> Hashable:
 
 def _is_small(node: fx.Node) -> bool:
     """Return whether all results of ``node`` are known to have few elements."""
-    values: Any = node.meta.get("val")
-    if not isinstance(values, (list, tuple)):
-        values = [values]
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            continue
+    for value in tensors_of((node.meta.get("val"),)):
         if any(type(size) is not int for size in value.shape) or value.numel() > _ELEMENTS:
             return False
     return True

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import items_of, written_arguments
+from ...seam.graph_walks import last_users
 from ...torch_private.dispatcher import OpOverload, below_autograd
 from ...torch_private.native_functions import functions_of_nn, functions_of_torch
 from ...torch_private.native_tensors import TensorBase
@@ -82,10 +84,7 @@ class _Body:
         self.source = _Source(module)
         self.inputs = graph.find_nodes(op="placeholder")
         self.origins: dict[int, Line] = {}
-        self.last_use: dict[fx.Node, fx.Node] = {}
-        for node in reversed(graph.nodes):
-            for used in node.all_input_nodes:
-                self.last_use.setdefault(used, node)
+        self.last_use = last_users(graph)
         # items that the line of their call has unpacked
         self.unpacked: set[fx.Node] = set()
         self.lines = [
@@ -150,15 +149,12 @@ def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterato
     """
     if not isinstance(node.target, OpOverload):
         return
-    for index, argument in enumerate(node.target._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value: Any = node.kwargs.get(argument.name)
+    for index, name in written_arguments(node.target._schema):
+        value: Any = node.kwargs.get(name)
         if index < len(node.args):
             value = node.args[index]
         # some ops write to each tensor of a list
-        values = value if isinstance(value, (list, tuple)) else (value,)
-        yield from (numbers[item] for item in values if item in numbers)
+        yield from (numbers[item] for item in items_of((value,)) if item in numbers)
 
 
 def _name_stem(node: fx.Node) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import fx
 
+from ...seam.graph_walks import last_users
 from ...seam.locks import lock_of
 from ...torch_private.dispatcher import below_autograd
 from ...torch_private.global_settings import without_autocast
@@ -72,9 +73,7 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
     ``args`` is emptied, and each value freed after its last use.
     """
     nodes = module.graph.nodes
-    last_use: dict[fx.Node, fx.Node] = {}
-    for node in nodes:
-        last_use.update(dict.fromkeys(node.all_input_nodes, node))
+    last_use = last_users(module.graph)
     inputs = module.graph.find_nodes(op="placeholder")
     values: dict[fx.Node, Any] = dict(zip(inputs, args, strict=True))
     args.clear()

@@ -25,7 +25,9 @@ from ...functionalize.functional_level import FunctionalLevel
 from ...functionalize.functional_value import FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
+from ...seam.containers import items_of
 from ...seam.generator_states import own_draws
+from ...seam.graph_walks import nodes_among, results_of
 from ...seam.level_mode import EnteringMode
 from ...seam.levels import Value, bottom, innermost, levels_of
 from ...torch_private.dispatcher import OpOverload
@@ -80,12 +82,7 @@ class Branch:
 
     def results(self) -> list[fx.Node]:
         """Return the nodes of the tensors that the graph returns."""
-        returned_values: Any = self.module.graph.output_node().args[0]
-        return (
-            list(returned_values)
-            if isinstance(returned_values, (list, tuple))
-            else [returned_values]
-        )
+        return list(items_of((results_of(self.module.graph),)))
 
 
 class ControlFlow(Function):
@@ -398,7 +395,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         functional.close()
     output = trace.graph.output_node()
     results: Any = output.args[0]
-    output.args = (tuple(result for result in results if isinstance(result, fx.Node)),)
+    output.args = (tuple(nodes_among(results)),)
     constants = tuple(... if isinstance(result, fx.Node) else result for result in results)
     return Branch(module_of(trace.graph, trace.attributes, "Branch"), spec, constants)
 

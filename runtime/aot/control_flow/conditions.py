@@ -240,7 +240,7 @@ class _Cond(ControlFlow):
         ]
         floating = [i for i in ctx.floating if grads[i] is not None]
 
-        def pulled(branch: Branch) -> Callable[..., Any]:
+        def pull_back(branch: Branch) -> Callable[..., Any]:
             """Return the pullback of a branch, as a branch."""
 
             def pull(*args: torch.Tensor) -> Any:
@@ -253,8 +253,8 @@ class _Cond(ControlFlow):
 
         gradients = _run_either(
             pred,
-            pulled(ctx.on_true),
-            pulled(ctx.on_false),
+            pull_back(ctx.on_true),
+            pull_back(ctx.on_false),
             (*operands, *(grads[i] for i in floating)),
             copies=True,
         )
@@ -269,7 +269,7 @@ class _Cond(ControlFlow):
         moving = [index for index, t in enumerate(tangents[3:]) if t is not None]
         floating = ctx.floating
 
-        def pushed(branch: Branch) -> Callable[..., Any]:
+        def push_forward(branch: Branch) -> Callable[..., Any]:
             """Return the tangent of a branch, as a branch."""
 
             def push(*args: torch.Tensor) -> Any:
@@ -282,7 +282,7 @@ class _Cond(ControlFlow):
 
         arguments = (*operands, *(tangents[3 + i] for i in moving))
         results = _run_either(
-            pred, pushed(ctx.on_true), pushed(ctx.on_false), arguments, copies=True
+            pred, push_forward(ctx.on_true), push_forward(ctx.on_false), arguments, copies=True
         )
         of_results = dict(zip(floating, results, strict=True))
         return tuple(map(of_results.get, range(len(ctx.on_true.results()))))

@@ -18,6 +18,7 @@ from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
 from ...rules.ops import DIFFERENTIABLE
+from ...seam.graph_walks import inputs_of, walk
 from ...seam.levels import levels_of
 from ...torch_private.mode_stacks import without_modes
 from ...torch_private.pytrees import pytree
@@ -323,14 +324,17 @@ class _While(ControlFlow):
             """Return the carry after one step."""
             return run(ctx.body, (*carry, *rest))  # type: ignore[no-any-return]
 
-        def counted(k: torch.Tensor, *carry: torch.Tensor) -> Tensors:
+        def count_step(k: torch.Tensor, *carry: torch.Tensor) -> Tensors:
             """Take one step, and count it."""
             return (k + 1, *step(*carry))
 
         # run the loop once more to count its steps
         start = torch.zeros((), dtype=torch.int64)
         count = _repeat(
-            lambda k, *c: run(ctx.condition, (*c, *rest)), counted, (start, *carried), copies=True
+            lambda k, *c: run(ctx.condition, (*c, *rest)),
+            count_step,
+            (start, *carried),
+            copies=True,
         )[0]
 
         def back(k: torch.Tensor, *state: torch.Tensor) -> Tensors:
@@ -339,7 +343,7 @@ class _While(ControlFlow):
             ``state``: cotangents of the carry, then the sums of gradients of other arguments.
             """
             k = k - 1
-            before = _repeat(lambda j, *c: j < k, counted, (start, *carried), copies=True)[1:]
+            before = _repeat(lambda j, *c: j < k, count_step, (start, *carried), copies=True)[1:]
 
             def f(*some: torch.Tensor) -> Tensors:
                 """Take one step, as a function of what is differentiated."""
@@ -416,7 +420,7 @@ class _While(ControlFlow):
         """Return the results for a batch, and their batch dimensions."""
         size = info.batch_size
         dims = [None if d is None else 0 for d in in_dims[3:]]
-        varying, each_stops = _varying(
+        varying, each_stops = _values_that_vary(
             condition,
             body,
             n,
@@ -445,13 +449,13 @@ class _While(ControlFlow):
             """Return whether any element goes on."""
             return active.any()
 
-        def masked(active: torch.Tensor, *carry: torch.Tensor) -> Tensors:
+        def advance(active: torch.Tensor, *carry: torch.Tensor) -> Tensors:
             """Take one step of the active elements, and find those that go on."""
             after = each(*of_active_lanes(active, (*carry, *rest), dims))
             next_carry = chosen_lanes(active, after, carry)
             return (active & goes_on(*next_carry, *rest)[0], *next_carry)
 
-        results = _repeat(go_on, masked, (goes_on(*carried, *rest)[0], *carried), copies=True)[1:]
+        results = _repeat(go_on, advance, (goes_on(*carried, *rest)[0], *carried), copies=True)[1:]
         return results, (0,) * n
 
 
@@ -480,7 +484,7 @@ def _as_tuple(condition: Branch) -> Branch:
     return Branch(GraphModule(condition.module, graph))
 
 
-def _varying(
+def _values_that_vary(
     condition: Branch, body: Branch, n: int, dims: Sequence[int | None], all_vary: bool
 ) -> tuple[list[bool], bool]:
     """Return which values of the carry differ within a batch at some step, and whether the
@@ -506,14 +510,8 @@ def _varying(
 def _arguments_of(branch: Branch, result: fx.Node) -> set[int]:
     """Return the numbers of the arguments that ``result`` may depend on."""
     placeholders = [n for n in branch.module.graph.nodes if n.op == "placeholder"]
-    seen: set[fx.Node] = set()
-    stack = [result]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(node.all_input_nodes)
-    return {index for index, placeholder in enumerate(placeholders) if placeholder in seen}
+    needed = set(walk([result], inputs_of))
+    return {index for index, placeholder in enumerate(placeholders) if placeholder in needed}
 
 
 def _record(

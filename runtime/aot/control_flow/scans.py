@@ -109,7 +109,7 @@ def associative_scan(
     if reverse:
         moved = [x.flip(0) for x in moved]
 
-    def combined(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def combine_pairs(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Combine many pairs of elements at once."""
 
         def f(*both: torch.Tensor) -> list[torch.Tensor]:
@@ -131,23 +131,23 @@ def associative_scan(
 
     # the pairs of the fast way depend on the length
     if unchecked(moved[0].shape[0]):
-        found = _scan_one_by_one(combined, moved)
+        found = _scan_one_by_one(combine_pairs, moved)
     else:
-        found = _prefixes(combined, moved)
+        found = _prefixes(combine_pairs, moved)
     return pytree.tree_unflatten(
         [(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec
     )
 
 
 def _scan_one_by_one(
-    combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
+    combine_pairs: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Return what :func:`_prefixes` does, in a graph that is right for any length."""
 
     def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> Any:
         """Combine one more element."""
         both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
-        after = [t.squeeze(0) for t in combined(*both)]
+        after = [t.squeeze(0) for t in combine_pairs(*both)]
         return after, [t.clone() for t in after]
 
     _, rest = _scan_along(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
@@ -155,7 +155,7 @@ def _scan_one_by_one(
 
 
 def _prefixes(
-    combined: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
+    combine_pairs: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """Return all partial results, by some ``2 log2(length)`` calls on many elements.
 
@@ -165,9 +165,9 @@ def _prefixes(
     n = xs[0].shape[0]
     if n < 2:
         return list(xs)
-    odd = _prefixes(combined, combined([x[:-1:2] for x in xs], [x[1::2] for x in xs]))
+    odd = _prefixes(combine_pairs, combine_pairs([x[:-1:2] for x in xs], [x[1::2] for x in xs]))
     rest = [x[2::2] for x in xs]
-    even = combined([y[: (n - 1) // 2] for y in odd], rest) if n > 2 else rest
+    even = combine_pairs([y[: (n - 1) // 2] for y in odd], rest) if n > 2 else rest
     evens = [torch.cat([x[:1], e]) for x, e in zip(xs, even, strict=True)]
     return [_interleave(e, o) for e, o in zip(evens, odd, strict=True)]
 

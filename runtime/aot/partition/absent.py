@@ -23,6 +23,7 @@ import torch
 from torch import fx
 
 from ...rules.ops import op_of
+from ...seam.graph_walks import results_of
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
 from ...trace.graph_module import GraphModule
@@ -341,8 +342,7 @@ class _Writer:
 
     def absent_results(self) -> set[int]:
         """Return the numbers of the results that are absent."""
-        results: Any
-        (results,) = self.module.graph.output_node().args
+        results = results_of(self.module.graph)
         return {
             index
             for index, result in enumerate(results)

@@ -58,7 +58,7 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
     least peak."""
     memory = Memory(network.parts)
 
-    def measured(cut: list[fx.Node]) -> Choice:
+    def measure(cut: list[fx.Node]) -> Choice:
         """Return the choice for a cut."""
         saved = network.parts.saved(cut)
         again = sum(network.work(n) for n in network.recomputed(cut) if not is_item(n))
@@ -66,10 +66,10 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
 
     # several ways lead to the same cut, and measuring one takes long
     first = network.cut()
-    choice_of = {frozenset(first): measured(first)}
+    choice_of = {frozenset(first): measure(first)}
     for cut in _other_cuts(network, memory, first, anything):
         if frozenset(cut) not in choice_of:
-            choice_of[frozenset(cut)] = measured(cut)
+            choice_of[frozenset(cut)] = measure(cut)
     start = choice_of.pop(frozenset(first))
     return _chain(start, list(choice_of.values()))
 
@@ -163,7 +163,7 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     # what each call makes, how long that lives, and how much is alive between two calls
     own = list(map(_new_bytes, order))
     reach = _reach(memory, order)
-    crossing = _crossing(own, reach)
+    crossing = _bytes_across(own, reach)
     sums = list(accumulate(own))
     total = sum(own)
     # a border may lie up to two fifths of a segment away from where equal ones would have it
@@ -207,7 +207,7 @@ def _new_bytes(node: fx.Node) -> int:
     return n_bytes(value)
 
 
-def _crossing(own: list[int], reach: list[int]) -> list[int]:
+def _bytes_across(own: list[int], reach: list[int]) -> list[int]:
     """Return for each call the bytes that it or one before it makes, and one after it uses.
 
     ``own``: what each call makes; ``reach``: the place of the last use of that.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.graph_walks import nodes_among
 from ...torch_private.dispatcher import OpOverload
 from .halves import Parts
 from .layout import Edge, Layout, layout
@@ -190,7 +191,7 @@ class _Drawing:
         results: Sequence[object],
     ) -> None:
         """Add the calls in ``order`` and their edges. ``results``: what the graph returns."""
-        returned = {call_of(n).name for n in results if isinstance(n, fx.Node)}
+        returned = {call_of(n).name for n in nodes_among(results)}
         # items are drawn as their call, and sizes not at all
         for node in order:
             if node.op != "call_function" or is_item(node) or is_size(node):

@@ -6,13 +6,14 @@ modules for a choice of saved values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx
 
+from ...seam.graph_walks import inputs_of, nodes_among, results_of, users_of, walk, walk_postorder
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.graph_parts import metadata_of
 from ...trace.graph_edits import stays_unused
@@ -43,7 +44,7 @@ class Parts:
             _complete(node)
         self.results, self.gradients = _results_of(module.graph, num_fwd_outputs)
         self.primals, self.tangents = primals_and_tangents(module, joint_inputs)
-        if not self.tangents and _nodes_of(self.gradients):
+        if not self.tangents and nodes_among(self.gradients):
             raise ValueError(
                 "no input of the joint graph is known to be a tangent. Give "
                 "joint_inputs=(primals, tangents), or call these inputs tangents_1, tangents_2, …"
@@ -51,15 +52,12 @@ class Parts:
         # an effect of the backward pass, such as a write in a hook, may need no cotangent
         effects = list(filter(_is_effect, self.nodes))
         self.late_effects = [n for n in effects if ORIGIN in n.meta]
-        self.after_tangents = _closure(
-            [*self.tangents, *self.late_effects], lambda node: node.users
-        )
+        self.after_tangents = set(walk([*self.tangents, *self.late_effects], users_of))
         self.effects = [n for n in effects if n not in self.after_tangents]
         self.forward = self._list_forward()
         # what neither half needs is in none of them
-        self.goals = [*self.late_effects, *_nodes_of(self.gradients)]
-        needed_backward = _closure(self.goals, lambda node: node.all_input_nodes)
-        self.backward = needed_backward - set(self.forward)
+        self.goals = [*self.late_effects, *nodes_among(self.gradients)]
+        self.backward = set(walk(self.goals, inputs_of)) - set(self.forward)
 
     def _list_forward(self) -> list[fx.Node]:
         """List what the forward results and effects need, and all primals, in the order of the
@@ -67,9 +65,7 @@ class Parts:
 
         ``RuntimeError`` if a result depends on a tangent.
         """
-        needed = _closure(
-            [*_nodes_of(self.results), *self.effects], lambda node: node.all_input_nodes
-        )
+        needed = set(walk([*nodes_among(self.results), *self.effects], inputs_of))
         leaking = needed & self.after_tangents
         if leaking:
             raise RuntimeError(
@@ -124,8 +120,8 @@ class Parts:
 
     def forward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
         """Return the calls of the forward if it hands over ``saved``."""
-        outputs = [n for n in (*self.results, *saved) if isinstance(n, fx.Node)]
-        needed = _closure([*outputs, *self.effects], lambda node: node.all_input_nodes)
+        outputs = nodes_among((*self.results, *saved))
+        needed = set(walk([*outputs, *self.effects], inputs_of))
         return [n for n in self.nodes if n in needed and n.op != "placeholder"]
 
     def backward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
@@ -135,38 +131,22 @@ class Parts:
         memory. ``RuntimeError`` if a value is missing in ``saved``.
         """
         inputs = {*saved, *self.tangents}
-        order: dict[fx.Node, None] = {}
-        needed = _closure(
-            [n for n in self.goals if n not in inputs],
-            lambda node: [source for source in node.all_input_nodes if source not in inputs],
-        )
-        # calls after the tangents in their order, each after what is computed again for it
-        for n in sorted(needed & self.after_tangents):
-            self._append_with_inputs(n, inputs, order)
-        # a goal that no tangent leads to, such as a gradient that is a constant
-        for n in self.goals:
-            self._append_with_inputs(n, inputs, order)
-        return list(order)
 
-    def _append_with_inputs(
-        self, goal: fx.Node, inputs: set[fx.Node], order: dict[fx.Node, None]
-    ) -> None:
-        """Append ``goal`` to ``order`` after what it needs."""
-        stack = [goal]
-        while stack:
-            node = stack[-1]
-            if node in order or node in inputs:
-                stack.pop()
-                continue
-            missing = [n for n in node.all_input_nodes if n not in order and n not in inputs]
-            # the first in program order is on top of the stack, and so comes first
-            if missing:
-                stack.extend(sorted(missing, reverse=True))
-                continue
-            stack.pop()
+        def missing_inputs(node: fx.Node) -> list[fx.Node]:
+            """Return what the backward computes for ``node``, the last one first."""
+            missing = [n for n in node.all_input_nodes if n not in inputs]
+            return sorted(missing, reverse=True)
+
+        goals = [n for n in self.goals if n not in inputs]
+        needed = set(walk(goals, missing_inputs))
+        # Calls after the tangents in their order, each after what is computed again for it. Then a
+        # goal that no tangent leads to, such as a gradient that is a constant.
+        starts = [*sorted(needed & self.after_tangents), *goals]
+        order = list(walk_postorder(starts, missing_inputs))
+        for node in order:
             if node.op == "placeholder":
                 raise RuntimeError(f"the backward needs {node.name}, which is not saved")
-            order[node] = None
+        return order
 
     def cut(self, chosen: Iterable[fx.Node]) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Return the modules of the forward and of the backward."""
@@ -201,15 +181,9 @@ def _is_effect(node: fx.Node) -> bool:
     return node.op == "call_function" and stays_unused(node)
 
 
-def _nodes_of(values: Iterable[object]) -> list[fx.Node]:
-    """List the nodes among results of a graph, which may be constants, too."""
-    return [v for v in values if isinstance(v, fx.Node)]
-
-
 def _results_of(graph: fx.Graph, num_fwd_outputs: int) -> tuple[list[object], list[object]]:
     """Return the forward results and the gradients that a joint graph returns in one list."""
-    results: Any
-    (results,) = graph.output_node().args
+    results = results_of(graph)
     if not isinstance(results, (list, tuple)) or not 0 <= num_fwd_outputs <= len(results):
         raise ValueError(
             f"num_fwd_outputs={num_fwd_outputs}, but the joint graph returns {results}: "
@@ -245,15 +219,3 @@ def _copy_facts(node: fx.Node) -> dict[str, object]:
     if value.layout is torch.strided and not value.is_nested:
         meta["tensor_meta"] = metadata_of(value)
     return meta
-
-
-def _closure(start: Iterable[fx.Node], following: Callable[[fx.Node], Any]) -> set[fx.Node]:
-    """Return the nodes that ``following`` leads to from ``start``, those of ``start`` included."""
-    closure: set[fx.Node] = set()
-    stack = list(start)
-    while stack:
-        n = stack.pop()
-        if n not in closure:
-            closure.add(n)
-            stack.extend(following(n))
-    return closure

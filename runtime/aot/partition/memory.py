@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import items_of
+from ...seam.graph_walks import nodes_among
 from ...torch_private.dispatcher import OpOverload
 from .halves import Parts
 from .recompute import is_item, n_bytes
@@ -90,9 +92,9 @@ class Memory:
 
     def peak(self, saved: Sequence[fx.Node]) -> int:
         """Return the most bytes at any time of forward and backward, results included."""
-        results = [n for n in self.parts.results if isinstance(n, fx.Node)]
+        results = nodes_among(self.parts.results)
         forward = self._run(self.parts.forward_order(saved), (), [*results, *saved])
-        gradients = [n for n in self.parts.gradients if isinstance(n, fx.Node)]
+        gradients = nodes_among(self.parts.gradients)
         # the caller has the results during the backward
         backward = self._run(
             self.parts.backward_order(saved),
@@ -169,8 +171,7 @@ def _aliased_arguments(node: fx.Node) -> list[fx.Node]:
 def _nodes_of_argument(node: fx.Node, index: int, name: str) -> list[fx.Node]:
     """List the values that a call takes as one argument, which may be a list of tensors."""
     value = node.args[index] if index < len(node.args) else node.kwargs.get(name)
-    several = value if isinstance(value, (list, tuple)) else (value,)
-    return [a for a in several if isinstance(a, fx.Node)]
+    return nodes_among(items_of((value,)))
 
 
 def _own_bytes(node: fx.Node) -> int:

@@ -21,6 +21,7 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from torch import fx
 
 from ...checkpoint.selective import CheckpointPolicy
+from ...seam.graph_walks import nodes_among
 from .halves import Parts
 from .recompute import Again, again, call_of, is_item, is_size, is_view, n_bytes, policy_of, work
 
@@ -111,7 +112,7 @@ class Network:
     def _edges(self) -> list[tuple[int, int, int]]:
         """List the edges that no price changes: of values, to their users, and to the sink."""
         parts, vertex, edges = self.parts, self.vertex, []
-        gradients = {n for n in parts.gradients if isinstance(n, fx.Node)}
+        gradients = set(nodes_among(parts.gradients))
         # each value is two vertices: the edge between them is cut where the value is saved
         for node, i in vertex.items():
             edges.append((i, i + 1, self._price_of_saving(node)))

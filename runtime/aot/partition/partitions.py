@@ -111,7 +111,7 @@ def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
     The question is a ``ValueError`` if that op must not run again.
     """
 
-    def allowed(node: fx.Node) -> bool:
+    def is_allowed(node: fx.Node) -> bool:
         """Return whether ``node`` calls one of ``ops``, or is a cheap call of no op."""
         func = call_of(node).target
         if func not in ops and getattr(func, "overloadpacket", None) not in ops:
@@ -123,7 +123,7 @@ def _one_of(ops: Collection[Op]) -> Callable[[fx.Node], bool]:
             )
         return True
 
-    return allowed
+    return is_allowed
 
 
 # --- before the cut: calls that undo each other ---------------------------------------------------

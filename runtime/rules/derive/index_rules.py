@@ -117,7 +117,7 @@ def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
+def _integer_indices(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
     """Return integer indices, their flags, and the rank of the selection. An unbatched mask becomes
     one index per dimension of the mask."""
     out: list[Any] = []
@@ -144,7 +144,7 @@ def _listed(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
     return out, which, rank
 
 
-def _leading(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
+def _align_indices(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
     """Return the indices without None, with each batched one reshaped to the batch dimension
     followed by ``rank`` others."""
     chosen = []
@@ -184,14 +184,14 @@ def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
     """Run ``index``. If an index other than that of the batch has a batch, the batch dimension is
     indexed too, by the positions in the batch."""
     x = args[0]
-    indices, flags, rank = _listed(args[1], batched[1])
+    indices, flags, rank = _integer_indices(args[1], batched[1])
     at, place, apart = _places(indices, flags)
     if not any(flags):
         out = func(x, [None, *indices])
         if apart:  # the selected dimensions come before the batch
             return out.movedim(rank, 0)
         return out
-    chosen = _leading(indices, flags, rank, size)
+    chosen = _align_indices(indices, flags, rank, size)
     # indexed dimensions move to the front, where their selection comes out behind the batch
     if not batched[0]:
         order = _indexed_first(at, x.dim())
@@ -244,9 +244,9 @@ def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any
     if batched[1] and _is_one_mask(all_indices, x.dim(), values.dim() - batched[2]):
         return _masked_put(x, all_indices[0], values, batched[2], size, bool(rest and rest[0]))
     # all indices with the batch in front, and the batch itself as one more of them
-    indices, flags, rank = _listed(all_indices, batched[1])
+    indices, flags, rank = _integer_indices(all_indices, batched[1])
     at, place, _ = _places(indices, flags)
-    chosen = _leading(indices, flags, rank, size)
+    chosen = _align_indices(indices, flags, rank, size)
     order = _indexed_first(at, x.dim() - 1)
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
     picked = broadcast_shape(lines.shape, *(tensor.shape for tensor in chosen))[1:]

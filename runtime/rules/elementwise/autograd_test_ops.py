@@ -13,7 +13,7 @@ from ..record import register
 from ..shape.views import copy_of
 
 
-def _warned(g: torch.Tensor) -> torch.Tensor:
+def _warn(g: torch.Tensor) -> torch.Tensor:
     warnings.warn("Warn from backward", UserWarning, stacklevel=2)
     return g
 
@@ -37,4 +37,4 @@ register(
     decomposition=copy_of("_test_autograd_multiple_dispatch_view"),
     family="view",
 )
-register("_test_warn_in_autograd", vjp={"self": _warned}, batch=elementwise)
+register("_test_warn_in_autograd", vjp={"self": _warn}, batch=elementwise)

@@ -36,7 +36,7 @@ def _spread(bias: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     return _with_channels(bias, len(shape)).expand(shape)
 
 
-def _gathered(g: torch.Tensor, dims: list[int], sizes: Sequence[int]) -> torch.Tensor:
+def _sum_to_bias(g: torch.Tensor, dims: list[int], sizes: Sequence[int]) -> torch.Tensor:
     """Return the gradient by a bias of these sizes: ``g``, summed over ``dims``."""
     total = g.sum(dims)
     if total.shape[-1] != sizes[0]:
@@ -260,7 +260,7 @@ def _backward_jvp(
         )
     if output_mask[2] and grad_output_t is not None:
         dims = [d for d in range(grad_output.dim()) if d != 1]
-        by_bias = _gathered(grad_output_t, dims, bias_sizes)
+        by_bias = _sum_to_bias(grad_output_t, dims, bias_sizes)
     return by_input, by_weight, by_bias
 
 
@@ -290,7 +290,7 @@ def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     if mask[1]:
         by_weight = _from_samples(func(*grouped, [False, True, False])[1], size)
     if mask[2]:
-        by_bias = _gathered(full, [d for d in range(full.dim()) if d not in (0, 2)], sizes)
+        by_bias = _sum_to_bias(full, [d for d in range(full.dim()) if d not in (0, 2)], sizes)
     return by_input, by_weight, by_bias
 
 

@@ -20,7 +20,7 @@ _ARGUMENTS = (
 )
 
 
-def _contracted(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+def _contract(t: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
     """Return the sum over time and classes of (T, N, C) or (T, C)."""
     if t.dim() == 3:
         return (t * local).sum((0, 2))
@@ -101,10 +101,10 @@ for _suffix in ("", ".Tensor"):
         return op(g, log_probs, *rest)
 
     def _jvp(t: torch.Tensor, log_probs: object, *rest: Any, op: Any = _op) -> object:
-        return _contracted(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
+        return _contract(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
 
-    def _transposed(g: torch.Tensor, grad: torch.Tensor, *rest: object, op: Any = _op) -> object:
-        return _contracted(g, op(torch.ones_like(grad), *rest))
+    def _transpose(g: torch.Tensor, grad: torch.Tensor, *rest: object, op: Any = _op) -> object:
+        return _contract(g, op(torch.ones_like(grad), *rest))
 
     register(
         f"_ctc_loss{_suffix}",
@@ -129,7 +129,7 @@ for _suffix in ("", ".Tensor"):
         f"_ctc_loss_backward{_suffix}",
         # the loss and log_alpha get no gradient, as both are functions of the log-probabilities
         vjp={
-            "grad": asking("g", "grad", "log_probs", *_names)(_transposed),
+            "grad": asking("g", "grad", "log_probs", *_names)(_transpose),
             ("neg_log_likelihood", "log_alpha"): lambda: (None, None),
         },
         batch=_backward_batch,

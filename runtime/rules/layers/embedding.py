@@ -94,7 +94,7 @@ def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: obje
     return torch.where((indices == padding_idx).unsqueeze(-1), out.detach(), out)
 
 
-def _picked(
+def _pick_rows(
     g: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> object:
     """Return the transpose of ``embedding_dense_backward``."""
@@ -149,7 +149,7 @@ linear(
 )
 linear(
     "embedding_dense_backward",
-    {"grad_output": _picked},
+    {"grad_output": _pick_rows},
     _dense_backward_batch,
     fresh=True,
     cost="high",

@@ -237,7 +237,7 @@ def _class_weights(
     return torch.where(is_used, weight.gather(-1, classes).reshape(target.shape), 0)
 
 
-def _folded(
+def _fold_batch(
     size: int, batched: Any, self: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Return the log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded,
@@ -253,7 +253,7 @@ def _folded(
 def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """Run the loss on a batch without a reduction, and reduce each element."""
     self, target, weight, reduction, ignore_index = args
-    x, tensor, shape = _folded(size, batched, self, target)
+    x, tensor, shape = _fold_batch(size, batched, self, target)
     shared = weight
     if batched[2]:
         shared = None  # the kernel takes one weight per class
@@ -277,7 +277,7 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> ob
 def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
     """Run the backward op on a batch, for cotangents of each loss."""
     g, self, target, weight, reduction, ignore_index, total = args
-    x, tensor, shape = _folded(size, batched[1:], self, target)
+    x, tensor, shape = _fold_batch(size, batched[1:], self, target)
     # the cotangent of each loss without a reduction, which the kernel then takes
     g = batch.expand(g, batched[0], size)
     if reduction == MEAN:

@@ -361,7 +361,7 @@ register(
 # ---- group norm: (N, C, …) is viewed as (N, groups, C/groups, …); statistics are (N, groups)
 
 
-def _grouped(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
+def _in_groups(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
     return t.reshape(N, group, C // group, HxW)
 
 
@@ -406,7 +406,7 @@ def _group_vjp(
     # mean and deviation are results, too, and depend on the input
     if mask[0] and (g_mean is not None or g_rstd is not None):
         rstd = _per_group(result2)
-        unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
+        unit = (_in_groups(input, N, C, HxW, group) - _per_group(result1)) * rstd
         extra = statistics_vjp(
             _per_group(g_mean), _per_group(g_rstd), unit, rstd, max(C // group * HxW, 1)
         )
@@ -420,11 +420,11 @@ def _group_jvp(
 ) -> tuple[Any, Any, Any]:  # fmt: skip
     """Return the tangents of the output and of the statistics."""
     rstd = _per_group(result2)
-    unit = (_grouped(input, N, C, HxW, group) - _per_group(result1)) * rstd
+    unit = (_in_groups(input, N, C, HxW, group) - _per_group(result1)) * rstd
     # unit = (x - mean) * rstd, so its tangent has no part along ones or along unit itself
     unit_t = mean_t = rstd_t = None
     if input_t is not None:
-        t = _grouped(input_t, N, C, HxW, group)
+        t = _in_groups(input_t, N, C, HxW, group)
         mean, along = t.mean((2, 3), keepdim=True), (t * unit).mean((2, 3), keepdim=True)
         unit_t = rstd * (t - mean - unit * along)
         mean_t, rstd_t = mean.flatten(1), -result2 * result2 * along.flatten(1)
@@ -450,7 +450,7 @@ class _Groups(_Normalized):
 
     def view(self, t: Tensor) -> Tensor:
         """Return a tensor of the input's shape, in groups."""
-        return _grouped(t, *self.sizes)
+        return _in_groups(t, *self.sizes)
 
     def projected(self, t: Tensor) -> Tensor:
         """Return :func:`projected` of ``t``, computed by ATen's kernel."""

@@ -57,7 +57,7 @@ _average("_adaptive_avg_pool3d", 5)
 _SAVED_AS = {"indices": "result1"}
 
 
-def _picked(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tensor:
+def _pick(t: torch.Tensor, indices: torch.Tensor, spatial: int) -> torch.Tensor:
     """Return the elements of ``t`` at ``indices``, which index its last ``spatial`` dimensions as
     if flattened."""
     return t.flatten(-spatial).gather(-1, indices.flatten(-spatial)).reshape(indices.shape)
@@ -81,7 +81,7 @@ def _maximum(
     register(
         name,
         vjp={"self": asking("g", "self", *needed)(lambda g, self, *rest: backward(g, self, *rest))},
-        jvp={"self": lambda self_t, result1: (_picked(self_t, result1, spatial), None)},
+        jvp={"self": lambda self_t, result1: (_pick(self_t, result1, spatial), None)},
         batch=batch,
         nondiff=(1,),
         fresh=True,
@@ -92,7 +92,7 @@ def _maximum(
     linear(
         f"{name}_backward",
         {
-            "grad_output": lambda g, indices: _picked(g, indices, spatial),
+            "grad_output": lambda g, indices: _pick(g, indices, spatial),
             "self": lambda g: torch.zeros_like(g),
         },
         fold(spatial + 2),
@@ -153,7 +153,7 @@ _maximum(
 
 
 def _unpool(name: str, spatial: int) -> None:
-    linear(name, {"self": lambda g, indices: _picked(g, indices, spatial)}, fold(spatial + 2))
+    linear(name, {"self": lambda g, indices: _pick(g, indices, spatial)}, fold(spatial + 2))
 
 
 _unpool("max_unpool2d", 2)

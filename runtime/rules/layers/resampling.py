@@ -27,7 +27,7 @@ def _upsample(name: str, spatial: int) -> None:
     if "bicubic" in name:
         cost = "high"
 
-    def transposed(
+    def resample_back(
         g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any
     ) -> torch.Tensor:
         """Return the transpose, by matrices where the backward kernel would ignore the scale."""
@@ -38,7 +38,7 @@ def _upsample(name: str, spatial: int) -> None:
 
     linear(
         name,
-        {"self": asking("g", "self_shape", "output_size", *options)(transposed)},
+        {"self": asking("g", "self_shape", "output_size", *options)(resample_back)},
         fold(spatial + 2),
         cost=cost,
     )
@@ -218,11 +218,11 @@ def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> 
     if padding_mode == 0:
         return x
     if padding_mode == 2:
-        x = _reflected(x, low, span)
+        x = _reflect(x, low, span)
     return x.clamp(0, n - 1)
 
 
-def _reflected(x: torch.Tensor, low: float, span: float) -> torch.Tensor:
+def _reflect(x: torch.Tensor, low: float, span: float) -> torch.Tensor:
     """Return positions reflected at ``low`` and ``low + span`` until they lie between."""
     if span == 0:
         return torch.zeros_like(x)

@@ -135,7 +135,7 @@ def _split(lu: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return lu[..., :, :k].tril(-1) + eye_like(lu, lu.shape[-2], k), lu[..., :k, :].triu()
 
 
-def _packed(
+def _pack_factors(
     below: torch.Tensor | None, above: torch.Tensor | None, shape: Any
 ) -> torch.Tensor | None:
     """Return the packed form of ``lu_factor``: the part for L and the part for U in one matrix."""
@@ -208,7 +208,7 @@ def _lu_factor_jvp(
     shape = A_t.shape
     if pivot:
         A_t = _permutation(result0, result1).mT @ A_t
-    return _packed(*_lu_jvp(A_t, *_split(result0)), shape), None, None
+    return _pack_factors(*_lu_jvp(A_t, *_split(result0)), shape), None, None
 
 
 register(
@@ -232,7 +232,7 @@ def _unpack_jvp(LU_data_t: torch.Tensor, unpack_data: bool) -> object:
 def _unpack_vjp(gs: Any, LU_data_shape: object, unpack_data: bool) -> object:
     if not unpack_data:
         return None
-    return _packed(gs[1], gs[2], LU_data_shape)
+    return _pack_factors(gs[1], gs[2], LU_data_shape)
 
 
 register(

@@ -11,7 +11,7 @@ import torch
 from ...seam.levels import run_batchwise
 from ..derive import batch_rules as batch
 from ..derive.families import conj, multilinear
-from ..record import register
+from ..record import declare, register
 from ..samples import factors
 
 aten = torch.ops.aten
@@ -224,7 +224,7 @@ def _plus(
     right factor. ``facts``: further parts of the record.
     """
 
-    def combined(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def add_product(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
         """Run the op on a batch: the product first, then ``self`` is added to it."""
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
@@ -242,17 +242,14 @@ def _plus(
             x = batch.insert_dims(x, size, both.dim() - x.dim())
         return both + scaled(x, beta)
 
-    def asks(f: Callable[..., object], *names: str) -> Callable[..., Any]:
-        """Let formula ``f`` get the values of these names, in place of its own parameters'."""
-        f.asks = names  # type: ignore[attr-defined]
-        return f
-
     register(
         names,
         vjp={
             "self": lambda g, beta: scaled_back(g, beta),
-            left: asks(lambda g, r, alpha: scaled_back(by_left(g, r), alpha), "g", right, "alpha"),
-            right: asks(
+            left: declare(
+                lambda g, r, alpha: scaled_back(by_left(g, r), alpha), "g", right, "alpha"
+            ),
+            right: declare(
                 lambda g, x, geometry, alpha: scaled_back(by_right(g, x, geometry), alpha),
                 "g",
                 left,
@@ -262,16 +259,16 @@ def _plus(
         },
         jvp={
             "self": lambda self_t, beta: scaled(self_t, beta),
-            left: asks(
+            left: declare(
                 lambda t, r, alpha: scaled(multiply(t, r), alpha), f"{left}_t", right, "alpha"
             ),
-            right: asks(
+            right: declare(
                 lambda x, t, alpha: scaled(multiply(x, t), alpha), left, f"{right}_t", "alpha"
             ),
         },
-        batch=combined,
+        batch=add_product,
         fresh=True,
-        flops=asks(
+        flops=declare(
             lambda x, result: 2 * math.prod(x) * (result[-1] if len(result) > 1 else 1),
             f"{left}_shape",
             "result_shape",

@@ -212,10 +212,10 @@ def _svd_jvp(
         ut = ut + (t_v - u @ p) / row
     if v.shape[-2] > s.shape[-1]:
         vt = vt + (uh_t.mH - v @ p.mH) / row
-    return _widened(ut, result0), _real_diagonal(p), _widened(vt, result2.mH).mH
+    return _widen(ut, result0), _real_diagonal(p), _widen(vt, result2.mH).mH
 
 
-def _widened(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _widen(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return ``t`` padded with zero columns to the width of ``like``."""
     missing = like.shape[-1] - t.shape[-1]
     if missing <= 0:

@@ -66,7 +66,7 @@ register("nonzero_static", decomposition=_nonzero_static, family="counting")
 # Histograms
 
 
-def _spaced(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
+def _space_evenly(start: torch.Tensor, end: torch.Tensor, steps: int) -> torch.Tensor:
     """Return ``steps`` numbers from start to end. As in ATen, the first half is counted from the
     start and the second half from the end."""
     step = (end - start) / max(steps - 1, 1)
@@ -144,7 +144,7 @@ def _edges(
 ) -> list[torch.Tensor]:
     """Return the edges of bins of equal width, in each dimension."""
     ends = _ends(self.reshape(-1, self.shape[-1]), range, 0.5)
-    return [_spaced(low, high, n + 1) for (low, high), n in zip(ends, bins, strict=True)]
+    return [_space_evenly(low, high, n + 1) for (low, high), n in zip(ends, bins, strict=True)]
 
 
 def _from_counts(
@@ -254,7 +254,7 @@ def _ramp(
         rounded: torch.Tensor = a.to(device or example.device, dtype).to(wide)
         return rounded
 
-    return _spaced(bound(start), bound(end), steps), dtype
+    return _space_evenly(bound(start), bound(end), steps), dtype
 
 
 def _is_complex(a: object) -> bool:

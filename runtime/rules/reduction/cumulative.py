@@ -18,11 +18,11 @@ from ..elementwise.overflow_safe import (
 from ..record import register
 
 
-def _lifted(rule: Any) -> Any:
+def _lift(rule: Any) -> Any:
     """Return ``rule(t, x, dim, …)`` as a function that also takes 0-d tensors. They are treated as
     vectors of one element."""
 
-    def lifted(t: torch.Tensor, *rest: object) -> Any:
+    def lift(t: torch.Tensor, *rest: object) -> Any:
         """Run the rule, on vectors of one element in place of 0-d tensors."""
         if t.dim():
             return rule(t, *rest)
@@ -32,7 +32,7 @@ def _lifted(rule: Any) -> Any:
                 vectors[index] = v.unsqueeze(0)
         return rule(*vectors).squeeze(0)
 
-    return lifted
+    return lift
 
 
 def _cumprod_jvp(t: torch.Tensor, x: torch.Tensor, dim: int, dtype: Any) -> torch.Tensor:
@@ -97,17 +97,17 @@ linear(
 )
 register(
     "cumprod",
-    vjp={"self": lambda g, self, dim: _lifted(running_product_vjp)(g, self, dim)},
-    jvp={"self": lambda self_t, self, dim, dtype: _lifted(_cumprod_jvp)(self_t, self, dim, dtype)},
+    vjp={"self": lambda g, self, dim: _lift(running_product_vjp)(g, self, dim)},
+    jvp={"self": lambda self_t, self, dim, dtype: _lift(_cumprod_jvp)(self_t, self, dim, dtype)},
     batch=batch.along(1),
     cost="high",
     family="scan",
 )
 register(
     "logcumsumexp",
-    vjp={"self": lambda g, self, result, dim: _lifted(_logcumsumexp_vjp)(g, self, result, dim)},
+    vjp={"self": lambda g, self, result, dim: _lift(_logcumsumexp_vjp)(g, self, result, dim)},
     jvp={
-        "self": lambda self_t, self, result, dim: _lifted(_logcumsumexp_jvp)(
+        "self": lambda self_t, self, result, dim: _lift(_logcumsumexp_jvp)(
             self_t, self, result, dim
         )
     },

@@ -102,12 +102,12 @@ reduction(
 # ---- extrema: ops without indices share the gradient equally between ties, as in torch
 
 
-def _shared(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
+def _share(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
     mask = self == result
     return mask.to(self.dtype) / summed(mask, dim, True)
 
 
-def _shared_by_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _share_among_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     mask = (self == result) | (self.isnan() & result.isnan())
     return mask, 1 / mask.sum().to(self.dtype)
 
@@ -122,12 +122,12 @@ def _aminmax(
     return self.amin(dims, keepdim), self.amax(dims, keepdim)
 
 
-reduction("amax amin", _shared, batch.along(1))
-reduction("max", _shared_by_all, whole(lambda r: r.amax(1)), dim=False)
-reduction("min", _shared_by_all, whole(lambda r: r.amin(1)), dim=False)
-reduction("median", _shared_by_all, whole(lambda r: r.median(1).values), dim=False, cost="high")
+reduction("amax amin", _share, batch.along(1))
+reduction("max", _share_among_all, whole(lambda r: r.amax(1)), dim=False)
+reduction("min", _share_among_all, whole(lambda r: r.amin(1)), dim=False)
+reduction("median", _share_among_all, whole(lambda r: r.median(1).values), dim=False, cost="high")
 reduction(
-    "nanmedian", _shared_by_all, whole(lambda r: r.nanmedian(1).values), dim=False, cost="high"
+    "nanmedian", _share_among_all, whole(lambda r: r.nanmedian(1).values), dim=False, cost="high"
 )
 
 
@@ -148,7 +148,7 @@ def _aminmax_vjp(
     parts = []
     for g, extreme in zip(gs, (result0, result1), strict=True):
         if g is not None:
-            parts.append(restore(g) * _shared(self, restore(extreme), dim))
+            parts.append(restore(g) * _share(self, restore(extreme), dim))
     return add_present(*parts)
 
 
@@ -428,7 +428,7 @@ def _with_mean(spread: Any) -> object:
     """Return the decomposition of an op that returns a spread (variance or deviation) and the
     mean."""
 
-    def decomposed(
+    def decompose(
         self: torch.Tensor, dim: Any = None, *, correction: object = None, keepdim: bool = False
     ) -> Any:
         """Return the spread and the mean."""
@@ -438,7 +438,7 @@ def _with_mean(spread: Any) -> object:
             return value, self.clone()
         return value, self.mean(dims, keepdim)
 
-    return decomposed
+    return decompose
 
 
 def _with_mean_abstract(spread: Any) -> object:

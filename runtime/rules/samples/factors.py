@@ -614,13 +614,13 @@ def _squares(t: Tensor) -> Tensor:
 
 def by_left(g: Tensor, right: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
-    return Outer(_scaled(g, alpha).mT, right.mH)
+    return Outer(_scale_gradient(g, alpha).mT, right.mH)
 
 
 def by_right(g: Tensor, left: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``right`` in ``alpha * left @ right``, all with the batch in
     front."""
-    return Outer(left.conj(), _scaled(g, alpha))
+    return Outer(left.conj(), _scale_gradient(g, alpha))
 
 
 def of_bias(g: Tensor) -> Dense:
@@ -643,7 +643,7 @@ def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
     return Dense(g)
 
 
-def _scaled(g: Tensor, alpha: Any) -> Tensor:
+def _scale_gradient(g: Tensor, alpha: Any) -> Tensor:
     """Return ``g`` times the conjugate of ``alpha``: the gradient of ``y`` in ``alpha * y``."""
     if alpha == 1:
         return g

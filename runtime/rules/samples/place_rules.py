@@ -244,7 +244,7 @@ def front(*names: str, dim: int = 0) -> Rule:
     return rule
 
 
-def _normalized(call: Placed) -> Place:
+def _normalize(call: Placed) -> Place:
     count = len(call.args["normalized_shape"])
     return _by_leading(call, dict.fromkeys(call.names, count))
 
@@ -409,11 +409,11 @@ def _recurrent(call: Placed) -> object:
     return places
 
 
-def _padded(call: Placed) -> Place:
+def _pad(call: Placed) -> Place:
     return _by_leading(call, {"self": len(call.args["pad"]) // 2})
 
 
-def _solved(right: str, **cores: int) -> Rule:
+def _solve_rule(right: str, **cores: int) -> Rule:
     """Return the rule of ``solve(A, B)``, where B is a matrix or a vector.
 
     Stacks of both may be samples, and so may columns of B, or its rows if ``left`` is False.
@@ -515,7 +515,7 @@ _give("sort sort.stable", place_sort)
 _give("_trilinear", _trilinear)
 _give("multi_margin_loss multilabel_margin_loss_forward", _margin_loss)
 _give("_fft_c2c _fft_r2c _fft_c2r", along())
-_give("native_layer_norm _fused_rms_norm", _normalized)
+_give("native_layer_norm _fused_rms_norm", _normalize)
 _give("native_group_norm", front("input"))
 _give("convolution", _convolution)
 _give("dot vdot", _dot)
@@ -539,18 +539,18 @@ _give("_ctc_loss _ctc_loss.Tensor", _log_probs)
 _give("_embedding_bag _embedding_bag_forward_only", _embedding_bag)
 _give("mkldnn_rnn_layer", _recurrent)
 _give("_scaled_dot_product_flash_attention_for_cpu", trailing(2))
-_give("constant_pad_nd", _padded)
+_give("constant_pad_nd", _pad)
 _give("cat", place_cat)
 _give("stack", place_stack)
 _give("repeat", place_repeat)
 _give("diag_embed", _diag_embedded)
-_give("_linalg_solve_ex", _solved("B", A=2))
-_give("linalg_solve_triangular", _solved("B", self=2))
-_give("cholesky_solve", _solved("self", input2=2))
-_give("triangular_solve", _solved("self", A=2))
-_give("linalg_lu_solve", _solved("B", LU=2, pivots=1))
-_give("linalg_ldl_solve", _solved("B", LD=2, pivots=1))
-_give("ormqr", _solved("input3", self=2, input2=1))
+_give("_linalg_solve_ex", _solve_rule("B", A=2))
+_give("linalg_solve_triangular", _solve_rule("B", self=2))
+_give("cholesky_solve", _solve_rule("self", input2=2))
+_give("triangular_solve", _solve_rule("self", A=2))
+_give("linalg_lu_solve", _solve_rule("B", LU=2, pivots=1))
+_give("linalg_ldl_solve", _solve_rule("B", LD=2, pivots=1))
+_give("ormqr", _solve_rule("input3", self=2, input2=1))
 _give("lu_unpack", leading(LU_data=2, LU_pivots=1))
 _give("linalg_householder_product", leading(input=2, tau=1))
 _give("linalg_cross", _cross)

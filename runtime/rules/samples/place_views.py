@@ -34,14 +34,14 @@ def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], object]:
     def decorate(rule: Callable[[Placed, Place], object]) -> Any:
         """Register the rule under all names."""
 
-        def placed(call: Placed) -> Any:
+        def place_in_self(call: Placed) -> Any:
             """Call the rule with the place in ``self``, the only tensor that can have samples."""
             place = call.place("self")
             assert place is not None
             return rule(call, place)
 
         for name in names.split():
-            VIEWS[overload(name)] = placed
+            VIEWS[overload(name)] = place_in_self
         return rule
 
     return decorate
@@ -83,12 +83,12 @@ def _as_dtype(call: Placed, place: Place) -> Place:
 
 
 @_rule("view _unsafe_view _reshape_alias _reshape_copy view_copy squeeze squeeze_copy")
-def _reshaped(call: Placed, place: Place) -> Place:
+def _reshape(call: Placed, place: Place) -> Place:
     return reshaped(place, call.args["self"].shape, call.outs[0].shape, call.size)
 
 
 @_rule("squeeze.dim squeeze.dims squeeze_copy.dim squeeze_copy.dims")
-def _squeezed(call: Placed, place: Place) -> Place:
+def _squeeze(call: Placed, place: Place) -> Place:
     """Return the place without dimensions of size 1."""
     shape = call.args["self"].shape
     gone = [dim for dim in call.dims("dim", len(shape)) if shape[dim] == 1]
@@ -98,7 +98,7 @@ def _squeezed(call: Placed, place: Place) -> Place:
 
 
 @_rule("expand expand_copy")
-def _expanded(call: Placed, place: Place) -> Place:
+def _expand(call: Placed, place: Place) -> Place:
     """Return the place in an expanded tensor."""
     dim = place.dim + call.outs[0].dim() - call.args["self"].dim()
     n = call.outs[0].shape[dim]
@@ -108,7 +108,7 @@ def _expanded(call: Placed, place: Place) -> Place:
 
 
 @_rule("unsqueeze unsqueeze_copy")
-def _unsqueezed(call: Placed, place: Place) -> Place:
+def _unsqueeze(call: Placed, place: Place) -> Place:
     return place.moved(place.dim + (place.dim >= _dim(call, more=1)))
 
 
@@ -118,13 +118,13 @@ def _t(call: Placed, place: Place) -> Place:
 
 
 @_rule("transpose.int transpose_copy.int")
-def _transposed(call: Placed, place: Place) -> Place:
+def _transpose(call: Placed, place: Place) -> Place:
     first, second = _dim(call, "dim0"), _dim(call, "dim1")
     return place.moved({first: second, second: first}.get(place.dim, place.dim))
 
 
 @_rule("permute permute_copy")
-def _permuted(call: Placed, place: Place) -> Place:
+def _permute(call: Placed, place: Place) -> Place:
     return place.moved(call.dims("dims", call.args["self"].dim()).index(place.dim))
 
 
@@ -178,14 +178,14 @@ def _diagonal(call: Placed, place: Place) -> Place:
 
 
 @_rule("unfold unfold_copy")
-def _unfolded(call: Placed, place: Place) -> Place:
+def _unfold(call: Placed, place: Place) -> Place:
     if _dim(call, "dimension") == place.dim:
         raise Mixed(f"its windows run along dimension {place.dim}, which runs over the samples")
     return place
 
 
 @_rule("as_strided as_strided_copy")
-def _strided(call: Placed, place: Place) -> Place:
+def _as_strided(call: Placed, place: Place) -> Place:
     """Return the place in a view by strides: by the sample of each element of memory."""
     x, out = call.args["self"], call.outs[0]
     if _geometry(x) == _geometry(out):
@@ -210,7 +210,7 @@ def _geometry(t: Tensor) -> tuple[Any, ...]:
 
 
 @_rule("flip")
-def _flipped(call: Placed, place: Place) -> Place:
+def _flip(call: Placed, place: Place) -> Place:
     if place.dim not in call.dims("dims", call.args["self"].dim()):
         return place
     return listed(place.dim, call.owners("self").flip(0), call.size)
@@ -222,7 +222,7 @@ def _nonzero(call: Placed, place: Place) -> Place:
 
 
 @_rule("roll")
-def _rolled(call: Placed, place: Place) -> Place:
+def _roll(call: Placed, place: Place) -> Place:
     """Return the place of rolled samples, or of samples whose elements are rolled."""
     shifts = call.args["shifts"]
     if not call.args["dims"]:
@@ -550,7 +550,7 @@ def _place_after_write(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> 
     return None
 
 
-def _packed(call: Placed) -> Any:
+def _pack(call: Placed) -> Any:
     """Return the places for ``pack_padded_sequence``: row i of the data is a time step of one
     sequence, all first steps first."""
     place, batch_dim = call.place("input"), int(not call.args["batch_first"])
@@ -570,7 +570,7 @@ for _names, _placed in {
     "index_add index_copy index_fill.int_Scalar index_fill.int_Tensor": _along_index,
     "index.Tensor _unsafe_index.Tensor": _index,
     "index_put _unsafe_index_put _index_put_impl": _index_put,
-    "_pack_padded_sequence": _packed,
+    "_pack_padded_sequence": _pack,
 }.items():
     for _name in _names.split():
         VIEWS[overload(_name)] = _placed

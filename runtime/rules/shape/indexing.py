@@ -27,7 +27,7 @@ def _gather_back(
     return g.new_zeros(self_shape).scatter_add(dim, index, g)
 
 
-def _gathered(
+def _gather_source(
     g: torch.Tensor, dim: int, index: torch.Tensor, src_shape: Sequence[int]
 ) -> torch.Tensor:
     """Return the cotangent of the source of a scatter: that of the places it went to."""
@@ -43,13 +43,13 @@ def _gathered(
 linear("gather", {"self": _gather_back}, index_rules.gather_or_scatter)
 linear(
     "scatter_add",
-    {"self": lambda g: g, "src": _gathered},
+    {"self": lambda g: g, "src": _gather_source},
     index_rules.gather_or_scatter,
     cost="high",
 )
 linear(
     "scatter.src",
-    {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gathered},
+    {"self": lambda g, dim, index: g.scatter(dim, index, 0), "src": _gather_source},
     index_rules.gather_or_scatter,
 )
 register(

@@ -27,7 +27,7 @@ def _rows(sizes: Sequence[int], lengths: torch.Tensor, batch_first: bool) -> Any
     return rows.view(-1), of_times
 
 
-def _packed(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+def _pack_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
     """Return a packed sequence and its sizes, by plain ops. The lengths must not have a batch."""
     if any(level.hidden for level in levels_of(lengths)):
         raise BatchingError(
@@ -86,7 +86,7 @@ def _unpack(
 register(
     "_pack_padded_sequence",
     vjp={"input": _unpack},
-    decomposition=_packed,
+    decomposition=_pack_sequence,
     nondiff=(1,),
     family="packing",
 )

@@ -69,7 +69,7 @@ def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     return func(x, [size, *shape], *rest, **kwargs)
 
 
-def _unexpanded(ops: Any, base: torch.Tensor, part: torch.Tensor) -> object:
+def _shrink_expanded(ops: Any, base: torch.Tensor, part: torch.Tensor) -> object:
     """Return ``part`` in the shape of ``base``. Raise if several elements of the expanded tensor
     share a place in ``base``."""
     if part.numel() != base.numel():
@@ -85,10 +85,10 @@ def _same_elements(ops: Any, base: torch.Tensor, part: object) -> object:
 
 
 # the engine sums the cotangent to the shape of the input
-view("expand", lambda g: g, _expand_batch, inverse=_unexpanded)
+view("expand", lambda g: g, _expand_batch, inverse=_shrink_expanded)
 
 
-def _reshaped(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
+def _reshape_back(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
     """Return the cotangent in the shape of the input."""
     if type(g) is torch.Tensor:
         return g.reshape(self_shape)
@@ -104,7 +104,7 @@ def _reshaped(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
 
 register(
     "view",
-    vjp={"self": _reshaped},
+    vjp={"self": _reshape_back},
     # a tangent may have other strides than its primal
     jvp={"self": lambda self_t, size: self_t.reshape(size)},
     batch=batch.sizes(1),
@@ -119,10 +119,10 @@ def _reshape_batch(func: object, size: int, batched: object, args: Any, kwargs: 
 
 
 linear(  # reshape, because the strides of a physical tensor may not allow a view
-    "_unsafe_view", {"self": _reshaped}, _reshape_batch
+    "_unsafe_view", {"self": _reshape_back}, _reshape_batch
 )
-linear("_reshape_alias", {"self": _reshaped}, _reshape_batch, inverse=_same_elements)
-linear("_reshape_copy", {"self": _reshaped}, batch.sizes(1))
+linear("_reshape_alias", {"self": _reshape_back}, _reshape_batch, inverse=_same_elements)
+linear("_reshape_copy", {"self": _reshape_back}, batch.sizes(1))
 view(
     "unsqueeze",
     lambda g, dim: g.squeeze(dim),
@@ -144,7 +144,7 @@ def _squeeze_batch(func: object, size: int, batched: object, args: Any, kwargs: 
     return aten.squeeze.dims(x, batch.shift_each(named, rank))
 
 
-view("squeeze squeeze.dim squeeze.dims", _reshaped, _squeeze_batch, inverse=_same_elements)
+view("squeeze squeeze.dim squeeze.dims", _reshape_back, _squeeze_batch, inverse=_same_elements)
 
 # Permutations
 
@@ -196,7 +196,7 @@ def _slice_back(
     return kernels.slice_backward(g, self_shape, dim, start, end, step)
 
 
-def _sized(*positions: int) -> batch.BatchRule:
+def _rule_with_sizes(*positions: int) -> batch.BatchRule:
     """Return the batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at
     ``positions`` count the dimensions of the input."""
 
@@ -235,16 +235,20 @@ view(
         base, part, offset, dim1, dim2
     ),
 )
-linear("select_backward", {"grad_output": lambda g, dim, index: g.select(dim, index)}, _sized(2))
+linear(
+    "select_backward",
+    {"grad_output": lambda g, dim, index: g.select(dim, index)},
+    _rule_with_sizes(2),
+)
 linear(
     "slice_backward",
     {"grad_output": lambda g, dim, start, end, step: aten.slice(g, dim, start, end, step)},
-    _sized(2),
+    _rule_with_sizes(2),
 )
 linear(
     "diagonal_backward",
     {"grad_output": lambda g, offset, dim1, dim2: g.diagonal(offset, dim1, dim2)},
-    _sized(3, 4),
+    _rule_with_sizes(3, 4),
 )
 
 
@@ -266,11 +270,13 @@ def _unfold_back(
 
 view("unfold", _unfold_back, _unfold_batch)
 linear(
-    "unfold_backward", {"grad_in": lambda g, dim, size, step: g.unfold(dim, size, step)}, _sized(2)
+    "unfold_backward",
+    {"grad_in": lambda g, dim, size, step: g.unfold(dim, size, step)},
+    _rule_with_sizes(2),
 )
 
 
-def _joined(
+def _join(
     gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]
 ) -> torch.Tensor:
     """Return one tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
@@ -285,7 +291,7 @@ def _joined(
 def _cat_sizes(gs: list[object], shape: Any, dtype: object, sizes: Any, dim: int) -> torch.Tensor:
     dim %= len(shape)
     shapes = [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes]
-    return _joined(gs, dtype, shapes, lambda parts: torch.cat(parts, dim))
+    return _join(gs, dtype, shapes, lambda parts: torch.cat(parts, dim))
 
 
 def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
@@ -312,7 +318,7 @@ def _split_with_sizes_back(
 def _unbind_back(gs: Any, self_shape: Any, self_dtype: object, dim: int) -> torch.Tensor:
     dim %= len(self_shape)
     piece = [*self_shape[:dim], *self_shape[dim + 1 :]]
-    return _joined(gs, self_dtype, [piece] * len(gs), lambda parts: torch.stack(parts, dim))
+    return _join(gs, self_dtype, [piece] * len(gs), lambda parts: torch.stack(parts, dim))
 
 
 def _piece(base: object, part: Any, start: object, dim: int) -> object:

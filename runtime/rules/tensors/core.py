@@ -9,6 +9,7 @@ import torch
 
 from ..derive import batch_rules as batch
 from ..derive.families import flat, linear, random
+from ..derive.fixed_layouts import same
 from ..derive.reduction_records import rows
 from ..record import asking, register
 
@@ -51,13 +52,9 @@ linear(
 )
 
 
-def _same_size(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
-    return func(*args, **kwargs)
-
-
 _FACTORY: dict[str, Any] = {"nondiff": True, "family": "factory"}
-register("ones_like zeros_like full_like", batch=_same_size, **_FACTORY)
-register("empty_like", batch=_same_size, unfilled=True, **_FACTORY)
+register("ones_like zeros_like full_like", batch=same, **_FACTORY)
+register("empty_like", batch=same, unfilled=True, **_FACTORY)
 register("new_zeros new_ones", batch=batch.sizes(1), **_FACTORY)
 register("new_full", batch=batch.sizes(1), **_FACTORY)
 register("new_empty", batch=batch.sizes(1), unfilled=True, **_FACTORY)

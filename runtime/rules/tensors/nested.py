@@ -61,7 +61,7 @@ def _within(dim: int) -> int:
     return dim
 
 
-def _defined(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
+def _fill_with_zeros(gs: Gradients, shapes: Iterable[Sequence[int]]) -> list[Tensor]:
     """Return ``gs`` with zeros of these shapes in place of None."""
     some = next(g for g in gs if g is not None)
     defined = []
@@ -167,7 +167,7 @@ _derive(
 _derive("alias clone copy fill.Scalar fill.Tensor zero _to_copy", _on_buffers)
 
 
-def _dropped(
+def _dropout_back(
     g: Tensor, input_nested: NestedMeta, result1: Tensor, p: float, train: bool | None
 ) -> Tensor:
     """Return the gradient of dropout, by its mask."""
@@ -177,7 +177,7 @@ def _dropped(
     return input_nested.view(grad)
 
 
-register("native_dropout", into=NESTED, vjp={"input": _dropped}, nondiff=(1,), family="nested")
+register("native_dropout", into=NESTED, vjp={"input": _dropout_back}, nondiff=(1,), family="nested")
 
 # Ops for torch's tests of derivative registries. By definition their derivatives are not those of
 # the functions that they compute.
@@ -199,10 +199,10 @@ register(
 
 
 def _of_parts(gs: Gradients, self_nested: NestedMeta) -> Tensor:
-    return nest(_defined(gs, self_nested.parts()))
+    return nest(_fill_with_zeros(gs, self_nested.parts()))
 
 
-def _selected(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Tensor:
+def _select_back(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Tensor:
     """Return the gradient of a selected component, or of a selection in each component."""
     shapes = self_nested.parts()
     if dim not in (0, -1 - len(shapes[0])):
@@ -212,19 +212,19 @@ def _selected(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Tenso
         )
     gs: list[Tensor | None] = [None] * len(shapes)
     gs[index] = g
-    return nest(_defined(gs, shapes))
+    return nest(_fill_with_zeros(gs, shapes))
 
 
-def _narrowed(g: Tensor, self_nested: NestedMeta, start: int, length: int) -> Tensor:
+def _narrow_back(g: Tensor, self_nested: NestedMeta, start: int, length: int) -> Tensor:
     """Return the gradient of consecutive components."""
     shapes = self_nested.parts()
     gs: list[Tensor | None] = [None] * len(shapes)
     start %= len(shapes)
     gs[start : start + length] = g.unbind()
-    return nest(_defined(gs, shapes))
+    return nest(_fill_with_zeros(gs, shapes))
 
 
-def _joined(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Tensor:
+def _join_back(gs: Gradients, result_nested: Sequence[NestedMeta], dim: int) -> Tensor:
     """Return the gradient of pieces along a dimension that all components share."""
     some = next(g for g in gs if g is not None)
     pieces: list[Sequence[Tensor]] = []
@@ -254,9 +254,9 @@ def _buffer(g: Tensor, self: Tensor) -> Tensor:
 
 
 register("unbind.int", into=NESTED, vjp={"self": _of_parts}, family="nested")
-register("select.int", into=NESTED, vjp={"self": _selected}, family="nested")
-register("narrow", into=NESTED, vjp={"self": _narrowed}, family="nested")
-register("chunk split_with_sizes", into=NESTED, vjp={"self": _joined}, family="nested")
+register("select.int", into=NESTED, vjp={"self": _select_back}, family="nested")
+register("narrow", into=NESTED, vjp={"self": _narrow_back}, family="nested")
+register("chunk split_with_sizes", into=NESTED, vjp={"self": _join_back}, family="nested")
 register("values", into=NESTED, vjp={"self": _buffer}, family="nested")
 register(
     "transpose.int",
@@ -371,7 +371,7 @@ register(
 _layer_norm: Any = RECORDS[overload("native_layer_norm")].vjp[("input", "weight", "bias")]  # type: ignore[index]
 
 
-def _normalized(
+def _normalize_back(
     gs: Gradients,
     input: Tensor,
     input_nested: NestedMeta,
@@ -405,7 +405,7 @@ def _normalized(
 register(
     "native_layer_norm",
     into=NESTED,
-    vjp={("input", "weight", "bias"): _normalized},
+    vjp={("input", "weight", "bias"): _normalize_back},
     family="nested",
 )
 
@@ -433,7 +433,7 @@ register(
 )
 
 
-def _gathered(parts: Iterable[Tensor], meta: NestedMeta | None) -> Tensor:
+def _nest(parts: Iterable[Tensor], meta: NestedMeta | None) -> Tensor:
     """Return the tensor of these components, nested if a factor with ``meta`` is."""
     if meta is None:
         return torch.stack(list(parts))
@@ -442,12 +442,12 @@ def _gathered(parts: Iterable[Tensor], meta: NestedMeta | None) -> Tensor:
 
 def _by_left(g: Tensor, other: Tensor, self_nested: NestedMeta | None) -> Tensor:
     pairs = zip(g.unbind(), other.unbind(), strict=True)
-    return _gathered((x @ adjoint(y) for x, y in pairs), self_nested)
+    return _nest((x @ adjoint(y) for x, y in pairs), self_nested)
 
 
 def _by_right(g: Tensor, self: Tensor, other_nested: NestedMeta | None) -> Tensor:
     pairs = zip(self.unbind(), g.unbind(), strict=True)
-    return _gathered((adjoint(x) @ y for x, y in pairs), other_nested)
+    return _nest((adjoint(x) @ y for x, y in pairs), other_nested)
 
 
 register("matmul", into=NESTED, vjp={"self": _by_left, "other": _by_right}, family="nested")

@@ -29,7 +29,7 @@ def _dense(t: torch.Tensor) -> torch.Tensor:
     return uncounted(t.to_dense)  # type: ignore[no-any-return]
 
 
-def _specified(pattern: torch.Tensor) -> torch.Tensor:
+def _mask_of(pattern: torch.Tensor) -> torch.Tensor:
     """Return a dense mask of the specified elements of a sparse tensor."""
     pattern = pattern.detach()
     return _dense(_dense(pattern).new_ones(pattern.shape).sparse_mask(pattern)) != 0
@@ -37,7 +37,7 @@ def _specified(pattern: torch.Tensor) -> torch.Tensor:
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
     """Return a dense cotangent, with zeros at elements that the sparse tensor does not specify."""
-    return torch.where(_specified(pattern), g, 0)
+    return torch.where(_mask_of(pattern), g, 0)
 
 
 def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
     pattern = leaf
     if leaf.layout is torch.sparse_coo:
         pattern = leaf.coalesce()
-    if not bool(torch.where(_specified(pattern), 0, g.detach()).any()):
+    if not bool(torch.where(_mask_of(pattern), 0, g.detach()).any()):
         return g.sparse_mask(pattern)
     if leaf.layout is torch.sparse_csr:
         return g.to_sparse(layout=leaf.layout)
@@ -171,7 +171,7 @@ def _mm_reduce(
     ATen's backward kernel is not used. It reads the positions of the extrema, which the forward
     kernel stores only if torch's autograd records.
     """
-    dense, specified = _dense(self), _specified(self)
+    dense, specified = _dense(self), _mask_of(self)
     count = specified.sum(1, keepdim=True)
     out = _reduce_products(dense, other, specified, count, reduce)
     return out, count.new_empty(0)
