@@ -120,7 +120,8 @@ class _Output:
         ]
         other = self.function.evaluate(self.polynomial, _select(shifted, wrong))
         slack = torch.zeros_like(expected.value)
-        slack[wrong] = (other.value - expected.value[wrong]).abs().nan_to_num(0.0)
+        change = (other.value - expected.value[wrong]).abs().nan_to_num(0.0)
+        slack[wrong] = change.where(~other.unknown, 0.0)  # the value of an unknown entry is 0
         return slack
 
     def mismatch(self, e: Tensor, wrong: Tensor) -> Mismatch:
@@ -201,8 +202,9 @@ def _near(a: Tensor, expected: Evaluated, slack: Tensor, flush: float) -> Tensor
     """
     info = torch.finfo(a.dtype)
     actual, e = a.to(torch.float64), expected.value
-    allowed = RTOL[a.dtype] * expected.scale + slack + ULPS * info.eps * expected.noise + flush
-    close = (actual - e).abs() <= allowed
+    rounding = ULPS * info.eps * (expected.noise + info.smallest_normal)
+    close = (actual - e).abs() <= RTOL[a.dtype] * expected.scale + slack + rounding
+    close |= (actual == 0) & (e.abs() <= flush)
     return close | (expected.reach.nan_to_num(torch.inf) > info.max / 2) & ~actual.isfinite()
 
 

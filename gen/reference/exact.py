@@ -188,7 +188,9 @@ class Function:
                 inner = inner * inputs[place].to(torch.float64)
             term = term * inner
             value, scale, reach = value + term, scale + term.abs(), torch.maximum(reach, term.abs())
-            noise += torch.where(vanishes, inner.abs() * nearest ** -sum(orders), 0.0)
+            # A value is no difference. What is small there, but not zero, has no noise.
+            cancels = vanishes if any(orders) else term == 0
+            noise += torch.where(cancels, inner.abs() * nearest ** -sum(orders), 0.0)
         return Evaluated(value, scale, reach, noise, unknown)
 
     def at_edges(

@@ -59,6 +59,39 @@ def test_an_absolute_error_that_a_usual_tolerance_allows_is_noticed_in_the_tail(
     case("torch.exp", target=Shifted()).assert_same("vjp", against="upstream")
 
 
+class Enlarged(TorchTarget):
+    """A target whose values are a hundredth too large."""
+
+    def forward(self, f: Any) -> Any:
+        return lambda *inputs: tuple(1.01 * y for y in f(*inputs))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("values", ["tiny", "subnormal"])
+def test_a_value_off_by_a_factor_is_noticed_however_small_it_is(values: str, dtype: str) -> None:
+    with pytest.raises(Mismatch, match="worst at"):
+        case("torch.abs", dtype, target=Enlarged(), axes={"values": values}).assert_same(
+            "forward", against="exact"
+        )
+
+
+class HalfOfSquares(TorchTarget):
+    """A target that halves the squares of negative numbers."""
+
+    def forward(self, f: Any) -> Any:
+        def g(x: torch.Tensor, y: torch.Tensor) -> Any:
+            return (torch.where((x < 0) & (y == 2), 0.5, 1.0) * f(x, y)[0],)
+
+        return g
+
+
+def test_a_value_is_compared_where_there_is_none_a_few_ulps_away() -> None:
+    with pytest.raises(Mismatch, match=r"worst at \(-.*, 2\)"):
+        case("torch.pow", target=HalfOfSquares(), axes=TAILS).assert_same(
+            "forward", against="exact"
+        )
+
+
 def test_the_tail_of_torch_s_own_sigmoid_is_noticed() -> None:
     with pytest.raises(Mismatch, match=r"exactly -?[0-9.]+e-23"):
         case("torch.sigmoid", axes=TAILS).assert_same("vjp", against="exact")
