@@ -256,6 +256,5 @@ def lay_out_like(x: Tensor, values: Tensor) -> Tensor:
         if size > 1 and stride == 0:
             first = lay_out_like(x.narrow(dim, 0, 1), values.narrow(dim, 0, 1))
             return first.expand(x.shape)
-    return torch.empty_strided(
-        x.shape, x.stride(), dtype=values.dtype, device=values.device
-    ).copy_(values)
+    # a tensor of the values' own kind, so that their history reaches it
+    return values.new_empty_strided(x.shape, x.stride()).copy_(values)
