@@ -92,6 +92,26 @@ def test_a_value_is_compared_where_there_is_none_a_few_ulps_away() -> None:
         )
 
 
+class DoubledWhereSmall(TorchTarget):
+    """A target that doubles gradients below 1e-60."""
+
+    def vjp(self, f: Any, *primals: Any) -> Any:
+        outputs, pullback = super().vjp(f, *primals)
+        return outputs, lambda v: tuple(torch.where(g.abs() < 1e-60, 2 * g, g) for g in pullback(v))
+
+
+def test_a_derivative_is_compared_however_small_it_is() -> None:
+    with pytest.raises(Mismatch, match=r"worst at \(-[37]00\)"):
+        case("torch.exp", target=DoubledWhereSmall(), axes=TAILS).assert_same(
+            "vjp", against="exact"
+        )
+
+
+def test_the_rounding_of_subnormal_numbers_on_the_way_is_no_mistake() -> None:
+    # exp(-100) has 27 steps of the smallest number, and 20 times its error shows
+    case("torch.erf", "float32", axes=TAILS).assert_same("jvp . jvp", against="exact")
+
+
 def test_the_tail_of_torch_s_own_sigmoid_is_noticed() -> None:
     with pytest.raises(Mismatch, match=r"exactly -?[0-9.]+e-23"):
         case("torch.sigmoid", axes=TAILS).assert_same("vjp", against="exact")
@@ -112,7 +132,7 @@ def says(op: str, pipe: Connection) -> None:
     """Compare an op with exact values, and send the reason if nothing was compared."""
     try:
         case(op, axes={"values": "tiny"}).assert_same("forward", against="exact")
-    except Lacking as reason:
+    except (Lacking, Mismatch) as reason:
         pipe.send(str(reason))
     else:
         pipe.send("compared")
@@ -137,3 +157,12 @@ def test_results_are_stored_for_the_next_run(tmp_path: Path) -> None:
     assert any(torch.finfo(torch.float64).tiny.hex() in key for key in results)
     path.write_text(json.dumps(dict.fromkeys(results, "what the file says")))
     assert "what the file says" in said_in_another_process("torch.cosh")
+
+
+def test_an_exact_value_that_is_wrong_allows_no_error(tmp_path: Path) -> None:
+    assert said_in_another_process("torch.cosh") == "compared"
+    (path,) = (tmp_path / ".cache/exact").iterdir()
+    results = json.loads(path.read_text())
+    wrong = next(key for key in results if torch.finfo(torch.float64).tiny.hex() in key)
+    path.write_text(json.dumps(results | {wrong: 1.01 * results[wrong]}))
+    assert "exactly 1.01" in said_in_another_process("torch.cosh")
