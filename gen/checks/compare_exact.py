@@ -31,8 +31,16 @@ NEIGHBOURS = (-12, -4, 4, 12)
 """By how many ulps the arguments of neighbours are off. Two in a row are :data:`ULPS` apart, and
 beside the edge of a domain there are two on one side."""
 ROUNDED = frozenset(
-    ("torch.floor_divide", "torch.fmod", "torch.remainder", "torch.Tensor.__rmod__")
-)
+    (
+        "torch.Tensor.__rmod__", "torch.abs", "torch.ceil", "torch.clamp", "torch.clamp_max",
+        "torch.clamp_min", "torch.copysign", "torch.floor", "torch.floor_divide", "torch.fmax",
+        "torch.fmin", "torch.fmod", "torch.frac", "torch.max.binary", "torch.maximum",
+        "torch.min.binary", "torch.minimum", "torch.neg", "torch.nn.functional.hardshrink",
+        "torch.nn.functional.hardtanh", "torch.nn.functional.relu", "torch.nn.functional.relu6",
+        "torch.nn.functional.threshold", "torch.positive", "torch.remainder", "torch.round",
+        "torch.round.decimals_0", "torch.sgn", "torch.sign", "torch.trunc",
+    )
+)  # fmt: skip
 """Functions whose results floating-point arithmetic can give to the last bit, so that no
 argument may be off."""
 

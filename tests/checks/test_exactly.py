@@ -92,6 +92,18 @@ def test_a_value_is_compared_where_there_is_none_a_few_ulps_away() -> None:
         )
 
 
+class OneLess(TorchTarget):
+    """A target whose results are one less where the argument is a whole number, but for 0."""
+
+    def forward(self, f: Any) -> Any:
+        return lambda x: (f(x)[0] - ((x == x.trunc()) & (x != 0)).to(x),)
+
+
+def test_a_jump_beside_an_argument_allows_no_error() -> None:
+    with pytest.raises(Mismatch, match="worst at"):
+        case("torch.floor", target=OneLess(), axes=TAILS).assert_same("forward", against="exact")
+
+
 class DoubledWhereSmall(TorchTarget):
     """A target that doubles gradients below 1e-60."""
 
