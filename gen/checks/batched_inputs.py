@@ -20,6 +20,7 @@ import torch
 
 from gen.checks.pipelines import Program, batched
 from gen.outcomes import Unsuitable
+from gen.samples.descriptions import lay_out_like
 
 Tensor = torch.Tensor
 InDims = tuple[int | None, ...]
@@ -91,13 +92,17 @@ def _end(rank: int, turn: int) -> int:
 
 
 def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
-    """Return entry number `entry` of a batch made of `x`. Entry 0 is `x` itself."""
+    """Return entry number `entry` of a batch made of `x`, with the strides of `x`. Entry 0 is `x`
+    itself.
+    """
     factors, reverse = _VARIATIONS[variation]
     if not entry:
         return x
     if x.is_floating_point() or x.is_complex():
-        return x * factors[entry]
-    return x.flip(tuple(range(x.ndim))) if reverse and entry % 2 else x
+        return lay_out_like(x, x * factors[entry])
+    if reverse and entry % 2:
+        return lay_out_like(x, x.flip(tuple(range(x.ndim))))
+    return x
 
 
 VARIATIONS = range(len(_VARIATIONS))

@@ -25,6 +25,7 @@ from gen.language.axes import Axes
 from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Numeric
+from gen.samples.descriptions import clone_with_strides
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
@@ -278,7 +279,7 @@ class Comparison:
         # Each call gets copies, since a program may write to its arguments.
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
 
-        def run(change: Callable[[Tensor], Tensor] = torch.Tensor.clone) -> Outputs:
+        def run(change: Callable[[Tensor], Tensor] = clone_with_strides) -> Outputs:
             return run_target(
                 self.target, self.program, tuple(map(change, inputs)), self.stages, self.sample
             )
@@ -293,7 +294,7 @@ class Comparison:
                     function = self.program.over(self.target)
                     function = function if self.stages else self.target.forward(function)
                     repeating.compare_threads(
-                        lambda: tuple(function(*map(torch.Tensor.clone, inputs))), tally
+                        lambda: tuple(function(*map(clone_with_strides, inputs))), tally
                     )
             elif "device" in self.sample.rebuild(self.sample.inputs)[1]:
                 raise Unsuitable("the sample names the device of its result")

@@ -22,7 +22,7 @@ from gen.reference.arrays import Definite
 from gen.reference.exact import Exact
 from gen.reference.standard import Standard
 from gen.samples import points, special_points
-from gen.samples.descriptions import arrange
+from gen.samples.descriptions import arrange, clone_with_strides
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Target, Values
 from gen.torch_private.loaded_with_torch import neg_view
@@ -481,13 +481,14 @@ def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
 def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
     """Return copies of inputs in a layout, since samples share the inputs.
 
+    ``contiguous`` keeps the strides of the sample, whose description may have a layout of its own.
     ``expanded`` sets stride 0 where a slice repeats, see :func:`repeating`.
     """
     copies = []
     for x in inputs:
         copy = _lay_out(x, layout)
         if copy is x:
-            copy = x.clone()
+            copy = clone_with_strides(x)
         copies.append(copy)
     return tuple(copies)
 
@@ -495,7 +496,7 @@ def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
 def _lay_out(x: Tensor, layout: str) -> Tensor:
     """Return an input in a layout: itself if it has that already."""
     if layout == "contiguous":
-        return x.clone()
+        return x
     if layout in ("conjugated", "negated"):
         return _with_bit(x, layout)
     if layout == "channels_last":

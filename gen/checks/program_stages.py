@@ -27,6 +27,7 @@ from gen.language.pipeline import CHECKPOINT, FUNCTIONAL, SESSION, TRAINING
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
+from gen.samples.descriptions import clone_with_strides
 from gen.samples.seeds import Replay, seeded
 from gen.targets.parts import Compile, Part, parts_compiled
 from gen.targets.protocol import Compiling, Eager, Flat, Jitting, Target, Values
@@ -104,7 +105,7 @@ def session(program: Program) -> Program:
 def _as_leaves(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
     """Return `values`, with a leaf that requires grad for each whose flag is set."""
     return [
-        value.detach().clone().requires_grad_() if flag else value
+        clone_with_strides(value.detach()).requires_grad_() if flag else value
         for value, flag in zip(values, flags, strict=True)
     ]
 

@@ -143,13 +143,16 @@ class Evaluated:
 
     `scale` is the sum of the sizes of the terms, `reach` the greatest size of a term or of its
     derivative, `noise` the size of what cancels where a derivative is zero: inputs over powers of
-    the argument. `unknown` marks entries without a derivative or definition.
+    the argument. `gain` is how much larger an error on the way can be in the result: a formula
+    multiplies a number by the inputs, and by the argument at most once more than it is
+    differentiated. `unknown` marks entries without a derivative or definition.
     """
 
     value: Tensor
     scale: Tensor
     reach: Tensor
     noise: Tensor
+    gain: Tensor
     unknown: Tensor
 
 
@@ -171,25 +174,29 @@ class Function:
         """Return the polynomial at every element of `inputs`, which are vectors of one length."""
         points = [inputs[place].to(torch.float64).tolist() for place in polynomial.arguments]
         count = len(points[0])
-        value, scale, reach, noise = (torch.zeros(count, dtype=torch.float64) for _ in range(4))
+        value, scale, reach, noise, gain = torch.zeros(5, count, dtype=torch.float64)
         unknown = torch.zeros(count, dtype=torch.bool)
         # Near an argument of 0, differences of high order leave more noise.
         sizes = torch.tensor(points, dtype=torch.float64).abs()
         nearest = torch.where(sizes == 0, 1.0, sizes).amin(0).clamp(max=1.0)
+        farthest = sizes.amax(0).clamp(min=1.0)
+        at_zero = (sizes == 0).any(0)
         for (factors, orders), times in polynomial.terms.items():
             partials = [self.partial(orders, point) for point in zip(*points, strict=True)]
             # A term without a derivative makes the whole entry unknown.
             unknown |= torch.tensor([number is None for number in partials])
             numbers = [number or 0.0 for number in partials]
             term = torch.tensor(numbers, dtype=torch.float64) * times
-            reach, vanishes = torch.maximum(reach, term.abs()), term.abs() < ZERO
+            reach = torch.maximum(reach, term.abs())
+            cancels = (term == 0) | _is_noise(term, at_zero, orders)
             inner = torch.ones_like(term)
             for place in factors:
                 inner = inner * inputs[place].to(torch.float64)
             term = term * inner
             value, scale, reach = value + term, scale + term.abs(), torch.maximum(reach, term.abs())
-            noise += torch.where(vanishes, inner.abs() * nearest ** -sum(orders), 0.0)
-        return Evaluated(value, scale, reach, noise, unknown)
+            noise += torch.where(cancels, inner.abs() * nearest ** -sum(orders), 0.0)
+            gain += inner.abs() * farthest ** (sum(orders) + 1)
+        return Evaluated(value, scale, reach, noise, gain, unknown)
 
     def at_edges(
         self, polynomial: Polynomial, inputs: Sequence[Tensor], at: Callable[..., float | None]
@@ -256,6 +263,15 @@ class Function:
         return derivative
 
 
+def _is_noise(derivatives: Tensor, at_zero: Tensor, orders: Sequence[int]) -> Tensor:
+    """Return which derivatives are zero but for the noise of differences.
+
+    Only differences at 0 leave noise. Elsewhere a small number is the derivative, and a value is no
+    difference.
+    """
+    return at_zero & (derivatives.abs() < ZERO) & any(orders)
+
+
 def _without_noise(number: float | None) -> float:
     """Return a derivative, or 0 where there is none or none that shows."""
     if number is None or 0 < abs(number) < ZERO:
@@ -288,8 +304,8 @@ def partial(
     """Return ``∂^orders f`` at `point`, by differences forwards and backwards, with steps so small
     that all are exact to double precision.
 
-    `closed` gives derivatives of a function of one number directly. `accurate`: `f` has no
-    cancellation, so that few bits do. Raises Undefined if the differences disagree, as at a kink,
+    `closed` gives derivatives by their order directly. `accurate`: `f` has no cancellation, so that
+    few bits do. Raises Undefined if the differences disagree, as at a kink,
     or if `f` is not defined on both sides.
     """
     order = sum(orders)

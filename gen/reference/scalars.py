@@ -506,14 +506,29 @@ def _derivative_of_mvlgamma(n: int, x: object, p: int) -> object:
     return derivative
 
 
+def _derivative_of_rounded_quotient(_order: int, x: Any, y: object, rounding_mode: str) -> object:
+    """Return 0. Raises Undefined where the quotient jumps.
+
+    Differences do not see the jumps of a quotient so large that each step passes many.
+    """
+    quotient = x / y
+    _require_clear_quotient(quotient)
+    # no number next to 0 is truncated to another
+    if quotient == mp.nint(quotient) and (quotient != 0 or rounding_mode == "floor"):
+        raise Undefined("a jump of the rounded quotient")
+    return mpf(0)
+
+
 DERIVATIVES: dict[str, Callable[..., Any]] = {
     "torch.lgamma": lambda n, x: _psi(n - 1, x),
     "torch.digamma": lambda n, x: _psi(n, x),
     **{name: lambda n, x, m: _psi(n + m, x) for name in SCALARS if "polygamma" in name},
     **{f"torch.mvlgamma.mvlgamma_p_{p}": _derivative_of_mvlgamma for p in (1, 3, 5)},
+    "torch.div.floor_rounding": _derivative_of_rounded_quotient,
+    "torch.div.trunc_rounding": _derivative_of_rounded_quotient,
 }
-"""The n-th derivative (n ≥ 1) of functions of one number, as ``d(n, x, …)`` with the function's
-other arguments."""
+"""The n-th derivative (n ≥ 1) of functions, as ``d(n, x, …)`` with the function's other arguments.
+Those of two numbers have one derivative of each order, whatever the arguments it is by."""
 
 
 _ACCURATE_FAMILIES = ("bessel", "airy", "gamma", "i0", "i1")

@@ -258,6 +258,27 @@ def arrange(x: Tensor, layout: str) -> Tensor:
     )
 
 
+def clone_with_strides(x: Tensor) -> Tensor:
+    """Return a clone of `x` that keeps gaps in memory and strides of 0, as torch's own does not."""
+    return lay_out_like(x, x.clone())
+
+
+def lay_out_like(x: Tensor, values: Tensor) -> Tensor:
+    """Return `values`, a new tensor in the shape of `x`, with the strides of `x`.
+
+    `values` must repeat where elements of `x` share memory.
+    """
+    if values.stride() == x.stride():
+        return values
+    # A tensor cannot be written where its elements share memory, so one slice is expanded.
+    for dim, (size, stride) in enumerate(zip(x.shape, x.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            first = lay_out_like(x.narrow(dim, 0, 1), values.narrow(dim, 0, 1))
+            return first.expand(x.shape)
+    # a tensor of the values' own kind, so that their history reaches it
+    return values.new_empty_strided(x.shape, x.stride()).copy_(values)
+
+
 # --- values behind tags ---------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ import torch
 from gen.checks import forms
 from gen.checks.case import Case
 from gen.checks.evaluate import Comparison
+from gen.samples.descriptions import lay_out_like
 from gen.samples.seeds import stable_seed
 from gen.scripts import python_values
 from gen.scripts.python_values import NoScript
@@ -103,7 +104,7 @@ def script(case: Case, comparison: Comparison, word: str) -> Script:
         program = _with(case, comparison, word, inputs)
     except NoScript:
         return _with(case, comparison, word, inputs, in_full=True)
-    short = tuple(_round(x, comparison.axes.layout == "contiguous") for x in inputs)
+    short = tuple(map(_round, inputs))
     if program.differs and not all(map(_are_same, short, inputs)):
         with contextlib.suppress(NoScript):
             simpler = _with(case, comparison, word, short)
@@ -112,14 +113,11 @@ def script(case: Case, comparison: Comparison, word: str) -> Script:
     return program
 
 
-def _round(x: Tensor, is_contiguous: bool) -> Tensor:
+def _round(x: Tensor) -> Tensor:
     """Return an input with two digits of each number, in its layout."""
-    short = x
     if x.dtype is torch.float64:
-        short = x.round(decimals=2)
-    if is_contiguous:
-        return short.contiguous()
-    return torch.empty_like(x).copy_(short)
+        return lay_out_like(x, x.round(decimals=2))
+    return x
 
 
 def _are_same(a: Tensor, b: Tensor) -> bool:

@@ -59,6 +59,71 @@ def test_an_absolute_error_that_a_usual_tolerance_allows_is_noticed_in_the_tail(
     case("torch.exp", target=Shifted()).assert_same("vjp", against="upstream")
 
 
+class Enlarged(TorchTarget):
+    """A target whose values are a hundredth too large."""
+
+    def forward(self, f: Any) -> Any:
+        return lambda *inputs: tuple(1.01 * y for y in f(*inputs))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("values", ["tiny", "subnormal"])
+def test_a_value_off_by_a_factor_is_noticed_however_small_it_is(values: str, dtype: str) -> None:
+    with pytest.raises(Mismatch, match="worst at"):
+        case("torch.abs", dtype, target=Enlarged(), axes={"values": values}).assert_same(
+            "forward", against="exact"
+        )
+
+
+class HalfOfSquares(TorchTarget):
+    """A target that halves the squares of negative numbers."""
+
+    def forward(self, f: Any) -> Any:
+        def g(x: torch.Tensor, y: torch.Tensor) -> Any:
+            return (torch.where((x < 0) & (y == 2), 0.5, 1.0) * f(x, y)[0],)
+
+        return g
+
+
+def test_a_value_is_compared_where_there_is_none_a_few_ulps_away() -> None:
+    with pytest.raises(Mismatch, match=r"worst at \(-.*, 2\)"):
+        case("torch.pow", target=HalfOfSquares(), axes=TAILS).assert_same(
+            "forward", against="exact"
+        )
+
+
+class OneLess(TorchTarget):
+    """A target whose results are one less where the argument is a whole number, but for 0."""
+
+    def forward(self, f: Any) -> Any:
+        return lambda x: (f(x)[0] - ((x == x.trunc()) & (x != 0)).to(x),)
+
+
+def test_a_jump_beside_an_argument_allows_no_error() -> None:
+    with pytest.raises(Mismatch, match="worst at"):
+        case("torch.floor", target=OneLess(), axes=TAILS).assert_same("forward", against="exact")
+
+
+class DoubledWhereSmall(TorchTarget):
+    """A target that doubles gradients below 1e-60."""
+
+    def vjp(self, f: Any, *primals: Any) -> Any:
+        outputs, pullback = super().vjp(f, *primals)
+        return outputs, lambda v: tuple(torch.where(g.abs() < 1e-60, 2 * g, g) for g in pullback(v))
+
+
+def test_a_derivative_is_compared_however_small_it_is() -> None:
+    with pytest.raises(Mismatch, match=r"worst at \(-[37]00\)"):
+        case("torch.exp", target=DoubledWhereSmall(), axes=TAILS).assert_same(
+            "vjp", against="exact"
+        )
+
+
+def test_the_rounding_of_subnormal_numbers_on_the_way_is_no_mistake() -> None:
+    # exp(-100) has 27 steps of the smallest number, and 20 times its error shows
+    case("torch.erf", "float32", axes=TAILS).assert_same("jvp . jvp", against="exact")
+
+
 def test_the_tail_of_torch_s_own_sigmoid_is_noticed() -> None:
     with pytest.raises(Mismatch, match=r"exactly -?[0-9.]+e-23"):
         case("torch.sigmoid", axes=TAILS).assert_same("vjp", against="exact")
@@ -79,7 +144,7 @@ def says(op: str, pipe: Connection) -> None:
     """Compare an op with exact values, and send the reason if nothing was compared."""
     try:
         case(op, axes={"values": "tiny"}).assert_same("forward", against="exact")
-    except Lacking as reason:
+    except (Lacking, Mismatch) as reason:
         pipe.send(str(reason))
     else:
         pipe.send("compared")
@@ -104,3 +169,12 @@ def test_results_are_stored_for_the_next_run(tmp_path: Path) -> None:
     assert any(torch.finfo(torch.float64).tiny.hex() in key for key in results)
     path.write_text(json.dumps(dict.fromkeys(results, "what the file says")))
     assert "what the file says" in said_in_another_process("torch.cosh")
+
+
+def test_an_exact_value_that_is_wrong_allows_no_error(tmp_path: Path) -> None:
+    assert said_in_another_process("torch.cosh") == "compared"
+    (path,) = (tmp_path / ".cache/exact").iterdir()
+    results = json.loads(path.read_text())
+    wrong = next(key for key in results if torch.finfo(torch.float64).tiny.hex() in key)
+    path.write_text(json.dumps(results | {wrong: 1.01 * results[wrong]}))
+    assert "exactly 1.01" in said_in_another_process("torch.cosh")

@@ -139,6 +139,27 @@ def test_what_is_right_is_a_program_that_shows_no_difference(
     assert "the program shows no difference" in found.errors and "actual" in found.text
 
 
+LAID_OUT = {
+    "noncontiguous": r"x0 = torch\.empty_strided\(\(2, 3\), \(6, 2\), dtype=.*\)\.copy_\(",
+    "strided": r"x0 = torch\.empty_strided\(\(2, 3\), \(6, 2\), dtype=.*\)\.copy_\(",
+    "transposed": r"x0 = torch\.empty_strided\(\(2, 3\), \(1, 2\), dtype=.*\)\.copy_\(",
+    "expanded": r"x0 = torch\.tensor\(.*\)\.expand\(\(2, 3\)\)",
+}
+
+
+@pytest.mark.parametrize("call", ["torch:sin", f"{__name__}:sloped"])
+@pytest.mark.parametrize(("layout", "text"), LAID_OUT.items(), ids=LAID_OUT)
+def test_a_sample_keeps_the_layout_of_its_description(
+    layout: str, text: str, call: str, script_of: Show
+) -> None:
+    samples = [{"args": [{"shape": [2, 3], "layout": layout}]}]
+    row = {"call": call, "samples": samples}
+    name = f"own.{layout}_{call.partition(':')[2]}"  # samples are stored by name
+    found = script_of(name, "vjp", ("numeric",), "--sample", "0", row=row)
+    assert found.differs == ("sloped" in call)  # numbers are rounded where a difference shows
+    assert re.search(text, found.text)
+
+
 def refusing(x: torch.Tensor) -> torch.Tensor:
     if len(x) > 2:
         raise ValueError("too long")
