@@ -109,7 +109,13 @@ def tensors_by_key(arguments: object, at_places: Mapping[Any, Any]) -> dict[Key,
     return {key: found[key] for key in once.values()}
 
 
+_IS_PARAMETER = "_is_param"
+"""What ``isinstance(x, torch.nn.Parameter)`` asks of a tensor that is of another class."""
+
+
 def _attribute(tensor: object, name: str) -> object:
+    if name == _IS_PARAMETER:
+        return True if isinstance(tensor, torch.nn.Parameter) else MISSING
     return MISSING if tensor is None else getattr(tensor, name, MISSING)
 
 
@@ -169,7 +175,8 @@ def _ask_of_values(change: int) -> None:
 def _answer(value: object, name: str) -> object:
     """Return what ``value.name`` is, which Python has not found."""
     kind: Any = type(value)
-    if _ASKING.ask is None or name.startswith("__") or _is_own(kind, name):
+    is_own = name.startswith("__") or (name != _IS_PARAMETER and _is_own(kind, name))
+    if _ASKING.ask is None or is_own:
         return object.__getattribute__(value, name)  # the same error once more
     return _ASKING.ask(value, name)
 

@@ -18,7 +18,7 @@ from operator import attrgetter
 import torch
 
 from ..aot.calls.arguments import Call
-from ..aot.calls.graph_writes import draws
+from ..aot.calls.graph_effects import draws, generators_of
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import HOOKS, hooked
 from ..aot.python_state.reads import Read, Slots
@@ -73,8 +73,8 @@ class Beginning:
     def of(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call of this program does, which returns what an error of the graph does
         not undo. None if that is nothing."""
-        graph = joint.traced.graph
-        is_random, has_sides = draws(graph), any(node.target is on_side for node in graph.nodes)
+        module = joint.traced
+        has_sides = any(node.target is on_side for node in module.graph.nodes)
         takes, dropped = self.donates and not has_sides, self.leaves
         if has_sides:
             dropped = ()
@@ -82,14 +82,15 @@ class Beginning:
         if dropped:
             count = len(dropped)
             lost.append(f".grad is None of {count} tensor{'s' * (count != 1)}")
-        draws_again = is_random and not lost
-        if not (draws_again or lost or self.arguments):
+        draws_again = draws(module) and not lost
+        own = generators_of(module)
+        if not (draws_again or has_sides or lost or self.arguments):
             return None if self.require_alone is None else self._alone
 
         def begin(call: Call) -> Sequence[str]:
             self._alone(call)
             self._refuse(call)
-            DRAWS.before = GeneratorStates() if draws_again else None
+            DRAWS.before = GeneratorStates(own) if draws_again else None
             if takes:
                 take(call, joint)
             for leaf in dropped:

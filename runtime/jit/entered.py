@@ -1,15 +1,17 @@
-"""What a run of a program finds: the caller's own containers, with values of the trace inside.
+"""What a run of a program finds: containers with values of the trace inside.
 
-    state.memory["h"] = state.memory["h"] + x       # state.memory is a value of the program
-    assert state.memory is state.layers[0].memory   # so does torch's eager run find it
+    state.memory["h"] = state.memory["h"] + x       # a copy, if it has no other name
+    assert state.memory is state.layers[0].memory   # itself, as the program finds it twice
 
 What is at places of Python's state, and what a call is given, are inputs of the graph. These come
-in copies of the containers around them. So while a program runs, each container of the caller has
-what its copy has, and whoever holds it finds that. Afterwards it has what it had before."""
+in copies of the containers around them. A container to which the program comes in several ways is
+the caller's own: while the program runs, it has what its copy has, and afterwards what it had. Any
+other is a copy, of which nothing is left, so that other threads and the caller's loops are not
+disturbed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..aot.python_state.nodes import Place
@@ -18,6 +20,7 @@ from ..aot.python_state.snapshot import Snapshot
 from ..aot.python_state.values import MISSING
 from .same_containers import (
     Containers,
+    are_same,
     containers_at,
     containers_in,
     contents_of,
@@ -27,53 +30,85 @@ from .same_containers import (
 )
 
 
-class _Originals:
-    """The caller's containers for the ``copies`` of them that the inputs of a graph come in."""
+class _Entering:
+    """What stands for each of the caller's containers in a run.
 
-    def __init__(self, originals: Sequence[Any], copies: Sequence[Any]) -> None:
+    Args:
+        originals: the caller's containers.
+        copies: what the inputs of a graph make of them.
+        shared: the identities of the originals that the run finds themselves.
+    """
+
+    def __init__(
+        self, originals: Sequence[Any], copies: Sequence[Any], shared: Collection[int]
+    ) -> None:
         if list(map(type, originals)) != list(map(type, copies)):
             raise RuntimeError(
                 "another thread changes a container that the jitted function reads while it is "
                 "captured. Let one of them wait for the other."
             )
-        self._pairs = list(zip(originals, copies, strict=True))
-        self._by_copy = {id(y): x for x, y in self._pairs}
+        self.originals = [x for x in originals if id(x) in shared]
+        self._by_copy: dict[int, Any] = {}
+        self._by_original: dict[int, Any] = {}
+        # what stands for each, what that has before the run, the keys, and what the copy has
+        self._filled: list[tuple[Any, Any, Any, Any]] = []
+        for x, copy in zip(originals, copies, strict=True):
+            entered = x if id(x) in shared else copy
+            self._by_copy[id(copy)] = entered
+            if id(x) not in self._by_original:  # the first copy of several
+                self._by_original[id(x)] = entered
+                self._filled.append(
+                    (entered, contents_of(entered), contents_of(x), contents_of(copy))
+                )
 
     def fill(self) -> None:
-        """Let each have what its copy has, or the first copy of several."""
-        done = set()
-        for x, copy in self._pairs:
-            if id(x) not in done:
-                done.add(id(x))
-                put_contents(x, self._inside(contents_of(x), contents_of(copy)))
+        """Let each have what its copy has."""
+        if self.originals:
+            for entered, _, keys, contents in self._filled:
+                put_contents(entered, self._inside(keys, contents))
 
-    def _inside(self, before: Any, contents: Any) -> Any:
-        """Return the ``contents`` of a copy under the keys that there were ``before``."""
+    def put_back(self) -> None:
+        """Let each have what it had before the run."""
+        for entered, before, _, _ in self._filled:
+            if not are_same(contents_of(entered), before):
+                put_contents(entered, before)
+
+    def _inside(self, keys: Any, contents: Any) -> Any:
+        """Return the ``contents`` of a copy, of a dictionary under the ``keys`` of the caller's."""
         if isinstance(contents, dict):
-            return dict(zip(before, map(self.of, contents.values()), strict=True))
+            return dict(zip(keys, map(self.of, contents.values()), strict=True))
         return list(map(self.of, contents))
 
     def of(self, value: Any) -> Any:
-        """Return the container for a copy, also in tuples. Any other value as it is."""
+        """Return what stands for the original of a copy, also in tuples. Any other value as it
+        is."""
+        if not self.originals:
+            return value
         if not is_tuple(value):
             return self._by_copy.get(id(value), value)
         return with_parts(value, list(map(self.of, value)))
 
+    def for_original(self, x: object) -> Any:
+        """Return what stands for a container of the caller's."""
+        return self._by_original[id(x)]
+
 
 class Entered:
     """What a run of a program is given. While entered, the ``values`` are at ``places``, and the
-    containers of the caller have the values of the trace.
+    shared containers of the caller have the values of the trace.
 
     Args:
         places: of Python's state.
         copies: what the inputs of the graph make of the values there.
         args, kwargs: what they make of the arguments.
         given: the containers in the caller's arguments, from the outside in.
+        shared: the identities of the containers that the program finds in several ways.
         graph: of the objects that the program comes to. What a run comes to first has values of
             the trace inside, so that the graph looks at it once more.
 
     ``left``: what was at the places at the end. ``orders``: of what was not there before, by
-    identity of the owner. ``found``, ``given``: the containers at places and in the arguments.
+    identity of the owner. ``found``, ``given``: what the run had for the containers at places and
+    in the arguments. ``originals``: the caller's own, those at places first.
     """
 
     def __init__(
@@ -83,33 +118,38 @@ class Entered:
         args: tuple[object, ...],
         kwargs: dict[str, object],
         given: Sequence[Any],
+        shared: Collection[int],
         graph: Snapshot,
     ) -> None:
-        self._graph = graph
         self.left: list[Any] = []
         self.orders: dict[int, Order] = {}
+        self._graph = graph
         self._places = places
         self._before = [place.current() for place in places]
         pairs = zip(places, self._before, strict=True)
         self._absent = [(p.node, p.node.order()) for p, x in pairs if x is MISSING]
-        self.found = Containers(containers_at(self._before))
-        self.given = Containers(given)
-        containers = [*containers_in(tuple(self._before)), *given]
-        self._originals = _Originals(containers, containers_in((*copies, args, *kwargs.values())))
-        self.values = list(map(self._originals.of, copies))
-        self.args: Any = self._originals.of(args)
-        self.kwargs = {name: self._originals.of(x) for name, x in kwargs.items()}
+        self._entering = entering = _Entering(
+            [*containers_in(tuple(self._before)), *given],
+            containers_in((*copies, args, *kwargs.values())),
+            shared,
+        )
+        self.originals = containers_at(self._before), given
+        self.found = self.given = Containers(())
+        self.values = list(map(entering.of, copies))
+        self.args: Any = entering.of(args)
+        self.kwargs = {name: entering.of(x) for name, x in kwargs.items()}
 
     def __enter__(self) -> Entered:
         try:
-            self._originals.fill()
+            self._entering.fill()
             for place, value in zip(self._places, self.values, strict=True):
                 place.put(value)
         except BaseException:
             self._put_back()
             raise
-        self.found.begin()
-        self.given.begin()
+        found, given = self.originals
+        self.found = Containers(list(map(self._entering.for_original, found)))
+        self.given = Containers(list(map(self._entering.for_original, given)))
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -120,11 +160,10 @@ class Entered:
         self._put_back()
 
     def _put_back(self) -> None:
-        self.given.put_back()
-        self.found.put_back()
+        self._entering.put_back()
         for place, value in zip(self._places, self._before, strict=True):
             place.put(value)
-        self._graph.renew([*self.found.containers, *self.given.containers])
+        self._graph.renew(self._entering.originals)
 
     def has(self, value: object) -> bool:
         """Return whether the program is given the container ``value``, and has not made it."""

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import operator
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..aot.capture import opened
+from ..aot.python_state.nodes import Place
+from ..aot.python_state.program_state import holds
 from ..aot.python_state.values import same
 from ..torch_private.pytrees import pytree
 
@@ -117,12 +119,25 @@ def contents_of(value: Any) -> Any:
 
 
 def put_contents(value: Any, contents: Any) -> None:
-    """Let a container or an object of a data class have ``contents``."""
+    """Let a container or an object of a data class have ``contents``. A loop over a container goes
+    on, if it has as many items as before, and the same keys."""
     if opened.is_object(value):
         opened.set_contents(value, contents)
         return
+    if _fits(value, contents):
+        items = contents.items() if isinstance(value, dict) else enumerate(contents)
+        for label, x in items:
+            value[label] = x
+        return
     value.clear()
     value.update(contents) if isinstance(value, dict) else value.extend(contents)
+
+
+def _fits(value: Any, contents: Any) -> bool:
+    """Return whether a container has items where ``contents`` belong, and no others."""
+    if len(value) != len(contents):
+        return False
+    return not isinstance(value, dict) or all(map(same, value, contents))
 
 
 def are_same(now: Any, before: Any) -> bool:
@@ -135,14 +150,13 @@ def are_same(now: Any, before: Any) -> bool:
 
 
 class Containers:
-    """Containers that a run of a program finds. ``changed``: what the program has left in those
-    that it has changed, by number, when the run has ended."""
+    """Containers that a run of a program finds, as they are when it begins. ``changed``: what the
+    program has left in those that it has changed, by number, when the run has ended."""
 
     def __init__(self, containers: Sequence[Any]) -> None:
         self.containers = containers
         self.changed: dict[int, Any] = {}
-        self._before = list(map(contents_of, containers))
-        self._found = self._before
+        self._found = list(map(contents_of, containers))
         self._numbers: dict[int, int] = {}
         for number, x in enumerate(containers):
             self._numbers.setdefault(id(x), number)
@@ -151,22 +165,12 @@ class Containers:
         """Return which one of them ``value`` is, the first if it is several."""
         return self._numbers.get(id(value))
 
-    def begin(self) -> None:
-        """Note what the run finds in them."""
-        self._found = list(map(contents_of, self.containers))
-
     def end(self) -> None:
         """Note what the program has changed."""
         for number, x in enumerate(self.containers):
             contents = contents_of(x)
             if not are_same(contents, self._found[number]):
                 self.changed[number] = contents
-
-    def put_back(self) -> None:
-        """Let them have what they had before the run."""
-        for x, before in zip(self.containers, self._before, strict=True):
-            if not are_same(contents_of(x), before):
-                put_contents(x, before)
 
 
 def with_parts(x: tuple[object, ...], parts: Sequence[Any]) -> object:
@@ -282,12 +286,16 @@ class _Made:
         return value if unchanged else with_parts(value, parts)
 
 
+Pattern = tuple[tuple[int, object], ...]
+"""For each container of a call that is found elsewhere, too, its number, and where that is."""
+
+
 class Sharing:
     """Which containers of a call are one. There is one object for each ``pattern``."""
 
     __slots__ = ("pattern",)
 
-    def __init__(self, pattern: tuple[tuple[int, int], ...]) -> None:
+    def __init__(self, pattern: Pattern) -> None:
         self.pattern = pattern
 
 
@@ -297,58 +305,69 @@ class SharedContainers:
 
     def __init__(self) -> None:
         self.matters = False
-        self._state: dict[int, Any] = {}  # by identity
-        self._elsewhere: dict[int, Any] = {}  # those that a program also finds at no place
-        self._known: dict[tuple[tuple[int, int], ...], Sharing] = {}
+        # those of the state, by identity, each with the places that have had it, by their keys
+        self._state: dict[int, tuple[Any, dict[object, Place | None]]] = {}
+        self._known: dict[Pattern, Sharing] = {}
 
-    def learn(
+    def learn(self, holders: Iterable[tuple[object, Place | None]]) -> None:
+        """Note the containers of a state. ``holders``: each with a place that has it; None for one
+        to which no place leads."""
+        for x, place in holders:
+            _, places = self._state.setdefault(id(x), (x, {}))
+            places[None if place is None else place.key] = place
+
+    def of(
         self,
-        state: Iterable[object],
-        at_places: Collection[int],
+        places: Sequence[Place],
         found: Sequence[object],
         given: Sequence[object],
-        changes: bool,
-    ) -> tuple[Sharing, ...]:
-        """Note the containers of a program that was captured.
+        value_at: Callable[[Place], object] = Place.current,
+    ) -> list[Sharing]:
+        """Return what a call is given beside its arguments, which is nothing if all containers are
+        different ones.
 
         Args:
-            state: the objects that it can come to.
-            at_places: the identities of those that it finds at places and nowhere else.
-            found: the containers at places.
-            given: the containers that it is given.
-            changes: whether it changes one of these, or a container of the state.
-
-        Returns:
-            What its calls are given beside their arguments.
+            places: whose values are arguments, too.
+            found: the containers in these.
+            given: those in the call's own arguments.
+            value_at: gives what is at a place before the program runs.
         """
-        if not found and not given:
-            return ()
-        containers = {id(x): x for x in state if is_made(x)}
-        self._state |= containers
-        self._elsewhere |= {key: x for key, x in containers.items() if key not in at_places}
-        sharing = self.of(found, given)
-        self.matters |= changes or bool(sharing)
-        return sharing
-
-    def of(self, found: Sequence[object], given: Sequence[object]) -> tuple[Sharing, ...]:
-        """Return what a call is given beside its arguments, which is nothing if all containers are
-        different ones. ``found``: those at places whose values are arguments, too. ``given``: those
-        in its arguments."""
-        first: dict[int, int] = {}
-        pattern = []
-        for number, x in enumerate(found):
-            other = first.setdefault(id(x), -1 - number)
-            if other != -1 - number:
-                pattern.append((-1 - number, other))
-            elif id(x) in self._elsewhere:
-                pattern.append((-1 - number, id(x)))
-        for number, x in enumerate(given):
-            other = first.setdefault(id(x), number)
-            if other != number:
-                pattern.append((number, other))
-            elif id(x) in self._state:
-                pattern.append((number, id(x)))
+        pattern = [
+            (number, other) for number, other, _ in self._shared(places, found, given, value_at)
+        ]
         if not pattern:
-            return ()
+            return []
         key = tuple(pattern)
-        return (self._known.setdefault(key, Sharing(key)),)
+        return [self._known.setdefault(key, Sharing(key))]
+
+    def identities(
+        self, places: Sequence[Place], found: Sequence[object], given: Sequence[object]
+    ) -> set[int]:
+        """Return the identities of the containers that a call finds in several ways."""
+        return {id(x) for _, _, x in self._shared(places, found, given, Place.current)}
+
+    def _shared(
+        self,
+        places: Sequence[Place],
+        found: Sequence[object],
+        given: Sequence[object],
+        value_at: Callable[[Place], object],
+    ) -> Iterator[tuple[int, object, object]]:
+        """Yield the number of each container that comes once more, where else it is, and itself.
+        Those that are found at places have negative numbers."""
+        first: dict[int, int] = {}
+        carried = {place.key for place in places}
+        own = set(map(id, (*found, *given)))
+        numbered = [(-1 - number, x) for number, x in enumerate(found)]
+        numbered += enumerate(given)
+        for number, x in numbered:
+            if (other := first.setdefault(id(x), number)) != number:
+                yield number, other, x
+                continue
+            for key, place in self._state.get(id(x), (x, {}))[1].items():
+                # a place of a container that is an argument, too, is none besides
+                if key in carried or (place is not None and id(place.node.owner) in own):
+                    continue
+                if place is None or holds(value_at(place), x):
+                    yield number, id(x) if place is None else key, x
+                    break

@@ -16,11 +16,11 @@ them there."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -73,6 +73,7 @@ from .turns import Turns
 _BESIDE = (Entry, Sharing, Side, Attributes)
 _NO_ENTRY, _NO_SIDE, _NO_ATTRIBUTES = Entry(Layout(), [], []), Side(), Attributes({})
 T = TypeVar("T")
+_RUNS_FOR_SHARING = 8
 
 
 def _first(ours: Sequence[object], kind: type[T], default: T) -> T:
@@ -134,6 +135,7 @@ class Steps:
         self._changes = False  # whether the program does that was captured last
         self._is_plain = False  # see :meth:`_gives_nothing`
         self._turns = turns
+        self._runs_for_sharing = 0  # in vain, one after the other
         self._found: ProgramState | None = None  # by the program that is captured last
 
         @wraps(function)
@@ -292,7 +294,7 @@ class Steps:
             before.append(side)
         if self.shared.matters:
             found = containers_at(place.current() for place in layout.places)
-            before += self.shared.of(found, containers_given(args, kwargs))
+            before += self.shared.of(layout.places, found, containers_given(args, kwargs))
         if self.attributes.asked:
             before.append(self.attributes.of(args, kwargs, layout.places))
         return before
@@ -316,7 +318,6 @@ class Steps:
         if of_another or CAPTURE.gradients is not None:
             return watched(self.f, *args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
-        self._given = set(map(id, opened.flatten((args, kwargs))[0]))
         entry, side = _first(ours, Entry, _NO_ENTRY), _first(ours, Side, _NO_SIDE)
         places = entry.layout.places
         if entry.layout is not self.layout and not (entry is _NO_ENTRY and self.layout.is_empty):
@@ -328,12 +329,14 @@ class Steps:
         at_places = {p.key: value for p, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         given = opened.flatten((args, kwargs))[0]
+        self._given = set(map(id, (*given, *tensors.values())))
+        sharing = _first(ours, Sharing, None)
+        entered = self._entered(places, values, args, kwargs, sharing)
         with (
             going(side.way),
             self.attributes.shown(attributes, tensors, self._again),
-            Entered(
-                places, values, args, kwargs, _GIVEN.containers or (), self._state.graph
-            ) as entered,
+            self._with_sharing(places, entered, sharing),
+            entered,
             LeafGradients(entry.given, given) as gradients,
             refuse_strangers(self._state.graph),
         ):
@@ -344,20 +347,17 @@ class Steps:
                 raise self._again()
             changed = gradients.changed
             refuse_lost(tensors.values(), "a tensor that it is given", self._state)
-        sharing = _first(ours, Sharing, None)
-        return self._with_left(result, places, entered, sharing, (gradients, changed))
+        return self._with_left(result, places, entered, (gradients, changed))
 
     def _with_left(
         self,
         result: object,
         places: Sequence[Place],
         entered: Entered,
-        sharing: Sharing | None,
         gradients: tuple[LeafGradients, Sequence[tuple[object, object]]],
     ) -> object:
         """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
         self._state.refuse_returned_cycle(result)
-        self._learn_sharing(places, entered, sharing)
         made, orders = self._made(entered)
         self._state.refuse_kept(entered.given.containers)
         orders |= entered.orders  # which knows what the run has left at places
@@ -378,7 +378,7 @@ class Steps:
         names += [p.what for p, x, y in entries if _grows(x, y)]
         same = {index for index, (_, x, y) in enumerate(entries) if x is y}
         puts = [(index, place) for index, place in enumerate(to) if index not in same]
-        carried = [*found.containers, *given.containers]
+        carried = chain.from_iterable(entered.originals)
         self._beside = Beside(
             carried=frozenset(place.key for place in places),
             containers=frozenset(map(id, carried)),
@@ -388,33 +388,60 @@ class Steps:
         containers = ContainerChanges(places, [*found.changed], [*given.changed], marked)
         return self._outcome(results, puts, ordered, containers, *gradients)
 
+    def _entered(
+        self,
+        places: Sequence[Place],
+        copies: Sequence[object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+        sharing: Sharing | None,
+    ) -> Entered:
+        """Return what a run is given. ``copies``, ``args``, ``kwargs``: as the inputs of the graph
+        make it. ``sharing``: which containers of the call are one."""
+        given = _GIVEN.containers or ()
+        shared: set[int] = set()
+        if sharing is not None:
+            found = containers_at(place.current() for place in places)
+            shared = self.shared.identities(places, found, given)
+        return Entered(places, copies, args, kwargs, given, shared, self._state.graph)
+
+    @contextmanager
+    def _with_sharing(
+        self, places: Sequence[Place], entered: Entered, sharing: Sharing | None
+    ) -> Iterator[None]:
+        """Run the program, also if it fails, once more where it finds a container in several ways.
+        Such calls have a kind of their own, and the run finds the container itself. ``sharing``:
+        the kind of this one."""
+        try:
+            yield
+        except Exception:
+            self._learn_sharing(places, entered, sharing)
+            raise
+        self._learn_sharing(places, entered, sharing)
+
     def _learn_sharing(
         self, places: Sequence[Place], entered: Entered, sharing: Sharing | None
     ) -> None:
-        """Note which containers of the program's are one. Begin once more if such calls have a kind
-        of their own. ``sharing``: the kind of this one."""
-        graph, found, given = self._state.graph, entered.found, entered.given
-        weak = set(graph.weak)
-        state = (node.owner for node in graph.nodes if id(node.owner) not in weak)
+        found, given = entered.originals
+        if not found and not given:
+            return
+        self.shared.learn(self._state.holders(is_made))
         owners = [change.node.owner for change in self._state.changes()]
         owners += [place.node.owner for place in places]
-        changes = bool(found.changed or given.changed)
+        changes = bool(entered.found.changed or entered.given.changed)
         changes |= any(map(is_made, (*owners, *entered.values)))
-        at_places = self._at_places(places, found.containers)
-        now = self.shared.learn(state, at_places, found.containers, given.containers, changes)
-        if [*now] != [x for x in (sharing,) if x is not None]:
-            raise self._again()
-
-    def _at_places(self, places: Sequence[Place], containers: Sequence[object]) -> set[int]:
-        """Return the identities of those ``containers``, found at ``places``, to which the program
-        comes by these alone. A call may have another one there."""
-        times = Counter(map(id, containers))
-        at_places = Counter(id(place.current()) for place in places)
-        return {
-            id(x)
-            for x in containers
-            if times[id(x)] == 1 and self._state.times_held(x) <= max(at_places[id(x)], 1)
-        }
+        now = self.shared.of(places, found, given, self._state.values_before())
+        self.shared.matters |= changes or bool(now)
+        if now == [x for x in (sharing,) if x is not None]:
+            self._runs_for_sharing = 0
+            return
+        self._runs_for_sharing += 1
+        if self._runs_for_sharing > _RUNS_FOR_SHARING:
+            raise RuntimeError(
+                "which containers of the program's are one changes from run to run of its capture. "
+                "Let other threads wait for it."
+            )
+        raise self._again()
 
     @contextmanager
     def _restarts(self, numbers: Numbers) -> Iterator[None]:
@@ -472,6 +499,12 @@ class Steps:
             for x in opened.flatten(value)[0]:
                 if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)):
                     self._state.refuse_made(place.what, x)
+                if (
+                    isinstance(x, GradValue)
+                    and isinstance(x, torch.nn.Parameter)
+                    and id(x) not in self._given
+                ):
+                    self._state.refuse_parameter(place.what)
 
     def _refuse_put(self, contents: Sequence[object]) -> None:
         """Refuse what a call would not make anew in a container that it is given."""

@@ -8,7 +8,7 @@ states of the other one's trace.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,10 +45,11 @@ def _accelerator() -> Any:
 
 
 class GeneratorStates:
-    """The states now, of the CPU and of the accelerator's current device. :meth:`restore` sets
-    them again."""
+    """The states now, of the CPU, of the accelerator's current device, and of ``others``.
+    :meth:`restore` sets them again."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: Sequence[torch.Generator] = ()) -> None:
+        self._others = [(generator, generator.get_state()) for generator in others]
         self._cpu = torch.get_rng_state()
         self._module = _accelerator()
         if self._module is not None:
@@ -59,6 +60,8 @@ class GeneratorStates:
         """Set the states from before. The accelerator's are those of the device that was current
         then."""
         torch.set_rng_state(self._cpu)
+        for generator, state in self._others:
+            generator.set_state(state)
         if self._module is not None:
             self._module.set_rng_state(self._other, self._device)
 

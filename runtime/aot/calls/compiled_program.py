@@ -25,7 +25,8 @@ from .argument_changes import ArgumentChanges
 from .arguments import Call
 from .backward_calls import Backward
 from .call_results import CallHistory, CallResults
-from .graph_writes import FailedGraph, draws, note_partial_effects, runs_user_code
+from .graph_effects import draws, runs_user_code
+from .graph_writes import FailedGraph, note_partial_effects
 from .program_guard import ProgramGuard
 from .subclass_calls import of_whole_tensors
 
@@ -154,9 +155,9 @@ class CompiledProgram:
         if not isinstance(error, Exception) or isinstance(error, OtherSide):
             return
         name_origin(error)
-        graph = self.joint.traced.graph
-        if self._retries and not lost and not runs_user_code(graph):
-            raise FailedGraph(draws(graph)) from error
+        module = self.joint.traced
+        if self._retries and not lost and not runs_user_code(module):
+            raise FailedGraph(draws(module)) from error
 
     def _finish(self, call: Call, results: Sequence[object], reread: Sequence[object]) -> object:
         """Carry out all that the call does after the graph, and return its result.

@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any
 
-import torch
-from torch import fx
-
 from ...session.tensor import Tensor
 from ...tape.inplace import unrecorded
-from ...torch_private.dispatcher import OpOverload
 from ...torch_private.native_autograd import increment_version
 from ..compilers.boxed import Boxed
 
@@ -118,26 +114,6 @@ def note_partial_effects(
             f"{'; '.join(lost)}."
         )
     return bool(lost)
-
-
-def draws(graph: fx.Graph) -> bool:
-    """Return whether a graph draws random numbers."""
-    seeded = torch.Tag.nondeterministic_seeded
-    return any(seeded in getattr(node.target, "tags", ()) for node in graph.nodes)
-
-
-_OF_TORCH = frozenset(("aten", "prims", "prim"))
-
-
-def runs_user_code(graph: fx.Graph) -> bool:
-    """Return whether a call of the graph may run code that is not torch's or this package's, such
-    as an op of another library, whose effects nobody knows."""
-    return any(map(_is_of_another, graph.nodes))
-
-
-def _is_of_another(node: fx.Node) -> bool:
-    func: Any = node.target
-    return isinstance(func, OpOverload) and func.namespace not in _OF_TORCH
 
 
 def _describe(written: Any, is_argument: bool, complete: bool) -> str:

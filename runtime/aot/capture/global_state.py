@@ -102,10 +102,12 @@ def same_modes() -> Iterator[None]:
     if _modes() != before:
         raise RuntimeError(
             "the program leaves grad mode, autocast, the default dtype or device, "
-            "or deterministic algorithms changed. A graph would not do that. "
+            "deterministic algorithms or anomaly mode changed. A graph would not do that. "
             "Change them in a with statement, or outside of the jitted function."
         )
 
 
 def _modes() -> tuple[object, ...]:
-    return torch.is_grad_enabled(), surroundings(torch.is_grad_enabled(), is_autocast_enabled())
+    anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    around = surroundings(torch.is_grad_enabled(), is_autocast_enabled())
+    return torch.is_grad_enabled(), around, anomaly

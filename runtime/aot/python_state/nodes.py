@@ -10,6 +10,7 @@ classes of Python's."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
@@ -162,6 +163,17 @@ class OneByOne(Node):
         for label, value in arguments:
             if value is not MISSING:
                 self.assign(label, value)
+
+    def values_before(self) -> Iterable[tuple[Label, Any]]:
+        """Return the values from before the program, each with its label."""
+        had = self.had
+        return had.items() if isinstance(had, Mapping) else enumerate(had)
+
+    def without_memory(self) -> OneByOne:
+        """Return a node of the same object that finds its values and has remembered none."""
+        found = copy.copy(self)
+        found.had, found.free = (), frozenset()
+        return found
 
     def order(self) -> list[Label]:
         """Return the labels in the order in which a program finds them, if it can tell."""
@@ -495,6 +507,15 @@ class Attributes(Named):
             if change.label in self.slots:
                 self.assign(change.label, change.before)
 
+    def values_before(self) -> Iterable[tuple[Label, Any]]:
+        return (*self.had.items(), *self.slots.items())
+
+    def without_memory(self) -> Attributes:
+        found = copy.copy(self)
+        found.had, found.free, found.copy = {}, frozenset(), {}
+        found.slots = dict.fromkeys(self.slots)
+        return found
+
     def renew(self) -> None:
         self.copy = dict(self.own)
         self.slots = {name: self._slot(name) for name in self.slots}
@@ -524,6 +545,9 @@ class Cell(OneByOne):
     """A variable of an enclosing function."""
 
     __slots__ = ()
+
+    def values_before(self) -> Iterable[tuple[Label, Any]]:
+        return ((None, value) for value in self.had)
 
     def look(self) -> tuple[Any, ...]:
         return (self.at(None),)

@@ -17,7 +17,7 @@ import gc
 import random
 import warnings
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -35,7 +35,7 @@ from .contents import Cursor, Draws
 from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .name_lines import line_naming
-from .nodes import Attributes, Change, Named, Node, OneByOne
+from .nodes import Attributes, Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
 from .object_kinds import PLAIN, row_of
 from .opaque_objects import opaque_objects_named, refuse_opaque_objects
@@ -92,21 +92,18 @@ def _is_value(x: Any) -> bool:
     return kind in SYMBOLIC or (issubclass(kind, Value) and x._level.number > 0)
 
 
-def _times_in(had: object, x: object) -> int:
-    """Return how often ``x`` is among the values that a node had, also in tuples."""
-    values = (had,)
-    if isinstance(had, Mapping):
-        values = tuple(had.values())
-    return _times_in_tuple(values, x)
+def _parts_of(value: object) -> Iterator[object]:
+    """Yield ``value``, or what is in it if it is a tuple."""
+    if not isinstance(value, tuple):
+        yield value
+        return
+    for x in value:
+        yield from _parts_of(x)
 
 
-def _times_in_tuple(values: tuple[object, ...], x: object) -> int:
-    inside = (_times_in_tuple(value, x) for value in values if type(value) is tuple)
-    return sum(value is x for value in values) + sum(inside)
-
-
-def _times_below(node: Node, x: object) -> int:
-    return sum(y is x for y, _ in node.below())
+def holds(value: object, x: object) -> bool:
+    """Return whether ``value`` is ``x``, or a tuple with ``x`` inside."""
+    return any(part is x for part in _parts_of(value))
 
 
 class Order(NamedTuple):
@@ -355,6 +352,15 @@ class ProgramState:
             f"{computed_at(values) or happened_at(self.graph.code.first_line)}"
         )
 
+    def refuse_parameter(self, what: str) -> NoReturn:
+        """Refuse a parameter that the program makes and assigns to ``what``. It would be a leaf of
+        each call's own, to which no result of the call leads back."""
+        raise RuntimeError(
+            f"the program makes a Parameter and assigns it to {what}. A call would put a tensor "
+            "there. Make it outside of the program, or before its first call."
+            f"{happened_at(self.graph.code.first_line)}"
+        )
+
     @as_door
     def refuse_returned(self, x: object) -> None:
         """Refuse a result that may change, if the program has made it: all calls would return one
@@ -377,9 +383,38 @@ class ProgramState:
                 f"{happened_at(self.graph.code.first_line)}"
             )
 
-    def times_held(self, x: object) -> int:
-        """Return at how many places of the objects of the graph ``x`` is."""
-        return sum(max(_times_in(node.had, x), _times_below(node, x)) for node in self.graph.nodes)
+    def holders(self, wanted: Callable[[Any], bool]) -> Iterator[tuple[Any, Place | None]]:
+        """Yield each ``wanted`` object of the state with a place that had it before the program,
+        also in a tuple there. With None for one to which no place leads."""
+        weak, held = set(self.graph.weak), set[int]()
+        for node in self.graph.nodes:
+            if not isinstance(node, OneByOne):
+                continue
+            bare = node.without_memory()
+            for label, value in node.values_before():
+                for x in filter(wanted, _parts_of(value)):
+                    held.add(id(x))
+                    yield x, Place(bare, label)
+        for node in self.graph.nodes:
+            if wanted(node.owner) and id(node.owner) not in held and id(node.owner) not in weak:
+                yield node.owner, None
+
+    def values_before(self) -> Callable[[Place], Any]:
+        """Return a function that gives what was at a place before the program, or is there now if
+        the program does not come to it."""
+        nodes: dict[int, list[OneByOne]] = {}
+        for node in self.graph.nodes:
+            if isinstance(node, OneByOne):
+                nodes.setdefault(id(node.owner), []).append(node)
+
+        def value(place: Place) -> Any:
+            known = nodes.get(id(place.node.owner))
+            if known is None:
+                return place.current()
+            values = (x for node in known for label, x in node.values_before() if label == place[1])
+            return next(values, MISSING)
+
+        return value
 
     @as_door
     def refuse_kept(self, given: Sequence[object]) -> None:

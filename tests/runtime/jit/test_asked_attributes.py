@@ -113,3 +113,14 @@ def test_a_class_of_values_has_no_such_method_outside_of_a_capture() -> None:
     """Dynamo would know nothing of tensors of such a class."""
     runtime.jit(_scaled)(_with(3))
     assert not hasattr(runtime.Tensor, "__getattr__")
+
+
+def test_a_parameter_among_the_arguments_is_one_for_the_program() -> None:
+    def f(x: Any) -> Any:
+        return x * (2 if isinstance(x, torch.nn.Parameter) else 3)
+
+    run = runtime.jit(f)
+    parameter, tensor = torch.nn.Parameter(torch.ones(2)), torch.ones(2, requires_grad=True)
+    for x in (parameter, tensor, parameter, tensor.detach(), parameter):
+        assert torch.equal(run(x), f(x))
+    assert len(runtime.jit.explain(run).programs) <= 3

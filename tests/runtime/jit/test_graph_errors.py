@@ -193,3 +193,53 @@ def test_a_warning_says_once_that_calls_run_in_eager_mode() -> None:
     assert [str(w.message).partition(",")[0] for w in told] == [
         "step raises ZeroDivisionError('float division by zero') in its graph"
     ]
+
+
+def _own(generator: torch.Generator, x: Tensor) -> Tensor:
+    return torch.rand(2, generator=generator)
+
+
+def _branch(generator: torch.Generator, x: Tensor) -> Tensor:
+    drop = torch.nn.functional.dropout
+    kept: Tensor = torch.cond(x.sum() > 0, lambda x: drop(x, 0.5), lambda x: x * 2, (x,))
+    return kept[:2]
+
+
+@pytest.mark.parametrize("draw", [_own, _branch], ids=lambda f: f.__name__.strip("_"))
+@pytest.mark.parametrize("by_side", [False, True])
+def test_draws_of_an_own_generator_and_of_a_branch_are_drawn_again(
+    draw: Callable[..., Tensor], by_side: bool
+) -> None:
+    def run(wrap: Callable[[Any], Any]) -> list[object]:
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(3)
+
+        def step(x: Tensor, labels: Tensor) -> Tensor:
+            drawn = draw(generator, x)
+            if by_side:
+                return drawn + 1 if labels.float().sum().item() > 5 else drawn * 1
+            try:
+                y = X[labels].sum()
+            except IndexError:
+                y = torch.zeros(())
+            return drawn + y
+
+        f = wrap(step)
+        return [f(torch.ones(6), torch.tensor([1, k])).tolist() for k in (2, 2, 9, 2, 9, 9, 2)]
+
+    assert run(jit) == run(lambda f: f)
+
+
+def test_a_branch_of_another_function_does_not_rewind_a_generator() -> None:
+    def run(wrap: Callable[[Any], Any]) -> list[float]:
+        torch.manual_seed(0)
+        draw = wrap(lambda x: x + torch.rand(3))
+        choose = wrap(lambda x: x * 2 if x.sum().item() > 2 else x * 3)
+        found = []
+        for k in range(6):
+            draw(X)
+            choose(X * (k % 2))
+            found.append(torch.rand(()).item())
+        return found
+
+    assert run(jit) == run(lambda f: f)

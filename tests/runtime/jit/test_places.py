@@ -200,3 +200,29 @@ def trained(step: Callable[[], Tensor], trainer: Any, model: nn.Module) -> list[
     after = [p.detach().clone() for p in model.parameters()]
     model.load_state_dict(before)
     return after
+
+
+def test_a_parameter_that_a_program_makes_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+
+    @jit
+    def f(x: Tensor) -> Tensor:
+        model.scale = torch.nn.Parameter(x * 2)
+        return x.sum()
+
+    with pytest.raises(RuntimeError, match=r"makes a Parameter.*'scale' of Linear.*test_places"):
+        f(torch.ones(2))
+    assert not hasattr(model, "scale")
+
+
+def test_anomaly_mode_that_a_program_leaves_on_is_refused() -> None:
+    @jit
+    def f(x: Tensor) -> Tensor:
+        torch.autograd.set_detect_anomaly(True, check_nan=False)
+        return x * 2
+
+    try:
+        with pytest.raises(RuntimeError, match="anomaly mode changed"):
+            f(torch.ones(2))
+    finally:
+        torch.autograd.set_detect_anomaly(False)

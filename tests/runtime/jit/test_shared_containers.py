@@ -3,6 +3,8 @@ replaces, by others, and by its arguments."""
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -154,3 +156,71 @@ def test_an_error_leaves_all_containers_as_they_were() -> None:
     with pytest.raises(RuntimeError):
         f(d, X)
     assert shown((t, d), {}) == before and t.first is t.other is t.box["inner"]
+
+
+def _ordered(names: str) -> OrderedDict[str, Tensor]:
+    return OrderedDict((name, X) for name in names)
+
+
+def _with_gaps() -> dict[str, Tensor]:
+    made = dict.fromkeys("abcdef", X)
+    del made["a"], made["d"]
+    return made
+
+
+@pytest.mark.parametrize("make", [_with_gaps, lambda: _ordered("abc"), lambda: deque([X] * 3)])
+@pytest.mark.parametrize("is_state", [False, True])
+def test_a_loop_of_the_caller_over_a_container_goes_on(
+    make: Callable[[], Any], is_state: bool
+) -> None:
+    t = SimpleNamespace(held=make(), copy=None)
+
+    @jit
+    def f(d: Any, x: Tensor) -> Tensor:
+        t.copy = t.held if is_state else None
+        return x * len(d)
+
+    given = t.held if is_state else make()
+    seen = 0
+    for _ in given:
+        f(given, X)
+        seen += 1
+    assert seen == len(given)
+
+
+def test_another_thread_never_finds_values_of_a_capture_in_an_argument() -> None:
+    params = {"w": torch.ones(3), "b": torch.ones(3)}
+    kinds: set[type] = set()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            kinds.update(map(type, params.values()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for k in range(10):
+            jit(lambda p, x, k=k: p["w"] * x + p["b"] * k)(params, X)
+    finally:
+        done.set()
+        watcher.join()
+    assert kinds == {Tensor}
+
+
+@pytest.mark.parametrize("count", [2, 12])
+def test_a_pool_of_batches_of_which_the_state_keeps_the_last_is_for_one_program(count: int) -> None:
+    t = SimpleNamespace(last=None)
+    pool = [{"x": X + k} for k in range(count)]
+
+    def step(batch: Any) -> Tensor:
+        t.last = batch
+        batch["y"] = batch["x"] * 2
+        result: Tensor = batch["y"] + 1
+        return result
+
+    f = jit(step)
+    for n in range(3 * count):
+        batch = pool[n % count]
+        assert torch.equal(f(batch), batch["x"] * 2 + 1) and t.last is batch
+    assert len(jit.explain(f).programs) <= 3

@@ -1,0 +1,57 @@
+"""Asks a graph, with the graphs of its branches and loops, what a call does beside its results.
+
+draws(module)               # True for dropout, also in a branch of torch.cond
+generators_of(module)       # [g] for torch.rand(2, generator=g)
+runs_user_code(module)      # True for an op of another library
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+
+from ...torch_private.dispatcher import OpOverload
+from ...torch_private.pytrees import pytree
+
+__all__ = ["draws", "generators_of", "runs_user_code"]
+
+_OF_TORCH = frozenset(("aten", "prims", "prim"))
+
+
+def _nodes_of(module: fx.GraphModule) -> Iterator[tuple[fx.GraphModule, fx.Node]]:
+    """Yield the nodes of a graph and of the graphs that it calls, each with its module."""
+    for inner in module.modules():
+        if isinstance(inner, fx.GraphModule):
+            for node in inner.graph.nodes:
+                yield inner, node
+
+
+def draws(module: fx.GraphModule) -> bool:
+    """Return whether a call draws random numbers."""
+    seeded = torch.Tag.nondeterministic_seeded
+    return any(seeded in getattr(node.target, "tags", ()) for _, node in _nodes_of(module))
+
+
+def generators_of(module: fx.GraphModule) -> list[torch.Generator]:
+    """List the generators, but torch's default ones, from which a call draws."""
+    found: dict[int, torch.Generator] = {}
+    for owner, node in _nodes_of(module):
+        values = pytree.tree_leaves((node.args, node.kwargs))
+        if node.op == "get_attr":
+            values = [getattr(owner, str(node.target), None)]
+        found |= {id(x): x for x in values if isinstance(x, torch.Generator)}
+    return list(found.values())
+
+
+def runs_user_code(module: fx.GraphModule) -> bool:
+    """Return whether a call may run code that is not torch's or this package's, such as an op of
+    another library, whose effects nobody knows."""
+    return any(_is_of_another(node) for _, node in _nodes_of(module))
+
+
+def _is_of_another(node: fx.Node) -> bool:
+    func: Any = node.target
+    return isinstance(func, OpOverload) and func.namespace not in _OF_TORCH
