@@ -28,7 +28,7 @@ GRAD_MODE_SWITCHES = {"torch.autograd.grad_mode"}
 PROJECT = (*TOP_LEVEL, "generated_tests", "tests")
 MAY_IMPORT = {
     "runtime": set[str](),
-    "gen/language": {"gen.errors", "gen.versions"},
+    "gen/language": {"gen.dtypes", "gen.errors", "gen.versions"},
     "gen/reference": {"gen.language.pipeline"},
     "gen/targets": {"gen.language.pipeline", "gen.torch_private", "runtime"},
     "gen/samples": {
@@ -40,6 +40,7 @@ MAY_IMPORT = {
         "gen.versions",
     },
     "gen/checks": {
+        "gen.dtypes",
         "gen.samples",
         "gen.reference",
         "gen.targets",
@@ -97,7 +98,7 @@ FLOORS = {
     ),
     "gen": (
         ("torch_private",),
-        ("__init__", "errors", "files", "outcomes", "versions"),
+        ("__init__", "dtypes", "errors", "files", "outcomes", "versions"),
         ("language",),
         ("reference", "targets"),
         ("samples", "facts"),
