@@ -12,7 +12,7 @@ from xml.etree import ElementTree as Xml
 
 from gen.report.changes import DETAILS, FAILURES, KINDS, Change, Changes
 from gen.report.runs import History, Step, title
-from gen.run.findings import Finding, by_severity, counts_by_severity, findings
+from gen.run.failure_groups import FailureGroup, by_severity, counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
 from gen.run.severity import severity_of_row
 
@@ -193,12 +193,12 @@ def _run(run: Results) -> dict[str, object]:
         "severities": {
             severity.word: count for severity, count in counts_by_severity(run.cells).items()
         },
-        "findings": list(map(_finding, findings(run.cells))),
+        "findings": list(map(_finding, group_failures(run.cells))),
         "failures": [_failure(cell, run) for cell in failing],
     }
 
 
-def _finding(finding: Finding) -> dict[str, object]:
+def _finding(finding: FailureGroup) -> dict[str, object]:
     """Return a cause of failures, with the cells that fail by it."""
     return {
         "severity": finding.severity.word,

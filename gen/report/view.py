@@ -18,7 +18,7 @@ import jinja2
 
 from gen.report.changes import FAILURES, KINDS
 from gen.report.runs import LISTED, History, side_by_side, title
-from gen.run.findings import Finding, findings
+from gen.run.failure_groups import FailureGroup, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
 from gen.run.severity import Severity
 
@@ -135,7 +135,7 @@ class View:
     mean: float
     checks: tuple[str, ...]
     groups: tuple[Group, ...]
-    failures: Sequence[tuple[Severity, Sequence[Finding]]]
+    failures: Sequence[tuple[Severity, Sequence[FailureGroup]]]
     reasons: Sequence[tuple[str, int, int, str, str]]
     skipped: Sequence[tuple[str, int]]
     lacking: Sequence[tuple[str, str, int]]
@@ -351,10 +351,10 @@ class _Data:
         return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _failures(cells: Sequence[CellResult]) -> list[tuple[Severity, list[Finding]]]:
+def _failures(cells: Sequence[CellResult]) -> list[tuple[Severity, list[FailureGroup]]]:
     """Return the findings of each severity, the most severe first."""
-    grouped: dict[Severity, list[Finding]] = {}
-    for finding in findings(cells):
+    grouped: dict[Severity, list[FailureGroup]] = {}
+    for finding in group_failures(cells):
         grouped.setdefault(finding.severity, []).append(finding)
     return list(grouped.items())
 

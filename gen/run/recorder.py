@@ -19,7 +19,7 @@ import pytest
 
 from gen.dtypes import DTYPES
 from gen.files import replace
-from gen.run.findings import counts_by_severity, findings
+from gen.run.failure_groups import counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Writer
 from gen.run.severity import Severity
 from gen.run.shard_plugin import Sharding
@@ -207,7 +207,7 @@ class Recorder:
             return
         shown = " · ".join(f"{count} {severity.word}" for severity, count in counts.items())
         out.line(f"failed, the most severe first: {shown}")
-        causes = findings(self.cells)
+        causes = group_failures(self.cells)
         _list(out, f"findings ({len(causes)})", [finding.line() for finding in causes])
         if self.fail_on is not None:
             severe, milder = self._split_failures()

@@ -10,7 +10,7 @@ from gen.checks.entries import Known, Settings
 from gen.checks.tables import Cell, Cells, Family
 from gen.outcomes import Crashed
 from gen.run.execution import DEFAULT_LIMIT, Begin, Ran
-from gen.run.findings import cause_of, frame_of
+from gen.run.failure_groups import cause_of, frame_of
 from gen.run.severity import Failed, most_severe
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Group failed cells by their cause: one cause over many cells is one finding, with a count.
 
-    for finding in findings(cells):      # the most severe first
+    for finding in group_failures(cells):      # the most severe first
         print(finding.line())
 
 Cells have one cause if they fail equally severely on one op, by one error, in one line of user
@@ -22,7 +22,14 @@ from types import FrameType
 from gen.run.results import CellResult
 from gen.run.severity import Severity, severity_of_row
 
-__all__ = ["Finding", "by_severity", "cause_of", "counts_by_severity", "findings", "frame_of"]
+__all__ = [
+    "FailureGroup",
+    "by_severity",
+    "cause_of",
+    "counts_by_severity",
+    "frame_of",
+    "group_failures",
+]
 
 _HARNESS = "gen"
 _LIBRARIES = frozenset(("torch", "runtime"))
@@ -30,7 +37,7 @@ _NUMBERS = re.compile(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b")
 
 
 @dataclass(frozen=True)
-class Finding:
+class FailureGroup:
     """A cause of failures, and the cells that fail by it. `why` and `outcome` are of the first."""
 
     severity: Severity
@@ -45,16 +52,20 @@ class Finding:
         return sorted(cell.node for cell in self.cells)
 
     def line(self) -> str:
-        """Return the finding as a line of text: severity, count, op, reason and place."""
-        count = len(self.cells)
+        """Return the finding as a line of text: severity, count, op, reason and place.
+
+        The report of a single cell stands above the line, so the reason is not repeated.
+        """
         place = f" [{self.frame}]" if self.frame else ""
+        if len(self.cells) == 1:
+            return f"{self.severity.word}: {self.nodes[0]}{place}"
         return (
-            f"{self.severity.word}: {count} cell{'s' * (count != 1)} of {self.op}: "
-            f"{self.why}{place}; {self.nodes[0]}"
+            f"{self.severity.word}: {len(self.cells)} cells of {self.op}: {self.why}{place}; "
+            f"the first is {self.nodes[0]}"
         )
 
 
-def findings(cells: Iterable[CellResult]) -> list[Finding]:
+def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
     """Return the causes of the failed cells: the most severe first, and the most frequent of
     these."""
     grouped: dict[tuple[Severity, str, str, str, str], list[CellResult]] = {}
@@ -65,7 +76,7 @@ def findings(cells: Iterable[CellResult]) -> list[Finding]:
             key = severity, cell.outcome, cell.op, cause, cell.frame
             grouped.setdefault(key, []).append(cell)
     causes = [
-        Finding(severity, outcome, op, alike[0].why, frame, alike)
+        FailureGroup(severity, outcome, op, alike[0].why, frame, alike)
         for (severity, outcome, op, _, frame), alike in grouped.items()
     ]
     return sorted(causes, key=lambda one: (-one.severity, -len(one.cells), one.op, one.why))
