@@ -125,10 +125,15 @@ class Recorder:
         self._write(lambda writer: writer.close(self._end()))
         with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
             replace(self.last, str(self.path))
+        session.exitstatus = self._exit_status(session, exitstatus)
+
+    def _exit_status(self, session: pytest.Session, exitstatus: int) -> int:
+        """Return the exit status of a run, of which pytest gives `exitstatus`."""
         if exitstatus == pytest.ExitCode.TESTS_FAILED and self._only_tolerates(session):
-            session.exitstatus = exitstatus = pytest.ExitCode.OK
-        if (self.nothing_passed() or self.unwritten) and exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            exitstatus = pytest.ExitCode.OK
+        if exitstatus == pytest.ExitCode.OK and (self.nothing_passed() or self.unwritten):
+            return pytest.ExitCode.TESTS_FAILED
+        return exitstatus
 
     def _only_tolerates(self, session: pytest.Session) -> bool:
         """Return whether all failures of a run that came to its end are below ``--fail-on``."""

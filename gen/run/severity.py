@@ -75,6 +75,7 @@ _BY_CLASS: dict[type[BaseException], Severity] = {
     Vacuous: Severity.UNASKED,
     Unsuitable: Severity.UNASKED,
     SamplesError: Severity.UNASKED,
+    ImportError: Severity.UNASKED,
     RecursionError: Severity.ERROR,
     # torch and the runtime refuse by RuntimeError, of which NotImplementedError is one
     RuntimeError: Severity.REFUSED,

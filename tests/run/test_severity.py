@@ -61,6 +61,12 @@ def lenient(x):
     if x.ndim > 1:
         raise RuntimeError("too many dimensions")
     return x * 2
+
+
+def misworded(x):
+    if x.ndim > 1:
+        raise ValueError("no")
+    return x * 2
 """
 SAMPLES = "samples: [{args: [{shape: [3]}]}]"
 MATRIX = f"""
@@ -102,6 +108,9 @@ families:
       - op: severe.lenient
         {SAMPLES}
         errors: [{{args: [{{shape: [2, 2]}}], raises: ValueError, match: dimensions}}]
+      - op: severe.misworded
+        {SAMPLES}
+        errors: [{{args: [{{shape: [2, 2]}}], raises: ValueError, match: dimensions}}]
 tiers: {{smoke: {{}}, default: {{}}, full: {{}}}}
 """
 ORDER = ["wrong", "crash", "error", "slow", "refused", "unasked"]
@@ -136,12 +145,13 @@ def test_failures_stand_in_the_order_of_their_severity_everywhere(
     result.stdout.fnmatch_lines(
         [
             "failed, the most severe first: "
-            "1 wrong · 1 crash · 2 error · 1 slow · 3 refused · 1 unasked",
-            "findings (7):",
+            "1 wrong · 1 crash · 3 error · 1 slow · 3 refused · 1 unasked",
+            "findings (8):",
             "  wrong: *test_backward[[]severe.wrong-float64]",
             "  crash: *test_backward[[]severe.crash-float64]",
             "  error: *test_backward[[]severe.error-float64] [[]severe.py:* in misnamed]",
             "  error: *test_errors[[]severe.lenient-float64] [[]severe.py:* in lenient]",
+            "  error: *test_errors[[]severe.misworded-float64]",
             "  slow: *test_backward[[]severe.slow-float64]",
             "  refused: 3 cells of severe.old_style: *setup_context*",
             "  unasked: *test_backward[[]severe.unasked-float64]",
@@ -195,6 +205,24 @@ def test_a_failure_that_is_no_cell_fails_the_run_whatever_is_tolerated(
     project.makepyfile(test_other="def test_other():\n    assert False")
     chosen = ("generated_tests", "test_other.py", "-k", "unasked or fine or other")
     assert run(project, *chosen, "--fail-on", "wrong").ret == pytest.ExitCode.TESTS_FAILED
+
+
+WORKERS = """
+from gen.checks import cases, op
+
+@cases(op("a", smoke="float64"), op("b", smoke="float64"))
+def test_jvp(case):
+    case.compared = 1
+    if case.op == "b":
+        raise RuntimeError("refused")
+"""
+
+
+def test_workers_send_the_severity_of_their_cells(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_demo=WORKERS)
+    result = run(pytester, "test_demo.py", "-n", "1", "--target", "torch", "--fail-on", "wrong")
+    assert result.ret == pytest.ExitCode.OK
+    result.stdout.fnmatch_lines(["failed, the most severe first: 1 refused"])
 
 
 def test_a_run_that_is_stopped_by_a_failure_fails(project: pytest.Pytester) -> None:
