@@ -6,6 +6,7 @@ import re
 
 __all__ = [
     "Crashed",
+    "ErrorMismatch",
     "Lacking",
     "Mismatch",
     "SamplesError",
@@ -18,6 +19,10 @@ __all__ = [
 
 class Mismatch(AssertionError):
     """Target and reference differ. The message says where and by how much."""
+
+
+class ErrorMismatch(Mismatch):
+    """The target raises an error of another kind or text than it has to. No value is wrong."""
 
 
 class Vacuous(AssertionError):

@@ -33,7 +33,7 @@ from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
 from gen.language.axes import USUAL, Axes
 from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
-from gen.outcomes import Lacking, Mismatch, Unsuitable, Vacuous
+from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable, Vacuous
 from gen.samples import choice, opinfo, points, special_points
 from gen.samples.samples import STORE, Op, Sample, candidates, from_call, make_op, resolve
 from gen.samples.seeds import stable_seed
@@ -57,11 +57,14 @@ _METHOD = {
 
 @dataclass(frozen=True)
 class SampleFailure:
-    """A sample that failed. `sample` is None if the case as a whole failed."""
+    """A sample that failed. `sample` is None if the case as a whole failed. `asks_error`: the call
+    had to raise, so that any other error is of the wrong kind.
+    """
 
     sample: int | None
     description: str
     error: Exception
+    asks_error: bool = False
 
 
 @dataclass
@@ -627,7 +630,7 @@ class Case:
             try:
                 _assert_raises(self._call_of(sample, axes.jitted), kind, match)
             except Exception as error:
-                failures.append(SampleFailure(index, sample.description, error))
+                failures.append(SampleFailure(index, sample.description, error, asks_error=True))
             self.compared += 1
 
     def _error_inputs(self) -> Iterator[tuple[Sample, type[Exception], str]]:
@@ -694,7 +697,7 @@ def _assert_raises(call: Callable[[], object], kind: type[Exception], match: str
             call()
     except kind as error:
         if not re.search(match, str(error)):
-            raise Mismatch(
+            raise ErrorMismatch(
                 f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}"
             ) from error
         return

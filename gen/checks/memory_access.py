@@ -27,7 +27,7 @@ import torch
 
 from gen.checks.compare import Tally
 from gen.checks.refusals import names_line
-from gen.outcomes import Lacking, Mismatch
+from gen.outcomes import ErrorMismatch, Lacking, Mismatch
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Jitting, Target
 
@@ -165,7 +165,7 @@ def _require_line(sample: Sample, error: Exception) -> None:
     shown = traceback.extract_tb(error.__traceback__)
     takes_view = any((f.filename, f.name) == _TAKES_VIEW for f in shown)
     if not takes_view and not names_line(sample, error):
-        raise Mismatch(f"an error without a line of the program: {error!r}") from error
+        raise ErrorMismatch(f"an error without a line of the program: {error!r}") from error
 
 
 def _assert_equal(actual: Tensor, expected: Tensor, where: str) -> None:

@@ -34,7 +34,7 @@ import numpy as np
 import torch
 
 from gen.checks.compare import Tally
-from gen.outcomes import Mismatch, Unsuitable
+from gen.outcomes import ErrorMismatch, Mismatch, Unsuitable
 from gen.samples.samples import Sample
 from gen.targets.protocol import Jitting, Target
 
@@ -221,7 +221,9 @@ class _Comparison:
         it.
         """
         if not names_line_of(self.plain.module.__file__, error):
-            raise Mismatch(f"{where}: an error without a line of the program: {error!r}") from error
+            raise ErrorMismatch(
+                f"{where}: an error without a line of the program: {error!r}"
+            ) from error
         if self.compiled.state() != before:
             raise Mismatch(
                 f"{where}: refused, but the state is {self.compiled.state()}, it was {before}"
@@ -238,7 +240,10 @@ class _Comparison:
         """Raise Mismatch unless two outcomes agree: tensors by value, exceptions by class."""
         if isinstance(expected, Exception) or isinstance(actual, Exception):
             if type(expected) is not type(actual):
-                raise Mismatch(f"{where} gives {actual!r}, plain Python {expected!r}")
+                difference = f"{where} gives {actual!r}, plain Python {expected!r}"
+                if isinstance(actual, Exception):
+                    raise ErrorMismatch(difference)
+                raise Mismatch(difference)
             return
         same = (actual.dtype, actual.shape, actual.requires_grad) == (
             expected.dtype,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gen.checks.compare import Tally, compare_kinds
 from gen.checks.evaluate import Comparison
-from gen.outcomes import Lacking, Mismatch, Unsuitable
+from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable
 from gen.samples.samples import Sample
 
 
@@ -45,7 +45,7 @@ def assert_named(sample: Sample, error: Exception) -> None:
     folder.
     """
     if not names_line(sample, error):
-        raise Mismatch(f"an error without a line of the program: {error!r}") from error
+        raise ErrorMismatch(f"an error without a line of the program: {error!r}") from error
 
 
 def names_line(sample: Sample, error: Exception) -> bool:

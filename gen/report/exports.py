@@ -12,7 +12,9 @@ from xml.etree import ElementTree as Xml
 
 from gen.report.changes import DETAILS, FAILURES, KINDS, Change, Changes
 from gen.report.runs import History, Step, title
+from gen.run.failure_groups import FailureGroup, by_severity, counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
+from gen.run.severity import severity_of_row
 
 __all__ = ["as_json", "as_junit", "changes_as_json", "command"]
 
@@ -47,7 +49,7 @@ def as_junit(runs: Sequence[Results]) -> str:
             skipped=str(sum(counts[outcome] for outcome in _SKIPPED)),
             time=f"{sum(cell.seconds for cell in run.cells):.3f}",
         )
-        for cell in run.cells:
+        for cell in by_severity(run.cells):
             _case(suite, cell, run.header)
     Xml.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, "unicode") + "\n"
@@ -66,8 +68,17 @@ def _case(suite: Xml.Element, cell: CellResult, header: Mapping[str, object]) ->
         Xml.SubElement(case, kind, type=cell.outcome, message=_text(cell.why)).text = _text(
             command(cell, header)
         )
+        properties = Xml.SubElement(case, "properties")
+        Xml.SubElement(properties, "property", name="severity", value=_severity(cell))
     elif cell.outcome in _SKIPPED:
         Xml.SubElement(case, "skipped", message=_text(f"{cell.outcome}: {cell.why}"))
+
+
+def _severity(cell: CellResult) -> str:
+    """Return the word for how severe a failure is."""
+    severity = severity_of_row(cell.outcome, cell.severity)
+    assert severity is not None, "the cell has failed"
+    return severity.word
 
 
 def _text(text: str) -> str:
@@ -173,13 +184,30 @@ def _without_infinities(data: object) -> object:
 def _run(run: Results) -> dict[str, object]:
     """Return the settings, counts and failures of a run."""
     counts = run.counts()
-    failing = [cell for cell in run.cells if cell.outcome in FAILURES]
+    failing = [cell for cell in by_severity(run.cells) if cell.outcome in FAILURES]
     return {
         **_settings(run.header),
         "complete": bool(run.end.get("complete")),
         "cells": len(run.cells),
         "counts": {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]},
+        "severities": {
+            severity.word: count for severity, count in counts_by_severity(run.cells).items()
+        },
+        "findings": list(map(_finding, group_failures(run.cells))),
         "failures": [_failure(cell, run) for cell in failing],
+    }
+
+
+def _finding(finding: FailureGroup) -> dict[str, object]:
+    """Return a cause of failures, with the cells that fail by it."""
+    return {
+        "severity": finding.severity.word,
+        "outcome": finding.outcome,
+        "op": finding.op,
+        "why": finding.why,
+        "frame": finding.frame,
+        "count": len(finding.cells),
+        "nodes": finding.nodes,
     }
 
 
@@ -188,6 +216,7 @@ def _failure(cell: CellResult, run: Results) -> dict[str, object]:
     return {
         "node": cell.node,
         "outcome": cell.outcome,
+        "severity": _severity(cell),
         "why": cell.why,
         "sample": cell.failing,
         "command": command(cell, run.header),

@@ -18,7 +18,9 @@ import jinja2
 
 from gen.report.changes import FAILURES, KINDS
 from gen.report.runs import LISTED, History, side_by_side, title
+from gen.run.failure_groups import FailureGroup, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
+from gen.run.severity import Severity
 
 # --- rules that the cells have run ----------------------------------------------------------------
 #
@@ -133,7 +135,7 @@ class View:
     mean: float
     checks: tuple[str, ...]
     groups: tuple[Group, ...]
-    failures: Sequence[tuple[str, str, int, Sequence[str]]]
+    failures: Sequence[tuple[Severity, Sequence[FailureGroup]]]
     reasons: Sequence[tuple[str, int, int, str, str]]
     skipped: Sequence[tuple[str, int]]
     lacking: Sequence[tuple[str, str, int]]
@@ -349,18 +351,12 @@ class _Data:
         return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _failures(cells: Sequence[CellResult]) -> list[tuple[str, str, int, list[str]]]:
-    """Return (outcome, why, count, node ids), worst first. One cause that affects many cells is one
-    line.
-    """
-    grouped: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for cell in cells:
-        if cell.outcome in FAILURES:
-            grouped[cell.outcome, cell.why].append(cell.node)
-    order = sorted(
-        grouped.items(), key=lambda item: (-OUTCOMES.index(item[0][0]), -len(item[1]), item[0][1])
-    )
-    return [(outcome, why, len(nodes), sorted(nodes)) for (outcome, why), nodes in order]
+def _failures(cells: Sequence[CellResult]) -> list[tuple[Severity, list[FailureGroup]]]:
+    """Return the findings of each severity, the most severe first."""
+    grouped: dict[Severity, list[FailureGroup]] = {}
+    for finding in group_failures(cells):
+        grouped.setdefault(finding.severity, []).append(finding)
+    return list(grouped.items())
 
 
 def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]]:

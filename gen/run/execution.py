@@ -20,6 +20,7 @@ import pytest
 
 from gen.outcomes import Crashed, Mismatch, SamplesError, Vacuous
 from gen.run.isolation import POSSIBLE, Worker
+from gen.run.severity import Failed
 
 if TYPE_CHECKING:
     from gen.run.verdict import Verdict
@@ -46,7 +47,7 @@ class Ran:
     `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere`
     has the entries of other cells that expect an error like it. `rules` are those of the target
     that ran, if they were noted. `values` and `refusal` say what the target gave, see
-    :class:`gen.checks.compare.Seen`.
+    :class:`gen.checks.compare.Seen`. `failed` says how severe its failure is, if it failed.
     """
 
     verdict: Verdict
@@ -57,6 +58,7 @@ class Ran:
     rules: tuple[str, ...] = ()
     values: str = ""
     refusal: str = ""
+    failed: Failed | None = None
 
 
 class Told(Exception):

@@ -30,6 +30,7 @@ from gen.run.requirements import require_device, require_place, require_target, 
 from gen.run.results import LAST, default_path
 from gen.run.rules_run import RulesRun
 from gen.run.run_cell import active_entries, facts, limit_of, lost, outcome_facts, run_cell
+from gen.run.severity import Severity
 from gen.run.shard import Shard, parse_shard
 from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
 from gen.targets import built_in
@@ -132,6 +133,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--all-samples",
         action="store_true",
         help="run every sample of a case, including those beyond its usual limit",
+    )
+    group.addoption(
+        "--fail-on",
+        choices=[severity.word for severity in reversed(Severity)],
+        help=(
+            "exit with status 1 only if a cell fails at least this severely: "
+            "wrong value > crash > wrong error > slow > refused > unasked > stale entry "
+            "(default: if any cell fails)"
+        ),
     )
     group.addoption(
         "--cell-timeout",
@@ -244,7 +254,13 @@ def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
         run.sharding,
         last=config.rootpath / LAST,
         whole=not run.narrowed and run.shard[1] == 1,
+        fail_on=_severity_asked_for(config.option),
     )
+
+
+def _severity_asked_for(option: argparse.Namespace) -> Severity | None:
+    """Return the least severity that fails a run. None if any failure does."""
+    return None if option.fail_on is None else Severity.of_word(option.fail_on)
 
 
 def _in_process(config: pytest.Config) -> bool:

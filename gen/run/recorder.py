@@ -19,7 +19,9 @@ import pytest
 
 from gen.dtypes import DTYPES
 from gen.files import replace
+from gen.run.failure_groups import counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Writer
+from gen.run.severity import Severity
 from gen.run.shard_plugin import Sharding
 
 __all__ = ["FACTS", "Recorder"]
@@ -39,12 +41,15 @@ class Recorder:
         *,
         last: Path,
         whole: bool,
+        fail_on: Severity | None = None,
     ) -> None:
         self.path = path
         self.last = last
         self.header = {**header, "began": datetime.datetime.now().isoformat(timespec="seconds")}
         self.sharding = sharding
         self.whole = whole  # whether the run takes every cell of its tier
+        self.fail_on = fail_on  # cells that fail less severely leave the exit status alone
+        self._failed_reports = 0  # of cells; pytest counts those of other tests too
         self.cells: list[CellResult] = []
         self.entries: dict[str, str] = {}
         self.unwritten = ""  # why the results file could not be written
@@ -61,6 +66,7 @@ class Recorder:
             facts = self._pending.get(report.nodeid) or _facts_of_crash(report)
             if facts is None:
                 return
+        self._failed_reports += report.failed
         pending = self._pending.setdefault(report.nodeid, facts)
         for key, value in facts.items():
             if key not in ("outcome", "why") or report.when == "call":
@@ -119,8 +125,28 @@ class Recorder:
         self._write(lambda writer: writer.close(self._end()))
         with contextlib.suppress(OSError):  # without it, a page is of the newest whole run
             replace(self.last, str(self.path))
-        if (self.nothing_passed() or self.unwritten) and exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = self._exit_status(session, exitstatus)
+
+    def _exit_status(self, session: pytest.Session, exitstatus: int) -> int:
+        """Return the exit status of a run, of which pytest gives `exitstatus`."""
+        if exitstatus == pytest.ExitCode.TESTS_FAILED and self._only_tolerates(session):
+            exitstatus = pytest.ExitCode.OK
+        if exitstatus == pytest.ExitCode.OK and (self.nothing_passed() or self.unwritten):
+            return pytest.ExitCode.TESTS_FAILED
+        return exitstatus
+
+    def _only_tolerates(self, session: pytest.Session) -> bool:
+        """Return whether all failures of a run that came to its end are below ``--fail-on``."""
+        if self.fail_on is None or not self._complete:
+            return False
+        severe, _ = self._split_failures()
+        return not severe and session.testsfailed == self._failed_reports
+
+    def _split_failures(self) -> tuple[int, int]:
+        """Count the failed cells that ``--fail-on`` is about, and the less severe ones."""
+        counts = counts_by_severity(self.cells)
+        severe = sum(count for severity, count in counts.items() if severity >= (self.fail_on or 0))
+        return severe, counts.total() - severe
 
     def _end(self) -> dict[str, object]:
         """Return the last line of the results file."""
@@ -168,6 +194,7 @@ class Recorder:
             f"{len(self.cells)} cells, {mean:.1f} ms a cell on average, "
             f"{seconds:.1f} s in all; {self.path}"
         )
+        self._summarize_failures(out)
         _list(out, "vacuous (nothing was proved)", self._vacuous())
         _list(out, "lacking (the target does not offer it)", self._lacking())
         _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
@@ -177,6 +204,22 @@ class Recorder:
             out.line(self.unwritten, red=True)
         if self.nothing_passed():
             out.line(f"nothing passed{self._why_nothing()}", red=True)
+
+    def _summarize_failures(self, out: pytest.TerminalReporter) -> None:
+        """Print how severe the failures are, their causes, and what ``--fail-on`` makes of them."""
+        counts = counts_by_severity(self.cells)
+        if not counts:
+            return
+        shown = " · ".join(f"{count} {severity.word}" for severity, count in counts.items())
+        out.line(f"failed, the most severe first: {shown}")
+        causes = group_failures(self.cells)
+        _list(out, f"findings ({len(causes)})", [finding.line() for finding in causes])
+        if self.fail_on is not None:
+            severe, milder = self._split_failures()
+            out.line(
+                f"--fail-on {self.fail_on.word}: {severe} failed cells count, "
+                f"{milder} are less severe and do not change the exit status"
+            )
 
     def _vacuous(self) -> list[str]:
         return [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"]

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any
 
+from gen.run.severity import Severity
+
 __all__ = [
     "LAST",
     "OF_A_RUN",
@@ -73,6 +75,10 @@ class CellResult:
     noted (``--rules``). `values` is a digest of all that the target gave: empty if it gave nothing,
     None in an older file, which has no digests. `refusal` is the first error that the target raised
     in place of values where it may.
+
+    A cell that failed has a `severity` (a word of :class:`gen.run.severity.Severity`), a `cause`,
+    which is the error without its numbers, and the `frame` of user code that raised it. They are
+    empty in a file of an older version, and where no error was caught.
     """
 
     id: str
@@ -92,6 +98,9 @@ class CellResult:
     rules: tuple[str, ...] = ()
     values: str | None = None
     refusal: str = ""
+    severity: str = ""
+    cause: str = ""
+    frame: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +276,10 @@ def _refuse_special_file(path: Path) -> None:
 
 
 _NAMES = frozenset(f.name for f in fields(CellResult))
-_TEXTS = (*("id", "family", "op", "dtype", "check", "outcome", "why", "node", "refusal"),)
+_TEXTS = (
+    *("id", "family", "op", "dtype", "check", "outcome", "why", "node", "refusal"),
+    *("severity", "cause", "frame"),
+)
 _KINDS: dict[str, type | UnionType] = {
     **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict,
     "loops": dict, "values": str | None,
@@ -304,6 +316,8 @@ def _cell(data: Mapping[str, Any]) -> CellResult:
     cell = CellResult(**values)
     if cell.outcome not in OUTCOMES:
         raise ValueError(f"{cell.outcome!r} is not an outcome")
+    if cell.severity:
+        Severity.of_word(cell.severity)
     for key, kind in _KINDS.items():
         value = getattr(cell, key)
         if not isinstance(value, kind):

@@ -10,9 +10,12 @@ from gen.checks.entries import Known, Settings
 from gen.checks.tables import Cell, Cells, Family
 from gen.outcomes import Crashed
 from gen.run.execution import DEFAULT_LIMIT, Begin, Ran
+from gen.run.failure_groups import cause_of, frame_of
+from gen.run.severity import Failed, most_severe
 
 if TYPE_CHECKING:
     from gen.run.rules_run import RulesRun
+    from gen.run.verdict import Verdict
     from gen.targets.protocol import Target
 
 __all__ = ["active_entries", "facts", "limit_of", "lost", "outcome_facts", "run_cell"]
@@ -59,7 +62,9 @@ def facts(family: Family, cell: Cell, check: str, entries: Mapping[str, Known]) 
 def outcome_facts(ran: Ran, family: str) -> dict[str, object]:
     """Return the facts that a cell has once it has run."""
     verdict = ran.verdict
+    facts_of_failure = {} if ran.failed is None else ran.failed.facts()
     return {
+        **facts_of_failure,
         "outcome": verdict.outcome,
         "why": verdict.why,
         "samples": ran.compared,
@@ -133,7 +138,18 @@ def run_cell(
         rules=rules_taken,
         values=case.seen.digest,
         refusal=case.seen.refusal,
+        failed=_failed(verdict),
     )
+
+
+def _failed(verdict: Verdict) -> Failed | None:
+    """Return how severe a failure is, and its cause. None if the cell did not fail."""
+    if not verdict.failed:
+        return None
+    severity, worst = most_severe(verdict.failures)
+    if worst is None:
+        return Failed(severity)
+    return Failed(severity, cause_of(worst.error), frame_of(worst.error))
 
 
 def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:
@@ -143,4 +159,5 @@ def lost(entries: Mapping[str, Known], sample: int | None, description: str, err
 
     where = "" if sample is None else f" in sample {sample}"
     placed = type(error)(f"{error}{where}", error.stack)
-    return Ran(settle(entries, [SampleFailure(sample, description, placed)]), 0, {})
+    verdict = settle(entries, [SampleFailure(sample, description, placed)])
+    return Ran(verdict, 0, {}, failed=_failed(verdict))

@@ -1,0 +1,133 @@
+"""Group failed cells by their cause: one cause over many cells is one finding, with a count.
+
+    for finding in group_failures(cells):      # the most severe first
+        print(finding.line())
+
+Cells have one cause if they fail equally severely on one op, by one error, in one line of user
+code.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from types import FrameType
+
+from gen.run.results import CellResult
+from gen.run.severity import Severity, severity_of_row
+
+__all__ = [
+    "FailureGroup",
+    "by_severity",
+    "cause_of",
+    "counts_by_severity",
+    "frame_of",
+    "group_failures",
+]
+
+_HARNESS = "gen"
+_LIBRARIES = frozenset(("torch", "runtime"))
+_NUMBERS = re.compile(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b")
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """A cause of failures, and the cells that fail by it. `why` and `outcome` are of the first."""
+
+    severity: Severity
+    outcome: str
+    op: str
+    why: str
+    frame: str
+    cells: Sequence[CellResult]
+
+    @property
+    def nodes(self) -> list[str]:
+        return sorted(cell.node for cell in self.cells)
+
+    def line(self) -> str:
+        """Return the finding as a line of text: severity, count, op, reason and place.
+
+        The report of a single cell stands above the line, so the reason is not repeated.
+        """
+        place = f" [{self.frame}]" if self.frame else ""
+        if len(self.cells) == 1:
+            return f"{self.severity.word}: {self.nodes[0]}{place}"
+        return (
+            f"{self.severity.word}: {len(self.cells)} cells of {self.op}: {self.why}{place}; "
+            f"the first is {self.nodes[0]}"
+        )
+
+
+def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
+    """Return the causes of the failed cells: the most severe first, and the most frequent of
+    these."""
+    grouped: dict[tuple[Severity, str, str, str, str], list[CellResult]] = {}
+    for cell in cells:
+        severity = severity_of_row(cell.outcome, cell.severity)
+        if severity is not None:
+            cause = cell.cause or cell.why
+            key = severity, cell.outcome, cell.op, cause, cell.frame
+            grouped.setdefault(key, []).append(cell)
+    causes = [
+        FailureGroup(severity, outcome, op, alike[0].why, frame, alike)
+        for (severity, outcome, op, _, frame), alike in grouped.items()
+    ]
+    return sorted(causes, key=lambda one: (-one.severity, -len(one.cells), one.op, one.why))
+
+
+def by_severity(cells: Iterable[CellResult]) -> list[CellResult]:
+    """Return the failed cells, the most severe first, and then the others in their order."""
+
+    def rank(cell: CellResult) -> int:
+        severity = severity_of_row(cell.outcome, cell.severity)
+        return 1 if severity is None else -severity
+
+    return sorted(cells, key=rank)
+
+
+def counts_by_severity(cells: Iterable[CellResult]) -> Counter[Severity]:
+    """Return how many cells fail how severely, the most severe first."""
+    severities = [severity_of_row(cell.outcome, cell.severity) for cell in cells]
+    failed = [severity for severity in severities if severity is not None]
+    return Counter(sorted(failed, reverse=True))
+
+
+# --- where a failure is made ----------------------------------------------------------------------
+
+
+def cause_of(error: BaseException) -> str:
+    """Return the class and the text of an error, with "#" for each number and list.
+
+    Errors that differ in these alone have one cause.
+    """
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {_NUMBERS.sub('#', first)}"[:300]
+
+
+def frame_of(error: BaseException) -> str:
+    """Return the innermost line of user code in the traceback of an error: "ops.py:12 in scale".
+
+    Empty if the error comes from the target before it calls any.
+    """
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    inner = takewhile(lambda pair: _package(pair[0]) != _HARNESS, reversed(frames))
+    for frame, line in inner:
+        if not _is_library(_package(frame)):
+            code = frame.f_code
+            return f"{Path(code.co_filename).name}:{line} in {code.co_name}"
+    return ""
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def _is_library(package: str) -> bool:
+    return package in _LIBRARIES or package in sys.stdlib_module_names
