@@ -6,13 +6,24 @@ from typing import Any
 
 import pytest
 
-from gen.report.exports import as_json
-from gen.run.results import ResultsError, read
+from gen.cli import main
 from tests.report.made import cell, results, write
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def report(*cells: Any) -> int:
+    """Write the report of a run with these cells, and return the exit status."""
+    path = write(Path("results.jsonl"), results(*cells))
+    return main(["report", "--results", str(path), "--json", "r.json", "--open", "no"])
+
+
 def findings(*cells: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(as_json([results(*cells)]))["runs"][0]["findings"]
+    assert report(*cells) == 0
+    found: list[dict[str, Any]] = json.loads(Path("r.json").read_text())["runs"][0]["findings"]
     return found
 
 
@@ -54,8 +65,8 @@ def test_what_did_not_fail_has_no_severity(outcome: str) -> None:
     assert findings(cell(outcome, "why")) == []
 
 
-def test_a_severity_that_there_is_not_is_a_mistake_of_the_file(tmp_path: Path) -> None:
-    rows = results(cell("failed", "why", severity="grave"), cell())
-    path = write(tmp_path / "r.jsonl", rows)
-    with pytest.raises(ResultsError, match="'grave' is not a severity"):
-        read(path)
+def test_a_severity_that_there_is_not_is_a_mistake_of_the_file(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert report(cell("failed", "why", severity="grave"), cell()) == 2
+    assert "'grave' is not a severity" in capsys.readouterr().err
