@@ -1,4 +1,4 @@
-"""Run `gen init`: write a new project with a matrix for somebody's own package."""
+"""Run `gen init`: write a project with a matrix, for a new package or for an installed one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import keyword
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from gen.errors import OverwriteError
 from gen.plan.matrix_plan import load_plan
@@ -17,8 +19,11 @@ from gen.write import render, writer
 
 DISTRIBUTION = "torch-transform-matrix"
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
+PACKAGE_TEMPLATES = TEMPLATES.parent / "package"
 _PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.yml"}
 """The places of files whose template has another name."""
+_SHARED = ("Makefile.j2", "gitignore.j2", "requirements.txt.j2", "tox.ini.j2", "workflow.yml.j2")
+"""The templates of both kinds of project."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--package",
         metavar="NAME",
-        help="the package with the ops (default: the name of the folder)",
+        help=(
+            "test the functions of this installed package: its Functions, ops, modules and "
+            "functions of tensors (default: write a package with one op)"
+        ),
+    )
+    parser.add_argument(
+        "--pick",
+        metavar="A,B",
+        help="with --package: only these functions, by name or by the end of a name",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="with --package: all functions that it has"
     )
     parser.add_argument(
         "--requirement",
@@ -42,27 +58,90 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the project and its generated modules, all or nothing."""
+    _require_empty(args.folder)
+    if args.package is not None:
+        return _run_for_package(args)
+    if args.pick or args.yes:
+        print("init: --pick and --yes need --package NAME", file=sys.stderr)
+        return 2
     folder: Path = args.folder
-    package = args.package or folder.resolve().name.replace("-", "_")
+    package = folder.resolve().name.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package):
-        print(
-            f"init: {package!r} is no name for a package; choose one with --package",
-            file=sys.stderr,
-        )
+        print(f"init: {package!r} is no name for a package; choose another folder", file=sys.stderr)
         return 2
     if package in sys.stdlib_module_names or metadata.packages_distributions().get(package):
         print(
-            f"init: a package {package!r} is installed already; choose another name with --package",
+            f"init: a package {package!r} is installed already; choose another folder, "
+            f"or test what is installed by --package {package}",
             file=sys.stderr,
         )
         return 2
-    _require_empty(folder)
+    _write(folder, files(TEMPLATES, {"package": package} | _versions(args)))
+    print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
+    return 0
+
+
+def _run_for_package(args: argparse.Namespace) -> int:
+    """Write a project that tests an installed package."""
+    from gen.packages.choice import ChoiceError, choose
+    from gen.packages.project import words
+    from gen.packages.session import PackageError, scan_package, try_entries
+
+    package: str = args.package
+    try:
+        scan = scan_package(package)
+        entries = choose(scan, args.pick, every=args.yes)
+    except (PackageError, ChoiceError) as error:
+        print(f"init: --package {package}: {error}", file=sys.stderr)
+        return 2
+    trials = []
+    for trial in try_entries(package, entries):
+        print(f"  {trial.name}: {trial.reason or 'works'}", file=sys.stderr, flush=True)
+        trials.append(trial)
+    known = words(scan, entries, trials)
+    if not known["rows"]:
+        print(
+            f"init: --package {package}: no guess of arguments worked for any function; "
+            "write samples by hand (docs/matrix.md)",
+            file=sys.stderr,
+        )
+        return 2
+    known |= {"package": package, "package_requirement": _required(package)}
+    texts = files(TEMPLATES, known | _versions(args), _SHARED)
+    texts |= files(PACKAGE_TEMPLATES, known | _versions(args))
+    _write(args.folder, texts)
+    print(
+        f"{args.folder}: {len(known['rows'])} functions of {package}, "
+        f"{len(known['untested'])} not tested yet. Next: cd {args.folder} && make matrix"
+    )
+    return 0
+
+
+def _required(package: str) -> str:
+    """Return the line of requirements.txt for the package under test."""
+    names = metadata.packages_distributions().get(package)
+    if not names:
+        return f"# {package}: it belongs to no installed distribution; say here how pip gets it"
+    return f"{names[0]}=={metadata.version(names[0])}"
+
+
+def _versions(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the templates of every project say of its environment."""
+    return {
+        "requirement": args.requirement or requirement(),
+        "torch": metadata.version("torch").partition("+")[0],
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+    }
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files of a project and its generated modules, all or nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The project is written to a folder of another name, which takes the place of the empty one at
     # once.
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        for path, text in files(package, args.requirement or requirement()).items():
+        for path, text in texts.items():
             (staging / path).parent.mkdir(parents=True, exist_ok=True)
             (staging / path).write_text(text, encoding="utf-8")
         modules = render.modules(load_plan(staging / "matrix.yaml"))
@@ -76,30 +155,24 @@ def run(args: argparse.Namespace) -> int:
         staging.replace(folder)  # an empty folder is replaced
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
-    return 0
 
 
-def files(package: str, required: str) -> dict[str, str]:
+def files(
+    templates: Path, words: Mapping[str, Any], names: Sequence[str] | None = None
+) -> dict[str, str]:
     """Return the files of a new project: relative path -> text.
 
-    ``required``: the line of requirements.txt for this distribution.
+    ``names``: only these templates.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True
+        loader=FileSystemLoader(templates), undefined=StrictUndefined, keep_trailing_newline=True
     )
-    words = {
-        "package": package,
-        "requirement": required,
-        "torch": metadata.version("torch").partition("+")[0],
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-    }
     texts = {}
-    for name in sorted(environment.list_templates(extensions=["j2"])):
+    for name in names or sorted(environment.list_templates(extensions=["j2"])):
         path = name.removesuffix(".j2")
-        place = _PLACES.get(path, path.replace("package/", f"{package}/", 1))
+        place = _PLACES.get(path, path.replace("package/", f"{words['package']}/", 1))
         texts[place] = environment.get_template(name).render(words)
     return texts
 

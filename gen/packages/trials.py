@@ -1,0 +1,315 @@
+"""Call a function by guesses until one works, and learn what else it can do.
+
+    attempt(entry)
+    # Trial("swish", call="mypackage.swish", samples=[[{"shape": [4, 3]}]], dtypes=["float64", ...])
+
+A call works if it returns finite floating numbers and its backward pass runs. Nothing is said of
+whether they are right: this is what the matrix is for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from gen.packages.guesses import OTHER_SHAPES, guesses, reshape
+from gen.packages.module_calls import ModuleCall
+from gen.packages.scan import Entry
+from gen.samples.descriptions import build
+
+__all__ = ["Trial", "attempt"]
+
+Tensor = torch.Tensor
+_DTYPES = ("float64", "float32")
+_SEEDS = (0, 1, 2)
+_MOST_SECONDS = 20.0
+"""How long guesses are tried. A call that has begun is not interrupted here."""
+_SLOW_FIRST_CALL = 1.0
+"""A first call that takes longer, and a second one that does not, has compiled a kernel."""
+
+
+@dataclass
+class Trial:
+    """What was learned of one entry."""
+
+    name: str
+    call: str = ""  # Python text of what is called
+    samples: list[list[Any]] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    differentiable: bool = False
+    forward_ad: bool = False
+    gradgrad: bool = False
+    deterministic: bool = True
+    takes_transforms: bool = False  # of torch.func
+    takes_vmap: bool = False
+    compiles: bool = False  # the first call compiles a kernel
+    remarks: list[str] = field(default_factory=list)  # sentences for the file
+    reason: str = ""  # why there is no row
+
+
+class _NotUsableError(Exception):
+    """A call returned nothing that could be compared."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A function with arguments for it, as a sample describes them."""
+
+    function: Callable[..., Any]
+    described: list[Any]
+
+    def arguments(self, dtype: str = "float64", seed: int = 0) -> list[Any]:
+        """Return the arguments of a draw."""
+        torch.manual_seed(seed)
+        source = [{"args": self.described}]
+        return list(next(build(source, getattr(torch, dtype), "cpu"))[0])
+
+    def results(self, arguments: Sequence[Any]) -> list[Tensor]:
+        """Return the floating results; raise _NotUsableError if there are none or some are not finite."""
+        results = self.function(*arguments)
+        several = results if isinstance(results, tuple | list) else [results]
+        floating = [x for x in several if isinstance(x, Tensor) and x.is_floating_point()]
+        if not floating:
+            raise _NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
+        if not all(bool(x.isfinite().all()) for x in floating):
+            raise _NotUsableError("its result is not finite")
+        return floating
+
+    def gradients(self, arguments: Sequence[Any], create_graph: bool = False) -> list[Tensor]:
+        """Return the gradients of a weighted sum of the results, one for each leaf."""
+        results = [x for x in self.results(arguments) if x.requires_grad]
+        if not results:
+            return []
+        # Weights that differ, since the gradient of a plain sum is often zero.
+        total = torch.stack([(x * _weights(x)).sum().double() for x in results]).sum()
+        leaves = _leaves(arguments)
+        gradients = torch.autograd.grad(
+            total, leaves, create_graph=create_graph, allow_unused=True
+        )
+        return [each for each in gradients if each is not None]
+
+
+def attempt(entry: Entry) -> Trial:
+    """Try to call an entry, and return what was learned."""
+    trial = Trial(entry.name)
+    try:
+        trial.call, call, seconds = _first_call(entry)
+    except _NotUsableError as error:
+        trial.reason = str(error)
+        return trial
+    _learn_shapes(trial, call)
+    _learn_facts(trial, call, entry)
+    trial.compiles = seconds > _SLOW_FIRST_CALL
+    return trial
+
+
+def _first_call(entry: Entry) -> tuple[str, _Call, float]:
+    """Return the text of what is called, a call that works, and the seconds it took longer.
+
+    Raises _NotUsableError with the first error if no guess works.
+    """
+    end = time.monotonic() + _MOST_SECONDS
+    first = ""
+    for text, function, parameters in _ways(entry):
+        shapes = getattr(function, "shapes", [])
+        extra = [{"shape": shape} for shape in shapes]
+        for described in guesses(parameters):
+            if time.monotonic() > end:
+                raise _NotUsableError(first or "no guess was called in time")
+            call = _Call(function, [*described, *extra])
+            begin = time.monotonic()
+            try:
+                _require_finite(call)
+            except Exception as error:  # whatever the function raises on a guess
+                first = first or _line(error)
+                continue
+            between = time.monotonic()
+            _require_finite(call)
+            return text, call, (between - begin) - (time.monotonic() - between)
+    raise _NotUsableError(first or "its arguments have no names that could be guessed")
+
+
+def _ways(entry: Entry) -> Iterator[tuple[str, Callable[..., Any], Sequence[Any]]]:
+    """Yield ``(text, function, parameters)`` of the ways to call an entry.
+
+    A module has one for each guess of the arguments of its constructor.
+    """
+    value = resolve(entry.expression)
+    if entry.kind != "module":
+        yield entry.expression, value, entry.parameters
+        return
+    for arguments in guesses(entry.constructor, tensors=False):
+        try:
+            function = ModuleCall(lambda arguments=arguments: value(*arguments))
+        except Exception:  # whatever a constructor raises on a guess
+            continue
+        text = f"ModuleCall(lambda: {entry.expression}({', '.join(map(repr, arguments))}))"
+        yield text, function, entry.parameters
+
+
+def resolve(expression: str) -> Any:
+    """Return the object of a dotted name, whose first parts are modules."""
+    parts = expression.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            value = getattr(value, part)
+        return value
+    raise ModuleNotFoundError(expression)
+
+
+def _require_finite(call: _Call) -> None:
+    """Raise unless results and gradients of a call are finite, whatever is drawn."""
+    for seed in _SEEDS:
+        gradients = call.gradients(call.arguments(seed=seed))
+        if not all(bool(each.isfinite().all()) for each in gradients):
+            raise _NotUsableError("its gradient is not finite")
+
+
+def _learn_shapes(trial: Trial, call: _Call) -> None:
+    """Add samples of other shapes, empty and of one element among them, as far as they work."""
+    trial.samples = [call.described]
+    shape = next(each["shape"] for each in call.described if isinstance(each, dict))
+    for other in OTHER_SHAPES:
+        described = reshape(call.described, shape, other)
+        if described in trial.samples:
+            continue
+        error = _error(_require_finite, _Call(call.function, described))
+        if error is None:
+            trial.samples.append(described)
+        elif not all(size > 1 for size in other):
+            trial.remarks.append(f"shape {other} is no sample: {error}")
+
+
+def _learn_facts(trial: Trial, call: _Call, entry: Entry) -> None:
+    """Learn what the function lacks: dtypes, derivatives, transforms."""
+    for dtype in _DTYPES:
+        error = _error(call.gradients, call.arguments(dtype))
+        if error is None:
+            trial.dtypes.append(dtype)
+        else:
+            trial.remarks.append(f"no {dtype}: {error}")
+    trial.deterministic = _is_same(call)
+    trial.differentiable = bool(call.gradients(call.arguments()))
+    if not trial.differentiable:
+        trial.remarks.append("no result has a gradient")
+        return
+    trial.forward_ad = entry.has_jvp
+    if entry.kind not in ("function_class", "old_style"):
+        trial.forward_ad = _error(_push_forward, call) is None
+    error = _error(_differentiate_twice, call)
+    trial.gradgrad = error is None
+    if error is not None:
+        trial.remarks.append(f"no second derivative: {error}")
+    error = _error(_pull_back, call)
+    trial.takes_transforms = error is None
+    if error is not None:
+        trial.remarks.append(f"no transform of torch.func: {error}")
+        return
+    error = _error(_batch, call)
+    trial.takes_vmap = error is None
+    if error is not None:
+        trial.remarks.append(f"no vmap: {error}")
+
+
+def _is_same(call: _Call) -> bool:
+    """Return whether two calls on the same numbers give the same bits."""
+    first, second = (call.results(call.arguments()) for _ in range(2))
+    return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def _push_forward(call: _Call) -> None:
+    """Run the call on dual tensors; raise if it takes none."""
+    with forward_ad.dual_level():
+        arguments = [
+            forward_ad.make_dual(each.detach(), torch.ones_like(each)) if _is_leaf(each) else each
+            for each in call.arguments()
+        ]
+        call.results(arguments)
+
+
+def _differentiate_twice(call: _Call) -> None:
+    """Differentiate the gradients; raise if they cannot be.
+
+    A gradient without a history is no error: it may be wrong, which a cell shows.
+    """
+    arguments = call.arguments()
+    gradients = call.gradients(arguments, create_graph=True)
+    with_history = [each for each in gradients if each.requires_grad]
+    if not with_history:
+        return
+    total = torch.stack([(each * each).sum().double() for each in with_history]).sum()
+    torch.autograd.grad(total, _leaves(arguments), allow_unused=True)
+
+
+def _pull_back(call: _Call) -> None:
+    """Call torch.func.vjp; raise if it refuses the function."""
+    arguments = call.arguments()
+    places = [i for i, each in enumerate(arguments) if _is_leaf(each)]
+
+    def function(*values: Tensor) -> tuple[Tensor, ...]:
+        mixed = list(arguments)
+        for i, value in zip(places, values, strict=True):
+            mixed[i] = value
+        return tuple(_floating(call.function(*mixed)))
+
+    leaves = [each.detach() for each in _leaves(arguments)]
+    results, pull = torch.func.vjp(function, *leaves)
+    pull(tuple(map(torch.ones_like, results)))
+
+
+def _batch(call: _Call) -> None:
+    """Call torch.vmap over the first differentiable argument; raise if it refuses the function."""
+    arguments = call.arguments()
+    place = next(i for i, each in enumerate(arguments) if _is_leaf(each))
+    in_dims = tuple(0 if i == place else None for i in range(len(arguments)))
+    value = arguments[place].detach()
+    arguments[place] = torch.stack([value, value + 0.0])
+    torch.func.vmap(
+        lambda *values: tuple(_floating(call.function(*values))), in_dims, randomness="different"
+    )(*arguments)
+
+
+def _floating(results: Any) -> list[Tensor]:
+    several = results if isinstance(results, tuple | list) else [results]
+    return [x for x in several if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def _weights(x: Tensor) -> Tensor:
+    """Return numbers between 0.5 and 1.5, in the shape of a result."""
+    return torch.linspace(0.5, 1.5, x.numel(), dtype=x.dtype).reshape(x.shape)
+
+
+def _leaves(arguments: Sequence[Any]) -> list[Tensor]:
+    return [each for each in arguments if _is_leaf(each)]
+
+
+def _is_leaf(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _error(function: Callable[..., object], *arguments: object) -> str | None:
+    """Return the first line of what a call raises. None if it raises nothing."""
+    try:
+        function(*arguments)
+    except Exception as error:  # whatever the function of the package raises
+        return _line(error)
+    return None
+
+
+def _line(error: BaseException) -> str:
+    """Return the class and the first line of an error."""
+    text = str(error).strip().partition("\n")[0]
+    if isinstance(error, _NotUsableError):
+        return text[:160]
+    return f"{type(error).__name__}: {text[:160]}"
