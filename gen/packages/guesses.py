@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gen.packages.scan import Parameter
 
-__all__ = ["OTHER_SHAPES", "SHAPES", "TENSOR_NAMES", "guesses", "reshape"]
+__all__ = [
+    "OTHER_SHAPES",
+    "SHAPES",
+    "TENSOR_NAMES",
+    "constructor_guesses",
+    "guesses",
+    "guesses_with_defaults",
+    "reshape",
+]
 
 SHAPES = ([4, 3], [2, 3, 4], [3, 3], [4, 4], [5], [2, 3, 3], [2, 4, 4], [2, 3, 8, 8])
 """Shapes that are tried in this order, until a call works."""
@@ -59,18 +67,32 @@ _MOST = 60
 """Combinations that are tried for one shape and domain."""
 
 
-def guesses(parameters: Sequence[Parameter], *, tensors: bool = True) -> Iterator[list[Any]]:
-    """Yield lists of arguments for the parameters without a default.
+def guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
+    """Yield lists of arguments for a call, by shape and domain of the tensors.
 
-    ``tensors``: whether a parameter of unknown kind is a tensor first, as in a call. The arguments
-    of a constructor are numbers first.
+    Parameters with a default are left out.
     """
     required = [each for each in parameters if not each.has_default]
-    if not tensors:
-        yield from _combinations([_numbers(each) for each in required])
-        return
     for domain, shape in itertools.product(DOMAINS, SHAPES):
         yield from _combinations([_values(each, shape, domain) for each in required])
+
+
+def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
+    """Yield lists of arguments for a call that names each default too.
+
+    The backward pass of an old-style Function often counts on all arguments.
+    """
+    for domain, shape in itertools.product(DOMAINS, SHAPES):
+        choices = [
+            [each.default] if each.has_default else _values(each, shape, domain)
+            for each in parameters
+        ]
+        yield from _combinations(choices)
+
+
+def constructor_guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
+    """Yield lists of arguments for the constructor of a module: numbers."""
+    yield from _combinations([_numbers(each) for each in parameters if not each.has_default])
 
 
 def reshape(arguments: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> list[Any]:

@@ -14,7 +14,7 @@ from gen.packages.trials import Trial
 
 __all__ = ["Row", "Untested", "words"]
 
-_NO_KERNEL_LIMIT = 600
+_COMPILING_SECONDS = 600
 """The time limit of a cell whose function compiles kernels: for each dtype and layout, one."""
 
 
@@ -104,7 +104,7 @@ def _facts(trial: Trial) -> dict[str, str]:
     elif trial.differentiable and not trial.takes_vmap:
         facts["not_checks"] = '["func_*vmap*"]'
     if trial.compiles:
-        facts["timeout"] = str(_NO_KERNEL_LIMIT)
+        facts["timeout"] = str(_COMPILING_SECONDS)
     return facts
 
 
@@ -116,7 +116,7 @@ def _remarks(trial: Trial) -> list[str]:
 def _untested(entry: Entry, trial: Trial, names: Mapping[str, str]) -> Untested:
     """Return the comment of a function that no guess could call."""
     required = [each.name for each in entry.parameters if not each.has_default]
-    arguments = ", ".join(f"{{shape: [4, 3]}}" for _ in required)
+    arguments = ", ".join("{shape: [4, 3]}" for _ in required)
     return Untested(
         entry.name,
         names[entry.name],

@@ -45,6 +45,7 @@ class Parameter:
     name: str
     annotation: str = ""  # as text; empty if there is none
     has_default: bool = False
+    default: str | float | bool | None = None  # None also for what JSON has no form of
 
 
 @dataclass(frozen=True)
@@ -208,10 +209,22 @@ def _parameters(function: Callable[..., object]) -> tuple[Parameter, ...]:
         return ()
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(
-        Parameter(each.name, _text(each.annotation), each.default is not each.empty)
+        Parameter(
+            each.name,
+            _text(each.annotation),
+            each.default is not each.empty,
+            _plain(each.default),
+        )
         for each in signature.parameters.values()
         if each.kind in by_position
     )
+
+
+def _plain(default: object) -> str | float | bool | None:
+    """Return a default that JSON has a form of. None for any other."""
+    if isinstance(default, str | int | float):
+        return default
+    return None
 
 
 def _text(annotation: object) -> str:

@@ -9,8 +9,9 @@ whether they are right: this is what the matrix is for.
 
 from __future__ import annotations
 
+import functools
 import importlib
-import inspect
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +20,13 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from gen.packages.guesses import OTHER_SHAPES, guesses, reshape
+from gen.packages.guesses import (
+    OTHER_SHAPES,
+    constructor_guesses,
+    guesses,
+    guesses_with_defaults,
+    reshape,
+)
 from gen.packages.module_calls import ModuleCall
 from gen.packages.scan import Entry
 from gen.samples.descriptions import build
@@ -72,10 +79,12 @@ class _Call:
         return list(next(build(source, getattr(torch, dtype), "cpu"))[0])
 
     def results(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """Return the floating results; raise _NotUsableError if there are none or some are not finite."""
+        """Return the floating results.
+
+        Raises _NotUsableError if there are none, or one is not finite.
+        """
         results = self.function(*arguments)
-        several = results if isinstance(results, tuple | list) else [results]
-        floating = [x for x in several if isinstance(x, Tensor) and x.is_floating_point()]
+        floating = _floating(results)
         if not floating:
             raise _NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
         if not all(bool(x.isfinite().all()) for x in floating):
@@ -111,47 +120,50 @@ def attempt(entry: Entry) -> Trial:
 
 
 def _first_call(entry: Entry) -> tuple[str, _Call, float]:
-    """Return the text of what is called, a call that works, and the seconds it took longer.
+    """Return the text of what is called, a call that works, and the seconds that it compiled.
 
     Raises _NotUsableError with the first error if no guess works.
     """
     end = time.monotonic() + _MOST_SECONDS
     first = ""
-    for text, function, parameters in _ways(entry):
-        shapes = getattr(function, "shapes", [])
-        extra = [{"shape": shape} for shape in shapes]
-        for described in guesses(parameters):
-            if time.monotonic() > end:
-                raise _NotUsableError(first or "no guess was called in time")
-            call = _Call(function, [*described, *extra])
-            begin = time.monotonic()
-            try:
-                _require_finite(call)
-            except Exception as error:  # whatever the function raises on a guess
-                first = first or _line(error)
-                continue
-            between = time.monotonic()
+    for text, call in _calls(entry):
+        if time.monotonic() > end:
+            break
+        begin = time.monotonic()
+        error = _error(_require_finite, call)
+        between = time.monotonic()
+        if error is None:
             _require_finite(call)
             return text, call, (between - begin) - (time.monotonic() - between)
-    raise _NotUsableError(first or "its arguments have no names that could be guessed")
+        first = first or error
+    raise _NotUsableError(first or "no arguments could be guessed")
 
 
-def _ways(entry: Entry) -> Iterator[tuple[str, Callable[..., Any], Sequence[Any]]]:
-    """Yield ``(text, function, parameters)`` of the ways to call an entry.
-
-    A module has one for each guess of the arguments of its constructor.
-    """
-    value = resolve(entry.expression)
-    if entry.kind != "module":
-        yield entry.expression, value, entry.parameters
+def _calls(entry: Entry) -> Iterator[tuple[str, _Call]]:
+    """Yield the calls of an entry that may work, with the text of what is called."""
+    if entry.kind == "module":
+        yield from _module_calls(entry)
         return
-    for arguments in guesses(entry.constructor, tensors=False):
+    function = resolve(entry.expression)
+    guessed = guesses(entry.parameters)
+    if entry.kind in ("function_class", "old_style"):
+        guessed = itertools.chain(guesses_with_defaults(entry.parameters), guessed)
+    for described in guessed:
+        yield entry.expression, _Call(function, described)
+
+
+def _module_calls(entry: Entry) -> Iterator[tuple[str, _Call]]:
+    """Yield the calls of a module, for each guess of the arguments of its constructor."""
+    module = resolve(entry.expression)
+    for arguments in constructor_guesses(entry.constructor):
         try:
-            function = ModuleCall(lambda arguments=arguments: value(*arguments))
+            function = ModuleCall(functools.partial(module, *arguments))
         except Exception:  # whatever a constructor raises on a guess
             continue
         text = f"ModuleCall(lambda: {entry.expression}({', '.join(map(repr, arguments))}))"
-        yield text, function, entry.parameters
+        parameters = [{"shape": shape} for shape in function.shapes]
+        for described in guesses(entry.parameters):
+            yield text, _Call(function, [*described, *parameters])
 
 
 def resolve(expression: str) -> Any:
@@ -179,7 +191,9 @@ def _require_finite(call: _Call) -> None:
 def _learn_shapes(trial: Trial, call: _Call) -> None:
     """Add samples of other shapes, empty and of one element among them, as far as they work."""
     trial.samples = [call.described]
-    shape = next(each["shape"] for each in call.described if isinstance(each, dict))
+    shape = next((each["shape"] for each in call.described if isinstance(each, dict)), None)
+    if shape is None:
+        return
     for other in OTHER_SHAPES:
         described = reshape(call.described, shape, other)
         if described in trial.samples:
@@ -189,10 +203,12 @@ def _learn_shapes(trial: Trial, call: _Call) -> None:
             trial.samples.append(described)
         elif not all(size > 1 for size in other):
             trial.remarks.append(f"shape {other} is no sample: {error}")
+    if len(trial.samples) == 1:
+        trial.samples *= 2  # two draws: the first may have gradients of zero
 
 
 def _learn_facts(trial: Trial, call: _Call, entry: Entry) -> None:
-    """Learn what the function lacks: dtypes, derivatives, transforms."""
+    """Learn dtypes and derivatives that the function has."""
     for dtype in _DTYPES:
         error = _error(call.gradients, call.arguments(dtype))
         if error is None:
@@ -207,19 +223,18 @@ def _learn_facts(trial: Trial, call: _Call, entry: Entry) -> None:
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
         trial.forward_ad = _error(_push_forward, call) is None
-    error = _error(_differentiate_twice, call)
-    trial.gradgrad = error is None
+    trial.gradgrad = _works(trial, "second derivative", _differentiate_twice, call)
+    trial.takes_transforms = _works(trial, "transform of torch.func", _pull_back, call)
+    if trial.takes_transforms:
+        trial.takes_vmap = _works(trial, "vmap", _batch, call)
+
+
+def _works(trial: Trial, what: str, function: Callable[[_Call], None], call: _Call) -> bool:
+    """Return whether `function` takes the call, and remark what it raises."""
+    error = _error(function, call)
     if error is not None:
-        trial.remarks.append(f"no second derivative: {error}")
-    error = _error(_pull_back, call)
-    trial.takes_transforms = error is None
-    if error is not None:
-        trial.remarks.append(f"no transform of torch.func: {error}")
-        return
-    error = _error(_batch, call)
-    trial.takes_vmap = error is None
-    if error is not None:
-        trial.remarks.append(f"no vmap: {error}")
+        trial.remarks.append(f"no {what}: {error}")
+    return error is None
 
 
 def _is_same(call: _Call) -> bool:
@@ -309,7 +324,7 @@ def _error(function: Callable[..., object], *arguments: object) -> str | None:
 
 def _line(error: BaseException) -> str:
     """Return the class and the first line of an error."""
-    text = str(error).strip().partition("\n")[0]
+    text = str(error).strip().partition("\n")[0][:160]
     if isinstance(error, _NotUsableError):
-        return text[:160]
-    return f"{type(error).__name__}: {text[:160]}"
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
