@@ -11,11 +11,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gen.errors import OverwriteError
 from gen.plan.matrix_plan import load_plan
 from gen.write import render, writer
+
+if TYPE_CHECKING:  # which imports torch
+    from gen.packages.trials import Trial
 
 DISTRIBUTION = "torch-transform-matrix"
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
@@ -96,7 +99,7 @@ def _run_for_package(args: argparse.Namespace) -> int:
         return 2
     trials = []
     for trial in try_entries(package, entries):
-        print(f"  {trial.name}: {trial.reason or 'works'}", file=sys.stderr, flush=True)
+        print(f"  {trial.name}: {_word(trial)}", file=sys.stderr, flush=True)
         trials.append(trial)
     known = words(scan, entries, trials)
     if not known["rows"]:
@@ -115,6 +118,13 @@ def _run_for_package(args: argparse.Namespace) -> int:
         f"{len(known['untested'])} not tested yet. Next: cd {args.folder} && make matrix"
     )
     return 0
+
+
+def _word(trial: Trial) -> str:
+    """Return what the terminal says of a trial."""
+    if trial.reason:
+        return trial.reason
+    return "; ".join(["works", *(each for each in trial.remarks if "backward pass" in each)])
 
 
 def _required(package: str) -> str:

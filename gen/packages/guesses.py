@@ -27,18 +27,65 @@ __all__ = [
 
 SHAPES = ([4, 3], [2, 3, 4], [3, 3], [4, 4], [5], [2, 3, 3], [2, 4, 4], [2, 3, 8, 8])
 """Shapes that are tried in this order, until a call works."""
-OTHER_SHAPES = ([5], [2, 3, 2], [3, 3], [1], [], [0, 3])
+OTHER_SHAPES: tuple[list[int], ...] = ([5], [2, 3, 2], [3, 3], [1], [], [0, 3])
 """Shapes that a call is tried with once it works by the first one."""
 DOMAINS = ("any", "positive", "unit")
 
 TENSOR_NAMES = frozenset(
-    "x y z a b v w u q k input inputs inp tensor tensors features feature data source src logits "
-    "scores score hidden state value values query key signal image images img points vectors "
-    "matrix mat weight weights bias target targets label labels index indices idx mask".split()
+    [
+        "x",
+        "y",
+        "z",
+        "a",
+        "b",
+        "v",
+        "w",
+        "u",
+        "q",
+        "k",
+        "input",
+        "inputs",
+        "inp",
+        "tensor",
+        "tensors",
+        "features",
+        "feature",
+        "data",
+        "source",
+        "src",
+        "logits",
+        "scores",
+        "score",
+        "hidden",
+        "state",
+        "value",
+        "values",
+        "query",
+        "key",
+        "signal",
+        "image",
+        "images",
+        "img",
+        "points",
+        "vectors",
+        "matrix",
+        "mat",
+        "weight",
+        "weights",
+        "bias",
+        "target",
+        "targets",
+        "label",
+        "labels",
+        "index",
+        "indices",
+        "idx",
+        "mask",
+    ]
 )
 """Names of parameters that are tensors where nothing else is said."""
-_INDEX_NAMES = frozenset("index indices idx label labels target targets".split())
-_VECTOR_NAMES = frozenset("weight weights bias scale shift gain".split())
+_INDEX_NAMES = frozenset(["index", "indices", "idx", "label", "labels", "target", "targets"])
+_VECTOR_NAMES = frozenset(["weight", "weights", "bias", "scale", "shift", "gain"])
 _NUMBERS: dict[str, Any] = {
     "dim": -1,
     "axis": -1,

@@ -47,14 +47,14 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
     pairs = list(zip(entries, trials, strict=True))
     rows = [_row(trial, names[trial.name]) for _, trial in pairs if trial.samples]
     untested = [_untested(entry, trial, names) for entry, trial in pairs if not trial.samples]
-    refused = (trial for trial in trials if trial.differentiable and not trial.takes_transforms)
+    remarks = [remark for trial in trials for remark in trial.remarks]
     return {
         "rows": rows,
         "untested": untested,
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *(_module_of(entry) for entry in entries)}),
         "has_modules": any("ModuleCall" in row.call for row in rows),
-        "has_old_style": any("setup_context" in "".join(trial.remarks) for trial in refused),
+        "has_old_style": any("setup_context" in remark for remark in remarks),
     }
 
 

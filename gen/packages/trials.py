@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from gen.packages.call import Call, NotUsableError, floating_results, is_leaf, leaves_of
 from gen.packages.guesses import (
     OTHER_SHAPES,
     constructor_guesses,
@@ -29,7 +30,6 @@ from gen.packages.guesses import (
 )
 from gen.packages.module_calls import ModuleCall
 from gen.packages.scan import Entry
-from gen.samples.descriptions import build
 
 __all__ = ["Trial", "attempt"]
 
@@ -61,56 +61,12 @@ class Trial:
     reason: str = ""  # why there is no row
 
 
-class _NotUsableError(Exception):
-    """A call returned nothing that could be compared."""
-
-
-@dataclass(frozen=True)
-class _Call:
-    """A function with arguments for it, as a sample describes them."""
-
-    function: Callable[..., Any]
-    described: list[Any]
-
-    def arguments(self, dtype: str = "float64", seed: int = 0) -> list[Any]:
-        """Return the arguments of a draw."""
-        torch.manual_seed(seed)
-        source = [{"args": self.described}]
-        return list(next(build(source, getattr(torch, dtype), "cpu"))[0])
-
-    def results(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """Return the floating results.
-
-        Raises _NotUsableError if there are none, or one is not finite.
-        """
-        results = self.function(*arguments)
-        floating = _floating(results)
-        if not floating:
-            raise _NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
-        if not all(bool(x.isfinite().all()) for x in floating):
-            raise _NotUsableError("its result is not finite")
-        return floating
-
-    def gradients(self, arguments: Sequence[Any], create_graph: bool = False) -> list[Tensor]:
-        """Return the gradients of a weighted sum of the results, one for each leaf."""
-        results = [x for x in self.results(arguments) if x.requires_grad]
-        if not results:
-            return []
-        # Weights that differ, since the gradient of a plain sum is often zero.
-        total = torch.stack([(x * _weights(x)).sum().double() for x in results]).sum()
-        leaves = _leaves(arguments)
-        gradients = torch.autograd.grad(
-            total, leaves, create_graph=create_graph, allow_unused=True
-        )
-        return [each for each in gradients if each is not None]
-
-
 def attempt(entry: Entry) -> Trial:
     """Try to call an entry, and return what was learned."""
     trial = Trial(entry.name)
     try:
         trial.call, call, seconds = _first_call(entry)
-    except _NotUsableError as error:
+    except NotUsableError as error:
         trial.reason = str(error)
         return trial
     _learn_shapes(trial, call)
@@ -119,13 +75,14 @@ def attempt(entry: Entry) -> Trial:
     return trial
 
 
-def _first_call(entry: Entry) -> tuple[str, _Call, float]:
+def _first_call(entry: Entry) -> tuple[str, Call, float]:
     """Return the text of what is called, a call that works, and the seconds that it compiled.
 
-    Raises _NotUsableError with the first error if no guess works.
+    Raises NotUsableError with the first error if no guess works.
     """
     end = time.monotonic() + _MOST_SECONDS
     first = ""
+    forward_only = None
     for text, call in _calls(entry):
         if time.monotonic() > end:
             break
@@ -136,10 +93,15 @@ def _first_call(entry: Entry) -> tuple[str, _Call, float]:
             _require_finite(call)
             return text, call, (between - begin) - (time.monotonic() - between)
         first = first or error
-    raise _NotUsableError(first or "no arguments could be guessed")
+        if forward_only is None and _error(call.results, call.arguments()) is None:
+            forward_only = text, call, 0.0
+    # An op without a formula for its derivative is tested all the same.
+    if forward_only is not None:
+        return forward_only
+    raise NotUsableError(first or "no arguments could be guessed")
 
 
-def _calls(entry: Entry) -> Iterator[tuple[str, _Call]]:
+def _calls(entry: Entry) -> Iterator[tuple[str, Call]]:
     """Yield the calls of an entry that may work, with the text of what is called."""
     if entry.kind == "module":
         yield from _module_calls(entry)
@@ -149,10 +111,10 @@ def _calls(entry: Entry) -> Iterator[tuple[str, _Call]]:
     if entry.kind in ("function_class", "old_style"):
         guessed = itertools.chain(guesses_with_defaults(entry.parameters), guessed)
     for described in guessed:
-        yield entry.expression, _Call(function, described)
+        yield entry.expression, Call(function, described)
 
 
-def _module_calls(entry: Entry) -> Iterator[tuple[str, _Call]]:
+def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
     """Yield the calls of a module, for each guess of the arguments of its constructor."""
     module = resolve(entry.expression)
     for arguments in constructor_guesses(entry.constructor):
@@ -163,7 +125,7 @@ def _module_calls(entry: Entry) -> Iterator[tuple[str, _Call]]:
         text = f"ModuleCall(lambda: {entry.expression}({', '.join(map(repr, arguments))}))"
         parameters = [{"shape": shape} for shape in function.shapes]
         for described in guesses(entry.parameters):
-            yield text, _Call(function, [*described, *parameters])
+            yield text, Call(function, [*described, *parameters])
 
 
 def resolve(expression: str) -> Any:
@@ -180,25 +142,31 @@ def resolve(expression: str) -> Any:
     raise ModuleNotFoundError(expression)
 
 
-def _require_finite(call: _Call) -> None:
+def _require_finite(call: Call) -> None:
     """Raise unless results and gradients of a call are finite, whatever is drawn."""
     for seed in _SEEDS:
         gradients = call.gradients(call.arguments(seed=seed))
         if not all(bool(each.isfinite().all()) for each in gradients):
-            raise _NotUsableError("its gradient is not finite")
+            raise NotUsableError("its gradient is not finite")
 
 
-def _learn_shapes(trial: Trial, call: _Call) -> None:
+def _run_forward(call: Call) -> None:
+    """Raise unless the results of a call are finite."""
+    call.results(call.arguments())
+
+
+def _learn_shapes(trial: Trial, call: Call) -> None:
     """Add samples of other shapes, empty and of one element among them, as far as they work."""
     trial.samples = [call.described]
-    shape = next((each["shape"] for each in call.described if isinstance(each, dict)), None)
-    if shape is None:
-        return
+    require = _require_finite
+    if _error(_require_finite, call) is not None:  # there is a forward pass alone
+        require = _run_forward
+    shape = next(each["shape"] for each in call.described if isinstance(each, dict))
     for other in OTHER_SHAPES:
         described = reshape(call.described, shape, other)
         if described in trial.samples:
             continue
-        error = _error(_require_finite, _Call(call.function, described))
+        error = _error(require, Call(call.function, described))
         if error is None:
             trial.samples.append(described)
         elif not all(size > 1 for size in other):
@@ -207,18 +175,22 @@ def _learn_shapes(trial: Trial, call: _Call) -> None:
         trial.samples *= 2  # two draws: the first may have gradients of zero
 
 
-def _learn_facts(trial: Trial, call: _Call, entry: Entry) -> None:
+def _learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
     """Learn dtypes and derivatives that the function has."""
+    has_backward = _works(trial, "backward pass", _require_finite, call)
+    run = call.results
+    if has_backward:
+        run = call.gradients
     for dtype in _DTYPES:
-        error = _error(call.gradients, call.arguments(dtype))
+        error = _error(run, call.arguments(dtype))
         if error is None:
             trial.dtypes.append(dtype)
         else:
             trial.remarks.append(f"no {dtype}: {error}")
     trial.deterministic = _is_same(call)
-    trial.differentiable = bool(call.gradients(call.arguments()))
+    trial.differentiable = has_backward and bool(call.gradients(call.arguments()))
     if not trial.differentiable:
-        trial.remarks.append("no result has a gradient")
+        trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
         return
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
@@ -229,7 +201,7 @@ def _learn_facts(trial: Trial, call: _Call, entry: Entry) -> None:
         trial.takes_vmap = _works(trial, "vmap", _batch, call)
 
 
-def _works(trial: Trial, what: str, function: Callable[[_Call], None], call: _Call) -> bool:
+def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call) -> bool:
     """Return whether `function` takes the call, and remark what it raises."""
     error = _error(function, call)
     if error is not None:
@@ -237,23 +209,23 @@ def _works(trial: Trial, what: str, function: Callable[[_Call], None], call: _Ca
     return error is None
 
 
-def _is_same(call: _Call) -> bool:
+def _is_same(call: Call) -> bool:
     """Return whether two calls on the same numbers give the same bits."""
     first, second = (call.results(call.arguments()) for _ in range(2))
     return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
-def _push_forward(call: _Call) -> None:
+def _push_forward(call: Call) -> None:
     """Run the call on dual tensors; raise if it takes none."""
     with forward_ad.dual_level():
         arguments = [
-            forward_ad.make_dual(each.detach(), torch.ones_like(each)) if _is_leaf(each) else each
+            forward_ad.make_dual(each.detach(), torch.ones_like(each)) if is_leaf(each) else each
             for each in call.arguments()
         ]
         call.results(arguments)
 
 
-def _differentiate_twice(call: _Call) -> None:
+def _differentiate_twice(call: Call) -> None:
     """Differentiate the gradients; raise if they cannot be.
 
     A gradient without a history is no error: it may be wrong, which a cell shows.
@@ -264,53 +236,37 @@ def _differentiate_twice(call: _Call) -> None:
     if not with_history:
         return
     total = torch.stack([(each * each).sum().double() for each in with_history]).sum()
-    torch.autograd.grad(total, _leaves(arguments), allow_unused=True)
+    torch.autograd.grad(total, leaves_of(arguments), allow_unused=True)
 
 
-def _pull_back(call: _Call) -> None:
+def _pull_back(call: Call) -> None:
     """Call torch.func.vjp; raise if it refuses the function."""
     arguments = call.arguments()
-    places = [i for i, each in enumerate(arguments) if _is_leaf(each)]
+    places = [i for i, each in enumerate(arguments) if is_leaf(each)]
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         mixed = list(arguments)
         for i, value in zip(places, values, strict=True):
             mixed[i] = value
-        return tuple(_floating(call.function(*mixed)))
+        return tuple(floating_results(call.function(*mixed)))
 
-    leaves = [each.detach() for each in _leaves(arguments)]
-    results, pull = torch.func.vjp(function, *leaves)
+    leaves = [each.detach() for each in leaves_of(arguments)]
+    results, pull = torch.func.vjp(function, *leaves)[:2]
     pull(tuple(map(torch.ones_like, results)))
 
 
-def _batch(call: _Call) -> None:
+def _batch(call: Call) -> None:
     """Call torch.vmap over the first differentiable argument; raise if it refuses the function."""
     arguments = call.arguments()
-    place = next(i for i, each in enumerate(arguments) if _is_leaf(each))
+    place = next(i for i, each in enumerate(arguments) if is_leaf(each))
     in_dims = tuple(0 if i == place else None for i in range(len(arguments)))
     value = arguments[place].detach()
     arguments[place] = torch.stack([value, value + 0.0])
     torch.func.vmap(
-        lambda *values: tuple(_floating(call.function(*values))), in_dims, randomness="different"
+        lambda *values: tuple(floating_results(call.function(*values))),
+        in_dims,
+        randomness="different",
     )(*arguments)
-
-
-def _floating(results: Any) -> list[Tensor]:
-    several = results if isinstance(results, tuple | list) else [results]
-    return [x for x in several if isinstance(x, Tensor) and x.is_floating_point()]
-
-
-def _weights(x: Tensor) -> Tensor:
-    """Return numbers between 0.5 and 1.5, in the shape of a result."""
-    return torch.linspace(0.5, 1.5, x.numel(), dtype=x.dtype).reshape(x.shape)
-
-
-def _leaves(arguments: Sequence[Any]) -> list[Tensor]:
-    return [each for each in arguments if _is_leaf(each)]
-
-
-def _is_leaf(value: object) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
 
 
 def _error(function: Callable[..., object], *arguments: object) -> str | None:
@@ -325,6 +281,6 @@ def _error(function: Callable[..., object], *arguments: object) -> str | None:
 def _line(error: BaseException) -> str:
     """Return the class and the first line of an error."""
     text = str(error).strip().partition("\n")[0][:160]
-    if isinstance(error, _NotUsableError):
+    if isinstance(error, NotUsableError):
         return text
     return f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -170,6 +170,7 @@ def test_a_row_says_what_was_learned(project: Path) -> None:
     assert "not_checks" not in square[: square.index("samples")]
     assert "args: [{shape: [4, 3]}, 2.0]" in text  # the default of WrongCube
     assert "{dtype: int64" in text or "dtype: int64, domain: index" in text
+    assert "# no backward pass: RuntimeError: Trying to backward through threefold.triple" in text
     assert "# LookupError: no file. Its parameters: x" in text
     assert "# its call ended the process, or took too long. Its parameters: x" in text
     calls = (project / "calls.py").read_text()
