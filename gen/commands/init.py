@@ -13,11 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gen.errors import OverwriteError
+from gen.errors import OverwriteError, nearest
 from gen.plan.matrix_plan import load_plan
 from gen.write import render, writer
 
 if TYPE_CHECKING:  # which imports torch
+    from gen.packages.package_scan import Entry, Scan
     from gen.packages.trials import Trial
 
 DISTRIBUTION = "torch-transform-matrix"
@@ -86,9 +87,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_for_package(args: argparse.Namespace) -> int:
     """Write a project that tests an installed package."""
-    from gen.packages.choice import ChoiceError, choose
     from gen.packages.project import words
-    from gen.packages.session import PackageError, scan_package, try_entries
+    from gen.packages.subprocesses import PackageError, scan_package, try_entries
 
     package: str = args.package
     try:
@@ -210,3 +210,58 @@ def _require_empty(folder: Path) -> None:
             f"{folder} has {', '.join(there[:3])}{' …' if there[3:] else ''}: "
             "choose an empty folder, or a new name"
         )
+
+
+class ChoiceError(Exception):
+    """Nothing can be chosen."""
+
+
+def choose(scan: Scan, pick: str | None, *, every: bool) -> list[Entry]:
+    """Return the entries of a package to test.
+
+    ``pick``: names or ends of names, with commas between them. ``every``: all entries. Without
+    both, a list with numbers asks on the terminal.
+    """
+    from gen.packages.package_scan import KINDS
+
+    for each in scan.failed_imports:
+        print(f"  {each.module} does not import: {each.error}", file=sys.stderr)
+    if not scan.entries:
+        kinds = ", ".join(KINDS.values())
+        raise ChoiceError(f"it has nothing to test; looked for {kinds}")
+    if pick is not None:
+        return _named(scan.entries, pick.split(","))
+    if every:
+        return list(scan.entries)
+    if not sys.stdin.isatty():
+        raise ChoiceError(
+            f"it has {len(scan.entries)} functions; choose some by --pick A,B or all by --yes"
+        )
+    return _asked(scan.entries)
+
+
+def _named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
+    """Return the entries whose name is, or ends with, one of the names."""
+    chosen: dict[str, Entry] = {}
+    for name in map(str.strip, names):
+        fit = [entry for entry in entries if f".{entry.name}".endswith(f".{name}")]
+        if not fit:
+            near = nearest(name, [entry.name.rpartition(".")[2] for entry in entries])
+            hint = f" (nearest: {near})" if near else ""
+            raise ChoiceError(f"--pick: it has no {name!r}{hint}")
+        chosen.update((entry.name, entry) for entry in fit)
+    return list(chosen.values())
+
+
+def _asked(entries: Sequence[Entry]) -> list[Entry]:
+    """Show the entries with numbers, and return those that are chosen."""
+    from gen.packages.package_scan import KINDS
+
+    for number, entry in enumerate(entries, 1):
+        print(f"{number:4}  {entry.name}  ({KINDS[entry.kind]})")
+    answer = input("Numbers to test, such as 1 3 4 (all: empty): ").replace(",", " ").split()
+    known = {str(number): entry for number, entry in enumerate(entries, 1)}
+    for word in answer:
+        if word not in known:
+            raise ChoiceError(f"there is no number {word}")
+    return [known[word] for word in answer] or list(entries)

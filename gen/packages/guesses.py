@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gen.packages.scan import Parameter
+    from gen.packages.package_scan import Parameter
 
 __all__ = [
     "OTHER_SHAPES",
@@ -31,58 +31,15 @@ OTHER_SHAPES: tuple[list[int], ...] = ([5], [2, 3, 2], [3, 3], [1], [], [0, 3])
 """Shapes that a call is tried with once it works by the first one."""
 DOMAINS = ("any", "positive", "unit")
 
-TENSOR_NAMES = frozenset(
-    [
-        "x",
-        "y",
-        "z",
-        "a",
-        "b",
-        "v",
-        "w",
-        "u",
-        "q",
-        "k",
-        "input",
-        "inputs",
-        "inp",
-        "tensor",
-        "tensors",
-        "features",
-        "feature",
-        "data",
-        "source",
-        "src",
-        "logits",
-        "scores",
-        "score",
-        "hidden",
-        "state",
-        "value",
-        "values",
-        "query",
-        "key",
-        "signal",
-        "image",
-        "images",
-        "img",
-        "points",
-        "vectors",
-        "matrix",
-        "mat",
-        "weight",
-        "weights",
-        "bias",
-        "target",
-        "targets",
-        "label",
-        "labels",
-        "index",
-        "indices",
-        "idx",
-        "mask",
-    ]
-)
+# fmt: off
+TENSOR_NAMES = frozenset([
+    "x", "y", "z", "a", "b", "v", "w", "u", "q", "k", "input", "inputs", "inp", "tensor",
+    "tensors", "features", "feature", "data", "source", "src", "logits", "scores", "score",
+    "hidden", "state", "value", "values", "query", "key", "signal", "image", "images", "img",
+    "points", "vectors", "matrix", "mat", "weight", "weights", "bias", "target", "targets",
+    "label", "labels", "index", "indices", "idx", "mask",
+])
+# fmt: on
 """Names of parameters that are tensors where nothing else is said."""
 _INDEX_NAMES = frozenset(["index", "indices", "idx", "label", "labels", "target", "targets"])
 _VECTOR_NAMES = frozenset(["weight", "weights", "bias", "scale", "shift", "gain"])

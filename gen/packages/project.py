@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gen.packages.scan import Entry, Scan
+from gen.packages.package_scan import Entry, Scan
 from gen.packages.trials import Trial
 
 __all__ = ["Row", "Untested", "words"]

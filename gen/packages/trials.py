@@ -13,14 +13,10 @@ import functools
 import importlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from torch.autograd import forward_ad
-
-from gen.packages.call import Call, NotUsableError, floating_results, is_leaf, leaves_of
 from gen.packages.guesses import (
     OTHER_SHAPES,
     constructor_guesses,
@@ -29,11 +25,19 @@ from gen.packages.guesses import (
     reshape,
 )
 from gen.packages.module_calls import ModuleCall
-from gen.packages.scan import Entry
+from gen.packages.package_scan import Entry
+from gen.packages.sampled_calls import (
+    Call,
+    NotUsableError,
+    batch,
+    differentiate_twice,
+    is_same,
+    pull_back,
+    push_forward,
+)
 
 __all__ = ["Trial", "attempt"]
 
-Tensor = torch.Tensor
 _DTYPES = ("float64", "float32")
 _SEEDS = (0, 1, 2)
 _MOST_SECONDS = 20.0
@@ -187,18 +191,18 @@ def _learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
             trial.dtypes.append(dtype)
         else:
             trial.remarks.append(f"no {dtype}: {error}")
-    trial.deterministic = _is_same(call)
+    trial.deterministic = is_same(call)
     trial.differentiable = has_backward and bool(call.gradients(call.arguments()))
     if not trial.differentiable:
         trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
         return
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
-        trial.forward_ad = _error(_push_forward, call) is None
-    trial.gradgrad = _works(trial, "second derivative", _differentiate_twice, call)
-    trial.takes_transforms = _works(trial, "transform of torch.func", _pull_back, call)
+        trial.forward_ad = _error(push_forward, call) is None
+    trial.gradgrad = _works(trial, "second derivative", differentiate_twice, call)
+    trial.takes_transforms = _works(trial, "transform of torch.func", pull_back, call)
     if trial.takes_transforms:
-        trial.takes_vmap = _works(trial, "vmap", _batch, call)
+        trial.takes_vmap = _works(trial, "vmap", batch, call)
 
 
 def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call) -> bool:
@@ -207,66 +211,6 @@ def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call
     if error is not None:
         trial.remarks.append(f"no {what}: {error}")
     return error is None
-
-
-def _is_same(call: Call) -> bool:
-    """Return whether two calls on the same numbers give the same bits."""
-    first, second = (call.results(call.arguments()) for _ in range(2))
-    return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
-
-
-def _push_forward(call: Call) -> None:
-    """Run the call on dual tensors; raise if it takes none."""
-    with forward_ad.dual_level():
-        arguments = [
-            forward_ad.make_dual(each.detach(), torch.ones_like(each)) if is_leaf(each) else each
-            for each in call.arguments()
-        ]
-        call.results(arguments)
-
-
-def _differentiate_twice(call: Call) -> None:
-    """Differentiate the gradients; raise if they cannot be.
-
-    A gradient without a history is no error: it may be wrong, which a cell shows.
-    """
-    arguments = call.arguments()
-    gradients = call.gradients(arguments, create_graph=True)
-    with_history = [each for each in gradients if each.requires_grad]
-    if not with_history:
-        return
-    total = torch.stack([(each * each).sum().double() for each in with_history]).sum()
-    torch.autograd.grad(total, leaves_of(arguments), allow_unused=True)
-
-
-def _pull_back(call: Call) -> None:
-    """Call torch.func.vjp; raise if it refuses the function."""
-    arguments = call.arguments()
-    places = [i for i, each in enumerate(arguments) if is_leaf(each)]
-
-    def function(*values: Tensor) -> tuple[Tensor, ...]:
-        mixed = list(arguments)
-        for i, value in zip(places, values, strict=True):
-            mixed[i] = value
-        return tuple(floating_results(call.function(*mixed)))
-
-    leaves = [each.detach() for each in leaves_of(arguments)]
-    results, pull = torch.func.vjp(function, *leaves)[:2]
-    pull(tuple(map(torch.ones_like, results)))
-
-
-def _batch(call: Call) -> None:
-    """Call torch.vmap over the first differentiable argument; raise if it refuses the function."""
-    arguments = call.arguments()
-    place = next(i for i, each in enumerate(arguments) if is_leaf(each))
-    in_dims = tuple(0 if i == place else None for i in range(len(arguments)))
-    value = arguments[place].detach()
-    arguments[place] = torch.stack([value, value + 0.0])
-    torch.func.vmap(
-        lambda *values: tuple(floating_results(call.function(*values))),
-        in_dims,
-        randomness="different",
-    )(*arguments)
 
 
 def _error(function: Callable[..., object], *arguments: object) -> str | None:

@@ -145,8 +145,8 @@ def project(folder: Path) -> Path:
 
 
 def test_all_functions_are_listed_in_order(folder: Path) -> None:
-    from gen.packages.choice import ChoiceError, choose
-    from gen.packages.session import scan_package
+    from gen.commands.init import ChoiceError, choose
+    from gen.packages.subprocesses import scan_package
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(folder))))

@@ -1,4 +1,10 @@
-"""Run the worker: scan a package, and try its entries with a time limit for each.
+"""Scan a package and try its entries in a worker process, with a time limit for each.
+
+    python -m gen.packages.subprocesses scan entmax
+    python -m gen.packages.subprocesses try entmax < entries.json
+
+The worker prints one line of JSON for each result. What the package prints goes to its standard
+error.
 
 A crash or a hang of the package ends the worker. It is the outcome of the entry that was tried,
 and another worker goes on with the next one.
@@ -8,16 +14,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import selectors
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gen.packages.scan import Entry, FailedImport, Scan
-from gen.packages.trials import Trial
-from gen.packages.worker import entry_from
+from gen.packages.package_scan import Entry, FailedImport, Parameter, Scan, scan
+from gen.packages.trials import Trial, attempt
 
 __all__ = ["PackageError", "scan_package", "try_entries"]
 
@@ -98,4 +105,33 @@ def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:
 
 
 def _command(task: str, package: str) -> list[str]:
-    return [sys.executable, "-m", "gen.packages.worker", task, package]
+    return [sys.executable, "-m", "gen.packages.subprocesses", task, package]
+
+
+# --- the worker process ----------------------------------------------------------------------
+
+
+def entry_from(data: dict[str, object]) -> Entry:
+    """Return the entry of its JSON form."""
+    for key in ("parameters", "constructor"):
+        data[key] = tuple(Parameter(**each) for each in data[key])  # type: ignore[attr-defined]
+    return Entry(**data)  # type: ignore[arg-type]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one command."""
+    command, package = arguments
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)
+        warnings.simplefilter("ignore")
+        result = scan(package)
+        if command == "scan":
+            print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
+            return
+        for data in json.load(sys.stdin):
+            trial = attempt(entry_from(data))
+            print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

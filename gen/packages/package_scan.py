@@ -21,7 +21,7 @@ from types import ModuleType
 import torch
 
 from gen.packages.guesses import TENSOR_NAMES
-from gen.torch_private.registered_ops import parameters_of, registered_ops
+from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
 __all__ = ["KINDS", "Entry", "FailedImport", "Parameter", "Scan", "scan"]
 
