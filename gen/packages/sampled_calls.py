@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.func import functional_call
 
 from gen.samples.descriptions import build
 
 __all__ = [
     "Call",
+    "ModuleCall",
     "NotUsableError",
     "batch",
     "differentiate_twice",
@@ -148,3 +150,35 @@ def batch(call: Call) -> None:
         in_dims,
         randomness="different",
     )(*arguments)
+
+
+class ModuleCall:
+    """Call a module in evaluation mode as a function of its inputs and parameters.
+
+        linear = ModuleCall(lambda: torch.nn.Linear(3, 2))
+        linear.shapes                    # [[2, 3], [2]]
+        linear(x, weight, bias)
+
+    So a row of the matrix tests the derivatives by the parameters too.
+    """
+
+    def __init__(self, make: Callable[[], torch.nn.Module]) -> None:
+        self._make = make
+        self._modules: dict[torch.dtype, torch.nn.Module] = {}  # one for each dtype of parameters
+        template = make()
+        self.names = [name for name, _ in template.named_parameters()]
+        self.shapes = [list(parameter.shape) for parameter in template.parameters()]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the results of the module for inputs and parameters."""
+        cut = len(arguments) - len(self.names)
+        parameters = dict(zip(self.names, arguments[cut:], strict=True))
+        tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+        dtype = next(each.dtype for each in tensors if each.is_floating_point())
+        return functional_call(self._module(dtype), parameters, arguments[:cut])
+
+    def _module(self, dtype: torch.dtype) -> torch.nn.Module:
+        """Return the module whose buffers have this dtype."""
+        if dtype not in self._modules:
+            self._modules[dtype] = self._make().to(dtype).eval()
+        return self._modules[dtype]

@@ -24,10 +24,10 @@ from gen.packages.guesses import (
     guesses_with_defaults,
     reshape,
 )
-from gen.packages.module_calls import ModuleCall
 from gen.packages.package_scan import Entry
 from gen.packages.sampled_calls import (
     Call,
+    ModuleCall,
     NotUsableError,
     batch,
     differentiate_twice,
