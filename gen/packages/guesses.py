@@ -67,6 +67,8 @@ _BY_ANNOTATION: dict[str, tuple[Any, ...]] = {
     "number": (0.5, 2),
 }
 _ANYTHING: tuple[Any, ...] = (0.5, 2, 3, None, True)
+_SMALL_WORDS = ("eps", "tol", "jitter")
+"""Parts of names of small positive numbers."""
 _MOST = 60
 """Combinations that are tried for one shape and domain."""
 
@@ -129,6 +131,10 @@ def _values(parameter: Parameter, shape: Sequence[int], domain: str) -> list[Any
     tensors = _tensors(name, shape, domain)
     if parameter.annotation or name in TENSOR_NAMES:
         return tensors
+    if any(word in name for word in _SMALL_WORDS):  # a large one would change the derivative
+        return [1e-6, *tensors]
+    if len(name) > 1 and "_" in name:  # such as force_rotation: an option of the call
+        return [*_ANYTHING, *tensors]
     return [*tensors, *_ANYTHING]
 
 
