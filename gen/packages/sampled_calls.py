@@ -6,6 +6,7 @@ call.gradients(call.arguments(seed=1))
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -164,7 +165,8 @@ class ModuleCall:
 
     def __init__(self, make: Callable[[], torch.nn.Module]) -> None:
         self._make = make
-        self._modules: dict[torch.dtype, torch.nn.Module] = {}  # one for each dtype of parameters
+        # functional_call puts parameters into its module, so each thread and dtype has its own
+        self._modules: dict[tuple[int, torch.dtype], torch.nn.Module] = {}
         template = make()
         self.names = [name for name, _ in template.named_parameters()]
         self.shapes = [list(parameter.shape) for parameter in template.parameters()]
@@ -178,7 +180,8 @@ class ModuleCall:
         return functional_call(self._module(dtype), parameters, arguments[:cut])
 
     def _module(self, dtype: torch.dtype) -> torch.nn.Module:
-        """Return the module whose buffers have this dtype."""
-        if dtype not in self._modules:
-            self._modules[dtype] = self._make().to(dtype).eval()
-        return self._modules[dtype]
+        """Return the module of this thread whose buffers have this dtype."""
+        key = threading.get_ident(), dtype
+        if key not in self._modules:
+            self._modules[key] = self._make().to(dtype).eval()
+        return self._modules[key]
