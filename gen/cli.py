@@ -30,7 +30,7 @@ __all__ = ["main"]
 ELSEWHERE = {
     "init": (
         "gen.commands.init",
-        "a new project with a matrix of one op, for a package of your own",
+        "a new project with a matrix: of one op of your own, or of an installed package",
     ),
     "list": ("gen.commands.listing", "the cases, filtered by any axis, with counts; runs nothing"),
     "explain": (

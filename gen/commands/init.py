@@ -1,4 +1,4 @@
-"""Run `gen init`: write a new project with a matrix for somebody's own package."""
+"""Run `gen init`: write a project with a matrix, for a new package or for an installed one."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ import keyword
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gen.errors import OverwriteError
+from gen.errors import OverwriteError, nearest
 from gen.plan.matrix_plan import load_plan
 from gen.write import render, writer
 
+if TYPE_CHECKING:  # which imports torch
+    from gen.packages.package_scan import Entry, Scan
+    from gen.packages.trials import Trial
+
 DISTRIBUTION = "torch-transform-matrix"
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
+PACKAGE_TEMPLATES = TEMPLATES.parent / "package"
 _PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.yml"}
 """The places of files whose template has another name."""
+_SHARED = ("Makefile.j2", "gitignore.j2", "requirements.txt.j2", "tox.ini.j2", "workflow.yml.j2")
+"""The templates of both kinds of project."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--package",
         metavar="NAME",
-        help="the package with the ops (default: the name of the folder)",
+        help=(
+            "test the functions of this installed package: its Functions, ops, modules and "
+            "functions of tensors (default: write a package with one op)"
+        ),
+    )
+    parser.add_argument(
+        "--pick",
+        metavar="A,B",
+        help="with --package: only these functions, by name or by the end of a name",
+    )
+    parser.add_argument(
+        "--yes", action="store_true", help="with --package: all functions that it has"
     )
     parser.add_argument(
         "--requirement",
@@ -42,27 +62,96 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the project and its generated modules, all or nothing."""
+    _require_empty(args.folder)
+    if args.package is not None:
+        return _run_for_package(args)
+    if args.pick or args.yes:
+        print("init: --pick and --yes need --package NAME", file=sys.stderr)
+        return 2
     folder: Path = args.folder
-    package = args.package or folder.resolve().name.replace("-", "_")
+    package = folder.resolve().name.replace("-", "_")
     if not package.isidentifier() or keyword.iskeyword(package):
-        print(
-            f"init: {package!r} is no name for a package; choose one with --package",
-            file=sys.stderr,
-        )
+        print(f"init: {package!r} is no name for a package; choose another folder", file=sys.stderr)
         return 2
     if package in sys.stdlib_module_names or metadata.packages_distributions().get(package):
         print(
-            f"init: a package {package!r} is installed already; choose another name with --package",
+            f"init: a package {package!r} is installed already; choose another folder, "
+            f"or test what is installed by --package {package}",
             file=sys.stderr,
         )
         return 2
-    _require_empty(folder)
+    _write(folder, files(TEMPLATES, {"package": package} | _versions(args)))
+    print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
+    return 0
+
+
+def _run_for_package(args: argparse.Namespace) -> int:
+    """Write a project that tests an installed package."""
+    from gen.packages.project import words
+    from gen.packages.subprocesses import PackageError, scan_package, try_entries
+
+    package: str = args.package
+    try:
+        scan = scan_package(package)
+        entries = choose(scan, args.pick, every=args.yes)
+    except (PackageError, ChoiceError) as error:
+        print(f"init: --package {package}: {error}", file=sys.stderr)
+        return 2
+    trials = []
+    for trial in try_entries(package, entries):
+        print(f"  {trial.name}: {_word(trial)}", file=sys.stderr, flush=True)
+        trials.append(trial)
+    known = words(scan, entries, trials)
+    if not known["rows"]:
+        print(
+            f"init: --package {package}: no guess of arguments worked for any function; "
+            "write samples by hand (docs/matrix.md)",
+            file=sys.stderr,
+        )
+        return 2
+    known |= {"package": package, "package_requirement": _required(package)}
+    texts = files(TEMPLATES, known | _versions(args), _SHARED)
+    texts |= files(PACKAGE_TEMPLATES, known | _versions(args))
+    _write(args.folder, texts)
+    print(
+        f"{args.folder}: {len(known['rows'])} functions of {package}, "
+        f"{len(known['untested'])} not tested yet. Next: cd {args.folder} && make matrix"
+    )
+    return 0
+
+
+def _word(trial: Trial) -> str:
+    """Return what the terminal says of a trial."""
+    if trial.reason:
+        return trial.reason
+    return "; ".join(["works", *(each for each in trial.remarks if "backward pass" in each)])
+
+
+def _required(package: str) -> str:
+    """Return the line of requirements.txt for the package under test."""
+    names = metadata.packages_distributions().get(package)
+    if not names:
+        return f"# {package}: it belongs to no installed distribution; say here how pip gets it"
+    return f"{names[0]}=={metadata.version(names[0])}"
+
+
+def _versions(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the templates of every project say of its environment."""
+    return {
+        "requirement": args.requirement or requirement(),
+        "torch": metadata.version("torch").partition("+")[0],
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+    }
+
+
+def _write(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write the files of a project and its generated modules, all or nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The project is written to a folder of another name, which takes the place of the empty one at
     # once.
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        for path, text in files(package, args.requirement or requirement()).items():
+        for path, text in texts.items():
             (staging / path).parent.mkdir(parents=True, exist_ok=True)
             (staging / path).write_text(text, encoding="utf-8")
         modules = render.modules(load_plan(staging / "matrix.yaml"))
@@ -76,30 +165,24 @@ def run(args: argparse.Namespace) -> int:
         staging.replace(folder)  # an empty folder is replaced
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-    print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
-    return 0
 
 
-def files(package: str, required: str) -> dict[str, str]:
+def files(
+    templates: Path, words: Mapping[str, Any], names: Sequence[str] | None = None
+) -> dict[str, str]:
     """Return the files of a new project: relative path -> text.
 
-    ``required``: the line of requirements.txt for this distribution.
+    ``names``: only these templates.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True
+        loader=FileSystemLoader(templates), undefined=StrictUndefined, keep_trailing_newline=True
     )
-    words = {
-        "package": package,
-        "requirement": required,
-        "torch": metadata.version("torch").partition("+")[0],
-        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
-    }
     texts = {}
-    for name in sorted(environment.list_templates(extensions=["j2"])):
+    for name in names or sorted(environment.list_templates(extensions=["j2"])):
         path = name.removesuffix(".j2")
-        place = _PLACES.get(path, path.replace("package/", f"{package}/", 1))
+        place = _PLACES.get(path, path.replace("package/", f"{words['package']}/", 1))
         texts[place] = environment.get_template(name).render(words)
     return texts
 
@@ -127,3 +210,58 @@ def _require_empty(folder: Path) -> None:
             f"{folder} has {', '.join(there[:3])}{' …' if there[3:] else ''}: "
             "choose an empty folder, or a new name"
         )
+
+
+class ChoiceError(Exception):
+    """Nothing can be chosen."""
+
+
+def choose(scan: Scan, pick: str | None, *, every: bool) -> list[Entry]:
+    """Return the entries of a package to test.
+
+    ``pick``: names or ends of names, with commas between them. ``every``: all entries. Without
+    both, a list with numbers asks on the terminal.
+    """
+    from gen.packages.package_scan import KINDS
+
+    for each in scan.failed_imports:
+        print(f"  {each.module} does not import: {each.error}", file=sys.stderr)
+    if not scan.entries:
+        kinds = ", ".join(KINDS.values())
+        raise ChoiceError(f"it has nothing to test; looked for {kinds}")
+    if pick is not None:
+        return _named(scan.entries, pick.split(","))
+    if every:
+        return list(scan.entries)
+    if not sys.stdin.isatty():
+        raise ChoiceError(
+            f"it has {len(scan.entries)} functions; choose some by --pick A,B or all by --yes"
+        )
+    return _asked(scan.entries)
+
+
+def _named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
+    """Return the entries whose name is, or ends with, one of the names."""
+    chosen: dict[str, Entry] = {}
+    for name in map(str.strip, names):
+        fit = [entry for entry in entries if f".{entry.name}".endswith(f".{name}")]
+        if not fit:
+            near = nearest(name, [entry.name.rpartition(".")[2] for entry in entries])
+            hint = f" (nearest: {near})" if near else ""
+            raise ChoiceError(f"--pick: it has no {name!r}{hint}")
+        chosen.update((entry.name, entry) for entry in fit)
+    return list(chosen.values())
+
+
+def _asked(entries: Sequence[Entry]) -> list[Entry]:
+    """Show the entries with numbers, and return those that are chosen."""
+    from gen.packages.package_scan import KINDS
+
+    for number, entry in enumerate(entries, 1):
+        print(f"{number:4}  {entry.name}  ({KINDS[entry.kind]})")
+    answer = input("Numbers to test, such as 1 3 4 (all: empty): ").replace(",", " ").split()
+    known = {str(number): entry for number, entry in enumerate(entries, 1)}
+    for word in answer:
+        if word not in known:
+            raise ChoiceError(f"there is no number {word}")
+    return [known[word] for word in answer] or list(entries)

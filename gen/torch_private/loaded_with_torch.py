@@ -33,3 +33,16 @@ OPINFO_DATABASE = "torch.testing._internal.common_methods_invocations"
 """The module with torch's database of operators. Its import is slow and warns."""
 DECOMPOSITIONS_OF_JVP = "torch._decomp.decompositions_for_jvp"
 """The module that torch imports at its first `jvp`. Its import warns."""
+
+
+def registered_ops() -> frozenset[str]:
+    """Return the names of all ops, such as ``aten::add.Tensor``."""
+    return frozenset(torch._C._dispatch_get_all_op_names())
+
+
+def parameters_of(name: str) -> list[tuple[str, str, bool]]:
+    """Return ``(name, type, has a default)`` for each parameter of an op, ``namespace::op``."""
+    namespace, _, op = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), op)
+    arguments = packet.default._schema.arguments
+    return [(each.name, str(each.type), each.has_default_value()) for each in arguments]

@@ -1,0 +1,164 @@
+"""Guess arguments from the names and annotations of parameters.
+
+    guesses((Parameter("x"), Parameter("dim")))
+    # first: [{"shape": [4, 3]}, -1]
+
+A guess is a list of arguments as a sample of ``matrix.yaml`` has them. The likely ones come first.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gen.packages.package_scan import Parameter
+
+__all__ = [
+    "OTHER_SHAPES",
+    "SHAPES",
+    "TENSOR_NAMES",
+    "constructor_guesses",
+    "guesses",
+    "guesses_with_defaults",
+    "reshape",
+]
+
+SHAPES = ([4, 3], [2, 3, 4], [3, 3], [4, 4], [5], [2, 3, 3], [2, 4, 4], [2, 3, 8, 8])
+"""Shapes that are tried in this order, until a call works."""
+OTHER_SHAPES: tuple[list[int], ...] = ([5], [2, 3, 2], [3, 3], [1], [], [0, 3])
+"""Shapes that a call is tried with once it works by the first one."""
+DOMAINS = ("any", "positive", "unit")
+
+# fmt: off
+TENSOR_NAMES = frozenset([
+    "x", "y", "z", "a", "b", "v", "w", "u", "q", "k", "input", "inputs", "inp", "tensor",
+    "tensors", "features", "feature", "data", "source", "src", "logits", "scores", "score",
+    "hidden", "state", "value", "values", "query", "key", "signal", "image", "images", "img",
+    "points", "vectors", "matrix", "mat", "weight", "weights", "bias", "target", "targets",
+    "label", "labels", "index", "indices", "idx", "mask",
+])
+# fmt: on
+"""Names of parameters that are tensors where nothing else is said."""
+_INDEX_NAMES = frozenset(["index", "indices", "idx", "label", "labels", "target", "targets"])
+_VECTOR_NAMES = frozenset(["weight", "weights", "bias", "scale", "shift", "gain"])
+_NUMBERS: dict[str, Any] = {
+    "dim": -1,
+    "axis": -1,
+    "k": 2,
+    "n": 2,
+    "n_iter": 50,
+    "reduction": "mean",
+    "eps": 1e-5,
+    "epsilon": 1e-5,
+    "alpha": 1.5,
+    "p": 2,
+    "negative_slope": 0.1,
+    "training": False,
+    "inplace": False,
+}
+"""Numbers that parameters of these names usually are."""
+_BY_ANNOTATION: dict[str, tuple[Any, ...]] = {
+    "bool": (True, False),
+    "int": (3, 1, 2, -1),
+    "float": (0.5, 1.0, 2.0),
+    "str": ("mean",),
+    "number": (0.5, 2),
+}
+_ANYTHING: tuple[Any, ...] = (0.5, 2, 3, None, True)
+_SMALL_WORDS = ("eps", "tol", "jitter")
+"""Parts of names of small positive numbers."""
+_MOST = 60
+"""Combinations that are tried for one shape and domain."""
+
+
+def guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
+    """Yield lists of arguments for a call, by shape and domain of the tensors.
+
+    Parameters with a default are left out.
+    """
+    required = [each for each in parameters if not each.has_default]
+    for domain, shape in itertools.product(DOMAINS, SHAPES):
+        yield from _combinations([_values(each, shape, domain) for each in required])
+
+
+def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
+    """Yield lists of arguments for a call that names each default too.
+
+    The backward pass of an old-style Function often counts on all arguments.
+    """
+    for domain, shape in itertools.product(DOMAINS, SHAPES):
+        choices = [
+            [each.default] if each.has_default else _values(each, shape, domain)
+            for each in parameters
+        ]
+        yield from _combinations(choices)
+
+
+def constructor_guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
+    """Yield lists of arguments for the constructor of a module: numbers."""
+    yield from _combinations([_numbers(each) for each in parameters if not each.has_default])
+
+
+def reshape(arguments: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> list[Any]:
+    """Return the arguments with tensors of the shape `old` as tensors of the shape `new`."""
+    return [
+        argument | {"shape": list(new)} if _has_shape(argument, old) else argument
+        for argument in arguments
+    ]
+
+
+def _has_shape(argument: Any, shape: Sequence[int]) -> bool:
+    return isinstance(argument, dict) and argument["shape"] == list(shape)
+
+
+def _combinations(choices: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
+    """Yield the combinations of choices, those first that take the first choice of most."""
+    places = itertools.product(*(range(len(each)) for each in choices))
+    ordered = sorted(itertools.islice(places, 5_000), key=sum)
+    for indices in ordered[:_MOST]:
+        yield [each[i] for each, i in zip(choices, indices, strict=True)]
+
+
+def _values(parameter: Parameter, shape: Sequence[int], domain: str) -> list[Any]:
+    """Return what a parameter of a call may be, the likely values first."""
+    if parameter.annotation and "Tensor" not in parameter.annotation:
+        return _numbers(parameter)
+    name = parameter.name.lower()
+    if name in _NUMBERS and not parameter.annotation:
+        return [_NUMBERS[name], *_tensors(name, shape, domain)]
+    tensors = _tensors(name, shape, domain)
+    if parameter.annotation or name in TENSOR_NAMES:
+        return tensors
+    if any(word in name for word in _SMALL_WORDS):  # a large one would change the derivative
+        return [1e-6, *tensors]
+    if len(name) > 1 and "_" in name:  # such as force_rotation: an option of the call
+        return [*_ANYTHING, *tensors]
+    return [*tensors, *_ANYTHING]
+
+
+def _tensors(name: str, shape: Sequence[int], domain: str) -> list[dict[str, Any]]:
+    """Return the tensors that a parameter of this name may be."""
+    tensor: dict[str, Any] = {"shape": list(shape)}
+    if domain != "any":
+        tensor["domain"] = domain
+    vector = tensor | {"shape": list(shape[-1:])}
+    if name in _INDEX_NAMES:
+        index = {"dtype": "int64", "domain": "index", "size": shape[-1]}
+        return [{"shape": list(shape[:1])} | index, {"shape": list(shape)} | index, tensor]
+    if name == "mask":
+        return [{"shape": list(shape), "dtype": "bool", "domain": "bool"}, tensor]
+    if name in _VECTOR_NAMES:
+        return [vector, tensor]
+    return [tensor, vector]
+
+
+def _numbers(parameter: Parameter) -> list[Any]:
+    """Return what a parameter that is no tensor may be."""
+    name = parameter.name.lower()
+    first = [_NUMBERS[name]] if name in _NUMBERS else []
+    for kind, values in _BY_ANNOTATION.items():
+        if kind in parameter.annotation.lower():
+            return [*first, *values]
+    return [*first, 3, 0.5, 2, True]

@@ -1,0 +1,241 @@
+"""Import a package, and list what of it can be tested.
+
+    scan("entmax").entries[0]
+    # Entry("entmax.losses.SparsemaxLossFunction", kind="old_style", parameters=(...))
+
+No code of the package runs but its imports. A submodule that does not import is listed with its
+error, and the others are read all the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+
+from gen.packages.guesses import TENSOR_NAMES
+from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
+
+__all__ = ["KINDS", "Entry", "FailedImport", "Parameter", "Scan", "scan"]
+
+KINDS = {
+    "function_class": "torch.autograd.Function",
+    "old_style": "torch.autograd.Function, forward(ctx, ...)",
+    "library_op": "torch.library",
+    "module": "torch.nn.Module",
+    "function": "function of tensors",
+}
+"""The kinds of entries, in the order in which they are listed."""
+
+_SKIPPED = ("__main__", "conftest", "setup", "tests", "test")
+"""Submodules that are programs or tests. An import would run them."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a signature."""
+
+    name: str
+    annotation: str = ""  # as text; empty if there is none
+    has_default: bool = False
+    default: str | float | bool | None = None  # None also for what JSON has no form of
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something of the package that can be called with tensors."""
+
+    name: str  # entmax.losses.SparsemaxLossFunction
+    kind: str  # a key of KINDS
+    parameters: tuple[Parameter, ...]  # of the call; without self and ctx
+    constructor: tuple[Parameter, ...] = ()  # of a module
+    expression: str = ""  # Python text of what is called, or of the class of a module
+    has_jvp: bool = False  # whether a Function has a formula for forward mode
+
+
+@dataclass(frozen=True)
+class FailedImport:
+    """A submodule that does not import."""
+
+    module: str
+    error: str
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a package has."""
+
+    package: str
+    entries: tuple[Entry, ...]
+    failed_imports: tuple[FailedImport, ...]
+
+
+def scan(package: str) -> Scan:
+    """Import `package` and its submodules, and list what can be called with tensors.
+
+    Raises whatever the import of the package itself raises.
+    """
+    ops_before = registered_ops()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        modules, failed = _import_all(package)
+    listed = _objects(package, modules)
+    listed += _library_ops(registered_ops() - ops_before, modules)
+    order = list(KINDS)
+    listed.sort(key=lambda entry: order.index(entry.kind))
+    return Scan(package, tuple(listed), tuple(failed))
+
+
+def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
+    """Return the entries of what the modules define, each once.
+
+    One object often has several names. The module that defines it names it, unless it is private.
+    """
+    named = [
+        (module, f"{module.__name__}.{name}", value)
+        for module in modules
+        for name, value in sorted(vars(module).items())
+        if str(getattr(value, "__module__", "")).partition(".")[0] == package
+    ]
+    named.sort(key=lambda each: each[2].__module__ != each[0].__name__)
+    entries: dict[int, Entry] = {}
+    for _, name, value in named:
+        entry = None if id(value) in entries else _describe(name, value)
+        if entry is not None:
+            entries[id(value)] = entry
+    return list(entries.values())
+
+
+def _import_all(package: str) -> tuple[list[ModuleType], list[FailedImport]]:
+    """Import a package and all its submodules, and return those that do and do not import."""
+    top = importlib.import_module(package)
+    modules, failed, waiting = [top], [], [top]
+    while waiting:
+        parent = waiting.pop()
+        for info in pkgutil.iter_modules(getattr(parent, "__path__", ())):
+            if info.name in _SKIPPED or info.name.startswith("test_"):
+                continue
+            name = f"{parent.__name__}.{info.name}"
+            try:
+                module = importlib.import_module(name)
+            except (Exception, SystemExit) as error:  # an import may raise anything
+                text = str(error).strip().partition("\n")[0]
+                failed.append(FailedImport(name, f"{type(error).__name__}: {text}"))
+                continue
+            modules.append(module)
+            waiting.append(module)
+    return modules, failed
+
+
+def _describe(name: str, value: object) -> Entry | None:
+    """Return the entry of an object of the package. None if it takes no tensors."""
+    if inspect.isclass(value) and issubclass(value, torch.autograd.Function):
+        return _function_class(name, value)
+    if "._" in name:
+        return None
+    if inspect.isclass(value) and issubclass(value, torch.nn.Module):
+        return _module(name, value)
+    if inspect.isfunction(value):
+        parameters = _parameters(value)
+        if any(map(_takes_tensor, parameters)):
+            return Entry(name, "function", parameters, expression=name)
+    return None
+
+
+def _function_class(name: str, function: type[torch.autograd.Function]) -> Entry | None:
+    """Return the entry of a Function. None if it is abstract."""
+    base = torch.autograd.Function
+    if function.forward is base.forward:
+        return None
+    parameters = _parameters(function.forward)
+    kind = "function_class"
+    if function.setup_context is base.setup_context:
+        kind = "old_style"
+        parameters = parameters[1:]  # without ctx
+    return Entry(
+        name,
+        kind,
+        parameters,
+        expression=f"{name}.apply",
+        has_jvp=function.jvp is not base.jvp,
+    )
+
+
+def _module(name: str, module: type[torch.nn.Module]) -> Entry | None:
+    """Return the entry of a module. None if it is abstract."""
+    if module.forward is torch.nn.Module.forward:
+        return None
+    forward = _parameters(module.forward)[1:]
+    return Entry(name, "module", forward, _parameters(module.__init__)[1:], name)
+
+
+def _library_ops(names: frozenset[str], modules: Sequence[ModuleType]) -> Iterator[Entry]:
+    """Yield the entries of ops that the import has registered, without their overloads.
+
+    An import also loads parts of torch, which register ops of their own. So only namespaces count
+    that the sources of the package name.
+    """
+    sources = "\n".join(map(_source, modules))
+    for name in sorted(name for name in names if "." not in name):
+        namespace = re.escape(name.partition("::")[0])
+        if not re.search(rf"""["']{namespace}(::|["'])""", sources):
+            continue
+        parameters = tuple(Parameter(*each) for each in parameters_of(name))
+        dotted = f"torch.ops.{name.replace('::', '.')}"
+        if any(map(_takes_tensor, parameters)):
+            yield Entry(dotted, "library_op", parameters, expression=dotted)
+
+
+def _source(module: ModuleType) -> str:
+    """Return the text of a module; empty for one without a text, such as an extension."""
+    try:
+        return inspect.getsource(module)
+    except (OSError, TypeError):
+        return ""
+
+
+def _parameters(function: Callable[..., object]) -> tuple[Parameter, ...]:
+    """Return the parameters that a call may give by position."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin without a signature
+        return ()
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(
+        Parameter(
+            each.name,
+            _text(each.annotation),
+            each.default is not each.empty,
+            _plain(each.default),
+        )
+        for each in signature.parameters.values()
+        if each.kind in by_position
+    )
+
+
+def _plain(default: object) -> str | float | bool | None:
+    """Return a default that JSON has a form of. None for any other."""
+    if isinstance(default, str | int | float):
+        return default
+    return None
+
+
+def _text(annotation: object) -> str:
+    """Return an annotation as text; empty if there is none."""
+    if annotation is inspect.Parameter.empty:
+        return ""
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _takes_tensor(parameter: Parameter) -> bool:
+    """Return whether a parameter is a tensor by its annotation, or else by its name."""
+    if parameter.annotation:
+        return "Tensor" in parameter.annotation
+    return parameter.name.lower() in TENSOR_NAMES and not parameter.has_default

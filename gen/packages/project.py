@@ -1,0 +1,142 @@
+"""Turn trials into the files of a project: rows for what works, comments for what does not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gen.packages.package_scan import Entry, Scan
+from gen.packages.trials import Trial
+
+__all__ = ["Row", "Untested", "words"]
+
+_COMPILING_SECONDS = 600
+"""The time limit of a cell whose function compiles kernels: for each dtype and layout, one."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the matrix, as the template writes it."""
+
+    name: str
+    call_name: str  # in calls.py
+    call: str  # its Python text
+    facts: tuple[tuple[str, str], ...]
+    samples: tuple[str, ...]  # in YAML's flow style
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Untested:
+    """A function without a row, and what a row of it would begin with."""
+
+    name: str
+    call_name: str
+    expression: str
+    reason: str
+    arguments: str
+
+
+def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict[str, Any]:
+    """Return what the templates of a project for a package need."""
+    names = _call_names(entries)
+    pairs = list(zip(entries, trials, strict=True))
+    rows = [_row(trial, names[trial.name]) for _, trial in pairs if trial.samples]
+    untested = [_untested(entry, trial, names) for entry, trial in pairs if not trial.samples]
+    remarks = [remark for trial in trials for remark in trial.remarks]
+    return {
+        "rows": rows,
+        "untested": untested,
+        "failed_imports": scan.failed_imports,
+        "modules": sorted({scan.package, *(_module_of(entry) for entry in entries)}),
+        "has_modules": any("ModuleCall" in row.call for row in rows),
+        "has_old_style": any("setup_context" in remark for remark in remarks),
+    }
+
+
+def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return a name in calls.py for each entry: its last part, or more where this is taken."""
+    last = Counter(entry.name.rpartition(".")[2] for entry in entries)
+    names = {}
+    for entry in entries:
+        name = entry.name.rpartition(".")[2]
+        if last[name] > 1 or name in ("warnings", "ModuleCall"):
+            name = re.sub(r"\W", "_", entry.name)
+        names[entry.name] = name
+    return names
+
+
+def _module_of(entry: Entry) -> str:
+    """Return the module that has to be imported for an entry."""
+    if entry.kind == "library_op":
+        return "torch"
+    return entry.name.rpartition(".")[0]
+
+
+def _row(trial: Trial, call_name: str) -> Row:
+    """Return the row of a function that works."""
+    return Row(
+        trial.name,
+        call_name,
+        trial.call,
+        tuple(_facts(trial).items()),
+        tuple(_flow(sample) for sample in trial.samples),
+        tuple(map(_comment, _remarks(trial))),
+    )
+
+
+def _facts(trial: Trial) -> dict[str, str]:
+    """Return the keys of a row that say what the function can do and lacks."""
+    facts = {"differentiable": _flow(trial.differentiable)}
+    if trial.differentiable:
+        facts["forward_ad"] = _flow(trial.forward_ad)
+        facts["gradgrad"] = _flow(trial.gradgrad)
+    if not trial.deterministic:
+        facts["deterministic"] = "false"
+    if trial.dtypes != ["float64", "float32"]:
+        facts["dtypes"] = f"[{', '.join(trial.dtypes)}]"
+    if trial.differentiable and not trial.takes_transforms:
+        facts["not_checks"] = '["func_*"]'
+    elif trial.differentiable and not trial.takes_vmap:
+        facts["not_checks"] = '["func_*vmap*"]'
+    if trial.compiles:
+        facts["timeout"] = str(_COMPILING_SECONDS)
+    return facts
+
+
+def _remarks(trial: Trial) -> list[str]:
+    """Return the remarks of a row, without what the file says once of all old-style Functions."""
+    return [remark for remark in trial.remarks if "setup_context" not in remark]
+
+
+def _untested(entry: Entry, trial: Trial, names: Mapping[str, str]) -> Untested:
+    """Return the comment of a function that no guess could call."""
+    required = [each.name for each in entry.parameters if not each.has_default]
+    arguments = ", ".join("{shape: [4, 3]}" for _ in required)
+    return Untested(
+        entry.name,
+        names[entry.name],
+        entry.expression,
+        _comment(f"{trial.reason}. Its parameters: {', '.join(required) or 'none'}"),
+        arguments,
+    )
+
+
+def _comment(text: str) -> str:
+    """Return text as one line that ends no comment."""
+    return " ".join(text.split())
+
+
+def _flow(value: object) -> str:
+    """Return a value in YAML's flow style."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_flow, value))}]"
+    if isinstance(value, str) and value.isidentifier():
+        return value
+    return json.dumps(value)

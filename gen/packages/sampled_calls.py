@@ -1,0 +1,187 @@
+"""A function with guessed arguments: its results, and what it can do beyond a forward pass.
+
+call = Call(torch.sin, [{"shape": [4, 3]}])
+call.gradients(call.arguments(seed=1))
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+from torch.func import functional_call
+
+from gen.samples.descriptions import build
+
+__all__ = [
+    "Call",
+    "ModuleCall",
+    "NotUsableError",
+    "batch",
+    "differentiate_twice",
+    "is_same",
+    "pull_back",
+    "push_forward",
+]
+
+Tensor = torch.Tensor
+
+
+class NotUsableError(Exception):
+    """A call returned nothing that could be compared."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function with arguments for it, as a sample describes them."""
+
+    function: Callable[..., Any]
+    described: list[Any]
+
+    def arguments(self, dtype: str = "float64", seed: int = 0) -> list[Any]:
+        """Return the arguments of a draw."""
+        torch.manual_seed(seed)
+        source = [{"args": self.described}]
+        return list(next(build(source, getattr(torch, dtype), "cpu"))[0])
+
+    def results(self, arguments: Sequence[Any]) -> list[Tensor]:
+        """Return the floating results.
+
+        Raises NotUsableError if there are none, or one is not finite.
+        """
+        if not any(isinstance(each, dict) for each in self.described):
+            raise NotUsableError("it takes no tensor that could be guessed")
+        results = self.function(*arguments)
+        floating = _floating(results)
+        if not floating:
+            raise NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
+        if not all(bool(x.isfinite().all()) for x in floating):
+            raise NotUsableError("its result is not finite")
+        return floating
+
+    def gradients(self, arguments: Sequence[Any], create_graph: bool = False) -> list[Tensor]:
+        """Return the gradients of a weighted sum of the results, one for each leaf."""
+        results = [x for x in self.results(arguments) if x.requires_grad]
+        if not results:
+            return []
+        # Weights that differ, since the gradient of a plain sum is often zero.
+        total = torch.stack([(x * _weights(x)).sum().double() for x in results]).sum()
+        leaves = _leaves(arguments)
+        gradients = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
+        return [each for each in gradients if each is not None]
+
+
+def _floating(results: Any) -> list[Tensor]:
+    several = results if isinstance(results, tuple | list) else [results]
+    return [x for x in several if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def _weights(x: Tensor) -> Tensor:
+    """Return numbers between 0.5 and 1.5, in the shape of a result."""
+    return torch.linspace(0.5, 1.5, x.numel(), dtype=x.dtype).reshape(x.shape)
+
+
+def _leaves(arguments: Sequence[Any]) -> list[Tensor]:
+    return [each for each in arguments if _is_leaf(each)]
+
+
+def _is_leaf(value: object) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def is_same(call: Call) -> bool:
+    """Return whether two calls on the same numbers give the same bits."""
+    first, second = (call.results(call.arguments()) for _ in range(2))
+    return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def push_forward(call: Call) -> None:
+    """Run the call on dual tensors; raise if it takes none."""
+    with forward_ad.dual_level():
+        arguments = [
+            forward_ad.make_dual(each.detach(), torch.ones_like(each)) if _is_leaf(each) else each
+            for each in call.arguments()
+        ]
+        call.results(arguments)
+
+
+def differentiate_twice(call: Call) -> None:
+    """Differentiate the gradients; raise if they cannot be.
+
+    A gradient without a history is no error: it may be wrong, which a cell shows.
+    """
+    arguments = call.arguments()
+    gradients = call.gradients(arguments, create_graph=True)
+    with_history = [each for each in gradients if each.requires_grad]
+    if not with_history:
+        return
+    total = torch.stack([(each * each).sum().double() for each in with_history]).sum()
+    torch.autograd.grad(total, _leaves(arguments), allow_unused=True)
+
+
+def pull_back(call: Call) -> None:
+    """Call torch.func.vjp; raise if it refuses the function."""
+    arguments = call.arguments()
+    places = [i for i, each in enumerate(arguments) if _is_leaf(each)]
+
+    def function(*values: Tensor) -> tuple[Tensor, ...]:
+        mixed = list(arguments)
+        for i, value in zip(places, values, strict=True):
+            mixed[i] = value
+        return tuple(_floating(call.function(*mixed)))
+
+    leaves = [each.detach() for each in _leaves(arguments)]
+    results, pull = torch.func.vjp(function, *leaves)[:2]
+    pull(tuple(map(torch.ones_like, results)))
+
+
+def batch(call: Call) -> None:
+    """Call torch.vmap over the first differentiable argument; raise if it refuses the function."""
+    arguments = call.arguments()
+    place = next(i for i, each in enumerate(arguments) if _is_leaf(each))
+    in_dims = tuple(0 if i == place else None for i in range(len(arguments)))
+    value = arguments[place].detach()
+    arguments[place] = torch.stack([value, value + 0.0])
+    torch.func.vmap(
+        lambda *values: tuple(_floating(call.function(*values))),
+        in_dims,
+        randomness="different",
+    )(*arguments)
+
+
+class ModuleCall:
+    """Call a module in evaluation mode as a function of its inputs and parameters.
+
+        linear = ModuleCall(lambda: torch.nn.Linear(3, 2))
+        linear.shapes                    # [[2, 3], [2]]
+        linear(x, weight, bias)
+
+    So a row of the matrix tests the derivatives by the parameters too.
+    """
+
+    def __init__(self, make: Callable[[], torch.nn.Module]) -> None:
+        self._make = make
+        # functional_call puts parameters into its module, so each thread and dtype has its own
+        self._modules: dict[tuple[int, torch.dtype], torch.nn.Module] = {}
+        template = make()
+        self.names = [name for name, _ in template.named_parameters()]
+        self.shapes = [list(parameter.shape) for parameter in template.parameters()]
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Return the results of the module for inputs and parameters."""
+        cut = len(arguments) - len(self.names)
+        parameters = dict(zip(self.names, arguments[cut:], strict=True))
+        tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+        dtype = next(each.dtype for each in tensors if each.is_floating_point())
+        return functional_call(self._module(dtype), parameters, arguments[:cut])
+
+    def _module(self, dtype: torch.dtype) -> torch.nn.Module:
+        """Return the module of this thread whose buffers have this dtype."""
+        key = threading.get_ident(), dtype
+        if key not in self._modules:
+            self._modules[key] = self._make().to(dtype).eval()
+        return self._modules[key]

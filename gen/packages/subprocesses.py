@@ -1,0 +1,137 @@
+"""Scan a package and try its entries in a worker process, with a time limit for each.
+
+    python -m gen.packages.subprocesses scan entmax
+    python -m gen.packages.subprocesses try entmax < entries.json
+
+The worker prints one line of JSON for each result. What the package prints goes to its standard
+error.
+
+A crash or a hang of the package ends the worker. It is the outcome of the entry that was tried,
+and another worker goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gen.packages.package_scan import Entry, FailedImport, Parameter, Scan, scan
+from gen.packages.trials import Trial, attempt
+
+__all__ = ["PackageError", "scan_package", "try_entries"]
+
+_SCAN_SECONDS = 300
+_TRY_SECONDS = 120
+_START_SECONDS = 300
+"""The time until the first answer also has the import of the package."""
+
+
+class PackageError(Exception):
+    """A package cannot be read."""
+
+
+def scan_package(package: str) -> Scan:
+    """Return what a package has. Raises PackageError if it does not import."""
+    try:
+        done = subprocess.run(
+            _command("scan", package), capture_output=True, text=True, timeout=_SCAN_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise PackageError(f"its import took more than {_SCAN_SECONDS} seconds") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise PackageError(f"it does not import: {last}")
+    data = json.loads(done.stdout)
+    return Scan(
+        data["package"],
+        tuple(map(entry_from, data["entries"])),
+        tuple(FailedImport(**each) for each in data["failed_imports"]),
+    )
+
+
+def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
+    """Yield the trial of each entry, in order."""
+    waiting = list(entries)
+    while waiting:
+        for line in _answers(package, waiting):
+            yield Trial(**json.loads(line))
+            waiting.pop(0)
+        if waiting:
+            name = waiting.pop(0).name
+            yield Trial(name, reason="its call ended the process, or took too long")
+
+
+def _answers(package: str, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield the lines of a worker, until it ends or is silent for too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        tasks = Path(folder) / "entries.json"
+        tasks.write_text(json.dumps([dataclasses.asdict(each) for each in entries]))
+        with (
+            tasks.open() as stdin,
+            subprocess.Popen(
+                _command("try", package),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            ) as worker,
+        ):
+            try:
+                yield from _lines(worker)
+            finally:
+                worker.kill()
+
+
+def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:
+    """Yield the lines of a process; return when it ends or a line is late."""
+    assert worker.stdout is not None
+    limit = _START_SECONDS
+    with selectors.DefaultSelector() as selector:
+        selector.register(worker.stdout, selectors.EVENT_READ)
+        while selector.select(limit):
+            line = worker.stdout.readline()
+            if not line:
+                return
+            yield line
+            limit = _TRY_SECONDS
+
+
+def _command(task: str, package: str) -> list[str]:
+    return [sys.executable, "-m", "gen.packages.subprocesses", task, package]
+
+
+# --- the worker process ----------------------------------------------------------------------
+
+
+def entry_from(data: dict[str, object]) -> Entry:
+    """Return the entry of its JSON form."""
+    for key in ("parameters", "constructor"):
+        data[key] = tuple(Parameter(**each) for each in data[key])  # type: ignore[attr-defined]
+    return Entry(**data)  # type: ignore[arg-type]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one command."""
+    command, package = arguments
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)
+        warnings.simplefilter("ignore")
+        result = scan(package)
+        if command == "scan":
+            print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
+            return
+        for data in json.load(sys.stdin):
+            trial = attempt(entry_from(data))
+            print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

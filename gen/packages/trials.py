@@ -1,0 +1,230 @@
+"""Call a function by guesses until one works, and learn what else it can do.
+
+    attempt(entry)
+    # Trial("swish", call="mypackage.swish", samples=[[{"shape": [4, 3]}]], dtypes=["float64", ...])
+
+A call works if it returns finite floating numbers and its backward pass runs. Nothing is said of
+whether they are right: this is what the matrix is for.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gen.packages.guesses import (
+    OTHER_SHAPES,
+    constructor_guesses,
+    guesses,
+    guesses_with_defaults,
+    reshape,
+)
+from gen.packages.package_scan import Entry
+from gen.packages.sampled_calls import (
+    Call,
+    ModuleCall,
+    NotUsableError,
+    batch,
+    differentiate_twice,
+    is_same,
+    pull_back,
+    push_forward,
+)
+
+__all__ = ["Trial", "attempt"]
+
+_DTYPES = ("float64", "float32")
+_SEEDS = (0, 1, 2)
+_MOST_SECONDS = 20.0
+"""How long guesses are tried. A call that has begun is not interrupted here."""
+_SLOW_FIRST_CALL = 1.0
+"""A first call that takes longer, and a second one that does not, has compiled a kernel."""
+
+
+@dataclass
+class Trial:
+    """What was learned of one entry."""
+
+    name: str
+    call: str = ""  # Python text of what is called
+    samples: list[list[Any]] = field(default_factory=list)
+    dtypes: list[str] = field(default_factory=list)
+    differentiable: bool = False
+    forward_ad: bool = False
+    gradgrad: bool = False
+    deterministic: bool = True
+    takes_transforms: bool = False  # of torch.func
+    takes_vmap: bool = False
+    compiles: bool = False  # the first call compiles a kernel
+    remarks: list[str] = field(default_factory=list)  # sentences for the file
+    reason: str = ""  # why there is no row
+
+
+def attempt(entry: Entry) -> Trial:
+    """Try to call an entry, and return what was learned."""
+    trial = Trial(entry.name)
+    try:
+        trial.call, call, seconds = _first_call(entry)
+    except NotUsableError as error:
+        trial.reason = str(error)
+        return trial
+    _learn_shapes(trial, call)
+    _learn_facts(trial, call, entry)
+    trial.compiles = seconds > _SLOW_FIRST_CALL
+    return trial
+
+
+def _first_call(entry: Entry) -> tuple[str, Call, float]:
+    """Return the text of what is called, a call that works, and the seconds that it compiled.
+
+    Raises NotUsableError with the first error if no guess works.
+    """
+    end = time.monotonic() + _MOST_SECONDS
+    first = ""
+    forward_only = None
+    for text, call in _calls(entry):
+        if time.monotonic() > end:
+            break
+        begin = time.monotonic()
+        error = _error(_require_finite, call)
+        between = time.monotonic()
+        if error is None:
+            _require_finite(call)
+            return text, call, (between - begin) - (time.monotonic() - between)
+        first = first or error
+        if forward_only is None and _error(call.results, call.arguments()) is None:
+            forward_only = text, call, 0.0
+    # An op without a formula for its derivative is tested all the same.
+    if forward_only is not None:
+        return forward_only
+    raise NotUsableError(first or "no arguments could be guessed")
+
+
+def _calls(entry: Entry) -> Iterator[tuple[str, Call]]:
+    """Yield the calls of an entry that may work, with the text of what is called."""
+    if entry.kind == "module":
+        yield from _module_calls(entry)
+        return
+    function = resolve(entry.expression)
+    guessed = guesses(entry.parameters)
+    if entry.kind in ("function_class", "old_style"):
+        guessed = itertools.chain(guesses_with_defaults(entry.parameters), guessed)
+    for described in guessed:
+        yield entry.expression, Call(function, described)
+
+
+def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
+    """Yield the calls of a module, for each guess of the arguments of its constructor."""
+    module = resolve(entry.expression)
+    for arguments in constructor_guesses(entry.constructor):
+        try:
+            function = ModuleCall(functools.partial(module, *arguments))
+        except Exception:  # whatever a constructor raises on a guess
+            continue
+        text = f"ModuleCall(lambda: {entry.expression}({', '.join(map(repr, arguments))}))"
+        parameters = [{"shape": shape} for shape in function.shapes]
+        for described in guesses(entry.parameters):
+            yield text, Call(function, [*described, *parameters])
+
+
+def resolve(expression: str) -> Any:
+    """Return the object of a dotted name, whose first parts are modules."""
+    parts = expression.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            value = getattr(value, part)
+        return value
+    raise ModuleNotFoundError(expression)
+
+
+def _require_finite(call: Call) -> None:
+    """Raise unless results and gradients of a call are finite, whatever is drawn."""
+    for seed in _SEEDS:
+        gradients = call.gradients(call.arguments(seed=seed))
+        if not all(bool(each.isfinite().all()) for each in gradients):
+            raise NotUsableError("its gradient is not finite")
+
+
+def _run_forward(call: Call) -> None:
+    """Raise unless the results of a call are finite."""
+    call.results(call.arguments())
+
+
+def _learn_shapes(trial: Trial, call: Call) -> None:
+    """Add samples of other shapes, empty and of one element among them, as far as they work."""
+    trial.samples = [call.described]
+    require = _require_finite
+    if _error(_require_finite, call) is not None:  # there is a forward pass alone
+        require = _run_forward
+    shape = next(each["shape"] for each in call.described if isinstance(each, dict))
+    for other in OTHER_SHAPES:
+        described = reshape(call.described, shape, other)
+        if described in trial.samples:
+            continue
+        error = _error(require, Call(call.function, described))
+        if error is None:
+            trial.samples.append(described)
+        elif not all(size > 1 for size in other):
+            trial.remarks.append(f"shape {other} is no sample: {error}")
+    if len(trial.samples) == 1:
+        trial.samples *= 2  # two draws: the first may have gradients of zero
+
+
+def _learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
+    """Learn dtypes and derivatives that the function has."""
+    has_backward = _works(trial, "backward pass", _require_finite, call)
+    run = call.results
+    if has_backward:
+        run = call.gradients
+    for dtype in _DTYPES:
+        error = _error(run, call.arguments(dtype))
+        if error is None:
+            trial.dtypes.append(dtype)
+        else:
+            trial.remarks.append(f"no {dtype}: {error}")
+    trial.deterministic = is_same(call)
+    trial.differentiable = has_backward and bool(call.gradients(call.arguments()))
+    if not trial.differentiable:
+        trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
+        return
+    trial.forward_ad = entry.has_jvp
+    if entry.kind not in ("function_class", "old_style"):
+        trial.forward_ad = _error(push_forward, call) is None
+    trial.gradgrad = _works(trial, "second derivative", differentiate_twice, call)
+    trial.takes_transforms = _works(trial, "transform of torch.func", pull_back, call)
+    if trial.takes_transforms:
+        trial.takes_vmap = _works(trial, "vmap", batch, call)
+
+
+def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call) -> bool:
+    """Return whether `function` takes the call, and remark what it raises."""
+    error = _error(function, call)
+    if error is not None:
+        trial.remarks.append(f"no {what}: {error}")
+    return error is None
+
+
+def _error(function: Callable[..., object], *arguments: object) -> str | None:
+    """Return the first line of what a call raises. None if it raises nothing."""
+    try:
+        function(*arguments)
+    except Exception as error:  # whatever the function of the package raises
+        return _line(error)
+    return None
+
+
+def _line(error: BaseException) -> str:
+    """Return the class and the first line of an error."""
+    text = str(error).strip().partition("\n")[0][:160]
+    if isinstance(error, NotUsableError):
+        return text
+    return f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -1,0 +1,208 @@
+"""`gen init --package` finds the functions of an installed package, and a wrong backward pass."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+OPS = """
+import warnings
+
+import torch
+
+warnings.warn("this package is old", DeprecationWarning)
+
+
+class Cube(torch.autograd.Function):  # of the old style
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 3 * x**2 * g
+
+
+class WrongCube(Cube):
+    @staticmethod
+    def forward(ctx, x, factor=2.0):
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x**2 * g, None
+
+
+class Square(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+
+class Scale(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(features))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def rows(weight: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.embedding(index, weight)
+
+
+def parse(x: torch.Tensor):
+    raise LookupError("no file")
+
+
+def die(x: torch.Tensor):
+    import os
+    os._exit(3)
+
+
+@torch.library.custom_op("threefold::triple", mutates_args=())
+def triple(x: torch.Tensor) -> torch.Tensor:
+    return 3 * x
+
+
+def _private(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def save(path):
+    raise AssertionError("a function of no tensor is not called")
+"""
+NAMES = [
+    "threefold.ops.Square",
+    "threefold.ops.Cube",
+    "threefold.ops.WrongCube",
+    "torch.ops.threefold.triple",
+    "threefold.ops.Scale",
+    "threefold.ops.die",
+    "threefold.ops.parse",
+    "threefold.ops.rows",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packages")
+    for name in ("threefold", "empty_one", "broken"):
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("")
+    (folder / "threefold/ops.py").write_text(OPS)
+    (folder / "threefold/extra.py").write_text("import a_library_that_nobody_has\n")
+    (folder / "threefold/__main__.py").write_text("raise AssertionError('a program was run')\n")
+    (folder / "broken/__init__.py").write_text("raise OSError('no licence')\n")
+    return folder
+
+
+def python(folder: Path, packages: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join((str(ROOT), str(packages)))
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+def init(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return python(folder, folder, "-m", "gen", "init", *args, "--requirement", "the-matrix==1.0")
+
+
+@pytest.fixture(scope="module")
+def project(folder: Path) -> Path:
+    done = init(folder, "sketch", "--package", "threefold", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "sketch: 6 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
+    )
+    assert "threefold.extra does not import: ModuleNotFoundError" in done.stderr
+    return folder / "sketch"
+
+
+def test_all_functions_are_listed_in_order(folder: Path) -> None:
+    from gen.commands.init import ChoiceError, choose
+    from gen.packages.subprocesses import scan_package
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(folder))))
+        scan = scan_package("threefold")
+    assert [entry.name for entry in scan.entries] == NAMES
+    assert [each.module for each in scan.failed_imports] == ["threefold.extra"]
+    assert [each.name for each in choose(scan, "Cube, ops.rows", every=False)] == [
+        "threefold.ops.Cube",
+        "threefold.ops.rows",
+    ]
+    with pytest.raises(ChoiceError, match=r"it has no 'Cubes' \(nearest: Cube\)"):
+        choose(scan, "Cubes", every=False)
+
+
+def test_a_row_says_what_was_learned(project: Path) -> None:
+    text = (project / "matrix.yaml").read_text()
+    assert "The module threefold.extra does not import" in text
+    cube = text[text.index("- op: threefold.ops.Cube") :]
+    assert 'not_checks: ["func_*"]' in cube[: cube.index("samples")]
+    square = text[text.index("- op: threefold.ops.Square") :]
+    assert "not_checks" not in square[: square.index("samples")]
+    assert "args: [{shape: [4, 3]}, 2.0]" in text  # the default of WrongCube
+    assert "{dtype: int64" in text or "dtype: int64, domain: index" in text
+    assert "# no backward pass: RuntimeError: Trying to backward through threefold.triple" in text
+    assert "# LookupError: no file. Its parameters: x" in text
+    assert "# its call ended the process, or took too long. Its parameters: x" in text
+    calls = (project / "calls.py").read_text()
+    assert "Scale = ModuleCall(lambda: threefold.ops.Scale(3))" in calls
+    assert "triple = torch.ops.threefold.triple" in calls
+
+
+def test_its_tests_pass_and_its_cells_find_the_wrong_backward(project: Path, folder: Path) -> None:
+    assert python(project, folder, "-m", "gen", "check").returncode == 0
+    done = python(project, folder, "-m", "pytest", "-q", "tests", "generated_tests", "-rf")
+    failed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")}
+    assert failed, done.stdout
+    assert all("WrongCube" in name for name in failed), done.stdout
+    assert any("::test_backward[" in name for name in failed)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
+        (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
+        (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
+        (["--package", "threefold"], "8 functions; choose some by --pick A,B or all by --yes"),
+        (["--package", "threefold", "--pick", "Cubes"], "no 'Cubes' (nearest: Cube)"),
+        (["--package", "threefold", "--pick", "parse"], "no guess of arguments worked"),
+        (["--yes"], "--pick and --yes need --package NAME"),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_written(
+    args: list[str], message: str, folder: Path
+) -> None:
+    done = init(folder, "elsewhere", *args)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (folder / "elsewhere").exists()
