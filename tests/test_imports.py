@@ -105,7 +105,7 @@ FLOORS = {
         ("checks",),
         ("scripts",),
         ("plan", "run", "soak"),
-        ("audit", "cluster", "report", "write"),
+        ("audit", "cluster", "packages", "report", "write"),
         ("commands",),
         ("cli", "__main__"),
     ),

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gen.packages.package_scan import Parameter
+from gen.packages.package_scan import TENSOR_NAMES, Parameter
 
 __all__ = [
     "OTHER_SHAPES",
     "SHAPES",
-    "TENSOR_NAMES",
     "constructor_guesses",
     "guesses",
     "guesses_with_defaults",
@@ -31,16 +29,6 @@ OTHER_SHAPES: tuple[list[int], ...] = ([5], [2, 3, 2], [3, 3], [1], [], [0, 3])
 """Shapes that a call is tried with once it works by the first one."""
 DOMAINS = ("any", "positive", "unit")
 
-# fmt: off
-TENSOR_NAMES = frozenset([
-    "x", "y", "z", "a", "b", "v", "w", "u", "q", "k", "input", "inputs", "inp", "tensor",
-    "tensors", "features", "feature", "data", "source", "src", "logits", "scores", "score",
-    "hidden", "state", "value", "values", "query", "key", "signal", "image", "images", "img",
-    "points", "vectors", "matrix", "mat", "weight", "weights", "bias", "target", "targets",
-    "label", "labels", "index", "indices", "idx", "mask",
-])
-# fmt: on
-"""Names of parameters that are tensors where nothing else is said."""
 _INDEX_NAMES = frozenset(["index", "indices", "idx", "label", "labels", "target", "targets"])
 _VECTOR_NAMES = frozenset(["weight", "weights", "bias", "scale", "shift", "gain"])
 _NUMBERS: dict[str, Any] = {

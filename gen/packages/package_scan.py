@@ -20,10 +20,9 @@ from types import ModuleType
 
 import torch
 
-from gen.packages.guesses import TENSOR_NAMES
 from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
-__all__ = ["KINDS", "Entry", "FailedImport", "Parameter", "Scan", "scan"]
+__all__ = ["KINDS", "TENSOR_NAMES", "Entry", "FailedImport", "Parameter", "Scan", "scan"]
 
 KINDS = {
     "function_class": "torch.autograd.Function",
@@ -33,6 +32,17 @@ KINDS = {
     "function": "function of tensors",
 }
 """The kinds of entries, in the order in which they are listed."""
+
+# fmt: off
+TENSOR_NAMES = frozenset([
+    "x", "y", "z", "a", "b", "v", "w", "u", "q", "k", "input", "inputs", "inp", "tensor",
+    "tensors", "features", "feature", "data", "source", "src", "logits", "scores", "score",
+    "hidden", "state", "value", "values", "query", "key", "signal", "image", "images", "img",
+    "points", "vectors", "matrix", "mat", "weight", "weights", "bias", "target", "targets",
+    "label", "labels", "index", "indices", "idx", "mask",
+])
+# fmt: on
+"""Names of parameters that are tensors where nothing else is said."""
 
 _SKIPPED = ("__main__", "conftest", "setup", "tests", "test")
 """Submodules that are programs or tests. An import would run them."""

@@ -91,16 +91,6 @@ def _private(x: torch.Tensor) -> torch.Tensor:
 def save(path):
     raise AssertionError("a function of no tensor is not called")
 """
-NAMES = [
-    "threefold.ops.Square",
-    "threefold.ops.Cube",
-    "threefold.ops.WrongCube",
-    "torch.ops.threefold.triple",
-    "threefold.ops.Scale",
-    "threefold.ops.die",
-    "threefold.ops.parse",
-    "threefold.ops.rows",
-]
 
 
 @pytest.fixture(scope="module")
@@ -144,21 +134,12 @@ def project(folder: Path) -> Path:
     return folder / "sketch"
 
 
-def test_all_functions_are_listed_in_order(folder: Path) -> None:
-    from gen.commands.init import ChoiceError, choose
-    from gen.packages.subprocesses import scan_package
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), str(folder))))
-        scan = scan_package("threefold")
-    assert [entry.name for entry in scan.entries] == NAMES
-    assert [each.module for each in scan.failed_imports] == ["threefold.extra"]
-    assert [each.name for each in choose(scan, "Cube, ops.rows", every=False)] == [
-        "threefold.ops.Cube",
-        "threefold.ops.rows",
-    ]
-    with pytest.raises(ChoiceError, match=r"it has no 'Cubes' \(nearest: Cube\)"):
-        choose(scan, "Cubes", every=False)
+def test_picked_functions_are_rows_and_no_others(folder: Path) -> None:
+    done = init(folder, "picked", "--package", "threefold", "--pick", "Cube, ops.rows")
+    assert done.returncode == 0, done.stderr
+    text = (folder / "picked/matrix.yaml").read_text()
+    rows = [line.split()[-1] for line in text.splitlines() if line.strip().startswith("- op: ")]
+    assert rows == ["threefold.ops.Cube", "threefold.ops.rows"]
 
 
 def test_a_row_says_what_was_learned(project: Path) -> None:
