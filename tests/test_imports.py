@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "gen/targets": {"gen.language.pipeline", "gen.torch_private", "runtime"},
     "gen/samples": {
         "gen.language.pipeline",
+        "gen.language.values",
         "gen.outcomes",
         "gen.reference",
         "gen.targets.protocol",

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gen.language.values import tag_of
 from gen.outcomes import SamplesError
 
 Tensor = torch.Tensor
@@ -92,7 +93,7 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
     """Return what an argument of a sample stands for: tensors for descriptions, else the value
     itself.
     """
-    tag = _tag_of(described)
+    tag = tag_of(described)
     if tag == "!tuple":
         return tuple(_value(item, dtype, device) for item in described[tag])
     if tag is not None:
@@ -102,16 +103,6 @@ def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
     if isinstance(described, (list, tuple)) and any(map(_is_tensor, described)):
         return [_value(item, dtype, device) for item in described]
     return _placed(_named(described), device)
-
-
-def _tag_of(described: object) -> str | None:
-    """Return the tag of a value behind one, which is the only key of a mapping. None for any
-    other.
-    """
-    if not isinstance(described, Mapping) or len(described) != 1:
-        return None
-    (key,) = described
-    return key if key == "!tuple" or key in _MAKERS else None
 
 
 def _placed(value: object, device: str) -> object:
