@@ -23,6 +23,7 @@ from ..seam.escapes import escaped
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Level, Value, bottom, lifted, scope_outside
 from ..seam.surgery import now
+from ..seam.user_code import settled
 from ..session.leaf import as_leaf
 from ..session.session import Session
 from ..tape import inplace, view_history
@@ -108,48 +109,58 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise RuntimeError(_LEGACY)
+        raise settled(RuntimeError(_LEGACY))
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
         """Compute the outputs. A subclass must define it."""
-        raise NotImplementedError(
-            "You must implement the forward function for custom autograd.Function."
+        raise settled(
+            NotImplementedError(
+                "You must implement the forward function for custom autograd.Function."
+            )
         )
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
         """Store on ``ctx`` what derivatives need. Without it ``forward`` gets the ctx."""
-        raise NotImplementedError("setup_context is not implemented.")
+        raise settled(NotImplementedError("setup_context is not implemented."))
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         """Return the gradient of each argument, from those of the outputs."""
-        raise NotImplementedError(
-            "You must implement either the backward or vjp method for your custom "
-            "autograd.Function to use it with backward mode AD."
+        raise settled(
+            NotImplementedError(
+                "You must implement either the backward or vjp method for your custom "
+                "autograd.Function to use it with backward mode AD."
+            )
         )
 
     @staticmethod
     def vjp(ctx: Any, *grad_outputs: Any) -> Any:
         """Return the gradients, as ``backward``. A subclass has at most one of the two."""
-        raise NotImplementedError("vjp is another name for backward; implement one of them.")
+        raise settled(
+            NotImplementedError("vjp is another name for backward; implement one of them.")
+        )
 
     @staticmethod
     def jvp(ctx: FunctionNode | None, *grad_inputs: Any) -> Any:
         """Return the tangent of each output, from those of the arguments."""
-        raise NotImplementedError(
-            "You must implement the jvp function for custom autograd.Function to use "
-            "it with forward mode AD."
+        raise settled(
+            NotImplementedError(
+                "You must implement the jvp function for custom autograd.Function to use "
+                "it with forward mode AD."
+            )
         )
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
         """Return (output, its batch dimensions), from physical tensors with batch dimensions
         ``in_dims``. ``info``: the size of the batch and its randomness."""
-        raise NotImplementedError(
-            "To use autograd.Function with vmap, "
-            "you must either override vmap or set generate_vmap_rule=True."
+        raise settled(
+            NotImplementedError(
+                "To use autograd.Function with vmap, "
+                "you must either override vmap or set generate_vmap_rule=True."
+            )
         )
 
     @classmethod
@@ -199,9 +210,12 @@ class _Definition:
         bound = self.signature.bind(*ctx_place, *args, **kwargs)
         bound.apply_defaults()
         if bound.kwargs:
-            raise TypeError(
-                f"{cls.__name__}.apply: "
-                f"forward has keyword-only parameters {sorted(bound.kwargs)}; make them positional"
+            raise settled(
+                TypeError(
+                    f"{cls.__name__}.apply: "
+                    f"forward has keyword-only parameters {sorted(bound.kwargs)}; "
+                    "make them positional"
+                )
             )
         return bound.args[len(ctx_place) :]
 
@@ -351,9 +365,11 @@ def _restore_written_arguments(output: object) -> object:
 def require_setup_context(cls: FunctionClass) -> None:
     """Raise unless ``cls`` has ``setup_context``, which transforms call apart from ``forward``."""
     if not definition_of(cls).has_setup:
-        raise RuntimeError(
-            "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, "
-            f"jacrev, ...), it must override the setup_context staticmethod. {_SEE_NOTE}"
+        raise settled(
+            RuntimeError(
+                "In order to use an autograd.Function with functorch transforms (vmap, grad, jvp, "
+                f"jacrev, ...), it must override the setup_context staticmethod. {_SEE_NOTE}"
+            )
         )
 
 
@@ -495,9 +511,11 @@ def check_marks(ctx: FunctionCtx, outs: Sequence[object], inputs: Sequence[objec
     not among ``inputs``, as ``forward`` got them."""
     for dirty in ctx.dirty_tensors:
         if not any(dirty is output for output in outs):
-            raise RuntimeError(
-                "Some elements marked as dirty during the forward method were not returned as "
-                "output. Return from forward every tensor that it gives to mark_dirty."
+            raise settled(
+                RuntimeError(
+                    "Some elements marked as dirty during the forward method were not returned as "
+                    "output. Return from forward every tensor that it gives to mark_dirty."
+                )
             )
         recording = _grad_enabled() and any(ctx.needs_input_grad)
         if recording and not any(dirty is x for x in inputs):
@@ -638,15 +656,19 @@ def _set_history(
     view_history.refuse_stale_target(target)
     old_edge = edge_of(target)
     if target._view is not None and n_outputs > 1:
-        raise RuntimeError(
-            "If your Function modifies inplace an input that is a view of another Tensor, "
-            "your Function cannot return more than one Tensor. Call it on a clone, "
-            "or give the part that writes a Function of its own, with one output."
+        raise settled(
+            RuntimeError(
+                "If your Function modifies inplace an input that is a view of another Tensor, "
+                "your Function cannot return more than one Tensor. Call it on a clone, "
+                "or give the part that writes a Function of its own, with one output."
+            )
         )
     is_leaf = old_edge is not None and isinstance(old_edge[0], (AccumulateGrad, Input))
     if target._view is None and is_leaf:
-        raise RuntimeError(
-            "a leaf Variable that requires grad has been used in an in-place operation."
+        raise settled(
+            RuntimeError(
+                "a leaf Variable that requires grad has been used in an in-place operation."
+            )
         )
     view_history.check_write(target, old_edge, True)
     # a node has one edge per tensor argument
@@ -702,14 +724,18 @@ class _Once(Function):
 
     @staticmethod
     def backward(ctx: object, *grads: object) -> Any:
-        raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable"
+        raise settled(
+            RuntimeError(
+                "trying to differentiate twice a function that was marked with @once_differentiable"
+            )
         )
 
     @staticmethod
     def jvp(ctx: object, *tangents: object) -> Any:
-        raise RuntimeError(
-            "trying to differentiate twice a function that was marked with @once_differentiable"
+        raise settled(
+            RuntimeError(
+                "trying to differentiate twice a function that was marked with @once_differentiable"
+            )
         )
 
 

@@ -43,9 +43,11 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
     """
     has_vjp = defines(cls, "vjp")
     if has_vjp and defines(cls, "backward"):
-        raise RuntimeError(
-            "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. "
-            "They are two names of one method."
+        raise settled(
+            RuntimeError(
+                "Implementing both 'backward' and 'vjp' for a custom Function is not allowed. "
+                "They are two names of one method."
+            )
         )
     method: Any = cls.vjp if has_vjp else cls.backward
     if (
@@ -76,9 +78,11 @@ class FunctionCtx:
         ``ctx.saved_tensors``."""
         for index, tensor in enumerate(tensors):
             if tensor is not None and not isinstance(tensor, torch.Tensor):
-                raise TypeError(
-                    "save_for_backward can only save variables, "
-                    f"but argument {index} is of type {type(tensor).__name__}"
+                raise settled(
+                    TypeError(
+                        "save_for_backward can only save variables, "
+                        f"but argument {index} is of type {type(tensor).__name__}"
+                    )
                 )
         self.to_save = tensors
 
@@ -86,9 +90,11 @@ class FunctionCtx:
         """Save tensors for ``jvp``, which reads them as ``ctx.saved_tensors``."""
         for tensor in tensors:
             if tensor is not None and not isinstance(tensor, torch.Tensor):
-                raise AssertionError(
-                    "save_for_forward expects all arguments to be tensors; "
-                    "anything else can be an attribute of ctx."
+                raise settled(
+                    AssertionError(
+                        "save_for_forward expects all arguments to be tensors; "
+                        "anything else can be an attribute of ctx."
+                    )
                 )
         self.saved_for_forward = tensors
 
@@ -125,7 +131,7 @@ def as_returned(outputs: tuple[object, ...], result: object) -> Any:
 def _tensors(complaint: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     for index, argument in enumerate(args):
         if not isinstance(argument, torch.Tensor):
-            raise RuntimeError(f"{complaint} {index} is of type {type(argument).__name__}")
+            raise settled(RuntimeError(f"{complaint} {index} is of type {type(argument).__name__}"))
     return args
 
 
@@ -279,9 +285,11 @@ class FunctionNode(Node, FunctionCtx):
             ]
         out_tangents = as_outputs(watched(self._forward_cls.jvp, self, *tangents))
         if len(out_tangents) != len(outs):
-            raise RuntimeError(
-                "Function's jvp returned an invalid number of forward gradients "
-                f"(expected {len(outs)} but got {len(out_tangents)})"
+            raise settled(
+                RuntimeError(
+                    "Function's jvp returned an invalid number of forward gradients "
+                    f"(expected {len(outs)} but got {len(out_tangents)})"
+                )
             )
         for index, (out, tensor) in enumerate(zip(outs, out_tangents, strict=True)):
             if tensor is not None:
@@ -291,21 +299,28 @@ class FunctionNode(Node, FunctionCtx):
     def _refuse_unfit_tangent(self, index: int, output: Any, tensor: object) -> None:
         """Raise unless ``tensor`` can be the tangent of output number ``index``."""
         if not isinstance(tensor, torch.Tensor):
-            raise RuntimeError(
-                f"expected Variable or None (got {type(tensor).__name__}) for grad output {index}."
+            raise settled(
+                RuntimeError(
+                    f"expected Variable or None (got {type(tensor).__name__}) "
+                    f"for grad output {index}."
+                )
             )
         if not self.differentiates(output):
-            raise RuntimeError(
-                f"Function's jvp returned a gradient at position {index}, "
-                "but the corresponding forward output is not a differentiable Tensor. "
-                "You should return None at that position instead."
+            raise settled(
+                RuntimeError(
+                    f"Function's jvp returned a gradient at position {index}, "
+                    "but the corresponding forward output is not a differentiable Tensor. "
+                    "You should return None at that position instead."
+                )
             )
         if tensor.shape != output.shape:
-            raise RuntimeError(
-                "Trying to set a forward gradient that has a different size "
-                "than that of the original Tensor, this is not supported. "
-                f"The tensor is of size {list(output.shape)}, its tangent of size "
-                f"{list(tensor.shape)}."
+            raise settled(
+                RuntimeError(
+                    "Trying to set a forward gradient that has a different size "
+                    "than that of the original Tensor, this is not supported. "
+                    f"The tensor is of size {list(output.shape)}, its tangent of size "
+                    f"{list(tensor.shape)}."
+                )
             )
 
     def apply(
@@ -347,9 +362,11 @@ class FunctionNode(Node, FunctionCtx):
         if len(result) > n and all(gradient is None for gradient in result[n:]):
             result = result[:n]
         if len(result) != n:
-            raise RuntimeError(
-                f"function {self.name()} returned an incorrect number of gradients "
-                f"(expected {n}, got {len(result)})"
+            raise settled(
+                RuntimeError(
+                    f"function {self.name()} returned an incorrect number of gradients "
+                    f"(expected {n}, got {len(result)})"
+                )
             )
         level = self.level
         self._refuse_gradients_of_others(result)
@@ -372,11 +389,16 @@ class FunctionNode(Node, FunctionCtx):
             if gradient is None:
                 continue
             if not isinstance(gradient, torch.Tensor):
-                raise RuntimeError(f"expected Variable or None (got {type(gradient).__name__})")
+                raise settled(
+                    RuntimeError(f"expected Variable or None (got {type(gradient).__name__})")
+                )
             if index not in self._positions:
-                raise RuntimeError(
-                    f"function {self.name()} returned a gradient different than None at position "
-                    f"{index + 1}, but the corresponding forward input was not a Variable"
+                raise settled(
+                    RuntimeError(
+                        f"function {self.name()} returned a gradient different than None "
+                        f"at position {index + 1}, but the corresponding forward input was not "
+                        "a Variable"
+                    )
                 )
 
     def maybe_clear_saved_tensors(self) -> None:

@@ -21,7 +21,7 @@ from ..aot.python_state.summary import StateSummary
 from ..aot.python_state.values import MISSING
 from ..seam.locks import lock_of
 from ..torch_private.pytrees import pytree
-from ..trace.error_lines import raised_by_user
+from ..trace.error_lines import raised_by_package
 
 
 class Break(Exception):
@@ -127,7 +127,7 @@ class Captures:
             self.refused.append(f"({', '.join(arguments)}): {error}")
             if programs.recipe.lost:
                 raise
-            if raised_by_user(error):
+            if _is_of_program(error, programs.recipe):
                 raise Raised from error
             if not self.breaks:
                 raise
@@ -138,7 +138,7 @@ class Captures:
         except (
             BaseException
         ) as error:  # such as SystemExit, or what has the capture begin once more
-            if raised_by_user(error) and not programs.recipe.lost:
+            if _is_of_program(error, programs.recipe) and not programs.recipe.lost:
                 raise Raised from error
             raise
         if all(c.program is not program for c in self.captured):
@@ -175,6 +175,13 @@ class Captures:
                 "or another structure of the arguments"
             )
         return "; ".join(changed) or "none of the programs before takes the call"
+
+
+def _is_of_program(error: BaseException, recipe: Recipe) -> bool:
+    """Return whether the program raises ``error`` in eager mode, too."""
+    known = any(error is raised for raised in recipe.raised)
+    recipe.raised.clear()  # an error holds the values of its call
+    return known or not raised_by_package(error)
 
 
 _TOLD = 4  # changes of Python's state that a reason lists

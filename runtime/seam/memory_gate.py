@@ -32,7 +32,7 @@ from .literals import has_values, readable, stacked
 from .memory import place, refuse_data, storage_of
 from .padded_rows import Encoders
 from .shells import VALUES
-from .user_code import noted
+from .user_code import note_own_error, noted
 
 
 class MemoryGate(TorchFunctionMode):
@@ -63,7 +63,7 @@ class MemoryGate(TorchFunctionMode):
                 return _tensor_of_list(func, data, *args[1:], **kwargs)
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is None or not args or not _is_outside(args[0]):
-            return func(*args, **kwargs)
+            return _called(func, args, kwargs)
         return access(self, func, args, kwargs)
 
     def refuse_written(self, tensor: torch.Tensor) -> None:
@@ -139,6 +139,15 @@ def _captures() -> Iterator[Level | EnteringMode]:
             yield mode
 
 
+def _called(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return ``func(*args, **kwargs)`` of torch."""
+    try:
+        return func(*args, **kwargs)
+    except Exception as error:
+        note_own_error(error)
+        raise
+
+
 def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
     """Call a method that reads the elements of a tensor from outside. The captures note that the
     program knows them.
@@ -160,7 +169,7 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
             )
         capture.note_elements(t)
     with without_modes():
-        return func(*args, **kwargs)
+        return _called(func, args, kwargs)
 
 
 def _share(gate: MemoryGate, func: object, args: Any, kwargs: object) -> object:

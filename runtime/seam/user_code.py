@@ -59,6 +59,7 @@ class LeftErrors:
         self._is_general = is_general
         self._noted: list[tuple[Exception, str]] = []
         self._settled: list[Exception] = []
+        self._of_program: list[Exception] = []
 
     def note(self, error: Exception) -> None:
         """Note an error that the program may catch. One of an attribute that is missing depends on
@@ -73,12 +74,24 @@ class LeftErrors:
         if it was noted before, by a door further inside."""
         if not self._is_general:
             self.settle_own(error)
+            self._of_program.append(error)
 
     def settle_own(self, error: Exception) -> None:
         """Note that ``error`` is of the user's own code, which a graph follows as any other. Not if
         it was noted before."""
         if not any(error is known for known, _ in self._noted):
             self._settled.append(error)
+
+    def note_kernel(self, error: Exception) -> None:
+        """Note that a kernel has raised ``error`` for the values of this call."""
+        self._of_program.append(error)
+
+    def is_of_program(self, error: BaseException) -> bool:
+        """Return whether torch raises ``error`` for this call in eager mode, too. That an attribute
+        is missing depends on no value."""
+        if isinstance(error, AttributeError):
+            return True
+        return any(error is known for known in self._of_program)
 
     def first(self) -> Exception | None:
         """Return the first error that was noted."""
@@ -158,6 +171,22 @@ def settle_error(error: Exception) -> None:
     ``error``, see :meth:`LeftErrors.settle`."""
     if _CAPTURE.errors is not None:
         _CAPTURE.errors.settle(error)
+
+
+def note_kernel_error(error: Exception) -> None:
+    """Tell the capture of this thread, if there is one, of an error of a kernel, see
+    :meth:`LeftErrors.note_kernel`."""
+    if _CAPTURE.errors is not None:
+        _CAPTURE.errors.note_kernel(error)
+
+
+def note_own_error(error: Exception) -> None:
+    """Do the same for an error of a function of torch that was called in the frame which catches
+    it, if the function is one of C and has raised the error itself: no frame of Python's is
+    between."""
+    at = error.__traceback__
+    if at is not None and at.tb_next is None:
+        note_kernel_error(error)
 
 
 def first_error() -> Exception | None:

@@ -77,9 +77,11 @@ def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
     anything else. ``caller``: the function's name, for errors."""
     if isinstance(inputs, Mapping):
         if type(inputs) is not dict:
-            raise TypeError(
-                f"`inputs` argument to `{caller}()` must be a dict, "
-                f"not {type(inputs).__name__}. Pass dict(inputs)."
+            raise settled(
+                TypeError(
+                    f"`inputs` argument to `{caller}()` must be a dict, "
+                    f"not {type(inputs).__name__}. Pass dict(inputs)."
+                )
             )
         inputs = inputs.values()
     tensors = listed(inputs)
@@ -191,7 +193,9 @@ def _refuse_unfit_cotangent(g: object, tensor: Any, index: int, batched: bool) -
     """Raise unless ``g`` has the shape of output ``tensor``, number ``index``, and is complex if
     that is."""
     if not isinstance(g, torch.Tensor):
-        raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+        raise settled(
+            TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
+        )
     if isinstance(tensor, GradientEdge):
         shape, dtype = tensor.node.metas[tensor.output_nr]
     else:
@@ -381,9 +385,11 @@ def grad(
     *input). The pass runs under ``vmap``.
     """
     if materialize_grads and allow_unused is False:
-        raise ValueError(
-            "Expected allow_unused to be True or not passed when materialize_grads=True, "
-            "but got: allow_unused=False."
+        raise settled(
+            ValueError(
+                "Expected allow_unused to be True or not passed when materialize_grads=True, "
+                "but got: allow_unused=False."
+            )
         )
     if not only_inputs:
         warnings.warn(

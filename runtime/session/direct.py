@@ -22,6 +22,7 @@ from ..facts.lock import probe
 from ..rules.ops import Op, op_of
 from ..seam.levels import SCOPE
 from ..seam.transforms_of_torch import innermost_of_torch
+from ..seam.user_code import settled
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
 from ..tape.inplace import run, unrecorded
@@ -105,8 +106,8 @@ def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tup
         if type(i) is int:
             size = next(sizes)
             if not -size <= i < size:
-                raise IndexError(
-                    f"index {i} is out of bounds for dimension {place} with size {size}"
+                raise settled(
+                    IndexError(f"index {i} is out of bounds for dimension {place} with size {size}")
                 )
             parts.append((_SELECT, (dim, i)))
         elif i is None:

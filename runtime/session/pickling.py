@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import warn_if_has_hooks
 
+from ..seam.user_code import settled
 from ..torch_private.native_tensors import (
     TensorBase,
     rebuild_parameter,
@@ -78,9 +79,11 @@ def deep_copied(tensor: Any, memo: dict[int, Any]) -> Any:
     """Return ``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share
     memory share memory, too."""
     if not tensor.is_leaf:
-        raise RuntimeError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-            "protocol at the moment."
+        raise settled(
+            RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment."
+            )
         )
     copied = tensor._copy_with(
         copy.deepcopy(tensor._inner, memo), copy.deepcopy(tensor.__getstate__(), memo)

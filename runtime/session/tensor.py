@@ -262,7 +262,9 @@ class Tensor(GradValue):
     @data.setter
     def data(self, new: torch.Tensor) -> None:
         if not isinstance(new, torch.Tensor):
-            raise TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
+            raise settled(
+                TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
+            )
         new = constant_of(new)
         _refuse_unfit_data(self, new)
         if extent(new) != extent(self) or new.dtype is not self.dtype:
@@ -477,9 +479,11 @@ class Tensor(GradValue):
 def _refuse_unfit_gradient(t: Tensor, value: object) -> None:
     """Raise unless ``value`` has the dtype, device and shape of a gradient of ``t``."""
     if not isinstance(value, torch.Tensor):
-        raise TypeError(
-            "assigned grad expected to be a Tensor or None but got grad of type "
-            f"{type(value).__name__}"
+        raise settled(
+            TypeError(
+                "assigned grad expected to be a Tensor or None but got grad of type "
+                f"{type(value).__name__}"
+            )
         )
     if value is t:
         raise settled(RuntimeError("can't assign Variable as its own grad"))

@@ -25,6 +25,7 @@ from ..rules.ops import (
 )
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.levels import Value
+from ..seam.user_code import settled
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.native_autograd import innermost_saved_hooks
 from . import inplace, view_history
@@ -223,9 +224,11 @@ class GradLevel(Tape):
         """Run a call that writes to the tensors of ``out=``, and return them. Raise if an argument
         requires grad, as torch does."""
         if self._any_with_history(items_of((*args, *kwargs.values()))):
-            raise RuntimeError(
-                f"{op.base_name}(): functions with out=... arguments don't support automatic "
-                "differentiation, but one of the arguments requires grad."
+            raise settled(
+                RuntimeError(
+                    f"{op.base_name}(): functions with out=... arguments don't support automatic "
+                    "differentiation, but one of the arguments requires grad."
+                )
             )
         outer = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
         targets = _tensors_of_out(op, kwargs)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..seam.user_code import settled
 from . import engine
 from .nodes import AccumulateGrad, Node
 from .running import RUNNING
@@ -37,9 +38,11 @@ def get_gradient_edge(tensor: torch.Tensor) -> GradientEdge:
     ``grad(loss, x)``. Raise if the tensor does not require grad."""
     edge = edge_of(tensor)
     if edge is None:
-        raise RuntimeError(
-            "It is not possible to get the gradient edge for a Tensor that "
-            "does not require gradients"
+        raise settled(
+            RuntimeError(
+                "It is not possible to get the gradient edge for a Tensor that "
+                "does not require gradients"
+            )
         )
     return GradientEdge(*edge)
 
@@ -70,7 +73,7 @@ def register_multi_grad_hook(
     that it computes; the others are None. ``"any"``: call ``fn(grad)`` with the first gradient.
     """
     if mode not in ("all", "any"):
-        raise ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}")
+        raise settled(ValueError(f"Expects mode to be one of ('all', 'any') but got {mode}"))
     if mode == "any":
         hooked = [tensor for tensor in tensors if tensor.requires_grad]
         inner = _when_any(fn)

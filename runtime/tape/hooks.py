@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import called_from
 from ..rules.record import extent
 from ..seam.levels import Level, Value
-from ..seam.user_code import watched
+from ..seam.user_code import settled, watched
 from .conform import conform
 from .node_protocol import Hook as Hook
 from .node_protocol import Hooks as Hooks
@@ -132,7 +132,7 @@ def run_post_accumulate(leaf: object, hooks: Mapping[int, Hook] | None) -> None:
     """Run ``hooks``, after the ``.grad`` of ``leaf`` has changed."""
     for hook in list((hooks or {}).values()):
         if watched(hook, leaf) is not None:
-            raise RuntimeError("Tensor post accumulate grad hooks should return None.")
+            raise settled(RuntimeError("Tensor post accumulate grad hooks should return None."))
 
 
 def _check_replacements(
@@ -141,11 +141,15 @@ def _check_replacements(
     """Return what a hook of a node returned in place of the gradients ``old``, each checked. Raise
     unless it is a tuple of the same length."""
     if not isinstance(replacements, tuple):
-        raise TypeError(f"expected tuple, but hook returned '{type(replacements).__name__}'")
+        raise settled(
+            TypeError(f"expected tuple, but hook returned '{type(replacements).__name__}'")
+        )
     if len(replacements) != len(old):
-        raise RuntimeError(
-            f"hook '{_name(hook)}' has returned an incorrect number of values "
-            f"(got {len(replacements)}, but expected {len(old)})"
+        raise settled(
+            RuntimeError(
+                f"hook '{_name(hook)}' has returned an incorrect number of values "
+                f"(got {len(replacements)}, but expected {len(old)})"
+            )
         )
     return [
         _check_replacement(level, a, b, hook, create_graph)
@@ -161,16 +165,20 @@ def _check_replacement(
     if replacement is None:
         return None
     if not isinstance(replacement, torch.Tensor):
-        raise TypeError(f"expected Variable, but hook returned '{type(replacement).__name__}'")
+        raise settled(
+            TypeError(f"expected Variable, but hook returned '{type(replacement).__name__}'")
+        )
     if old is None:
-        raise RuntimeError("can't replace a None gradient with a non-None value")
+        raise settled(RuntimeError("can't replace a None gradient with a non-None value"))
     if replacement.dtype is not old.dtype or replacement.device.type != old.device.type:
         was, got = map(_type, (old, replacement))
-        raise RuntimeError(
-            f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})"
+        raise settled(
+            RuntimeError(
+                f"hook '{_name(hook)}' has changed the type of value (was {was} got {got})"
+            )
         )
     if extent(replacement) != extent(old):
-        raise RuntimeError(f"hook '{_name(hook)}' has changed the size of value")
+        raise settled(RuntimeError(f"hook '{_name(hook)}' has changed the size of value"))
     return for_engine(level, replacement, create_graph)
 
 

@@ -171,7 +171,9 @@ class Node:
     def __call__(self, *grads: Any) -> Any:
         """Run this node alone: the cotangents of its inputs from those of its outputs."""
         if len(grads) != len(self.metas):
-            raise TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
+            raise settled(
+                TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
+            )
         recording = torch.is_grad_enabled()
         cotangents = [hooks.for_engine(self.level, grad, recording) for grad in grads]
         outs = self.apply(cotangents, None, recording)

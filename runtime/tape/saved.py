@@ -51,9 +51,11 @@ class _Hooks(Ambient):
     def push(self, pack: Pack, unpack: Unpack) -> None:
         """Make this pair the innermost one. Raise if hooks are forbidden."""
         if not (callable(pack) and callable(unpack)):
-            raise TypeError(
-                "saved_tensors_hooks(): incompatible function arguments: "
-                f"two callables are needed, got {pack!r}, {unpack!r}"
+            raise settled(
+                TypeError(
+                    "saved_tensors_hooks(): incompatible function arguments: "
+                    f"two callables are needed, got {pack!r}, {unpack!r}"
+                )
             )
         if self.disabled is not None:
             raise settled(RuntimeError(self.disabled))
@@ -193,9 +195,11 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
     with level.packing():
         t = watched(s.unpack, s.payload)
     if not isinstance(t, torch.Tensor):
-        raise TypeError(
-            "Output of saved tensor unpack_hook expected to be a Tensor but got result "
-            f"of type {type(t).__name__}"
+        raise settled(
+            TypeError(
+                "Output of saved tensor unpack_hook expected to be a Tensor but got result "
+                f"of type {type(t).__name__}"
+            )
         )
     return level.lowered(t)  # type: ignore[no-any-return]
 
@@ -292,9 +296,11 @@ class SavedTensor:
         """Store ``pack_hook(tensor)`` in place of the tensor. The backward pass gets
         ``unpack_hook`` of that. At most once per tensor."""
         if not (callable(pack_hook) and callable(unpack_hook)):
-            raise TypeError(
-                "register_hooks(): incompatible function arguments: "
-                f"two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
+            raise settled(
+                TypeError(
+                    "register_hooks(): incompatible function arguments: "
+                    f"two callables are needed, got {pack_hook!r}, {unpack_hook!r}"
+                )
             )
         self._require_saved(
             "Calling register_hooks on a saved tensor after it has been freed. "

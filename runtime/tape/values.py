@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 from ..rules.ops import DIFFERENTIABLE
 from ..seam.levels import Level, Value
 from ..seam.locks import lock_of
+from ..seam.user_code import settled
 from . import hooks
 from .node_protocol import Hooks
 from .nodes import AccumulateGrad, Edge, Input, Node, Sink
@@ -93,7 +94,9 @@ class GradValue(Value):
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if value and not self.is_leaf:
-            raise RuntimeError("you can only change requires_grad flags of leaf variables.")
+            raise settled(
+                RuntimeError("you can only change requires_grad flags of leaf variables.")
+            )
         self._set_flag(value)  # as in torch, which allows it in a transform
 
     @property
@@ -117,9 +120,11 @@ class GradValue(Value):
         """Return an array, as ``torch.Tensor.numpy``. Raise if the tensor requires grad, unless
         ``force``."""
         if not force and edge_of(self) is not None:
-            raise RuntimeError(
-                "Can't call numpy() on Tensor that requires grad. "
-                "Use tensor.detach().numpy() instead."
+            raise settled(
+                RuntimeError(
+                    "Can't call numpy() on Tensor that requires grad. "
+                    "Use tensor.detach().numpy() instead."
+                )
             )
         return self._inner.numpy(force=force)
 
@@ -188,7 +193,9 @@ class GradValue(Value):
         replacement. As ``torch.Tensor.register_hook``."""
         edge = edge_of(self)
         if edge is None:
-            raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+            raise settled(
+                RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
+            )
         return hooks.register(self._own_hooks(*edge), hook)
 
     @property

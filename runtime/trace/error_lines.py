@@ -79,6 +79,12 @@ def raised_by_user(error: BaseException) -> bool:
     return is_of_user(_Trail(error.__traceback__).raised_for)
 
 
+def raised_by_package(error: BaseException) -> bool:
+    """Return whether a function of this package has raised ``error``, or one of C or of Python's
+    own modules that it has called."""
+    return is_of_package(_Trail(error.__traceback__).raised_for)
+
+
 def name_origin(error: Exception) -> None:
     """Add to an error of a graph that runs again the line of the program that the failed call comes
     from. Not to one that a function of the user's raises, such as the result of a compiler."""

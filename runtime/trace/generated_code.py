@@ -1,6 +1,6 @@
 """Makes functions of Python text, which tracebacks, debuggers and profilers show line by line.
 
-    add = function(["def add(a, b):", "    return a + b"], "add", "<sum>", {})
+    add = function(["def add(a, b):", "    return a + b"], "add", "<replay of a sum>", {})
 
 ``linecache`` asks the loader in the globals of a function for its text (:pep:`302`,
 ``get_source``). So the text lives as long as the function, and is only joined when somebody looks
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from .provenance import Line, text_of
+from .provenance import GENERATED, Line, text_of
 
 _numbers = itertools.count()
 
@@ -59,10 +59,12 @@ def function(
 ) -> Callable[..., Any]:
     """Return the function ``name`` that the Python text ``lines`` defines.
 
-    ``file``: how the name of its file begins, in angle brackets. A number follows, so that no two
-    functions have lines of the same file. ``names``: its globals, to which this adds two.
+    ``file``: how the name of its file begins, in angle brackets: as one of ``GENERATED``, so that
+    nobody takes it for the user's. A number follows, so that no two functions have lines of the
+    same file. ``names``: its globals, to which this adds two.
     ``origins``: for numbers of lines from 0, the user's line that they come from.
     """
+    assert file.startswith(GENERATED)
     file = f"{file} {next(_numbers)}"
     names |= {"__name__": file, "__loader__": _Loader(lines, origins or {})}
     exec(compile("\n".join(lines) + "\n", file, "exec"), names)

@@ -56,7 +56,9 @@ _STANDARD = sysconfig.get_paths()["stdlib"] + os.sep
 _INSTALLED = tuple(sysconfig.get_paths()[key] + os.sep for key in ("purelib", "platlib"))
 # which torch imports with its first symbol
 _SYMPY = os.path.dirname(getattr(find_spec("sympy"), "origin", "sympy")) + os.sep
-_GENERATED = ("<eval_with_key>", "<replay", "<__array_function__")
+GENERATED = ("<replay", "<guard")
+"""How the names of files begin that this package generates."""
+_GENERATED = ("<eval_with_key>", "<__array_function__", *GENERATED)
 _FROZEN = "<frozen"
 _kinds: dict[str, int] = {
     torch.nn.modules.module.__file__: _CALL,

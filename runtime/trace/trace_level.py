@@ -27,6 +27,7 @@ from ..seam.level_mode import LevelMode
 from ..seam.levels import Level
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
+from ..seam.user_code import note_kernel_error
 from ..torch_private.dispatcher import set_excluded
 from ..torch_private.fake_tensors import (
     DataDependentOutputException,
@@ -323,6 +324,7 @@ class Trace(Level):
             try:
                 return func(*inner, **options)
             except Exception as error:
+                note_kernel_error(error)
                 if not has_symbols(given):
                     settle_if_of_shapes(error, func, inner, options)
                 raise
@@ -393,6 +395,7 @@ class Trace(Level):
             with without_dispatch_to_python():
                 out = func(*inner)
         except Exception as error:
+            note_kernel_error(error)
             if not has_symbols(args):
                 settle_if_of_shapes(error, func, inner, {})
             raise

@@ -96,6 +96,8 @@ def capture(
     # also exceptions that ask for one more run of the program, which are no `Exception`
     except BaseException as error:
         _undo(recipe, state, error)
+        if recipe.retries:
+            recipe.raised[:] = filter(state.raises, (error,))
         raise
     finally:
         recipe.entered.update(state.graph.code.entered)

@@ -91,7 +91,8 @@ class Recipe:
     no state of the program. ``single``: whether one program has to serve all calls, also where it
     has changed the state that it reads. ``limit``: how many programs there may be in turn, each for
     the state that the one before has left behind. ``lost``: effects of the last capture that failed
-    which nobody can undo. ``declared``: the only objects, besides arguments, whose state the
+    which nobody can undo. ``raised``: the error with which it has failed, if eager mode raises
+    it, too. ``declared``: the only objects, besides arguments, whose state the
     program may reach; None if it may reach any. ``outside``: arguments of calls that programs have
     reached by themselves too.
     """
@@ -125,6 +126,7 @@ class Recipe:
     # what one capture leaves for the next one
     entered: dict[int, Code] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
+    raised: list[BaseException] = field(default_factory=list)
     outside: OutsideArguments = field(default_factory=OutsideArguments)
 
     @property

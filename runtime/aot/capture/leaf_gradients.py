@@ -217,7 +217,7 @@ class LeafGradients:
         v = self.inside(tensor)
         edge = edge_of(v)
         if edge is None:
-            raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+            raise settled(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
         # a leaf and an argument have their gradients anyway
         if not v.is_leaf and not isinstance(edge[0], Argument) and not v._retains:
             hooks.retain(v, *edge)

@@ -209,6 +209,7 @@ class ProgramState:
         self.early = early_graph(roots, ignore)
         self.graph = ObjectGraph(roots, ignore, ahead)
         self.seen = Seen()
+        self._raised: BaseException | None = None
         self.guard: StateGuard | None = None  # when the capture has ended
         self._made: Sequence[Change] = ()  # which are put back
         # keys of the places that the program has changed
@@ -219,8 +220,13 @@ class ProgramState:
         ``is_general``: whether sizes or numbers are symbols."""
         around, RUN.state = RUN.state, self
         try:
-            with watching(self.graph, LeftErrors(here, is_general)) as self.seen:
+            errors = LeftErrors(here, is_general)
+            with watching(self.graph, errors) as self.seen:
                 return capture()
+        except BaseException as error:
+            if errors.is_of_program(error):
+                self._raised = error
+            raise
         finally:
             RUN.state = around
 
@@ -250,6 +256,11 @@ class ProgramState:
         self._empty_caches()
         self.graph.restore()
         self._made = ()
+
+    def raises(self, error: BaseException) -> bool:
+        """Return whether the program itself has raised ``error`` in the run that was last, as it
+        does in eager mode."""
+        return error is self._raised
 
     def lost(self) -> list[str]:
         """Say what the program has done that nobody can undo, after :meth:`restore`: items that it

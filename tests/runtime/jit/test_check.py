@@ -232,3 +232,24 @@ def test_a_new_shape_as_a_key_is_the_same_in_both_runs() -> None:
     for n in (2, 3, 2):
         step(torch.ones(n))
     assert counts == {(2,): 2, (3,): 1}
+
+
+def test_a_function_that_calls_another_jitted_one_is_compared() -> None:
+    scale = torch.ones(2)
+
+    @jit
+    def double(x: Any) -> Any:
+        return x * 2 * scale
+
+    step = jit(lambda x: double(x) + 1, check=1)
+    for i in range(4):
+        assert step(torch.full((2,), float(i))).tolist() == [2 * i + 1.0] * 2
+
+
+def test_the_error_says_that_one_of_both_requires_grad() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    before = jit(lambda x: x * weight)(torch.ones(2)).detach()
+    # torch's own engine records no tensor of this package, see docs/autograd.md
+    step = jit(lambda h: h * weight, check=1)
+    with pytest.raises(RuntimeError, match="the result has requires_grad=True, and not in eager"):
+        step(before)

@@ -167,7 +167,8 @@ def test_a_graph_with_an_op_of_another_library_is_not_run_once_more() -> None:
         return found
 
     step = jit(look_up, ignore=(calls,))
-    step(X, torch.tensor([0]))
+    for _ in range(3):  # the op's own first calls change it, so that they have other programs
+        step(X, torch.tensor([0]))
     before = len(calls)
     with pytest.raises(IndexError):
         step(X, torch.tensor([9]))

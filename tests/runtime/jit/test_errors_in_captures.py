@@ -1,0 +1,114 @@
+"""Errors that torch raises while a program is captured: the call runs in eager mode instead, so
+that objects are afterwards as the program has left them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from runtime import jit
+
+X = torch.arange(1.0, 7.0).reshape(2, 3)
+
+ERRORS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "shapes": lambda t, x: x @ x,
+    "values": lambda t, x: torch.linalg.cholesky(-x[:, :2] @ x[:, :2].T),
+    "a label": lambda t, x: F.nll_loss(x, torch.tensor([1, 7])),
+    "an index": lambda t, x: x[torch.tensor([5])],
+    "a check of a module": lambda t, x: nn.BatchNorm1d(3)(x[:1]),
+    "a check of an optimizer": lambda t, x: torch.optim.SGD([t.p], lr=-1.0),
+    "a missing attribute": lambda t, x: t.mean.colour,
+    "a missing key": lambda t, x: t.sums["missing"],
+    "a second backward": lambda t, x: [t.p.sum().backward() or x.sum().backward()],
+    "a gradient of another shape": lambda t, x: setattr(t.p, "grad", torch.ones(7)),
+    "a gradient of another dtype": lambda t, x: setattr(t.p, "grad", torch.ones(3).double()),
+    "a gradient that is no tensor": lambda t, x: setattr(t.p, "grad", 2.0),
+    "a gradient of none": lambda t, x: (x * 2).retain_grad(),
+    "an array": lambda t, x: t.p.numpy(),
+    "a hook": lambda t, x: x.register_hook(print),
+    "a freed graph": lambda t, x: [t.sums["1"].backward(), t.sums["1"].backward()],
+    "an argument of another class": lambda t, x: torch.cat([x, t.calls]),
+    "a write to a leaf": lambda t, x: t.p.add_(1),
+    "a size": lambda t, x: x.view(t.calls, -1, 7),
+}
+
+
+def _changes_all(t: Any, x: Tensor) -> None:
+    t.calls += 1
+    t.log.append(t.calls)
+    t.sums[f"{t.calls}"] = x.sum() + torch.rand(())
+    t.mean.mul_(0.5).add_(x)
+    if t.p.grad is not None:
+        t.p.grad.mul_(2)
+    (t.p * x).sum().backward()
+
+
+def _state() -> Any:
+    p = torch.ones(3, requires_grad=True)
+    return SimpleNamespace(calls=0, log=[], sums={}, mean=torch.zeros(2, 3), p=p, fails=False)
+
+
+def _left_by(raise_error: Callable[[Any, Tensor], Any], good: int, jits: bool) -> str:
+    """Return what a call leaves and raises that fails after ``good`` others."""
+    t = _state()
+
+    def step(x: Tensor) -> Any:
+        _changes_all(t, x)
+        if t.fails:
+            raise_error(t, x)
+        t.log.append("end")
+        return t.mean.sum()
+
+    f: Callable[[Tensor], Any] = step
+    if jits:
+        f = jit(step)
+    torch.manual_seed(0)
+    for _ in range(good):
+        f(X)
+    t.fails = True
+    with pytest.raises(Exception) as caught:
+        f(X)
+    text = str(caught.value).partition("\n")[0]
+    return repr((type(caught.value), text, vars(t), t.p.grad, torch.rand(1)))
+
+
+@pytest.mark.parametrize("good", [0, 1, 3])
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_call_leaves_what_the_program_had_changed_before_the_error(name: str, good: int) -> None:
+    assert _left_by(ERRORS[name], good, True) == _left_by(ERRORS[name], good, False)
+
+
+@pytest.mark.parametrize("name", ["shapes", "values", "a check of a module"])
+def test_the_error_names_the_line_of_the_program(name: str) -> None:
+    def fail(x: Tensor) -> Any:
+        return ERRORS[name](None, x)
+
+    with pytest.raises((RuntimeError, ValueError), match=r"test_errors_in_captures\.py:.*lambda"):
+        jit(fail)(X)
+
+
+def test_an_error_of_torch_is_no_break() -> None:
+    f = jit(lambda x, w: x.add_(1) @ w, on_break="eager")
+    x = torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        f(x, torch.ones(3, 3))
+    assert x.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_a_refusal_that_comes_before_leaves_all_as_it_was() -> None:
+    t = _state()
+
+    def step(x: Tensor) -> Tensor:
+        _changes_all(t, x)
+        return x if x.sum() > 0 else x @ x
+
+    before = repr(vars(t))
+    with pytest.raises(RuntimeError, match="asks for the elements of a tensor"):
+        jit(step)(X)
+    assert repr(vars(t)) == before and t.p.grad is None
