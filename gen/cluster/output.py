@@ -26,19 +26,21 @@ from rich.progress import (
 )
 
 from gen.cluster.job import Answer
-from gen.run.results import CellResult, ResultsError, Writer, records, trait
+from gen.run.failure_groups import count_severe
+from gen.run.results import CellResult, ResultsError, Writer, parse_cell, records, trait
+from gen.run.severity import Severity, severity_of_row
 
 __all__ = ["Display", "Output"]
 
 _SAME = ("matrix", "target", "device", "tier", "torch", "narrowed", "rules")
-_LISTED = 40
-_FAILED = ("vacuous", "xpassed", "failed", "error", "timed out", "crashed")
+_KEPT = 10_000  # failed cells in memory, whose causes are told
 
 
 class Output:
     """Write the file, and count.
 
-    Its memory does not grow with the run: it stores 8 bytes of each cell that an earlier run had.
+    Its memory grows little with the run: it stores 8 bytes of each cell that an earlier run had,
+    and the first failed cells, `failed`. `severities` counts all of them.
     """
 
     def __init__(self, path: Path, header: Mapping[str, object], *, resume: bool) -> None:
@@ -48,7 +50,8 @@ class Output:
         self.path = path
         self.counts: Counter[str] = Counter()
         self.seconds = 0.0
-        self.failures: list[str] = []
+        self.severities: Counter[Severity] = Counter()
+        self.failed: list[CellResult] = []
         self.met: set[str] = set()
         self.active: dict[str, str] = {}
         self._cells_of_earlier_run = array("Q")
@@ -83,8 +86,10 @@ class Output:
                 f"{len(answer.cells)} outcomes came for {len(nodes)} cells; the first is {nodes[0]}"
             )
         self._writer.lines([line for _, line in answer.cells])
-        for node, (outcome, _) in zip(nodes, answer.cells, strict=True):
-            self._count(node, outcome)
+        for outcome, line in answer.cells:
+            self.counts[outcome] += 1
+            if severity_of_row(outcome, "") is not None:
+                self._add_failed(parse_cell(line))
         self.met |= answer.met
         self.active.update(answer.active)
         self.seconds += answer.seconds
@@ -104,20 +109,19 @@ class Output:
         self._writer.close({"complete": complete, "wall_seconds": wall, "never_happened": never})
         return never
 
-    @property
-    def failing(self) -> int:
-        """Return how many cells failed."""
-        return sum(self.counts[outcome] for outcome in _FAILED)
+    def fails(self, fail_on: Severity | None) -> bool:
+        """Return whether a cell failed at least as severely as `fail_on`, or none passed."""
+        if count_severe(self.severities, fail_on):
+            return True
+        return not (self.counts["passed"] or self.counts["xfailed"])
 
-    def failed(self) -> bool:
-        """Return whether a cell failed, or none passed."""
-        return bool(self.failing) or not (self.counts["passed"] or self.counts["xfailed"])
-
-    def _count(self, node: str, outcome: str) -> None:
-        """Count the outcome of a cell, and list it if it failed."""
-        self.counts[outcome] += 1
-        if outcome in _FAILED and len(self.failures) < _LISTED:
-            self.failures.append(f"{outcome}: {node}")
+    def _add_failed(self, cell: CellResult) -> None:
+        severity = severity_of_row(cell.outcome, cell.severity)
+        if severity is None:
+            return
+        self.severities[severity] += 1
+        if len(self.failed) < _KEPT:
+            self.failed.append(cell)
 
     def _read(self, header: Mapping[str, object]) -> bool:
         """Read what an earlier run left. Return whether it left at least the header."""
@@ -126,7 +130,8 @@ class Output:
         for record in records(self.path):
             if isinstance(record, CellResult):
                 numbers.append(_number(record.node))
-                self._count(record.node, record.outcome)
+                self.counts[record.outcome] += 1
+                self._add_failed(record)
                 self.met.update(record.entries)
             elif record["event"] == "run":
                 began = True
@@ -186,7 +191,7 @@ class Display:
     def show(self, workers: int, lost: int) -> None:
         """Show the state of the run."""
         counts, now = self._output.counts, time.monotonic()
-        failed = self._output.failing
+        failed = self._output.severities.total()
         words = [f"{workers} workers" if workers else "waiting for workers", f"{failed} failed"]
         if lost:
             words.append(f"{lost} groups lost their worker")

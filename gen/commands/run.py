@@ -23,12 +23,14 @@ from gen.cluster.output import Display, Output
 from gen.plan.matrix_plan import above
 from gen.run.cell_durations import PLACE, read_durations
 from gen.run.environment import environment
+from gen.run.failure_groups import summary_lines
 from gen.run.inventory import Module, find, matrix_fingerprint
 from gen.run.isolation import Worker
 from gen.run.project_defaults import declared
 from gen.run.requirements import require_place
 from gen.run.results import OUTCOMES, ResultsError, default_path
 from gen.run.rules_run import RulesRun
+from gen.run.severity import Severity
 from gen.run.shard import lacks_the_largest_tier
 from gen.targets import load, names
 
@@ -36,6 +38,7 @@ __all__ = ["add_arguments", "run"]
 
 _UNITS = {"K": 10, "M": 20, "G": 30}
 _STOPPED = 130
+_LISTED = 40  # causes of failures in the summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,6 +97,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_bytes,
         metavar="SIZE",
         help="memory that the process of a cell may have, as 4G (default: no limit)",
+    )
+    add(
+        "--fail-on",
+        choices=[severity.word for severity in reversed(Severity)],
+        help=(
+            "exit with status 1 only if a cell fails at least this severely (default: if any cell "
+            "fails)"
+        ),
     )
     add(
         "--group-seconds",
@@ -184,7 +195,8 @@ def _run(args: argparse.Namespace) -> int:
             stopped = str(error)
         pool.close()
         never = output.close(complete=not stopped, whole=not selection.narrowed())
-    return _summary(output, offered.cells + output.resumed, never, stopped)
+    fail_on = None if args.fail_on is None else Severity.of_word(args.fail_on)
+    return _summary(output, offered.cells + output.resumed, never, stopped, fail_on)
 
 
 def _modules(args: argparse.Namespace, root: Path) -> list[Module]:
@@ -329,14 +341,14 @@ def _stoppable() -> Iterator[Callable[[], None]]:
             signal.signal(s, handler)
 
 
-def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) -> int:
+def _summary(
+    output: Output, expected: int, never: Sequence[str], stopped: str, fail_on: Severity | None
+) -> int:
     """Print the counts, the failures and why the run stopped. Return the exit code."""
     print(_counts(output) or "no cell has run")
     print(f"{output.cells:,} cells, {output.seconds:.1f} s of workers; {output.path}")
-    for line in output.failures:
-        print(f"  {line}")
-    if output.failing > len(output.failures):
-        print(f"  … and {output.failing - len(output.failures)} more, in the results file")
+    for line in summary_lines(output.severities, output.failed, _LISTED, fail_on):
+        print(line)
     if never:
         print("entries that never happened:", *never, sep="\n  ")
     if stopped:
@@ -357,7 +369,7 @@ def _summary(output: Output, expected: int, never: Sequence[str], stopped: str) 
             file=sys.stderr,
         )
         return 2
-    return int(output.failed())
+    return int(output.fails(fail_on))
 
 
 def _counts(output: Output) -> str:

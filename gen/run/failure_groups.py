@@ -26,9 +26,11 @@ __all__ = [
     "FailureGroup",
     "by_severity",
     "cause_of",
+    "count_severe",
     "counts_by_severity",
     "frame_of",
     "group_failures",
+    "summary_lines",
 ]
 
 _HARNESS = "gen"
@@ -97,6 +99,36 @@ def counts_by_severity(cells: Iterable[CellResult]) -> Counter[Severity]:
     severities = [severity_of_row(cell.outcome, cell.severity) for cell in cells]
     failed = [severity for severity in severities if severity is not None]
     return Counter(sorted(failed, reverse=True))
+
+
+def summary_lines(
+    counts: Counter[Severity], failed: Sequence[CellResult], listed: int, fail_on: Severity | None
+) -> list[str]:
+    """Return what the summary of a run says of its failures, if there are any: how severe they are,
+    the first `listed` of their causes, and what ``--fail-on`` makes of them.
+
+    `counts` is of all failed cells; `failed` may be a part of them.
+    """
+    if not counts:
+        return []
+    shown = " · ".join(f"{counts[s]} {s.word}" for s in sorted(counts, reverse=True))
+    causes = group_failures(failed)
+    lines = [f"failed, the most severe first: {shown}", f"findings ({len(causes)}):"]
+    lines += [f"  {finding.line()}" for finding in causes[:listed]]
+    if len(causes) > listed:
+        lines.append(f"  … and {len(causes) - listed} more, in the results file")
+    if fail_on is not None:
+        severe = count_severe(counts, fail_on)
+        lines.append(
+            f"--fail-on {fail_on.word}: {severe} failed cells count, {counts.total() - severe} are "
+            "less severe and do not change the exit status"
+        )
+    return lines
+
+
+def count_severe(counts: Counter[Severity], fail_on: Severity | None) -> int:
+    """Return how many failed cells ``--fail-on`` is about. All are without it."""
+    return sum(count for severity, count in counts.items() if severity >= (fail_on or 0))
 
 
 # --- where a failure is made ----------------------------------------------------------------------

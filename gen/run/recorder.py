@@ -19,7 +19,7 @@ import pytest
 
 from gen.dtypes import DTYPES
 from gen.files import replace
-from gen.run.failure_groups import counts_by_severity, group_failures
+from gen.run.failure_groups import count_severe, counts_by_severity, summary_lines
 from gen.run.results import OUTCOMES, CellResult, Writer
 from gen.run.severity import Severity
 from gen.run.shard_plugin import Sharding
@@ -139,14 +139,8 @@ class Recorder:
         """Return whether all failures of a run that came to its end are below ``--fail-on``."""
         if self.fail_on is None or not self._complete:
             return False
-        severe, _ = self._split_failures()
+        severe = count_severe(counts_by_severity(self.cells), self.fail_on)
         return not severe and session.testsfailed == self._failed_reports
-
-    def _split_failures(self) -> tuple[int, int]:
-        """Count the failed cells that ``--fail-on`` is about, and the less severe ones."""
-        counts = counts_by_severity(self.cells)
-        severe = sum(count for severity, count in counts.items() if severity >= (self.fail_on or 0))
-        return severe, counts.total() - severe
 
     def _end(self) -> dict[str, object]:
         """Return the last line of the results file."""
@@ -206,20 +200,9 @@ class Recorder:
             out.line(f"nothing passed{self._why_nothing()}", red=True)
 
     def _summarize_failures(self, out: pytest.TerminalReporter) -> None:
-        """Print how severe the failures are, their causes, and what ``--fail-on`` makes of them."""
         counts = counts_by_severity(self.cells)
-        if not counts:
-            return
-        shown = " · ".join(f"{count} {severity.word}" for severity, count in counts.items())
-        out.line(f"failed, the most severe first: {shown}")
-        causes = group_failures(self.cells)
-        _list(out, f"findings ({len(causes)})", [finding.line() for finding in causes])
-        if self.fail_on is not None:
-            severe, milder = self._split_failures()
-            out.line(
-                f"--fail-on {self.fail_on.word}: {severe} failed cells count, "
-                f"{milder} are less severe and do not change the exit status"
-            )
+        for line in summary_lines(counts, self.cells, _LISTED, self.fail_on):
+            out.line(line)
 
     def _vacuous(self) -> list[str]:
         return [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"]

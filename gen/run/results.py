@@ -27,6 +27,7 @@ __all__ = [
     "Writer",
     "default_path",
     "line_of",
+    "parse_cell",
     "read",
     "records",
     "trait",
@@ -284,6 +285,11 @@ _KINDS: dict[str, type | UnionType] = {
     **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict,
     "loops": dict, "values": str | None,
 }  # fmt: skip
+
+
+def parse_cell(line: str) -> CellResult:
+    """Return the cell of a line of a results file, as :func:`line_of` writes it."""
+    return _cell(json.loads(line))
 
 
 def _record(line: bytes) -> dict[str, object] | CellResult | None:

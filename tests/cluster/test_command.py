@@ -200,3 +200,40 @@ def test_workers_of_this_machine_that_do_not_come_back_end_the_run(
             pool.room()
     else:
         assert pool.room() == 1, "others may come"
+
+
+FAILURES = """from gen.checks import cases, op
+@cases(*(op(name, smoke="float64") for name in "abcd"))
+def test_jvp(case):
+    case.compared = 1
+    if case.op in "ab":
+        raise RuntimeError("refused")
+    if case.op == "c":
+        raise AssertionError("another value")
+"""
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "status"), [(None, 1), ("refused", 1), ("wrong", 0), ("crash", 0)]
+)
+def test_failures_are_listed_by_severity_and_fail_the_run_if_severe_enough(
+    fail_on: str | None,
+    status: int,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "test_demo.py").write_text(FAILURES)
+    monkeypatch.setattr(run, "connected", nowhere)
+    monkeypatch.setattr(run, "DaskPool", Here)
+    args = ["run", "test_demo.py", "--results", "r.jsonl", "--target", "torch"]
+    if fail_on is not None:
+        args.append(f"--fail-on={fail_on}")
+    assert main(args) == status
+    shown = capsys.readouterr().out
+    assert main([*args, "--resume"]) == status, "also of cells that an earlier run had"
+    resumed = capsys.readouterr().out
+    for text in (shown, resumed):
+        assert (
+            "failed, the most severe first: 1 error · 2 refused\nfindings (3):\n  error: " in text
+        )
