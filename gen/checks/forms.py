@@ -23,6 +23,7 @@ from gen.reference.exact import Exact
 from gen.reference.standard import Standard
 from gen.samples import points, special_points
 from gen.samples.descriptions import arrange, clone_with_strides
+from gen.samples.domains import Domain
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Target, Values
 from gen.torch_private.loaded_with_torch import neg_view
@@ -532,17 +533,23 @@ def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     can lay these out.
 
     Some ops do not take repeated indices or lengths, such as lengths that must have a sum. These
-    stay as they are.
+    stay as they are. So does a single matrix or row of a domain, whose slices belong together.
     """
-    repeated = tuple(
-        x[:1].expand(x.shape).contiguous() if x.ndim and x.shape[0] else x for x in inputs
-    )
+    repeated = tuple(map(_repeat, inputs, sample.domains or [None] * len(inputs)))
     if _accepts(sample, repeated):
         return repeated
     return tuple(
         y if x.is_floating_point() or x.is_complex() else x
         for x, y in zip(inputs, repeated, strict=True)
     )
+
+
+def _repeat(x: Tensor, domain: Domain | None) -> Tensor:
+    """Return `x` with its first slice repeated, unless the domain ties all dimensions together."""
+    tied = 0 if domain is None else domain.dims
+    if x.ndim <= tied or not x.shape[0]:
+        return x
+    return x[:1].expand(x.shape).contiguous()
 
 
 def _expand(x: Tensor) -> Tensor:

@@ -143,6 +143,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+_OF_SQUARE_MATRICES = frozenset(("spd", "symmetric", "unitary", "rotation"))
+_OF_ROWS = frozenset(("permutation", "unit_vectors", "probabilities", "sorted"))
+
+
 class Tensor(Strict):
     """A tensor by description: its shape, the range of its values, and its memory layout."""
 
@@ -157,8 +161,14 @@ class Tensor(Strict):
         "positive",
         "unit",
         "nonzero",
+        "whole",
         "spd",
         "symmetric",
+        "unitary",
+        "rotation",
+        "unit_vectors",
+        "probabilities",
+        "sorted",
         "permutation",
         "index",
         "bool",
@@ -190,13 +200,14 @@ class Tensor(Strict):
 
     def _require_shape_of_domain(self) -> None:
         """Refuse a shape that the domain does not have."""
-        if self.domain in ("spd", "symmetric") and not self._is_square:
+        if self.domain in _OF_SQUARE_MATRICES and not self._is_square:
             raise fault(
                 f"domain {self.domain} with shape {self.shape}",
                 "a shape whose last two sizes are equal",
             )
-        if self.domain == "permutation" and not self.shape:
-            raise fault("domain permutation with shape []", "a shape with at least one dimension")
+        if self.domain in _OF_ROWS and not self.shape:
+            what = f"domain {self.domain} with shape []"
+            raise fault(what, "a shape with at least one dimension")
 
     @property
     def _is_square(self) -> bool:

@@ -27,10 +27,23 @@ SHAPES = ([4, 3], [2, 3, 4], [3, 3], [4, 4], [5], [2, 3, 3], [2, 4, 4], [2, 3, 8
 """Shapes that are tried in this order, until a call works."""
 OTHER_SHAPES: tuple[list[int], ...] = ([5], [2, 3, 2], [3, 3], [1], [], [0, 3])
 """Shapes that a call is tried with once it works by the first one."""
-DOMAINS = ("any", "positive", "unit")
+DOMAINS = ("any", "positive", "unit", "probabilities", "spd", "rotation")
+"""Domains of all tensors that are tried in this order."""
 
 _INDEX_NAMES = frozenset(["index", "indices", "idx", "label", "labels", "target", "targets"])
 _VECTOR_NAMES = frozenset(["weight", "weights", "bias", "scale", "shift", "gain"])
+_DOMAINS_BY_PART = {
+    "prob": "probabilities",
+    "cov": "spd",
+    "spd": "spd",
+    "rot": "rotation",
+    "quat": "unit_vectors",
+    "normal": "unit_vectors",
+    "direction": "unit_vectors",
+    "sorted": "sorted",
+}
+"""The domain of a parameter whose name has this part. "any" is tried after it."""
+_OF_SQUARE_MATRICES = ("spd", "rotation")
 _NUMBERS: dict[str, Any] = {
     "dim": -1,
     "axis": -1,
@@ -67,7 +80,7 @@ def guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
     Parameters with a default are left out.
     """
     required = [each for each in parameters if not each.has_default]
-    for domain, shape in itertools.product(DOMAINS, SHAPES):
+    for domain, shape in _tries():
         yield from _combinations([_values(each, shape, domain) for each in required])
 
 
@@ -76,12 +89,26 @@ def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]
 
     The backward pass of an old-style Function often counts on all arguments.
     """
-    for domain, shape in itertools.product(DOMAINS, SHAPES):
+    for domain, shape in _tries():
         choices = [
             [each.default] if each.has_default else _values(each, shape, domain)
             for each in parameters
         ]
         yield from _combinations(choices)
+
+
+def _tries() -> Iterator[tuple[str, Sequence[int]]]:
+    """Yield the domains and shapes of tensors, in the order in which they are tried."""
+    for domain, shape in itertools.product(DOMAINS, SHAPES):
+        if _has_domain(domain, shape):
+            yield domain, shape
+
+
+def _has_domain(domain: str, shape: Sequence[int]) -> bool:
+    """Return whether tensors of this shape can be of the domain."""
+    if domain in _OF_SQUARE_MATRICES:
+        return len(shape) > 1 and shape[-1] == shape[-2]
+    return len(shape) > 0
 
 
 def constructor_guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
@@ -131,7 +158,12 @@ def _tensors(name: str, shape: Sequence[int], domain: str) -> list[dict[str, Any
     tensor: dict[str, Any] = {"shape": list(shape)}
     if domain != "any":
         tensor["domain"] = domain
-    vector = tensor | {"shape": list(shape[-1:])}
+    vector: dict[str, Any] = {"shape": list(shape[-1:])}
+    if domain not in ("any", *_OF_SQUARE_MATRICES):
+        vector["domain"] = domain
+    usual = _domain_by_name(name)
+    if usual and _has_domain(usual, shape):
+        return [{"shape": list(shape), "domain": usual}, tensor, vector]
     if name in _INDEX_NAMES:
         index = {"dtype": "int64", "domain": "index", "size": shape[-1]}
         return [{"shape": list(shape[:1])} | index, {"shape": list(shape)} | index, tensor]
@@ -140,6 +172,11 @@ def _tensors(name: str, shape: Sequence[int], domain: str) -> list[dict[str, Any
     if name in _VECTOR_NAMES:
         return [vector, tensor]
     return [tensor, vector]
+
+
+def _domain_by_name(name: str) -> str:
+    """Return the domain that the name of a parameter tells; empty if it tells none."""
+    return next((domain for part, domain in _DOMAINS_BY_PART.items() if part in name), "")
 
 
 def _numbers(parameter: Parameter) -> list[Any]:

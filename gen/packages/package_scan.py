@@ -39,7 +39,9 @@ TENSOR_NAMES = frozenset([
     "tensors", "features", "feature", "data", "source", "src", "logits", "scores", "score",
     "hidden", "state", "value", "values", "query", "key", "signal", "image", "images", "img",
     "points", "vectors", "matrix", "mat", "weight", "weights", "bias", "target", "targets",
-    "label", "labels", "index", "indices", "idx", "mask",
+    "label", "labels", "index", "indices", "idx", "mask", "prob", "probs", "rotmat", "rotation",
+    "rotations", "quat", "quaternion", "quaternions", "cov", "covariance", "normal", "normals",
+    "direction", "directions",
 ])
 # fmt: on
 """Names of parameters that are tensors where nothing else is said."""

@@ -10,24 +10,21 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from gen.language.values import tag_of
 from gen.outcomes import SamplesError
+from gen.samples.domains import DOMAINS, Domain, is_inexact
 
 Tensor = torch.Tensor
 KEYS = frozenset({"shape", "low", "high", "domain", "size", "dtype", "layout", "requires_grad"})
-_BOUNDS = {"any": (-2.0, 2.0), "positive": (0.1, 2.0), "unit": (0.05, 0.95)}
-_INTEGER_BOUNDS = {"any": (-9, 10), "positive": (1, 10), "unit": (0, 2)}
-
-
 MOST_SAMPLES = 10_000
 
 
@@ -73,36 +70,81 @@ def _refuse(what: str, sample: object) -> None:
         raise SamplesError(f"{what} has kwargs {kwargs!r:.60}, which are no mapping of names")
 
 
-def build(
-    source: Any, dtype: torch.dtype, device: str
-) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], None]]:
-    """Yield ``(args, kwargs, output processing, no wrapper)`` for each sample of `source`, drawn
-    from the global generator.
-    """
-    for sample in source:
-        args = tuple(_value(arg, dtype, device) for arg in sample.get("args", ()))
-        kwargs = {key: _value(arg, dtype, device) for key, arg in sample.get("kwargs", {}).items()}
-        yield args, kwargs, _identity, None
-
-
 def _identity(result: object) -> object:
     return result
 
 
-def _value(described: Any, dtype: torch.dtype, device: str) -> Any:
-    """Return what an argument of a sample stands for: tensors for descriptions, else the value
-    itself.
-    """
-    tag = tag_of(described)
-    if tag == "!tuple":
-        return tuple(_value(item, dtype, device) for item in described[tag])
-    if tag is not None:
-        return _placed(_MAKERS[tag](described[tag]), device)
-    if isinstance(described, Mapping):
-        return tensor(described, dtype, device)
-    if isinstance(described, (list, tuple)) and any(map(_is_tensor, described)):
-        return [_value(item, dtype, device) for item in described]
-    return _placed(_named(described), device)
+class Call(NamedTuple):
+    """The arguments of one call. `process` is applied to its result, and `wrap` calls it in place
+    of the op. `domains`: those of tensors among the arguments, by identity."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    process: Callable[[Any], Any] = _identity
+    wrap: Callable[..., Any] | None = None
+    domains: Mapping[int, Domain] = MappingProxyType({})
+
+
+def build(source: Any, dtype: torch.dtype, device: str) -> Iterator[Call]:
+    """Yield the call of each sample of `source`, drawn from the global generator."""
+    for sample in source:
+        maker = _Maker(dtype, device)
+        args = tuple(map(maker.value, sample.get("args", ())))
+        kwargs = {key: maker.value(arg) for key, arg in sample.get("kwargs", {}).items()}
+        yield Call(args, kwargs, domains=maker.domains)
+
+
+class _Maker:
+    """Make the arguments of one sample. `domains`: those of its tensors, by identity."""
+
+    def __init__(self, dtype: torch.dtype, device: str) -> None:
+        self.domains: dict[int, Domain] = {}
+        self._dtype = dtype
+        self._device = device
+
+    def value(self, described: Any) -> Any:
+        """Return what an argument of a sample stands for: tensors for descriptions, else the value
+        itself.
+        """
+        tag = tag_of(described)
+        if tag == "!tuple":
+            return tuple(map(self.value, described[tag]))
+        if tag is not None:
+            return _placed(_MAKERS[tag](described[tag]), self._device)
+        if isinstance(described, Mapping):
+            return self._tensor(described)
+        if isinstance(described, (list, tuple)) and any(map(_is_tensor, described)):
+            return list(map(self.value, described))
+        return _placed(_named(described), self._device)
+
+    def _tensor(self, described: Mapping[str, Any]) -> Tensor:
+        """Return the tensor of a description.
+
+        Its dtype is that of the samples unless it names another. Floating tensors require grad
+        unless it says otherwise. Raises ValueError for an unknown key or domain, and for a domain
+        that does not fit the shape or dtype.
+        """
+        unknown = set(described) - KEYS
+        if unknown:
+            raise ValueError(
+                f"a tensor's description has no key {', '.join(sorted(unknown))}; "
+                f"it may have {', '.join(sorted(KEYS))}"
+            )
+        word = described.get("domain", "any")
+        if word not in DOMAINS:
+            raise ValueError(f"no domain {word!r}; known: {', '.join(DOMAINS)}")
+        domain = DOMAINS[word]
+        dtype = domain.dtype or self._dtype
+        if "dtype" in described:
+            dtype = getattr(torch, described["dtype"])
+        if dtype is torch.bool:
+            domain = DOMAINS["bool"]
+        shape = tuple(described.get("shape", ()))
+        drawn = domain.draw(shape, dtype, described).to(self._device)
+        wanted = is_inexact(dtype) and bool(described.get("requires_grad", domain.moves))
+        made = arrange(drawn, described.get("layout", "contiguous")).requires_grad_(wanted)
+        self.domains[id(made)] = domain
+        return made
 
 
 def _placed(value: object, device: str) -> object:
@@ -110,7 +152,7 @@ def _placed(value: object, device: str) -> object:
     if not isinstance(value, Tensor):
         return value
     wanted = value.detach().to(device)
-    return wanted.requires_grad_(value.requires_grad or _is_inexact(wanted.dtype))
+    return wanted.requires_grad_(value.requires_grad or is_inexact(wanted.dtype))
 
 
 def _named(described: object) -> object:
@@ -124,113 +166,6 @@ def _named(described: object) -> object:
 
 def _is_tensor(described: object) -> bool:
     return isinstance(described, (Mapping, Tensor))
-
-
-def tensor(described: Mapping[str, Any], dtype: torch.dtype, device: str) -> Tensor:
-    """Return the tensor of a description.
-
-    Its dtype is `dtype` unless it names another. Floating tensors require grad unless it says
-    otherwise. Raises ValueError for an unknown key or domain, and for a domain that does not fit
-    the shape or dtype.
-    """
-    unknown = set(described) - KEYS
-    if unknown:
-        raise ValueError(
-            f"a tensor's description has no key {', '.join(sorted(unknown))}; "
-            f"it may have {', '.join(sorted(KEYS))}"
-        )
-    domain = described.get("domain", "any")
-    own_dtype = _default_dtype(domain, dtype)
-    if "dtype" in described:
-        own_dtype = getattr(torch, described["dtype"])
-    shape = tuple(described.get("shape", ()))
-    drawn = _fill(domain, shape, own_dtype, described).to(device)
-    return arrange(drawn, described.get("layout", "contiguous")).requires_grad_(
-        _is_inexact(own_dtype) and bool(described.get("requires_grad", True))
-    )
-
-
-def _default_dtype(domain: str, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of a domain, which is `dtype` for numbers."""
-    if domain == "bool":
-        return torch.bool
-    if domain in ("index", "permutation"):
-        return torch.int64
-    return dtype
-
-
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
-
-
-def _fill(
-    domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
-) -> Tensor:
-    """Draw values of a domain."""
-    if domain == "bool" or dtype is torch.bool:
-        return torch.rand(shape) < 0.5
-    if domain == "index":
-        if "size" not in described:
-            raise ValueError("domain index needs `size`: indices are drawn from 0 … size − 1")
-        return torch.randint(0, described["size"], shape).to(dtype)
-    if domain == "permutation":
-        rows = [torch.randperm(shape[-1]) for _ in range(math.prod(shape[:-1]))]
-        return torch.stack(rows).reshape(shape).to(dtype)
-    if domain in ("spd", "symmetric"):
-        return _matrix(domain, shape, dtype)
-    if domain == "distinct":
-        count = math.prod(shape)
-        values = torch.randperm(count).to(torch.float64)
-        if _is_inexact(dtype):
-            values = values * (4.0 / max(count, 1)) - 2.0
-        return values.reshape(shape).to(dtype)
-    if domain not in ("any", "positive", "unit", "nonzero"):
-        domains = "any, positive, unit, nonzero, spd, symmetric, permutation, index, bool, distinct"
-        raise ValueError(f"no domain {domain!r}; known: {domains}")
-    return _uniform(domain, shape, dtype, described)
-
-
-def _uniform(
-    domain: str, shape: tuple[int, ...], dtype: torch.dtype, described: Mapping[str, Any]
-) -> Tensor:
-    """Draw values between the bounds of a domain, or those of the description."""
-    bounds = "any" if domain == "nonzero" else domain
-    if not _is_inexact(dtype):
-        lowest, highest = _INTEGER_BOUNDS[bounds]
-        if not dtype.is_signed:
-            lowest = max(lowest, 0)
-        low, high = int(described.get("low", lowest)), int(described.get("high", highest))
-        drawn = torch.randint(low, high, shape, dtype=dtype)
-        if domain == "nonzero":
-            drawn = torch.where(drawn == 0, torch.ones_like(drawn), drawn)
-        return drawn
-    # bounds of the domain, unless the description has its own
-    least, most = _BOUNDS[bounds]
-    low, high = described.get("low", least), described.get("high", most)
-    real = _real(shape, low, high)
-    if dtype.is_complex:
-        real = torch.complex(real, _real(shape, low, high))
-    if domain == "nonzero":
-        real = torch.where(real.abs() < 0.1, real + 0.25, real)
-    return real.to(dtype)
-
-
-def _real(shape: tuple[int, ...], low: float, high: float) -> Tensor:
-    return torch.rand(shape, dtype=torch.float64) * (high - low) + low
-
-
-def _matrix(domain: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Draw symmetric or positive definite matrices."""
-    if len(shape) < 2 or shape[-1] != shape[-2] or not _is_inexact(dtype):
-        raise ValueError(
-            f"domain {domain} needs square matrices of a floating or complex dtype, "
-            f"not {list(shape)} of {dtype}"
-        )
-    double = torch.complex128 if dtype.is_complex else torch.float64
-    a = torch.randn(shape, dtype=double)
-    if domain == "symmetric":
-        return ((a + a.mH) / 2).to(dtype)
-    return (a @ a.mH / max(shape[-1], 1) + torch.eye(shape[-1], dtype=a.dtype)).to(dtype)
 
 
 def arrange(x: Tensor, layout: str) -> Tensor:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gen.samples import descriptions, opinfo
+from gen.samples.descriptions import Call
+from gen.samples.domains import Domain
 from gen.samples.seeds import seeded, seeded_with_numpy, stable_seed
 from gen.targets.protocol import Values
 from gen.torch_private.loaded_with_torch import OpOverload, TorchDispatchMode, pytree
@@ -56,7 +58,8 @@ class Sample:
     """A call of an op.
 
     `inputs` are plain tensors that do not require grad; `rebuild` puts tensors in their places and
-    returns ``(args, kwargs)``.
+    returns ``(args, kwargs)``. `domains` are those of the inputs, where they are known.
+    `keeps_domains`: whether the op gets values of these near those that the flat function gets.
     """
 
     index: int
@@ -69,6 +72,8 @@ class Sample:
     wrap: Callable[..., Any] | None
     signature: tuple[Any, ...]
     seed: int
+    domains: tuple[Domain | None, ...] = ()
+    keeps_domains: bool = False
     memory: dict[Any, Any] = field(default_factory=dict)
     _facts: Facts | None = None
 
@@ -85,6 +90,8 @@ class Sample:
         """Call `call` on the sample's arguments with `tensors` in their places. Return the
         unchanged result.
         """
+        if self.keeps_domains:
+            tensors = list(map(_near, tensors, self.domains, self.differentiable))
         args, kwargs = self.rebuild(tensors)
         if self.wrap is not None:
             return self.wrap(call, *args, **kwargs, **extra)
@@ -129,6 +136,13 @@ class Sample:
         """List the arguments that are no tensors."""
         leaves = pytree.tree_leaves(self.rebuild(self.inputs))
         return [leaf for leaf in leaves if not isinstance(leaf, Tensor)]
+
+
+def _near(value: Any, domain: Domain | None, differentiable: bool) -> Any:
+    """Return the value of `domain` near a differentiable input, and any other input as it is."""
+    if domain is None or domain.near is None or not differentiable:
+        return value
+    return domain.near(value)
 
 
 def _clone_if(value: Tensor, written: bool) -> object:
@@ -339,8 +353,8 @@ def candidates(
             calls = list(descriptions.build(rows, dtype, device))
             others = {i for i, row in enumerate(rows) if not is_for_installed(row.get("torch"))}
     all_samples = [
-        _normalise(op, index, args, kwargs, process, wrap, stable_seed(*seed, index))
-        for index, (args, kwargs, process, wrap) in enumerate(calls)
+        _normalise(op, index, call, stable_seed(*seed, index))
+        for index, call in enumerate(calls)
         if index not in others
     ]
     if row.get("differentiable", True) is False:
@@ -352,12 +366,7 @@ def candidates(
 
 def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Sample:
     """Return the sample of one explicit call. Its outputs are not processed."""
-    return _normalise(
-        op, index, args, kwargs, lambda result: result, None, stable_seed(op.seed, index)
-    )
-
-
-Call = tuple[tuple[Any, ...], dict[str, Any], Callable[[Any], Any], Callable[..., Any] | None]
+    return _normalise(op, index, Call(args, kwargs), stable_seed(op.seed, index))
 
 
 def _from_opinfo(
@@ -368,22 +377,14 @@ def _from_opinfo(
     if wrapped and opinfo.has_own_wrapper(info):
         wrap = opinfo.gradcheck_wrapper(info)
     return [
-        ((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
+        Call((sample.input, *sample.args), dict(sample.kwargs), sample.output_process_fn_grad, wrap)
         for sample in opinfo.samples(info, device, dtype, seed)
     ]
 
 
-def _normalise(
-    op: Op,
-    index: int,
-    args: tuple[object, ...],
-    kwargs: dict[str, object],
-    process: Callable[[Any], object],
-    wrap: Callable[..., object] | None,
-    seed: int,
-) -> Sample:
+def _normalise(op: Op, index: int, call: Call, seed: int) -> Sample:
     """Return the sample of a call: its tensors apart from its other arguments."""
-    leaves, spec = pytree.tree_flatten((list(args), kwargs))
+    leaves, spec = pytree.tree_flatten((list(call.args), call.kwargs))
     places = [place for place, leaf in enumerate(leaves) if _is_input(leaf)]
     detached = {id(leaves[place]): leaves[place].detach() for place in places}
     # a tensor that occurs twice stays one, as an op may refuse that
@@ -412,10 +413,11 @@ def _normalise(
         inputs,
         differentiable,
         rebuild,
-        process,
-        wrap,
+        call.process,
+        call.wrap,
         signature,
         seed,
+        tuple(call.domains.get(id(leaves[place])) for place in places),
     )
 
 
@@ -451,6 +453,11 @@ def _layout(x: Tensor) -> tuple[int, tuple[int, ...], torch.dtype]:
     return x.ndim, tuple(min(size, 2) for size in x.shape), x.dtype
 
 
+def _may_leave_domains(sample: Sample) -> bool:
+    """Return whether small moves of an input leave its domain."""
+    return any(domain is not None and domain.near is not None for domain in sample.domains)
+
+
 class Store:
     """Samples of the current family of ops. Another family evicts them."""
 
@@ -468,8 +475,27 @@ class Store:
         wrapped: bool,
     ) -> list[Sample]:
         """Return all candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has
-        one.
+        one, and keeps inputs in their domains.
         """
+        wide = self._pool(family, name, row, dtype, device, wrapped)
+        if not wrapped or not any(map(_may_leave_domains, wide)):
+            return wide
+        key = (name, dtype, device, "in their domains")
+        if key not in self._pools:
+            self._pools[key] = [
+                replace(sample, keeps_domains=True, memory={}, _facts=None) for sample in wide
+            ]
+        return self._pools[key]
+
+    def _pool(
+        self,
+        family: str,
+        name: str,
+        row: Mapping[str, Any],
+        dtype: torch.dtype,
+        device: str,
+        wrapped: bool,
+    ) -> list[Sample]:
         if family != self.family:
             self._pools.clear()
             self.family = family

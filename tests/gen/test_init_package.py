@@ -84,6 +84,13 @@ def triple(x: torch.Tensor) -> torch.Tensor:
     return 3 * x
 
 
+def twist(rotmat):
+    unit = torch.eye(rotmat.shape[-1], dtype=rotmat.dtype)
+    defect = (rotmat.mT @ rotmat - unit).abs().detach().sum((-1, -2))
+    trace = rotmat.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return trace.square() + torch.where(defect > 1e-4, torch.nan, 0.0)
+
+
 def _private(x: torch.Tensor) -> torch.Tensor:
     return x
 
@@ -128,7 +135,7 @@ def project(folder: Path) -> Path:
     done = init(folder, "sketch", "--package", "threefold", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "sketch: 6 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
+        "sketch: 7 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
     )
     assert "threefold.extra does not import: ModuleNotFoundError" in done.stderr
     return folder / "sketch"
@@ -150,6 +157,7 @@ def test_a_row_says_what_was_learned(project: Path) -> None:
     square = text[text.index("- op: threefold.ops.Square") :]
     assert "not_checks" not in square[: square.index("samples")]
     assert "args: [{shape: [4, 3]}, 2.0]" in text  # the default of WrongCube
+    assert "{shape: [3, 3], domain: rotation}" in text, "by the name of its parameter"
     assert "{dtype: int64" in text or "dtype: int64, domain: index" in text
     assert "# no backward pass: RuntimeError: Trying to backward through threefold.triple" in text
     assert "# LookupError: no file. Its parameters: x" in text
@@ -174,7 +182,7 @@ def test_its_tests_pass_and_its_cells_find_the_wrong_backward(project: Path, fol
         (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
         (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
         (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
-        (["--package", "threefold"], "8 functions; choose some by --pick A,B or all by --yes"),
+        (["--package", "threefold"], "9 functions; choose some by --pick A,B or all by --yes"),
         (["--package", "threefold", "--pick", "Cubes"], "no 'Cubes' (nearest: Cube)"),
         (["--package", "threefold", "--pick", "parse"], "no guess of arguments worked"),
         (["--yes"], "--pick and --yes need --package NAME"),

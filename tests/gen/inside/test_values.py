@@ -46,7 +46,7 @@ def argument(written: str) -> Any:
     names: dict[str, Any] = {}
     exec(Path("generated_tests/test_one.py").read_text(), names)
     family: Family = names["FAMILY"]
-    ((args, _, _, _),) = build(family.ops["own.f"]["samples"], torch.float32, "cpu")
+    ((args, *_),) = build(family.ops["own.f"]["samples"], torch.float32, "cpu")
     return args[0]
 
 
