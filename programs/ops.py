@@ -123,6 +123,15 @@ def reciprocal_of_infinity(x: Tensor) -> Tensor:
     return (x + infinity).reciprocal()
 
 
+def padded_targets(x: Tensor) -> Tensor:
+    """Multilabel margins of x (N, C), C at least 3, whose targets end with a -1 before the last
+    of them: (N,)."""
+    ends = torch.full((x.shape[1],), 0, dtype=torch.int64, device=x.device)
+    ends[0], ends[1] = 2, -1
+    targets = ends.expand(x.shape)
+    return torch.nn.functional.multilabel_margin_loss(x, targets, reduction="none")
+
+
 def svd_of_triangle(x: Tensor) -> tuple[Tensor, Tensor]:
     """Singular values (N,) of the lower triangle of x (N, N), and the squares of its left vectors
     (N, N), which have no sign to choose."""

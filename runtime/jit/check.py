@@ -29,6 +29,7 @@ from ..tape.running import current_dual
 from ..torch_private.mode_stacks import number_of_dispatch_modes
 from .compared import Frozen, TensorCopy, differences, freeze
 from .outside_calls import Noted, WithCalls, place_of
+from .turns import without_captures
 
 _NAMED = 4  # differences that an error names
 
@@ -137,7 +138,7 @@ class _Check:
         # what is ignored is put back, too, and not compared
         self._graph = graph = _Snapshot(roots)
         seen = Seen()
-        with Noted() as noted:
+        with Noted() as noted, without_captures():
             try:
                 with watching(graph) as seen:
                     self._result = freeze(watched(function, *args, **kwargs), graph.knows)

@@ -19,8 +19,10 @@ one has another kind, and its capture sees whether the program would make a diff
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ..aot.capture import opened
@@ -299,6 +301,10 @@ class Sharing:
         self.pattern = pattern
 
 
+def _itself(x: Any) -> Any:
+    return x
+
+
 class SharedContainers:
     """What the programs of one function have to ask of the containers that a call is given.
     ``matters``: whether it makes a difference to one of the programs which of them are one."""
@@ -306,15 +312,28 @@ class SharedContainers:
     def __init__(self) -> None:
         self.matters = False
         # those of the state, by identity, each with the places that have had it, by their keys
-        self._state: dict[int, tuple[Any, dict[object, Place | None]]] = {}
+        self._state: dict[int, tuple[Callable[[], Any], dict[object, Place | None]]] = {}
         self._known: dict[Pattern, Sharing] = {}
 
-    def learn(self, holders: Iterable[tuple[object, Place | None]]) -> None:
-        """Note the containers of a state. ``holders``: each with a place that has it; None for one
-        to which no place leads."""
+    def learn(
+        self, holders: Iterable[tuple[object, Place | None]], weak: Container[int] = ()
+    ) -> None:
+        """Note the containers of a state.
+
+        Args:
+            holders: each with a place that has it; None for one to which no place leads.
+            weak: identities of those that may go, since weak references lead to them.
+        """
         for x, place in holders:
-            _, places = self._state.setdefault(id(x), (x, {}))
-            places[None if place is None else place.key] = place
+            if id(x) not in self._state or self._state[id(x)][0]() is not x:
+                get = weakref.ref(x) if id(x) in weak else partial(_itself, x)
+                self._state[id(x)] = get, {}
+            self._state[id(x)][1][None if place is None else place.key] = place
+
+    def _places_of(self, x: object) -> Mapping[object, Place | None]:
+        """Return the places that have had a container of the state, by their keys."""
+        get, places = self._state.get(id(x), (None, {}))
+        return places if get is not None and get() is x else {}
 
     def of(
         self,
@@ -364,7 +383,7 @@ class SharedContainers:
             if (other := first.setdefault(id(x), number)) != number:
                 yield number, other, x
                 continue
-            for key, place in self._state.get(id(x), (x, {}))[1].items():
+            for key, place in self._places_of(x).items():
                 # a place of a container that is an argument, too, is none besides
                 if key in carried or (place is not None and id(place.node.owner) in own):
                     continue

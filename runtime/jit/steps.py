@@ -425,7 +425,8 @@ class Steps:
         found, given = entered.originals
         if not found and not given:
             return
-        self.shared.learn(self._state.holders(is_made))
+        self._state.refuse_dictionaries(given)
+        self.shared.learn(self._state.holders(is_made), set(self._state.graph.weak))
         owners = [change.node.owner for change in self._state.changes()]
         owners += [place.node.owner for place in places]
         changes = bool(entered.found.changed or entered.given.changed)

@@ -18,7 +18,28 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ..seam.ambient import Ambient
 from ..seam.locks import in_child, lock_of
+
+
+class _Run(Ambient):
+    """``compares``: whether this thread runs a program in eager mode, to compare a call with it.
+    Then jitted functions that it calls capture nothing."""
+
+    compares: bool = False
+
+
+_RUN = _Run()
+
+
+@contextmanager
+def without_captures() -> Iterator[None]:
+    """Run jitted functions in eager mode where they would be captured."""
+    before, _RUN.compares = _RUN.compares, True
+    try:
+        yield
+    finally:
+        _RUN.compares = before
 
 
 class BesideEager(BaseException):
@@ -58,7 +79,9 @@ class Turns:
 
     def require_alone(self) -> None:
         """Raise :class:`BesideEager` if another thread runs a call in eager mode. None begins while
-        this thread runs alone."""
+        this thread runs alone. Or if this thread runs a program in eager mode, to compare with."""
+        if _RUN.compares:
+            raise BesideEager(self)
         if self._eager and set(self._eager) != {threading.get_ident()}:
             raise BesideEager(self)
 

@@ -5,8 +5,9 @@ from the C++ kernels.
 returns a copy, and a write to the copy would not reach ``x``. ``dropout(x, 1.0)`` draws in the
 decomposition alone. A level that takes ``dropout`` apart in inference mode runs that one, too.
 ``native_batch_norm`` does not count its writes to running statistics, and torch's decomposition
-does. The decompositions of recurrent nets have no dropout between layers, and those of
-interpolations do not ask whether sizes are positive.
+does. That of ``multilabel_margin_loss`` adds margins of the targets after the first -1. The
+decompositions of recurrent nets have no dropout between layers, and those of interpolations do not
+ask whether sizes are positive.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from ..torch_private.dispatcher import DispatchKey, without_python_kernels
 from ..torch_private.mode_stacks import current_dispatch_mode
 
 _DROPOUT = torch.ops.aten.dropout.default
-_BATCH_NORM = torch.ops.aten.native_batch_norm.default
 
 
 _drop: Callable[[torch.Tensor, float, bool], torch.Tensor] = _DROPOUT.py_kernels[
@@ -47,14 +47,16 @@ for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutogra
     _DROPOUT._uncache_dispatch(_key)
 
 
-@_BATCH_NORM.py_impl(DispatchKey.PythonTLSSnapshot)
-def _batch_norm(*args: object, **kwargs: object) -> object:
-    """Run batch norm as without the Python dispatcher where a level of ours sees the call: torch's
-    decomposition counts writes to running statistics."""
-    if sees_ours(args):
-        with without_python_kernels():
-            return _BATCH_NORM(*args, **kwargs)
-    return _BATCH_NORM.py_kernels[DispatchKey.Autograd](*args, **kwargs)
+def _run_as_kernel(overload: Any) -> None:
+    """Run an op as without the Python dispatcher where a level of ours sees the call, as torch's
+    decomposition does something else than its C++ kernel."""
+
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    def run(*args: object, **kwargs: object) -> object:
+        if sees_ours(args):
+            with without_python_kernels():
+                return overload(*args, **kwargs)
+        return overload.py_kernels[DispatchKey.Autograd](*args, **kwargs)
 
 
 def _layer_by_layer(overload: Any) -> None:
@@ -139,6 +141,12 @@ for _name in (
     for _overload in (_packet.vec, _packet.default):
         if DispatchKey.Autograd in _overload.py_kernels:
             _refuse_no_size(_overload)
+
+for _overload in (
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.multilabel_margin_loss_forward.default,
+):
+    _run_as_kernel(_overload)
 
 for _net in (
     torch.ops.aten.lstm,

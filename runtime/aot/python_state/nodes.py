@@ -85,6 +85,11 @@ class Node:
         would be one for which a program is captured. A tuple stands for its items."""
         return ()
 
+    def own_dictionary(self) -> dict[str, Any] | None:
+        """Return the dictionary in which the object itself keeps its values; None if it has
+        none."""
+        return None
+
     def holds(self) -> bool:
         """Return whether a call finds what the program has found."""
         return same(self.look(), self.had)
@@ -406,6 +411,9 @@ class Attributes(Named):
     def names(self) -> Mapping[str, Any]:
         return self.own
 
+    def own_dictionary(self) -> dict[str, Any] | None:
+        return self.own
+
     def before(self, name: str) -> Any:
         return self.copy.get(name, MISSING)
 
@@ -604,6 +612,10 @@ class FunctionParts(Node):
         function: FunctionType = self.owner
         function.__code__, function.__defaults__ = code, defaults
         function.__kwdefaults__ = None if named is None else dict(named)
+
+    def own_dictionary(self) -> dict[str, Any] | None:
+        named: dict[str, Any] | None = self.owner.__kwdefaults__
+        return named
 
     def singles(self) -> Iterable[Any]:
         _, defaults, named = self.had

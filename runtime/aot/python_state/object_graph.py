@@ -86,6 +86,7 @@ from .values import (
     PLAIN_TENSORS,
     attributes_of,
     module_of,
+    referent_of,
     slots_of,
 )
 
@@ -461,9 +462,9 @@ class ObjectGraph(Snapshot):
 
     def _reference(self, x: weakref.ref[object], name: str) -> None:
         """Add a weak reference. What it refers to may go when the capture has ended."""
-        self._add(Parts(x, name, lambda r: (id(r()),)))
+        self._add(Parts(x, name, lambda r: (id(referent_of(r)),)))
         self._attributes(x, name)
-        target = x()
+        target = referent_of(x)
         if target is not None and id(target) not in self._reached:
             self.weak.append(id(target))
             self._pending.append((target, name))

@@ -119,18 +119,24 @@ def _mapping_of(view: object) -> tuple[object, ...]:
     return tuple(x for x in gc.get_referents(view) if isinstance(x, dict))
 
 
-def _items_of_proxy(proxy: types.MappingProxyType[object, object]) -> tuple[object, ...]:
-    """Return keys and values of a dictionary behind a proxy. Nothing of another mapping, which has
-    code of its own."""
+def _names_behind_proxy(proxy: types.MappingProxyType[object, object]) -> tuple[object, ...]:
+    """Return keys and values of the names of a class behind a proxy. Nothing of a mapping, which is
+    an object of the graph."""
     (mapping,) = gc.get_referents(proxy)
-    if not issubclass(type(mapping), dict):
+    if not _is_of_class(mapping):
         return ()
     return (*dict.keys(mapping), *dict.values(mapping))
 
 
-def _mapping_of_proxy(proxy: types.MappingProxyType[object, object]) -> tuple[object, ...]:
-    """Return a mapping of the user's class. That of a class has only its names."""
-    return tuple(x for x in gc.get_referents(proxy) if type(x) is not dict)
+def _mapping_behind_proxy(proxy: types.MappingProxyType[object, object]) -> tuple[object, ...]:
+    """Return the mapping behind a proxy. Not the names of a class, which nobody may assign
+    there."""
+    return tuple(x for x in gc.get_referents(proxy) if not _is_of_class(x))
+
+
+def _is_of_class(mapping: object) -> bool:
+    """Return whether a mapping has the names of a class, each of which has these two."""
+    return type(mapping) is dict and "__module__" in mapping and "__doc__" in mapping
 
 
 def _zone_of(x: object) -> tuple[object, ...]:
@@ -165,7 +171,7 @@ ROWS: tuple[Row, ...] = (
     Row((functools._lru_cache_wrapper,), _cached, _wrapped),
     Row((ContextVar,), Variable),
     Row((array.array, bytearray, memoryview), Buffer),
-    Row((types.MappingProxyType,), _parts(_items_of_proxy), _mapping_of_proxy),
+    Row((types.MappingProxyType,), _parts(_names_behind_proxy), _mapping_behind_proxy),
     Row((datetime.datetime, datetime.time), None, _zone_of),
     Row((struct.Struct,), _parts(lambda x: (x.format, x.size))),
     Row((weakref.finalize,), _parts(_is_alive), _callback_of),

@@ -16,6 +16,7 @@ import functools
 import gc
 import random
 import warnings
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
@@ -42,7 +43,7 @@ from .opaque_objects import opaque_objects_named, refuse_opaque_objects
 from .program_code import Code, is_of_ours, is_of_user
 from .reads import OF_MEMORY, Read, has_place
 from .state_guard import StateGuard
-from .values import MISSING, SIMPLE, attributes_of, look_into, slots_of
+from .values import MISSING, SIMPLE, attributes_of, look_into, referent_of, slots_of
 
 _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 R = TypeVar("R")
@@ -397,7 +398,7 @@ class ProgramState:
     def holders(self, wanted: Callable[[Any], bool]) -> Iterator[tuple[Any, Place | None]]:
         """Yield each ``wanted`` object of the state with a place that had it before the program,
         also in a tuple there. With None for one to which no place leads."""
-        weak, held = set(self.graph.weak), set[int]()
+        held = set[int]()
         for node in self.graph.nodes:
             if not isinstance(node, OneByOne):
                 continue
@@ -407,7 +408,7 @@ class ProgramState:
                     held.add(id(x))
                     yield x, Place(bare, label)
         for node in self.graph.nodes:
-            if wanted(node.owner) and id(node.owner) not in held and id(node.owner) not in weak:
+            if wanted(node.owner) and id(node.owner) not in held:
                 yield node.owner, None
 
     def values_before(self) -> Callable[[Place], Any]:
@@ -438,6 +439,19 @@ class ProgramState:
                     f"the program puts a {type(x).__name__} that it is given as an argument into "
                     f"{change.what}, where a call would not put it. Assign it to an attribute or "
                     f"an item, alone or in a new tuple, list or dictionary.{self._line_of(change)}"
+                )
+
+    @as_door
+    def refuse_dictionaries(self, given: Iterable[object]) -> None:
+        """Refuse that the program is given the dictionary of an object as an argument, such as
+        ``vars(x)``, and comes to the object, too: what it has is a copy."""
+        for x in given:
+            node = self.graph.owner_of(x) if type(x) is dict else None
+            if node is not None and not self.graph.knows(x):
+                raise RuntimeError(
+                    f"the program is given the dictionary in which {node.name} keeps its values, "
+                    "and comes to them by itself, too. A call would not see that they are one. "
+                    f"Pass the object, or a copy.{happened_at(self.graph.code.first_line)}"
                 )
 
     def _may_change(self, x: Any) -> bool:
@@ -508,6 +522,8 @@ class ProgramState:
         if kind is FunctionType:
             cells = x.__closure__ or ()
             return [*map(look_into, cells), *(x.__defaults__ or ()), *x.__dict__.values()]
+        if issubclass(kind, weakref.ref):  # to what a call would make anew
+            return [referent_of(x), *gc.get_referents(x)]
         return gc.get_referents(x)
 
     def _refuse_value(self, change: Change) -> NoReturn:

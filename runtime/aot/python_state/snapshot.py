@@ -83,8 +83,13 @@ class Snapshot:
         return not isinstance(now, (list, frozenset)) or all(map(self.knows, now))
 
     def has(self, x: object) -> bool:
-        """Return whether the graph has come to this object."""
-        return id(x) in self._reached
+        """Return whether the graph has come to this object, or to one whose dictionary it is."""
+        return id(x) in self._reached or (type(x) is dict and self.owner_of(x) is not None)
+
+    def owner_of(self, dictionary: dict[Any, Any]) -> Node | None:
+        """Return the object that keeps its attributes, or the defaults of its arguments, in
+        ``dictionary``. None if the graph has come to no such object."""
+        return next((node for node in self.nodes if node.own_dictionary() is dictionary), None)
 
     def identities(self) -> set[int]:
         """Return the identities of the tensors that the program may compare with another by

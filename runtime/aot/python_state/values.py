@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from types import CellType, MemberDescriptorType, MethodType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -111,6 +111,12 @@ def attributes_of(x: object) -> dict[str, Any] | None:
     except AttributeError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def referent_of(reference: ref[Any]) -> Any:
+    """Return the object of a weak reference; None if it is gone. That of a ``WeakMethod``, which
+    makes a method anew at each call, is the object of the method."""
+    return ref.__call__(reference)
 
 
 def slots_of(kind: type) -> tuple[MemberDescriptorType, ...]:

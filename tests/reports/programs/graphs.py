@@ -60,6 +60,16 @@ def symbolic_trace_of_the_tangent_of_gradient():
     return make_fx(tangent, tracing_mode="symbolic")(x, v)(x, v), torch.gradient(v)[0]
 
 
+@report("F111.1")
+def aot_function_of_multilabel_margin_loss_with_padded_targets():
+    """In aot_function multilabel_margin_loss adds margins of the targets after the first -1.
+
+    The decomposition reads them as class 0. Class 2 is the only target, and the two others are less
+    than 1 below it by 1 each: 2 / 3."""
+    x, targets = torch.zeros(3), torch.tensor([2, -1, 0])
+    return aot_function(F.multilabel_margin_loss, nop)(x, targets), torch.tensor(2 / 3)
+
+
 @report("F96.3", "pytorch#175154", "pytorch#198201")
 def aot_function_of_interpolate_by_a_factor_that_keeps_the_size():
     """In aot_function interpolate by nearest resamples a dimension of an image whose size stays.

@@ -246,6 +246,36 @@ def test_a_function_that_calls_another_jitted_one_is_compared() -> None:
         assert step(torch.full((2,), float(i))).tolist() == [2 * i + 1.0] * 2
 
 
+def test_a_jitted_function_inside_is_not_captured_by_the_eager_run() -> None:
+    counts = [0]
+
+    @jit
+    def count(x: Any) -> Any:
+        counts[0] += 1
+        return x * counts[0]
+
+    step = jit(lambda x: count(x) + 1, check=1)
+    assert [step(torch.ones(1)).item() for _ in range(4)] == [2, 3, 4, 5]
+    assert counts == [4]
+
+
+def test_tensors_without_memory_are_compared_by_their_sizes() -> None:
+    model = nn.Linear(2, 3, device="meta")
+    step = jit(lambda x: x * model.weight.shape[0], check=1)
+    assert step(torch.ones(2)).tolist() == [3, 3]
+
+
+def test_the_error_says_how_far_elements_are_apart() -> None:
+    numbers: Any = np.ones(2)
+    step = jit(lambda x: x * torch.from_numpy(numbers).sum(), check=3, ignore=(numbers,))
+    x = torch.ones(2)
+    for _ in range(2):
+        step(x)
+    numbers[:] = 3
+    with pytest.raises(RuntimeError, match=r"float32\[2\], and an element differs by 4\."):
+        step(x)
+
+
 def test_the_error_says_that_one_of_both_requires_grad() -> None:
     weight = torch.ones(2, requires_grad=True)
     before = jit(lambda x: x * weight)(torch.ones(2)).detach()
