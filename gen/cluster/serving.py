@@ -27,7 +27,7 @@ from gen.checks.tables import Cell, Family, cells_of
 from gen.cluster.job import Group, Job, differences, versions
 from gen.outcomes import Crashed
 from gen.run import run_cell
-from gen.run.execution import Ran
+from gen.run.execution import Ran, Watch
 from gen.run.inventory import find, imported
 from gen.run.isolation import Worker
 from gen.run.results import CellResult, line_of
@@ -153,7 +153,6 @@ class Server:
         loaded = self._module(module)
         family = _family_of(loaded, module)
         entries = run_cell.active_entries(family, cell, self._settings)
-        note = self._worker.note
         with warnings.catch_warnings(record=True):
             for add in self._filters:
                 add()
@@ -166,7 +165,7 @@ class Server:
                     self._target,
                     entries,
                     self._settings,
-                    begin=lambda sample, description: note(f"{sample} {description}"),
+                    watch=Watch(self._worker),
                     explain=False,
                     rules=self._rules,
                 )

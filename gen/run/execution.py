@@ -11,6 +11,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -25,7 +26,7 @@ from gen.run.severity import Failed
 if TYPE_CHECKING:
     from gen.run.verdict import Verdict
 
-__all__ = ["DEFAULT_LIMIT", "Begin", "Ran", "Runner", "Told", "told"]
+__all__ = ["DEFAULT_LIMIT", "Ran", "Runner", "Told", "Watch", "told"]
 
 DEFAULT_LIMIT = 120.0  # seconds of a cell for which the matrix names no limit
 _FRAMES = 12
@@ -36,7 +37,21 @@ _OUTCOMES: dict[str, Any] = {
     "fail": pytest.fail.Exception,
 }
 _Warned = tuple[str, type[Warning], str, int]
-Begin = Callable[[int, str], None]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Tell the process that waits for a cell what the cell does. `worker`: the one that runs it."""
+
+    worker: Worker
+
+    def begin(self, sample: int, description: str) -> None:
+        """Note that a sample is about to run, of which the process may die."""
+        self.worker.note(f"{sample} {description}")
+
+    def outside_limit(self) -> AbstractContextManager[None]:
+        """Return a context whose time does not count for the limit of the cell."""
+        return self.worker.outside_limit()
 
 
 @dataclass(frozen=True)
@@ -118,14 +133,14 @@ def _chain(error: traceback.TracebackException | None) -> Iterator[traceback.Tra
 class Runner:
     """Run the cells of items, and decide in which process.
 
-    `run(item, begin)` runs the cell of an item and calls `begin` before each sample. With `here`
-    that is always the process of the session.
+    `run(item, watch)` runs the cell of an item and tells `watch` what it does. With `here` that is
+    always the process of the session, and nobody watches.
     """
 
     def __init__(
         self,
         items: Sequence[pytest.Item],
-        run: Callable[[pytest.Function, Begin | None], Ran],
+        run: Callable[[pytest.Function, Watch | None], Ran],
         *,
         here: bool,
     ) -> None:
@@ -183,14 +198,13 @@ class Runner:
         place, filters = question
         item = self._items[place]
         assert isinstance(item, pytest.Function) and self._worker is not None
-        note = self._worker.note
         if filters is not None:
             warnings.resetwarnings()
             # a list, which typeshed does not say
             warnings.filters.extend(filters)  # type: ignore[attr-defined]
         with warnings.catch_warnings(record=True) as caught:
             try:
-                ran = self._run(item, lambda sample, description: note(f"{sample} {description}"))
+                ran = self._run(item, Watch(self._worker))
             except (SystemExit, KeyboardInterrupt) as error:
                 # of the op or its samples: the user's Ctrl-C does not reach this process
                 raise Crashed(f"{error!r} was raised") from None

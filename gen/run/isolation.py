@@ -14,11 +14,12 @@ import mmap
 import os
 import select
 import signal
+import struct
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import IO, Any
@@ -29,6 +30,9 @@ __all__ = ["POSSIBLE", "Worker"]
 
 POSSIBLE = hasattr(os, "fork")
 _NOTE = 4096  # bytes that a worker may note
+_CLOCK = struct.Struct("dd")  # seconds outside of the limit, and since when the worker is there
+_LONGEST = 300.0  # seconds outside of the limit
+_STEP = 0.1
 _GRACE = 1.0  # seconds for a worker to write its stack after SIGABRT
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
@@ -38,7 +42,8 @@ class Worker:
 
     def __init__(self, serve: Callable[[Any], object]) -> None:
         self._serve = serve
-        self._note = mmap.mmap(-1, _NOTE)  # shared with the process, so that it outlives it
+        # shared with the process, so that they outlive it
+        self._note, self._clock = mmap.mmap(-1, _NOTE), mmap.mmap(-1, _CLOCK.size)
         self._pid: int | None = None
         self._process: int | None = None  # a descriptor that is readable when the process has ended
         self._connection: Connection
@@ -59,10 +64,11 @@ class Worker:
         if self._pid is None:
             self._start()
         self.note("")
+        _CLOCK.pack_into(self._clock, 0, 0.0, 0.0)
         begin = time.perf_counter()
         try:
             self._connection.send(question)
-            if not self._wait_for_answer(limit):
+            if not self._wait_for_answer(begin, limit):
                 raise TimedOut(f"no result after {limit:g} s", self._end(signal.SIGABRT)[1])
             answered, answer = self._connection.recv()
         except (EOFError, OSError):
@@ -85,6 +91,24 @@ class Worker:
     def noted(self) -> str:
         """Return the last note of the worker's last call."""
         return self._note[2 : 2 + int.from_bytes(self._note[:2], "little")].decode(errors="ignore")
+
+    @contextlib.contextmanager
+    def outside_limit(self) -> Iterator[None]:
+        """Run a block of the worker whose time does not count for the limit, up to five minutes."""
+        spent, _ = _CLOCK.unpack_from(self._clock)
+        begin = time.perf_counter()
+        _CLOCK.pack_into(self._clock, 0, spent, begin)
+        try:
+            yield
+        finally:
+            _CLOCK.pack_into(self._clock, 0, spent + time.perf_counter() - begin, 0.0)
+
+    def _time_outside(self) -> float:
+        """Return how many seconds of the present call have not counted."""
+        spent, since = _CLOCK.unpack_from(self._clock)
+        if since:
+            spent += time.perf_counter() - since
+        return min(float(spent), _LONGEST)
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -161,10 +185,17 @@ class Worker:
                     )
                 )
 
-    def _wait_for_answer(self, limit: float | None) -> bool:
-        """Return whether there is an answer, or the process has ended, within the limit."""
+    def _wait_for_answer(self, begin: float, limit: float | None) -> bool:
+        """Return whether there is an answer, or the process has ended, within the limit. The call
+        has begun at `begin`.
+        """
         ends: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
         ready = wait(ends, limit)
+        while not ready and limit is not None:
+            left = begin + limit + self._time_outside() - time.perf_counter()
+            if left <= 0:
+                return False
+            ready = wait(ends, max(left, _STEP))
         if ready and self._connection not in ready and not self._connection.poll():
             # the process has ended, though a process that it started holds its end of the pipe
             raise EOFError

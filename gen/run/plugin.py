@@ -23,7 +23,7 @@ import pytest
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 from gen.run.environment import environment
-from gen.run.execution import Begin, Ran, Runner, told
+from gen.run.execution import Ran, Runner, Watch, told
 from gen.run.project_defaults import declared
 from gen.run.recorder import FACTS, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
@@ -481,7 +481,7 @@ def case(request: pytest.FixtureRequest) -> Cell:
     return cell
 
 
-def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
+def _run_here(item: pytest.Function, watch: Watch | None) -> Ran:
     """Run one cell in this process."""
     run, cell = item.config.stash[_run], _cell(item)
     assert cell is not None
@@ -495,7 +495,7 @@ def _run_here(item: pytest.Function, begin: Begin | None) -> Ran:
         run.settings,
         sample=run.sample,
         all_samples=run.all_samples,
-        begin=begin,
+        watch=watch,
         rules=run.rules,
     )
     return (

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import Cell, Cells, Family
 from gen.outcomes import Crashed
-from gen.run.execution import DEFAULT_LIMIT, Begin, Ran
+from gen.run.execution import DEFAULT_LIMIT, Ran, Watch
 from gen.run.failure_groups import cause_of, frame_of
 from gen.run.severity import Failed, most_severe
 
@@ -90,13 +94,14 @@ def run_cell(
     *,
     sample: int | None = None,
     all_samples: bool = False,
-    begin: Begin | None = None,
+    watch: Watch | None = None,
     explain: bool = True,
     rules: RulesRun | None = None,
 ) -> Ran:
     """Run one cell in this process, and return what it came to.
 
     `explain`: write the stand-alone program of a failure. `rules`: what notes the rules that run.
+    `watch`: is told what the cell does.
     """
     import torch
 
@@ -105,6 +110,8 @@ def run_cell(
     from gen.scripts.failures import of_failure
 
     torch.set_num_threads(1)
+    with nullcontext() if watch is None else watch.outside_limit():
+        _warm_up(family, cell, settings.device)
     case = Case(
         cell,
         check=check,
@@ -115,8 +122,8 @@ def run_cell(
         only=sample,
         all_samples=all_samples,
     )
-    if begin is not None:
-        case.begin = begin  # type: ignore[method-assign]  # the hook that Case offers for this
+    if watch is not None:
+        case.begin = watch.begin  # type: ignore[method-assign]  # the hook that Case offers for this
     # The target counts over all cells, so the cell's loops are a difference.
     loops: Any = getattr(case.target, "loops", {})
     before = Counter(loops)
@@ -140,6 +147,45 @@ def run_cell(
         refusal=case.seen.refusal,
         failed=_failed(verdict),
     )
+
+
+# --- functions that compile themselves ------------------------------------------------------------
+
+_COMPILERS = ("numba", "triton", "taichi", "cupy", "warp")
+"""Packages whose functions are compiled when they are called."""
+_MOST = 4
+"""Samples of a function that run: their arguments are of few kinds."""
+_warm: set[tuple[str, str]] = set()  # functions and dtypes that have run in this process
+
+
+def _warm_up(family: Family, cell: Cell, device: str) -> None:
+    """Run the function of a cell once on its first samples, if it may compile itself.
+
+    A kernel of numba or triton is compiled at its first call with arguments of a kind, which may
+    take a minute. The caller sees to it that the time does not count for the limit of the cell.
+    Errors are those of the cell, which raises them again.
+    """
+    row: Any = family.ops.get(cell.op, {})
+    key = (cell.op, cell.dtype)
+    if "call" not in row or device == "meta" or key in _warm or not _may_compile():
+        return
+    _warm.add(key)
+    import torch
+
+    from gen.samples.samples import STORE
+
+    dtype = getattr(torch, cell.dtype)
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in STORE.pool(family.name, cell.op, row, dtype, device, wrapped=False)[:_MOST]:
+            with suppress(Exception):
+                sample.run_backward()
+
+
+@cache
+def _may_compile() -> bool:
+    """Return whether a compiler is installed, which a package may use."""
+    return any(find_spec(name) is not None for name in _COMPILERS)
 
 
 def _failed(verdict: Verdict) -> Failed | None:

@@ -97,6 +97,16 @@ class Sample:
             return self.wrap(call, *args, **kwargs, **extra)
         return call(*args, **kwargs, **extra)
 
+    def run_backward(self) -> None:
+        """Run the op, and its backward pass if it has one. Nothing is noted of that."""
+        with seeded(self.seed):
+            inputs = [
+                x.clone().requires_grad_(differentiable)
+                for x, differentiable in zip(self.inputs, self.differentiable, strict=True)
+            ]
+            outputs = self.outputs(self.raw(self.op.call, inputs))
+            torch.autograd.backward([x.abs().sum() for x in outputs if x.requires_grad])
+
     def outputs(self, raw: object) -> Values:
         """Return a raw result as a tuple of dense tensors."""
         return flat_tensors(self.process(raw))

@@ -23,7 +23,7 @@ from ..aot.capture import opened
 from ..aot.capture.tree_structure import constant
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.program_state import ProgramState
-from ..aot.python_state.values import MISSING, SIMPLE
+from ..aot.python_state.values import MISSING, SIMPLE, attributes_of
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..seam.locks import lock_of
@@ -96,6 +96,23 @@ def refuse_lost(values: Iterable[object], what: str, state: ProgramState) -> Non
                 f"the program assigns to the attribute {names[0]!r} of {what}. A call would lose "
                 "it: a graph has tensors alone. Return what is assigned."
                 f"{happened_at(state.graph.code.first_line)}"
+            )
+
+
+def refuse_dictionaries(given: Sequence[object], state: ProgramState) -> None:
+    """Refuse that the program is given the dictionary of an object as an argument, such as
+    ``vars(x)``, and comes to the object, too: what it has is a copy."""
+    owners = {id(attributes_of(x)): f"a {type(x).__name__}" for x in given}
+    for x in given:
+        if type(x) is not dict:
+            continue
+        node = state.graph.owner_of(x)
+        name = owners.get(id(x)) if node is None else node.name
+        if name is not None:
+            raise RuntimeError(
+                f"the program is given the dictionary in which {name} keeps its values, and comes "
+                "to them by itself, too. A call would not see that they are one. Pass the object, "
+                f"or a copy.{happened_at(state.graph.code.first_line)}"
             )
 
 

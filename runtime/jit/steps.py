@@ -42,7 +42,13 @@ from ..tape.values import GradValue
 from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, OtherSide, going
 from ..trace.symbols import SYMBOLIC
-from .asked_attributes import Attributes, TensorAttributes, refuse_lost, tensors_by_key
+from .asked_attributes import (
+    Attributes,
+    TensorAttributes,
+    refuse_dictionaries,
+    refuse_lost,
+    tensors_by_key,
+)
 from .beginning import Beginning, without_hooks
 from .entered import Entered
 from .optimizer_steps import refuse_strangers
@@ -425,7 +431,7 @@ class Steps:
         found, given = entered.originals
         if not found and not given:
             return
-        self._state.refuse_dictionaries(given)
+        refuse_dictionaries(given, self._state)
         self.shared.learn(self._state.holders(is_made), set(self._state.graph.weak))
         owners = [change.node.owner for change in self._state.changes()]
         owners += [place.node.owner for place in places]

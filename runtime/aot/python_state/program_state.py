@@ -441,19 +441,6 @@ class ProgramState:
                     f"an item, alone or in a new tuple, list or dictionary.{self._line_of(change)}"
                 )
 
-    @as_door
-    def refuse_dictionaries(self, given: Iterable[object]) -> None:
-        """Refuse that the program is given the dictionary of an object as an argument, such as
-        ``vars(x)``, and comes to the object, too: what it has is a copy."""
-        for x in given:
-            node = self.graph.owner_of(x) if type(x) is dict else None
-            if node is not None and not self.graph.knows(x):
-                raise RuntimeError(
-                    f"the program is given the dictionary in which {node.name} keeps its values, "
-                    "and comes to them by itself, too. A call would not see that they are one. "
-                    f"Pass the object, or a copy.{happened_at(self.graph.code.first_line)}"
-                )
-
     def _may_change(self, x: Any) -> bool:
         """Return whether an object that the program has made has values that somebody may
         replace."""

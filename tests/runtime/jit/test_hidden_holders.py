@@ -180,6 +180,16 @@ def test_the_defaults_of_a_function_of_the_program_are_no_argument() -> None:
         jit(step)(helper.__kwdefaults__, X)
 
 
+def test_an_object_and_its_dictionary_are_no_two_arguments() -> None:
+    def step(state: State, own: Any, x: Tensor) -> Tensor:
+        own["h"] = state.h + x
+        return state.h * 1
+
+    given = State(X * 0)
+    with pytest.raises(RuntimeError, match="the dictionary in which a State keeps its values"):
+        jit(step)(given, vars(given), X)
+
+
 def test_the_dictionary_of_an_object_that_the_program_does_not_find_is_one() -> None:
     t = SimpleNamespace(h=X * 0)
 
