@@ -108,18 +108,21 @@ class LeftErrors:
         self._refuse_caught()
 
     def _refuse_caught(self, raised: BaseException | None = None) -> None:
-        """Refuse an error that the program has not ended with. ``raised``: what it has ended
-        with."""
+        """Refuse an error that the program has not ended with. ``raised``: what it has ended with.
+        Where eager mode raises the error, too, it runs such a call."""
         chain = list(_chain_of(raised))
         for error, line in self._noted:
             if not any(error is known for known in chain):
                 text = str(error).partition("\n")[0]
-                raise RuntimeError(
+                refusal = RuntimeError(
                     f"the program catches {type(error).__name__}: {text} Whether the error comes "
                     "depends on values. A graph would go on without it, or with it, for ever. Ask "
                     "for the condition before, by torch.where, or leave this part out by "
                     f"jit.outside.{line}"
-                ) from error
+                )
+                if self.is_of_program(error):  # so is what the program does then
+                    self._of_program.append(refusal)
+                raise refusal from error
 
 
 def _chain_of(error: BaseException | None) -> Iterator[BaseException]:

@@ -55,6 +55,8 @@ CASES: dict[str, Case] = {
     "pickle": (lambda x: pickle.loads(pickle.dumps(x + 1)), X),
     "a mask": (lambda x: x[x > 3].sum(), X),
     "an assignment to .data": (_assign_data, X),
+}
+OF_KERNELS: dict[str, Case] = {
     "a matrix that is not positive": (lambda x: torch.linalg.cholesky(x), SINGULAR),
     "a matrix without an inverse": (lambda x: torch.linalg.solve(x, PLAIN), SINGULAR),
     "an index that is too large": (lambda x: x[x.long()], X),
@@ -82,6 +84,23 @@ def test_a_program_that_catches_what_depends_on_values_is_refused(name: str) -> 
     body, x = CASES[name]
     with pytest.raises(RuntimeError, match=r"the program catches .*jit\.outside"):
         jit(_tried(body))(x.clone())
+
+
+@pytest.mark.parametrize("name", OF_KERNELS)
+def test_a_call_whose_program_catches_an_error_of_a_kernel_runs_eagerly(name: str) -> None:
+    body, x = OF_KERNELS[name]
+    program = _tried(body)
+    calls: list[int] = []
+
+    def step(x: Any) -> Any:
+        calls.append(len(calls))
+        return program(x)
+
+    f = jit(step)
+    with pytest.warns(UserWarning, match=r"the program catches .*in which this call ran"):
+        assert torch.equal(f(x.clone()), program(x.clone()))
+    assert torch.equal(f(x.clone()), program(x.clone()))
+    assert calls == [0, 1]
 
 
 @pytest.mark.parametrize("name", CASES)
