@@ -13,7 +13,7 @@ from gen.language.values import tag_of
 from gen.packages.package_scan import Entry, Scan
 from gen.packages.trials import Trial
 
-__all__ = ["Row", "Untested", "row_of", "words"]
+__all__ = ["Row", "Untested", "comment", "row_of", "words"]
 
 _COMPILING_SECONDS = 600
 """The time limit of a cell whose function compiles kernels: for each dtype and layout, one."""
@@ -66,7 +66,9 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
     untested = [_untested(entry, trial, names) for entry, trial in pairs if not trial.samples]
     remarks = [remark for trial in trials for remark in trial.remarks]
     return {
+        "subject": scan.package,
         "rows": rows,
+        "left_out": [],
         "untested": untested,
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *(_module_of(entry) for entry in entries)}),
@@ -102,7 +104,7 @@ def row_of(trial: Trial, call_name: str) -> Row:
         trial.call,
         tuple(_facts(trial).items()),
         tuple(map(_whole, trial.samples)),
-        tuple(map(_comment, _remarks(trial))),
+        tuple(map(comment, _remarks(trial))),
         f"calls:{call_name}",
     )
 
@@ -146,12 +148,12 @@ def _untested(entry: Entry, trial: Trial, names: Mapping[str, str]) -> Untested:
         entry.name,
         names[entry.name],
         entry.expression,
-        _comment(f"{trial.reason}. Its parameters: {', '.join(required) or 'none'}"),
+        comment(f"{trial.reason}. Its parameters: {', '.join(required) or 'none'}"),
         arguments,
     )
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
     """Return text as one line that ends no comment."""
     return " ".join(text.split())
 
