@@ -22,14 +22,18 @@ import torch
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
+from gen.commands.drafting import plan_with
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import validate
 from gen.language.globs import Names
 from gen.language.spec import Matrix
 from gen.outcomes import stable_part
+from gen.packages.drafted_row import Draft, is_importable
+from gen.packages.drafted_row import draft as draft_row
 from gen.plan import catalog
 from gen.plan.expand import Column, Plan, expand
 from gen.plan.reduce import bits
+from gen.recording.command import RecordError
 from gen.run.project_defaults import declared
 from gen.run.verdict import attempt
 from gen.targets import load
@@ -42,7 +46,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gen probe`."""
     parser.add_argument(
         "op",
-        help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm",
+        help=(
+            "a name of the OpInfo database, of a row in matrix.yaml, or of a function, Function "
+            "or module of any package, as entmax.entmax15"
+        ),
+    )
+    parser.add_argument(
+        "--sample",
+        action="append",
+        default=[],
+        metavar="'ARGUMENTS'",
+        help="draft a row from a call, such as 'torch.randn(3, 4), dim=1'; repeat for more",
+    )
+    parser.add_argument(
+        "--record",
+        metavar="'COMMAND'",
+        help="draft a row from the calls in a run, such as 'python my_script.py'",
     )
     parser.add_argument(
         "--target", help="implementation to run (default: the matrix's targets.default)"
@@ -65,15 +84,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the proposal. Return 0 if a check passed, 1 if none did, 2 if the input is wrong."""
+    if args.sample and args.record:
+        print("probe: --sample or --record, not both", file=sys.stderr)
+        return 2
     try:
-        plan = _plan(args.op, args.matrix)
+        plan, draft = _plan_and_draft(args)
         checks = _checks(plan, args.checks)
         _require_device(args.device)
-        target = load(args.target or declared(args.matrix.parent).target)
+        target = load(_target_name(args, draft))
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
-    probe = Probe(args.op, plan, target, args.device, checks)
+    except RecordError as error:
+        print(f"probe: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("probe: interrupted", file=sys.stderr)
+        return 130
+    probe = Probe(args.op, plan, target, args.device, checks, draft)
     seen = []
     for one in probe.seen():
         print(f"  {one.outcome:8} {one.check} {one.word}", file=sys.stderr, flush=True)
@@ -112,6 +140,29 @@ def _require_device(device: str) -> None:
         raise LookupError(
             f"--device {device}: not present here ({str(error).strip().splitlines()[0]})"
         ) from error
+
+
+def _target_name(args: argparse.Namespace, draft: Draft | None) -> str:
+    """Return the name of the target: torch for a row that belongs to no matrix yet."""
+    if args.target is not None:
+        return str(args.target)
+    if draft is not None and not args.matrix.exists():
+        return "torch"
+    return declared(args.matrix.parent).target
+
+
+def _plan_and_draft(args: argparse.Namespace) -> tuple[Plan, Draft | None]:
+    """Return the expanded matrix, with a row of its own for a function that it does not name."""
+    if not (args.sample or args.record):
+        if args.op.startswith("torch.") or args.matrix.exists():
+            try:
+                return _plan(args.op, args.matrix), None
+            except LookupError:
+                if not is_importable(args.op):
+                    raise
+    drafted = draft_row(args.op, args.sample, args.record)
+    print(f"  {args.op}: a call works; now its cells", file=sys.stderr, flush=True)
+    return plan_with(drafted, args.matrix), drafted
 
 
 def _plan(op: str, matrix: Path) -> Plan:
@@ -161,6 +212,7 @@ class Probe:
     target: Target
     device: str
     wanted: frozenset[str] | None = None  # checks; None: every one
+    draft: Draft | None = None  # the row of a function that the matrix does not name
     today: datetime.date = field(default_factory=datetime.date.today)
 
     @property
@@ -235,16 +287,14 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
         return "\n".join(
             [*lines, "# nothing could be compared, so there is nothing to propose", ""]
         )
-    lines += [
-        "families:",
-        f"  {probe.family.name}:",
-        "    ops:",
-        f"      - op: {probe.op}",
-        f"        dtypes: {_flow(dtypes)}",
-    ]
-    lines += [f"        checks: {_flow(good)}"]
-    if probe.op in probe.family.ops:
-        lines.append("        # samples, reference and errors: as the row has them")
+    lines += ["families:", f"  {probe.family.name}:"]
+    if probe.draft is not None:
+        lines += _drafted(probe.draft)
+    else:
+        lines += ["    ops:", f"      - op: {probe.op}", f"        dtypes: {_flow(dtypes)}"]
+        lines.append(f"        checks: {_flow(good)}")
+        if probe.op in probe.family.ops:
+            lines.append("        # samples, reference and errors: as the row has them")
     lines += _xfails(probe, seen)
     lines += [
         f"# compared nothing: {check} {word} ({why})"
@@ -252,6 +302,20 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     ]
     lines += [f"# lacking: {check} {word} ({why})" for check, word, why in _notes(seen, "lacking")]
     return "\n".join([*lines, ""])
+
+
+def _drafted(draft: Draft) -> list[str]:
+    """Return the lines of a drafted row, with what it needs elsewhere."""
+    lines = ["    ops:", *draft.row.text.splitlines()]
+    if not draft.line:
+        return lines
+    return [
+        "    # calls.py, beside matrix.yaml, needs these lines:",
+        "    #     from gen.packages.sampled_calls import ModuleCall",
+        f"    #     import {draft.row.name.rpartition('.')[0]}",
+        f"    #     {draft.line}",
+        *lines,
+    ]
 
 
 def _counts(seen: Sequence[Seen]) -> str:

@@ -144,7 +144,7 @@ def wrap(name: str) -> None:
         value: Any = sys.modules.get(".".join(parts[:cut]))
         for part in parts[cut:]:
             value = getattr(value, part, None)
-        if value is not None and not hasattr(value, "_matrix_gen_original"):
+        if value is not None and "_matrix_gen_original" not in vars(value):
             _wrap(name, value)
             return
 
@@ -156,8 +156,8 @@ def _wrap(name: str, value: Any) -> None:
         return
     if issubclass(value, torch.nn.Module):
         _wrap_module(name, value)
-    elif hasattr(value, "apply"):
-        value.apply = staticmethod(_noting(name, value.apply))
+    elif issubclass(value, torch.autograd.Function):
+        _wrap_function_class(name, value)
     value._matrix_gen_original = True
 
 
@@ -182,6 +182,18 @@ def _replace(function: Any, other: Any) -> None:
                 setattr(module, key, other)
 
 
+def _wrap_function_class(name: str, function: Any) -> None:
+    """Note the calls of a Function, and not those of its subclasses."""
+    run = function.apply.__func__
+
+    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        if cls is function:
+            _note("named", name, args, kwargs)
+        return run(cls, *args, **kwargs)
+
+    function.apply = classmethod(apply)
+
+
 def _wrap_module(name: str, module: type[torch.nn.Module]) -> None:
     """Note the calls of a class of modules, with the arguments of its constructor."""
     construct, forward = module.__init__, module.forward
@@ -193,7 +205,8 @@ def _wrap_module(name: str, module: type[torch.nn.Module]) -> None:
 
     @functools.wraps(forward)
     def noting(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        _note("named", name, args, kwargs, constructor=self.__dict__.get(CONSTRUCTOR))
+        if type(self) is module:
+            _note("named", name, args, kwargs, constructor=self.__dict__.get(CONSTRUCTOR))
         return forward(self, *args, **kwargs)
 
     module.__init__ = __init__  # type: ignore[method-assign]
