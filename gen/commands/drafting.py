@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 import tempfile
@@ -17,7 +18,15 @@ from gen.packages.drafted_row import Draft
 from gen.plan import catalog
 from gen.plan.expand import Plan, expand
 
-__all__ = ["plan_with"]
+__all__ = ["for_matrix", "plan_with"]
+
+
+def for_matrix(draft: Draft, matrix: Path) -> Draft:
+    """Return a draft whose row names no columns of `init --package` that this matrix lacks."""
+    if not matrix.exists():
+        return draft
+    facts = tuple(fact for fact in draft.row.facts if fact[0] != "not_checks")
+    return dataclasses.replace(draft, row=dataclasses.replace(draft.row, facts=facts))
 
 
 def plan_with(draft: Draft, matrix: Path) -> Plan:

@@ -22,7 +22,7 @@ import torch
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
-from gen.commands.drafting import plan_with
+from gen.commands.drafting import for_matrix, plan_with
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import validate
 from gen.language.globs import Names
@@ -160,7 +160,7 @@ def _plan_and_draft(args: argparse.Namespace) -> tuple[Plan, Draft | None]:
             except LookupError:
                 if not is_importable(args.op):
                     raise
-    drafted = draft_row(args.op, args.sample, args.record)
+    drafted = for_matrix(draft_row(args.op, args.sample, args.record), args.matrix)
     print(f"  {args.op}: a call works; now its cells", file=sys.stderr, flush=True)
     return plan_with(drafted, args.matrix), drafted
 

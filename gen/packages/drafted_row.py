@@ -1,7 +1,7 @@
 """Draft a row for one function of any package: from samples, from a recorded run, or by guesses.
 
-    drafted = draft("entmax.entmax15", samples=["torch.randn(3, 4), 1"])
-    print(drafted.row.text)
+drafted = draft("entmax.entmax15", samples=["torch.randn(3, 4), 1"])
+print(drafted.row.text)
 """
 
 from __future__ import annotations

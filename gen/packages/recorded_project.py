@@ -1,7 +1,7 @@
 """Turn the recorded calls of a command into the rows of a project.
 
-    plan = choose(record("python train.py"))
-    words(plan, trials, "python train.py")["rows"][0].name     # torch.nn.functional.linear
+plan = choose(record("python train.py"))
+words(plan, trials, "python train.py")["rows"][0].name     # torch.nn.functional.linear
 """
 
 from __future__ import annotations

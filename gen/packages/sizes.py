@@ -2,7 +2,7 @@
 
     smaller({"args": [{"shape": [128, 64]}, [8, 16, 64]]})
     # first: {"args": [{"shape": [7, 6]}, [4, 5, 6]]}
-    # then, with products kept: {"args": [{"shape": [20, 6]}, [4, 5, 6]]}
+    # then, with products kept: {"args": [{"shape": [20, 16]}, [4, 5, 16]]}
 
 Which of them the function takes is found by a call.
 """
@@ -24,7 +24,7 @@ def smaller(sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     large = sorted(n for n in present if n > SMALL)
     if large:
         distinct = {n: SMALL + i for i, n in enumerate(large)}
-        for sizes in (distinct, _with_products(present), _parts(large)):
+        for sizes in (distinct, _with_products(present), _parts(large), _largest(large)):
             yield _replaced(sample, sizes)
     yield dict(sample)
 
@@ -74,6 +74,12 @@ def _parts(large: list[int]) -> dict[int, int]:
     while all(n % (2 * power) == 0 and n >= 4 * power for n in large):
         power *= 2
     return {n: n // power for n in large}
+
+
+def _largest(large: list[int]) -> dict[int, int]:
+    """Return other sizes for the largest ones alone, such as those of a batch."""
+    free = (n for n in range(SMALL + 1, sum(large)) if n not in large)
+    return {n: next(free) for n in large if n > 2 * SMALL}
 
 
 def _sizes(value: Any) -> Iterator[int]:

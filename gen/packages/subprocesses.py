@@ -51,7 +51,7 @@ def scan_package(package: str) -> Scan:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise PackageError(f"it does not import: {last}")
-    data = json.loads(done.stdout)
+    data = json.loads(done.stdout.splitlines()[-1])
     return Scan(
         data["package"],
         tuple(map(entry_from, data["entries"])),
@@ -112,7 +112,8 @@ def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:
             line = worker.stdout.readline()
             if not line:
                 return
-            yield line
+            if line.startswith("{"):  # and not what a start module of Python prints
+                yield line
             limit = _TRY_SECONDS
 
 

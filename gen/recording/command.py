@@ -1,7 +1,7 @@
 """Run a command, and return the calls of torch that its Python processes made.
 
-    record("python train.py").calls[0]
-    # Recorded("op", "torch.ops.aten.addmm.default", count=12, samples=[{"args": [...]}], ...)
+record("python train.py").calls[0]
+# Recorded("op", "torch.ops.aten.addmm.default", count=12, samples=[{"args": [...]}], ...)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from gen.recording.hook import FOLDER, FUNCTION
 
-__all__ = ["Recorded", "RecordError", "record"]
+__all__ = ["RecordError", "Recorded", "record"]
 
 _START = Path(__file__).with_name("start")
 _LAST_LINES = 12

@@ -26,9 +26,7 @@ class NoDescriptionError(Exception):
 def describe_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sample of a call. Raises NoDescriptionError."""
     sample: dict[str, Any] = {"args": [describe(each) for each in args]}
-    keywords = {
-        name: describe(each) for name, each in kwargs.items() if not _is_ordinary(each)
-    }
+    keywords = {name: describe(each) for name, each in kwargs.items() if not _is_ordinary(each)}
     if keywords:
         sample["kwargs"] = keywords
     return sample

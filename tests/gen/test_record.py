@@ -1,6 +1,7 @@
 """`gen record` makes a matrix of what a command calls; `gen probe` drafts a row of one function."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -149,12 +150,15 @@ def test_a_sample_becomes_a_row_and_a_wrong_backward_an_entry(folder: Path) -> N
 
 
 def test_a_drafted_row_can_be_pasted(folder: Path, tmp_path: Path) -> None:
-    done = probe(folder, "threefold.ops.root", "--sample", "torch.rand(3, 4)")
-    assert row_of(done)["samples"][0] == {"args": [{"shape": [3, 4], "domain": "positive"}]}
-    assert "AssertionError: a positive x" in done.stdout  # what was tried first
     check = "{claim: c, pipeline: backward, against: numeric, dtypes: [float64]}"
     head = f"version: 1\nchecks:\n  backward: {check}\n"
-    (tmp_path / "matrix.yaml").write_text(head + done.stdout)
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(head + "families:\n  a: {ops: [torch.sin]}\n")
+    args = ("--matrix", str(matrix), "--target", "torch")
+    done = probe(folder, "threefold.ops.root", "--sample", "torch.rand(3, 4)", *args)
+    assert row_of(done)["samples"][0] == {"args": [{"shape": [3, 4], "domain": "positive"}]}
+    assert "AssertionError: a positive x" in done.stdout  # what was tried first
+    matrix.write_text(head + done.stdout)
     path = os.pathsep.join((str(ROOT), str(folder)))
     for args in (["gen", "generate"], ["pytest", "-p", "gen.run.plugin", "-q", "generated_tests"]):
         ran = subprocess.run(
@@ -266,7 +270,7 @@ def test_ops_and_functions_of_a_run_are_rows(project: Path) -> None:
     assert "torch.ops.aten.convolution_backward.default" in rows  # of the backward pass
     assert "- args: [{shape: [5, 3, 4, 4]}, {shape: [" in text  # sizes are smaller
     assert "      # 2 calls\n" in text
-    assert "#     torch.ops.aten.add_.Tensor, 8: it writes to an argument" in text
+    assert re.search(r"#     torch.ops.aten.add_.Tensor, \d+: it writes to an argument", text)
     assert "#     torch.randn, 2: it takes no tensor" in text
 
 
