@@ -45,7 +45,7 @@ ELSEWHERE = {
         ),
     ),
     "record": (
-        "gen.commands.record",
+        "gen.commands.record_calls",
         "a new project with a matrix of the ops and functions of torch that a command calls",
     ),
     "script": (

@@ -2,7 +2,8 @@
 
 The proposal has the checks that pass, and an xfail with exception and message for each that fails.
 It has no reasons. An entry without a reason does not validate, so a person must understand a
-finding before it can be used.
+finding before it can be used. A function that neither the matrix nor torch's database knows gets a
+row with samples: from `--sample`, from a run by `--record`, or by guesses.
 """
 
 from __future__ import annotations
@@ -22,19 +23,17 @@ import torch
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
-from gen.commands.drafting import for_matrix, plan_with
+from gen.commands.drafting import lines_of, plan_with_draft, target_name
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import validate
 from gen.language.globs import Names
 from gen.language.spec import Matrix
 from gen.outcomes import stable_part
 from gen.packages.drafted_row import Draft, is_importable
-from gen.packages.drafted_row import draft as draft_row
 from gen.plan import catalog
 from gen.plan.expand import Column, Plan, expand
 from gen.plan.reduce import bits
 from gen.recording.command import RecordError
-from gen.run.project_defaults import declared
 from gen.run.verdict import attempt
 from gen.targets import load
 from gen.targets.protocol import Target
@@ -91,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         plan, draft = _plan_and_draft(args)
         checks = _checks(plan, args.checks)
         _require_device(args.device)
-        target = load(_target_name(args, draft))
+        target = load(target_name(args, draft))
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
@@ -142,27 +141,16 @@ def _require_device(device: str) -> None:
         ) from error
 
 
-def _target_name(args: argparse.Namespace, draft: Draft | None) -> str:
-    """Return the name of the target: torch for a row that belongs to no matrix yet."""
-    if args.target is not None:
-        return str(args.target)
-    if draft is not None and not args.matrix.exists():
-        return "torch"
-    return declared(args.matrix.parent).target
-
-
 def _plan_and_draft(args: argparse.Namespace) -> tuple[Plan, Draft | None]:
     """Return the expanded matrix, with a row of its own for a function that it does not name."""
-    if not (args.sample or args.record):
-        if args.op.startswith("torch.") or args.matrix.exists():
-            try:
-                return _plan(args.op, args.matrix), None
-            except LookupError:
-                if not is_importable(args.op):
-                    raise
-    drafted = for_matrix(draft_row(args.op, args.sample, args.record), args.matrix)
-    print(f"  {args.op}: a call works; now its cells", file=sys.stderr, flush=True)
-    return plan_with(drafted, args.matrix), drafted
+    is_given = args.sample or args.record
+    if not is_given and (args.op.startswith("torch.") or args.matrix.exists()):
+        try:
+            return _plan(args.op, args.matrix), None
+        except LookupError:
+            if not is_importable(args.op):
+                raise
+    return plan_with_draft(args)
 
 
 def _plan(op: str, matrix: Path) -> Plan:
@@ -179,7 +167,7 @@ def _plan(op: str, matrix: Path) -> Plan:
         hint = f" (nearest: {near})" if near else ""
         raise LookupError(
             f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; "
-            "write its row with samples first"
+            "give it a call by --sample or --record, or write its row"
         )
     loaded = validate.load(matrix)
     loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
@@ -289,12 +277,9 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
         )
     lines += ["families:", f"  {probe.family.name}:"]
     if probe.draft is not None:
-        lines += _drafted(probe.draft)
+        lines += lines_of(probe.draft)
     else:
-        lines += ["    ops:", f"      - op: {probe.op}", f"        dtypes: {_flow(dtypes)}"]
-        lines.append(f"        checks: {_flow(good)}")
-        if probe.op in probe.family.ops:
-            lines.append("        # samples, reference and errors: as the row has them")
+        lines += _row(probe, dtypes, good)
     lines += _xfails(probe, seen)
     lines += [
         f"# compared nothing: {check} {word} ({why})"
@@ -304,18 +289,17 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _drafted(draft: Draft) -> list[str]:
-    """Return the lines of a drafted row, with what it needs elsewhere."""
-    lines = ["    ops:", *draft.row.text.splitlines()]
-    if not draft.line:
-        return lines
-    return [
-        "    # calls.py, beside matrix.yaml, needs these lines:",
-        "    #     from gen.packages.sampled_calls import ModuleCall",
-        f"    #     import {draft.row.name.rpartition('.')[0]}",
-        f"    #     {draft.line}",
-        *lines,
+def _row(probe: Probe, dtypes: Mapping[str, None], checks: Sequence[str]) -> list[str]:
+    """Return the lines of an op that the matrix or the database knows."""
+    lines = [
+        "    ops:",
+        f"      - op: {probe.op}",
+        f"        dtypes: {_flow(dtypes)}",
+        f"        checks: {_flow(checks)}",
     ]
+    if probe.op in probe.family.ops:
+        lines.append("        # samples, reference and errors: as the row has them")
+    return lines
 
 
 def _counts(seen: Sequence[Seen]) -> str:

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,6 +21,7 @@ from gen.packages.project import Row, row_of
 from gen.packages.trials import Trial, attempt, resolve
 from gen.recording.command import RecordError, record
 from gen.recording.described import NoDescriptionError, describe_call
+from gen.recording.hook import Sample
 
 __all__ = ["Draft", "draft", "is_importable"]
 
@@ -52,7 +52,7 @@ def draft(name: str, samples: Sequence[str] = (), command: str | None = None) ->
     _find_own_modules()
     entry = _entry(name)
     given = [_sample(name, text) for text in samples]
-    remarks = []
+    remarks: list[str] = []
     if command is not None:
         given, remarks = _recorded(name, command)
     if given:
@@ -85,16 +85,16 @@ def _entry(name: str) -> Entry:
     return entry_of(name, value) or Entry(name, "function", (), expression=name)
 
 
-def _sample(name: str, text: str) -> dict[str, Any]:
+def _sample(name: str, text: str) -> Sample:
     """Return the sample that Python text of arguments describes."""
     package = name.partition(".")[0]
     known = {"torch": torch, "math": math, package: sys.modules[package]}
 
-    def take(*args: Any, **kwargs: Any) -> dict[str, Any]:
+    def take(*args: object, **kwargs: object) -> Sample:
         return describe_call(args, kwargs)
 
     try:
-        sample: dict[str, Any] = eval(f"take({text})", known | {"take": take})
+        sample: Sample = eval(f"take({text})", known | {"take": take})
     except NoDescriptionError as error:
         raise LookupError(f"--sample {text!r}: a sample has no form for {error}") from None
     except Exception as error:  # whatever the text raises
@@ -102,7 +102,7 @@ def _sample(name: str, text: str) -> dict[str, Any]:
     return sample
 
 
-def _recorded(name: str, command: str) -> tuple[list[dict[str, Any]], list[str]]:
+def _recorded(name: str, command: str) -> tuple[list[Sample], list[str]]:
     """Return the calls of a function in a run of a command, and what to say of them."""
     calls = [each for each in record(command, name) if each.kind == "named"]
     if not calls:

@@ -8,11 +8,14 @@ Domains are learned by trying: the first one for which most calls have finite gr
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from gen.packages.package_scan import Entry
 from gen.packages.sampled_calls import Call, ModuleCall, NotUsableError
@@ -26,9 +29,11 @@ from gen.packages.trials import (
     resolve,
     run_forward,
 )
+from gen.recording.hook import Sample
 
 __all__ = ["DOMAINS", "Given", "attempt_given"]
 
+Function = Callable[..., object]
 DOMAINS = ("any", "positive", "unit", "nonzero", "spd", "symmetric", "distinct")
 MOST_SAMPLES = 4
 """Samples of one row."""
@@ -43,7 +48,7 @@ class Given:
     name: str
     kind: str  # as of an Entry, or op
     expression: str  # Python text of what is called, or of the class of a module
-    samples: list[dict[str, Any]]
+    samples: list[Sample]
     more_shapes: bool = False  # also try other shapes
     remarks: list[str] = field(default_factory=list)
 
@@ -52,7 +57,9 @@ def attempt_given(given: Given) -> Trial:
     """Try the calls, and return what was learned of the function."""
     trial = Trial(given.name, call=given.expression, remarks=list(given.remarks))
     try:
-        function, samples = _function(given, trial)
+        function, samples = resolve(given.expression), given.samples
+        if given.kind == "module":
+            function, samples = _module_and_samples(given, trial)
         fitting = list(_fitting(function, samples, trial))
         calls = _best(function, fitting, trial)
     except NotUsableError as error:
@@ -76,22 +83,20 @@ def _has_jvp(given: Given) -> bool:
     """Return whether a Function has a formula for forward mode. True for anything else."""
     if given.kind not in ("function_class", "old_style"):
         return True
-    import torch
-
     function = resolve(given.expression.removesuffix(".apply"))
     return function.jvp is not torch.autograd.Function.jvp
 
 
-def _function(given: Given, trial: Trial) -> tuple[Any, list[dict[str, Any]]]:
-    """Return what is called, and its samples. A module is called with its parameters too."""
-    value = resolve(given.expression)
-    if given.kind != "module":
-        return value, given.samples
+def _module_and_samples(given: Given, trial: Trial) -> tuple[Function, list[Sample]]:
+    """Return a module as a function of inputs and parameters, and its samples."""
     constructor = given.samples[0].get("constructor") or {"args": []}
     text = _arguments(constructor)
+    make = functools.partial(
+        resolve(given.expression), *constructor["args"], **constructor.get("kwargs", {})
+    )
     try:
-        module = ModuleCall(lambda: value(*constructor["args"], **constructor.get("kwargs", {})))
-    except Exception as error:
+        module = ModuleCall(make)
+    except Exception as error:  # whatever a constructor raises
         raise NotUsableError(f"its constructor with ({text}) raises {error}") from None
     trial.call = f"ModuleCall(lambda: {given.expression}({text}))"
     parameters = [{"shape": shape} for shape in module.shapes]
@@ -102,13 +107,13 @@ def _function(given: Given, trial: Trial) -> tuple[Any, list[dict[str, Any]]]:
     ]
     if len(samples) < len(given.samples):
         left = len(given.samples) - len(samples)
-        trial.remarks.append(f"{left} calls by keywords, or of another {given.name}, are left out")
+        _remark(trial, f"kinds of calls left out, by keywords or of another constructor: {left}")
     if not samples:
         raise NotUsableError("a module is called with its inputs by position")
     return module, samples
 
 
-def _arguments(constructor: Mapping[str, Any]) -> str:
+def _arguments(constructor: Sample) -> str:
     """Return the arguments of a constructor as Python text."""
     plain = (bool, int, float, str, type(None))
     words = [repr(each) for each in constructor["args"]]
@@ -119,9 +124,7 @@ def _arguments(constructor: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _fitting(
-    function: Any, samples: Sequence[Mapping[str, Any]], trial: Trial
-) -> Iterator[dict[str, Any]]:
+def _fitting(function: Function, samples: Sequence[Sample], trial: Trial) -> Iterator[Sample]:
     """Yield the samples in the smallest form that a forward pass takes, each once."""
     seen: set[str] = set()
     for sample in samples:
@@ -139,7 +142,7 @@ def _fitting(
             yield form
 
 
-def _smallest(function: Any, sample: Mapping[str, Any], trial: Trial) -> dict[str, Any] | None:
+def _smallest(function: Function, sample: Sample, trial: Trial) -> Sample | None:
     """Return the smallest form of a sample that a forward pass takes. None if it takes none."""
     errors = []
     for form in smaller(sample):
@@ -163,7 +166,7 @@ def _remark(trial: Trial, text: str) -> None:
         trial.remarks.append(text)
 
 
-def _error_of_all_domains(function: Any, sample: Mapping[str, Any]) -> str:
+def _error_of_all_domains(function: Function, sample: Sample) -> str:
     """Return the first error of a forward pass, empty if it works for some domain."""
     first = ""
     for domain in DOMAINS:
@@ -174,66 +177,70 @@ def _error_of_all_domains(function: Any, sample: Mapping[str, Any]) -> str:
     return first
 
 
-def _best(function: Any, samples: Sequence[Mapping[str, Any]], trial: Trial) -> list[Call]:
-    """Return the calls of the domain for which most work."""
+def _best(function: Function, samples: Sequence[Sample], trial: Trial) -> list[Call]:
+    """Return the calls of the domain for which most work.
+
+    First each floating tensor requires grad, then those that did in the recorded calls. Without a
+    backward pass, a forward pass is enough.
+    """
     if not samples:
         raise NotUsableError("; ".join(trial.remarks) or "there is no call of it")
-    best: tuple[int, list[Call]] = (0, [])
     first = ""
-    for require, (flags, domain) in itertools.product(
-        (require_finite, run_forward), itertools.product((False, True), DOMAINS)
-    ):
-        calls = [_call(function, sample, domain, flags=flags) for sample in samples]
-        errors = [error_of(require, call) for call in calls]
-        first = first or next((error for error in errors if error), "")
-        working = [call for call, error in zip(calls, errors, strict=True) if error is None]
-        if len(working) > best[0]:
-            best = len(working), working
-        if len(working) == len(calls) or (require is run_forward and best[0]):
-            break
-    if not best[0]:
-        raise NotUsableError(first)
-    if first:
-        _remark(trial, f"with domain any, and gradients of all inputs: {first}")
-    return best[1]
+    for require in (require_finite, run_forward):
+        best: list[Call] = []
+        for flags, domain in itertools.product((False, True), DOMAINS):
+            calls = [_call(function, sample, domain, flags=flags) for sample in samples]
+            errors = [error_of(require, call) for call in calls]
+            first = first or next(filter(None, errors), "")
+            working = [call for call, error in zip(calls, errors, strict=True) if error is None]
+            best = max(best, working, key=len)
+            if len(best) == len(samples):
+                break
+        if best:
+            if first:
+                _remark(trial, f"with domain any, and gradients of all inputs: {first}")
+            return best
+    raise NotUsableError(first)
 
 
-def _call(function: Any, sample: Mapping[str, Any], domain: str, *, flags: bool) -> Call:
+def _call(function: Function, sample: Sample, domain: str, *, flags: bool) -> Call:
     """Return the call of a sample. ``flags``: the recorded `requires_grad` counts."""
     keywords = sample.get("kwargs", {})
     described = [*sample["args"], *keywords.values()]
     return Call(function, _language(described, domain, flags), tuple(keywords))
 
 
-def _sample(call: Call) -> dict[str, Any]:
+def _sample(call: Call) -> Sample:
     """Return the sample of a call, as a matrix has it."""
     cut = len(call.described) - len(call.keywords)
-    sample: dict[str, Any] = {"args": call.described[:cut]}
+    sample: Sample = {"args": call.described[:cut]}
     if call.keywords:
         sample["kwargs"] = dict(zip(call.keywords, call.described[cut:], strict=True))
     return sample
 
 
 def _language(value: Any, domain: str, flags: bool) -> Any:
-    """Return a recorded description as a sample has it: numbers of the case's dtype."""
+    """Return a recorded description as a sample has it."""
     if isinstance(value, list):
         return [_language(each, domain, flags) for each in value]
     if not isinstance(value, dict):
         return value
-    if "shape" not in value:
-        return {key: _language(each, domain, flags) for key, each in value.items()}
-    tensor = dict(value)
+    if "shape" in value:
+        return _tensor(value, domain, flags)
+    return {key: _language(each, domain, flags) for key, each in value.items()}
+
+
+def _tensor(recorded: Sample, domain: str, flags: bool) -> Sample:
+    """Return a tensor as a sample has it: a floating one has the dtype of the case."""
+    tensor = dict(recorded)
     requires_grad = tensor.pop("requires_grad", True)
     if "float" not in tensor.get("dtype", "float"):
         return tensor
-    tensor.pop("dtype", None)  # that of the case
-    if domain != "any" and not (domain in ("spd", "symmetric") and not _is_square(tensor)):
+    tensor.pop("dtype", None)
+    shape = tensor["shape"]
+    is_square = len(shape) > 1 and shape[-1] == shape[-2]
+    if domain not in ("any", "spd", "symmetric") or (domain != "any" and is_square):
         tensor["domain"] = domain
     if flags and not requires_grad:
         tensor["requires_grad"] = False
     return tensor
-
-
-def _is_square(tensor: Mapping[str, Any]) -> bool:
-    shape = tensor["shape"]
-    return len(shape) > 1 and shape[-1] == shape[-2]

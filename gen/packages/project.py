@@ -12,6 +12,7 @@ from typing import Any
 from gen.language.values import tag_of
 from gen.packages.package_scan import Entry, Scan
 from gen.packages.trials import Trial
+from gen.recording.hook import Sample
 
 __all__ = ["Row", "Untested", "comment", "row_of", "words"]
 
@@ -27,7 +28,7 @@ class Row:
     call_name: str  # in calls.py
     call: str  # its Python text
     facts: tuple[tuple[str, str], ...]
-    samples: tuple[Mapping[str, Any], ...]  # args and kwargs
+    samples: tuple[Sample, ...]  # args and kwargs
     remarks: tuple[str, ...]
     reference: str = ""  # how matrix.yaml names the call; empty: the name of the row is the call
 
@@ -109,7 +110,7 @@ def row_of(trial: Trial, call_name: str) -> Row:
     )
 
 
-def _whole(sample: list[Any] | dict[str, Any]) -> Mapping[str, Any]:
+def _whole(sample: list[Any] | Sample) -> Sample:
     """Return a sample with args and kwargs. A guess is a list of args."""
     if isinstance(sample, dict):
         return sample

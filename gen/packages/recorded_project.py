@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gen.packages.drafts import Given
-from gen.packages.project import comment, row_of
+from gen.packages.project import Row, comment, row_of
 from gen.packages.trials import Trial
 from gen.recording.command import Recorded
 
@@ -99,7 +99,7 @@ def _module(trial: Trial) -> str:
     return trial.name.rpartition(".")[0]
 
 
-def _row(trial: Trial) -> Any:
+def _row(trial: Trial) -> Row:
     """Return the row of a call. It has the name of the row of torch's database, if there is one."""
     call_name = re.sub(r"\W", "_", trial.name.removeprefix("torch.").removesuffix(".default"))
     return dataclasses.replace(row_of(trial, call_name), name=trial.name)

@@ -9,8 +9,10 @@ Which of them the function takes is found by a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from gen.recording.hook import Sample
 
 __all__ = ["elements", "smaller"]
 
@@ -18,7 +20,7 @@ SMALL = 4
 """Sizes up to this one stay: they are often kernels, heads and channels."""
 
 
-def smaller(sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def smaller(sample: Sample) -> Iterator[Sample]:
     """Yield smaller forms of a sample, and the sample itself at the end."""
     present = set(_sizes(sample)) | set(_listed(sample))
     large = sorted(n for n in present if n > SMALL)
@@ -29,7 +31,7 @@ def smaller(sample: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     yield dict(sample)
 
 
-def elements(sample: Any) -> int:
+def elements(sample: Sample) -> int:
     """Return how many elements the largest tensor of a sample has."""
     counts = [1]
     for shape in _shapes(sample):
@@ -82,28 +84,29 @@ def _largest(large: list[int]) -> dict[int, int]:
     return {n: next(free) for n in large if n > 2 * SMALL}
 
 
-def _sizes(value: Any) -> Iterator[int]:
+def _sizes(value: object) -> Iterator[int]:
     for shape in _shapes(value):
         yield from shape
 
 
-def _listed(value: Any) -> Iterator[int]:
-    """Yield the whole numbers in lists, which may be sizes."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            if key not in ("shape", "args"):
-                yield from _listed(each)
-        value = value.get("args", [])
-        value = [each for each in value if not isinstance(each, int)]
+def _listed(sample: Sample) -> Iterator[int]:
+    """Yield the whole numbers in lists of a sample, which may be sizes."""
+    for argument in (*sample["args"], *sample.get("kwargs", {}).values()):
+        yield from _numbers(argument)
+
+
+def _numbers(value: object) -> Iterator[int]:
+    """Yield the whole numbers of a list, a tuple or an inner one."""
     if isinstance(value, list):
+        yield from (each for each in value if type(each) is int)
         for each in value:
-            if type(each) is int:
-                yield each
-            else:
-                yield from _listed(each)
+            yield from _numbers(each)
+    elif isinstance(value, Mapping) and "shape" not in value:
+        for each in value.values():
+            yield from _numbers(each)
 
 
-def _shapes(value: Any) -> Iterator[list[int]]:
+def _shapes(value: object) -> Iterator[list[int]]:
     if isinstance(value, list):
         for each in value:
             yield from _shapes(each)
@@ -116,23 +119,18 @@ def _shapes(value: Any) -> Iterator[list[int]]:
 
 def _replaced(value: Any, sizes: Mapping[int, int]) -> Any:
     """Return a value with other sizes in its shapes, and in the numbers that are sizes."""
-    if isinstance(value, Mapping):
-        change: Callable[[Mapping[str, Any], Mapping[int, int]], Any] = _with_replaced_items
-        if "shape" in value:
-            change = _smaller_tensor
-        return change(value, sizes)
     if isinstance(value, list):
         return [_replaced(each, sizes) for each in value]
     if type(value) is int:
         return sizes.get(value, value)
-    return value
-
-
-def _with_replaced_items(value: Mapping[str, Any], sizes: Mapping[int, int]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return value
+    if "shape" in value:
+        return _smaller_tensor(value, sizes)
     return {key: _replaced(each, sizes) for key, each in value.items()}
 
 
-def _smaller_tensor(tensor: Mapping[str, Any], sizes: Mapping[int, int]) -> dict[str, Any]:
+def _smaller_tensor(tensor: Sample, sizes: Mapping[int, int]) -> Sample:
     """Return a tensor of another shape. Its integers are below each size that is new."""
     smaller = dict(tensor)
     smaller["shape"] = [sizes.get(n, n) for n in tensor["shape"]]

@@ -16,9 +16,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from gen.recording.hook import FOLDER, FUNCTION
+from gen.recording.hook import FOLDER, FUNCTION, Sample
 
 __all__ = ["RecordError", "Recorded", "record"]
 
@@ -37,7 +36,7 @@ class Recorded:
     kind: str  # op, function, or named: the one that was asked for
     name: str  # torch.ops.aten.addmm.default
     count: int = 0
-    samples: list[dict[str, Any]] = field(default_factory=list)  # the most frequent first
+    samples: list[Sample] = field(default_factory=list)  # the most frequent first
     left_out: Counter[str] = field(default_factory=Counter)  # reason -> calls
     writes: bool = False  # whether it writes to an argument
 
@@ -98,7 +97,7 @@ def _run(command: str, environment: Mapping[str, str]) -> None:
         raise RecordError(f"`{command}` ended with status {process.returncode}:\n{lines}")
 
 
-def _merge(records: Iterator[dict[str, Any]]) -> list[Recorded]:
+def _merge(records: Iterator[Sample]) -> list[Recorded]:
     """Return the calls of all processes, the most frequent first."""
     merged: dict[tuple[str, str], Recorded] = {}
     samples: dict[tuple[str, str], Counter[str]] = {}

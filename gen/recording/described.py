@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from gen.recording.hook import Sample
+
 __all__ = ["NoDescriptionError", "describe", "describe_call"]
 
 
@@ -23,21 +25,21 @@ class NoDescriptionError(Exception):
     """A value that a sample has no form for."""
 
 
-def describe_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def describe_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Sample:
     """Return the sample of a call. Raises NoDescriptionError."""
-    sample: dict[str, Any] = {"args": [describe(each) for each in args]}
+    sample: Sample = {"args": [describe(each) for each in args]}
     keywords = {name: describe(each) for name, each in kwargs.items() if not _is_ordinary(each)}
     if keywords:
         sample["kwargs"] = keywords
     return sample
 
 
-def _is_ordinary(value: Any) -> bool:
+def _is_ordinary(value: object) -> bool:
     """Return whether a keyword argument says what a call does anyway."""
     return value is torch.preserve_format or value is torch.strided
 
 
-def describe(value: Any) -> Any:
+def describe(value: object) -> Any:
     """Return the description of one argument. Raises NoDescriptionError."""
     if isinstance(value, torch.Tensor):
         return _tensor(value)
@@ -52,7 +54,7 @@ def describe(value: Any) -> Any:
     return _tagged(value)
 
 
-def _tagged(value: Any) -> dict[str, Any]:
+def _tagged(value: object) -> Sample:
     """Return the description of a value that YAML has no form for."""
     if isinstance(value, torch.dtype):
         return {"!dtype": str(value).removeprefix("torch.")}
@@ -69,12 +71,12 @@ def _tagged(value: Any) -> dict[str, Any]:
     raise NoDescriptionError(f"an argument of class {type(value).__name__}")
 
 
-def _tensor(x: torch.Tensor) -> dict[str, Any]:
+def _tensor(x: torch.Tensor) -> Sample:
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         raise NoDescriptionError(f"a tensor of class {type(x).__name__}")
     if x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":
         raise NoDescriptionError(f"a tensor of layout {x.layout} on {x.device.type}")
-    described: dict[str, Any] = {"shape": list(x.shape)}
+    described: Sample = {"shape": list(x.shape)}
     described["dtype"] = str(x.dtype).removeprefix("torch.")
     if x.dtype.is_floating_point or x.dtype.is_complex:
         described["requires_grad"] = x.requires_grad

@@ -10,7 +10,10 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+Sample = dict[str, Any]
+"""Plain data: the description of a call, or a part of it."""
 FOLDER = "MATRIX_GEN_RECORD_FOLDER"
 """The variable that names the folder of the records."""
 FUNCTION = "MATRIX_GEN_RECORD_FUNCTION"
@@ -33,7 +36,7 @@ def start(root: str) -> None:
 
 def _imported(name: str, function: str) -> None:
     """Act after the import of a module."""
-    recorder = importlib.import_module("gen.recording.recorder")
+    recorder = importlib.import_module("gen.recording.call_recorder")
     if name == "torch":
         recorder.begin(every=not function)
     if function:

@@ -160,9 +160,12 @@ def test_a_drafted_row_can_be_pasted(folder: Path, tmp_path: Path) -> None:
     assert "AssertionError: a positive x" in done.stdout  # what was tried first
     matrix.write_text(head + done.stdout)
     path = os.pathsep.join((str(ROOT), str(folder)))
-    for args in (["gen", "generate"], ["pytest", "-p", "gen.run.plugin", "-q", "generated_tests"]):
+    for words in (
+        ["gen", "generate"],
+        ["pytest", "-p", "gen.run.plugin", "-q", "generated_tests", "--target", "torch"],
+    ):
         ran = subprocess.run(
-            [sys.executable, "-m", *args, *(["--target", "torch"] if args[0] == "pytest" else [])],
+            [sys.executable, "-m", *words.split()],
             cwd=tmp_path,
             env=environment() | {"PYTHONPATH": path},
             capture_output=True,

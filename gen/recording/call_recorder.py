@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -11,8 +12,7 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,15 @@ from gen.torch_private.loaded_with_torch import TorchDispatchMode
 
 MOST_SAMPLES = 50
 """Calls with other arguments that are kept of one op. The others are only counted."""
+_MARK = "_matrix_gen_is_recorded"
+"""The attribute of what is wrapped already."""
 CONSTRUCTOR = "_matrix_gen_constructor"
 """The attribute of a module with the arguments of its constructor."""
+
+
+Arguments = Sequence[object]
+Keywords = Mapping[str, object]
+Constructor = tuple[Arguments, Keywords]
 
 
 @dataclasses.dataclass
@@ -38,7 +45,7 @@ class Calls:
     left_out: Counter[str] = dataclasses.field(default_factory=Counter)  # reason -> calls
     writes: bool = False  # whether the op writes to an argument
 
-    def note(self, args: Any, kwargs: Mapping[str, Any], constructor: Any = None) -> None:
+    def note(self, args: Arguments, kwargs: Keywords, constructor: Constructor | None) -> None:
         """Add one call."""
         self.count += 1
         try:
@@ -55,9 +62,10 @@ class Calls:
 
 _calls: dict[tuple[str, str], Calls] = {}
 _state = threading.local()
+_modes = contextlib.ExitStack()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _unrecorded() -> Iterator[None]:
     """Let the calls inside pass: those that describe arguments."""
     _state.is_busy = True
@@ -67,18 +75,24 @@ def _unrecorded() -> Iterator[None]:
         _state.is_busy = False
 
 
-def _note(kind: str, name: str, args: Any, kwargs: Any, **more: Any) -> None:
+def _note(
+    kind: str,
+    name: str,
+    args: Arguments,
+    kwargs: Keywords | None,
+    constructor: Constructor | None = None,
+) -> None:
     """Add one call, unless it belongs to the recorder."""
     if getattr(_state, "is_busy", False):
         return
     with _unrecorded(), torch.no_grad():
-        _calls.setdefault((kind, name), Calls()).note(args, kwargs or {}, **more)
+        _calls.setdefault((kind, name), Calls()).note(args, kwargs or {}, constructor)
 
 
 class _Ops(TorchDispatchMode):
     """Note each ATen op."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = f"torch.ops.{func}"
         _note("op", name, args, kwargs)
         if (calls := _calls.get(("op", name))) is not None:
@@ -89,7 +103,7 @@ class _Ops(TorchDispatchMode):
 class _Functions(TorchFunctionMode):
     """Note each public function of torch. ATen ops stand for the methods of tensors."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = _name(func)
         if name:
             _note("function", name, args, kwargs)
@@ -97,7 +111,7 @@ class _Functions(TorchFunctionMode):
 
 
 @functools.cache
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: Callable[..., object]) -> str:
     """Return the name of a public function of torch; empty for anything else."""
     name = resolve_name(function) or ""
     is_public = name.startswith("torch.") and "._" not in name
@@ -110,8 +124,8 @@ def begin(*, every: bool) -> None:
     """Write what is noted when this process ends. ``every``: note all calls of torch."""
     atexit.register(_write, os.getpid())
     if every:
-        _Functions().__enter__()
-        _Ops().__enter__()
+        _modes.enter_context(_Functions())
+        _modes.enter_context(_Ops())  # type: ignore[no-untyped-call]
 
 
 def _write(process: int) -> None:
@@ -144,7 +158,7 @@ def wrap(name: str) -> None:
         value: Any = sys.modules.get(".".join(parts[:cut]))
         for part in parts[cut:]:
             value = getattr(value, part, None)
-        if value is not None and "_matrix_gen_original" not in vars(value):
+        if value is not None and _MARK not in vars(value):
             _wrap(name, value)
             return
 
@@ -158,20 +172,20 @@ def _wrap(name: str, value: Any) -> None:
         _wrap_module(name, value)
     elif issubclass(value, torch.autograd.Function):
         _wrap_function_class(name, value)
-    value._matrix_gen_original = True
+    setattr(value, _MARK, True)
 
 
-def _noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def _noting(name: str, function: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(function)
-    def noting(*args: Any, **kwargs: Any) -> Any:
+    def noting(*args: object, **kwargs: object) -> object:
         _note("named", name, args, kwargs)
         return function(*args, **kwargs)
 
-    noting._matrix_gen_original = function  # type: ignore[attr-defined]
+    setattr(noting, _MARK, True)
     return noting
 
 
-def _replace(function: Any, other: Any) -> None:
+def _replace(function: object, other: object) -> None:
     """Put another function in the place of one, in all modules of its package."""
     package = str(getattr(function, "__module__", "")).partition(".")[0]
     for name, module in list(sys.modules.items()):
@@ -186,7 +200,7 @@ def _wrap_function_class(name: str, function: Any) -> None:
     """Note the calls of a Function, and not those of its subclasses."""
     run = function.apply.__func__
 
-    def apply(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    def apply(cls: type, /, *args: object, **kwargs: object) -> object:
         if cls is function:
             _note("named", name, args, kwargs)
         return run(cls, *args, **kwargs)
@@ -199,12 +213,12 @@ def _wrap_module(name: str, module: type[torch.nn.Module]) -> None:
     construct, forward = module.__init__, module.forward
 
     @functools.wraps(construct)
-    def __init__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: torch.nn.Module, *args: object, **kwargs: object) -> None:
         construct(self, *args, **kwargs)
         self.__dict__.setdefault(CONSTRUCTOR, (args, kwargs))
 
     @functools.wraps(forward)
-    def noting(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def noting(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
         if type(self) is module:
             _note("named", name, args, kwargs, constructor=self.__dict__.get(CONSTRUCTOR))
         return forward(self, *args, **kwargs)
