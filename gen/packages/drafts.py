@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from gen.packages.package_scan import Entry
-from gen.packages.sampled_calls import Call, ModuleCall, NotUsableError
+from gen.packages.sampled_calls import Call, ModuleCall, NotUsableError, is_zero
 from gen.packages.sizes import elements, smaller
 from gen.packages.trials import (
     Trial,
@@ -35,8 +35,11 @@ __all__ = ["DOMAINS", "Given", "attempt_given"]
 
 Function = Callable[..., object]
 DOMAINS = ("any", "positive", "unit", "nonzero", "spd", "symmetric", "distinct")
+LAYOUTS = ("transposed", "noncontiguous", "expanded")
 MOST_SAMPLES = 4
 """Samples of one row."""
+MOST_REASONS = 2
+"""Calls of which it is said why none is a sample."""
 MOST_ELEMENTS = 2_000
 """Elements of the largest tensor of a sample."""
 
@@ -62,6 +65,8 @@ def attempt_given(given: Given) -> Trial:
             function, samples = _module_and_samples(given, trial)
         fitting = list(_fitting(function, samples, trial))
         calls = _best(function, fitting, trial)
+        if all(map(is_zero, calls)):
+            raise NotUsableError("its result is zero")
     except NotUsableError as error:
         trial.reason = str(error)
         return trial
@@ -72,11 +77,39 @@ def attempt_given(given: Given) -> Trial:
         trial.samples += [{"args": each} for each in others if {"args": each} not in trial.samples]
     else:
         trial.samples = list(map(_sample, calls))
+        if len(calls) == 1:
+            trial.samples *= 2  # two draws: the first may have gradients of zero
     learn_facts(trial, calls[0], Entry(given.name, given.kind, (), has_jvp=_has_jvp(given)))
-    if given.kind == "op" and "backward" in given.name:
+    _learn_limits(trial, given, calls[0])
+    return trial
+
+
+def _learn_limits(trial: Trial, given: Given, call: Call) -> None:
+    """Learn what no cell can ask of the function."""
+    if not trial.deterministic:
+        trial.differentiable = False
+        trial.remarks.append("no derivative is tested: it is random, or not the same twice")
+    is_backward = given.kind == "op" and "backward" in given.name
+    if is_backward:
         trial.differentiable = False
         trial.remarks.append("no derivative is tested: its arguments are results of another op")
-    return trial
+    if is_backward or "._" in given.name:
+        trial.takes_layouts = False
+        trial.remarks.append("no layout is tested: only torch calls it, with layouts that it makes")
+        return
+    for layout in LAYOUTS:
+        error = error_of(run_forward, Call(call.function, _laid_out(call, layout), call.keywords))
+        if error is not None:
+            trial.takes_layouts = False
+            trial.remarks.append(f"no layout {layout}: {error}")
+
+
+def _laid_out(call: Call, layout: str) -> list[Any]:
+    """Return the arguments of a call with tensors in a layout."""
+    return [
+        each | {"layout": layout} if isinstance(each, dict) and "shape" in each else each
+        for each in call.described
+    ]
 
 
 def _has_jvp(given: Given) -> bool:
@@ -184,7 +217,7 @@ def _best(function: Function, samples: Sequence[Sample], trial: Trial) -> list[C
     backward pass, a forward pass is enough.
     """
     if not samples:
-        raise NotUsableError("; ".join(trial.remarks) or "there is no call of it")
+        raise NotUsableError("; ".join(trial.remarks[-MOST_REASONS:]) or "there is no call of it")
     first = ""
     for require in (require_finite, run_forward):
         best: list[Call] = []

@@ -127,13 +127,23 @@ def _facts(trial: Trial) -> dict[str, str]:
         facts["deterministic"] = "false"
     if trial.dtypes != ["float64", "float32"]:
         facts["dtypes"] = f"[{', '.join(trial.dtypes)}]"
-    if trial.differentiable and not trial.takes_transforms:
-        facts["not_checks"] = '["func_*"]'
-    elif trial.differentiable and not trial.takes_vmap:
-        facts["not_checks"] = '["func_*vmap*"]'
+    if left_out := _columns_left_out(trial):
+        facts["not_checks"] = _flow(left_out)
     if trial.compiles:
         facts["timeout"] = str(_COMPILING_SECONDS)
     return facts
+
+
+def _columns_left_out(trial: Trial) -> list[str]:
+    """Return globs of the columns that the function refuses by design."""
+    globs = []
+    if trial.differentiable and not trial.takes_transforms:
+        globs.append("func_*")
+    elif trial.takes_transforms and not trial.takes_vmap:
+        globs.append("func_*vmap*")
+    if not trial.takes_layouts:
+        globs.append("*_layout")
+    return globs
 
 
 def _remarks(trial: Trial) -> list[str]:

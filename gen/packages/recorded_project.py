@@ -20,6 +20,7 @@ from gen.recording.command import Recorded
 __all__ = ["Choice", "choose", "words"]
 
 WRITES = "it writes to an argument"
+INTERNAL = "it is a part of torch.tensor or of the profiler"
 FACTORY = "it returns memory without values"
 
 
@@ -63,6 +64,8 @@ def _reason(call: Recorded) -> str:
         return WRITES
     if re.search(r"\.(new_)?empty", call.name):
         return FACTORY
+    if "lift_fresh" in call.name or call.name.startswith("torch.ops.profiler."):
+        return INTERNAL
     if not call.samples:
         return ", ".join(call.left_out)
     if not any('"shape"' in text or "'shape'" in text for text in map(str, call.samples)):

@@ -25,6 +25,7 @@ __all__ = [
     "batch",
     "differentiate_twice",
     "is_same",
+    "is_zero",
     "pull_back",
     "push_forward",
 ]
@@ -107,8 +108,14 @@ def _is_leaf(value: object) -> bool:
 
 def is_same(call: Call) -> bool:
     """Return whether two calls on the same numbers give the same bits."""
-    first, second = (call.results(call.arguments()) for _ in range(2))
+    # Arguments are drawn first, since each draw seeds the generator of the calls.
+    first, second = map(call.results, [call.arguments(), call.arguments()])
     return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def is_zero(call: Call) -> bool:
+    """Return whether all results of the call are zero."""
+    return not any(bool(x.any()) for x in call.results(call.arguments()))
 
 
 def push_forward(call: Call) -> None:

@@ -69,6 +69,7 @@ class Trial:
     deterministic: bool = True
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
+    takes_layouts: bool = True  # of memory, other than contiguous
     compiles: bool = False  # the first call compiles a kernel
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row

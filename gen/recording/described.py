@@ -97,4 +97,6 @@ def _layout(x: torch.Tensor) -> str:
         return "expanded"
     if x.ndim > 1 and x.mT.is_contiguous():
         return "transposed"
+    if x.stride(-1) == 1:  # such as a view of heads: kernels read its rows as one piece
+        return "contiguous"
     return "noncontiguous"

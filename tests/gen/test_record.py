@@ -165,7 +165,7 @@ def test_a_drafted_row_can_be_pasted(folder: Path, tmp_path: Path) -> None:
         ["pytest", "-p", "gen.run.plugin", "-q", "generated_tests", "--target", "torch"],
     ):
         ran = subprocess.run(
-            [sys.executable, "-m", *words.split()],
+            [sys.executable, "-m", *words],
             cwd=tmp_path,
             env=environment() | {"PYTHONPATH": path},
             capture_output=True,
