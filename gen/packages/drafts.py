@@ -89,11 +89,11 @@ def _learn_limits(trial: Trial, given: Given, call: Call) -> None:
     if not trial.deterministic:
         trial.differentiable = False
         trial.remarks.append("no derivative is tested: it is random, or not the same twice")
-    is_backward = given.kind == "op" and "backward" in given.name
-    if is_backward:
+    is_op = given.kind == "op"
+    if is_op and "backward" in given.name:
         trial.differentiable = False
         trial.remarks.append("no derivative is tested: its arguments are results of another op")
-    if is_backward or "._" in given.name:
+    if is_op and ("backward" in given.name or "._" in given.name):
         trial.takes_layouts = False
         trial.remarks.append("no layout is tested: only torch calls it, with layouts that it makes")
         return
@@ -220,20 +220,30 @@ def _best(function: Function, samples: Sequence[Sample], trial: Trial) -> list[C
         raise NotUsableError("; ".join(trial.remarks[-MOST_REASONS:]) or "there is no call of it")
     first = ""
     for require in (require_finite, run_forward):
-        best: list[Call] = []
-        for flags, domain in itertools.product((False, True), DOMAINS):
-            calls = [_call(function, sample, domain, flags=flags) for sample in samples]
-            errors = [error_of(require, call) for call in calls]
-            first = first or next(filter(None, errors), "")
-            working = [call for call, error in zip(calls, errors, strict=True) if error is None]
-            best = max(best, working, key=len)
-            if len(best) == len(samples):
-                break
+        best, error = _most(require, function, samples)
+        first = first or error
         if best:
             if first:
                 _remark(trial, f"with domain any, and gradients of all inputs: {first}")
             return best
     raise NotUsableError(first)
+
+
+def _most(
+    require: Callable[[Call], None], function: Function, samples: Sequence[Sample]
+) -> tuple[list[Call], str]:
+    """Return the most calls of one domain that work, and the first error of any."""
+    best: list[Call] = []
+    first = ""
+    for flags, domain in itertools.product((False, True), DOMAINS):
+        calls = [_call(function, sample, domain, flags=flags) for sample in samples]
+        errors = [error_of(require, call) for call in calls]
+        first = first or next(filter(None, errors), "")
+        working = [call for call, error in zip(calls, errors, strict=True) if error is None]
+        best = max(best, working, key=len)
+        if len(best) == len(samples):
+            break
+    return best, first
 
 
 def _call(function: Function, sample: Sample, domain: str, *, flags: bool) -> Call:

@@ -20,8 +20,12 @@ from gen.recording.command import Recorded
 __all__ = ["Choice", "choose", "words"]
 
 WRITES = "it writes to an argument"
-INTERNAL = "it is a part of torch.tensor or of the profiler"
-FACTORY = "it returns memory without values"
+_NO_ROWS = {
+    r"^function .*_$": WRITES,
+    r"\.(new_)?empty": "it returns memory without values",
+    r"\.lift_fresh\.|\.profiler\.": "it is a part of torch.tensor or of the profiler",
+}
+"""Patterns of kinds and names without a row, and the reasons."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +63,14 @@ def _times(count: int) -> str:
 
 def _reason(call: Recorded) -> str:
     """Return why there is no row of a call; empty if there may be one."""
-    last = call.name.removesuffix(".default").rpartition(".")[2]
-    if call.writes or (call.kind == "function" and last.endswith("_")):
+    for pattern, reason in _NO_ROWS.items():
+        if re.search(pattern, f"{call.kind} {call.name}"):
+            return reason
+    if call.writes:
         return WRITES
-    if re.search(r"\.(new_)?empty", call.name):
-        return FACTORY
-    if "lift_fresh" in call.name or call.name.startswith("torch.ops.profiler."):
-        return INTERNAL
     if not call.samples:
         return ", ".join(call.left_out)
-    if not any('"shape"' in text or "'shape'" in text for text in map(str, call.samples)):
+    if "'shape'" not in str(call.samples):
         return "it takes no tensor"
     return ""
 
