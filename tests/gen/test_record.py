@@ -79,7 +79,8 @@ import torch
 from torch.nn import functional as F
 
 model = torch.nn.Sequential(
-    torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10)
+    torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10),
+    torch.nn.Dropout()
 )
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(2):
@@ -275,6 +276,20 @@ def test_ops_and_functions_of_a_run_are_rows(project: Path) -> None:
     assert "      # 2 calls\n" in text
     assert re.search(r"#     torch.ops.aten.add_.Tensor, \d+: it writes to an argument", text)
     assert "#     torch.randn, 2: it takes no tensor" in text
+
+
+def test_a_row_asks_nothing_that_has_no_answer(project: Path) -> None:
+    text = (project / "matrix.yaml").read_text()
+    data = yaml.safe_load(text.replace("!tuple", ""))
+    rows = {row["op"]: row for row in data["families"]["package"]["ops"]}
+    dropout = rows["torch.nn.functional.dropout"]
+    assert (dropout["differentiable"], dropout["deterministic"]) == (False, False)
+    backward = rows["torch.ops.aten.convolution_backward.default"]
+    assert backward["differentiable"] is False and backward["not_checks"] == ["*_layout"]
+    assert "transposed" in text and rows["torch.ops.aten.view.default"]["not_checks"] == [
+        "*_layout"
+    ]
+    assert rows["torch.nn.functional.relu"].keys().isdisjoint({"not_checks", "deterministic"})
 
 
 def test_the_cells_of_a_run_pass(project: Path, folder: Path) -> None:
