@@ -280,7 +280,7 @@ def test_ops_and_functions_of_a_run_are_rows(project: Path) -> None:
 
 def test_a_row_asks_nothing_that_has_no_answer(project: Path) -> None:
     text = (project / "matrix.yaml").read_text()
-    data = yaml.safe_load(text.replace("!tuple", ""))
+    data = yaml.safe_load(re.sub(r"!\w+ ", "", text))
     rows = {row["op"]: row for row in data["families"]["package"]["ops"]}
     dropout = rows["torch.nn.functional.dropout"]
     assert (dropout["differentiable"], dropout["deterministic"]) == (False, False)
