@@ -39,7 +39,14 @@ ELSEWHERE = {
     ),
     "probe": (
         "gen.commands.probe",
-        "run an op over dtypes, layouts and transforms; print the YAML entry that it would need",
+        (
+            "run an op over dtypes, layouts and transforms; print the YAML that it would need. "
+            "A function of a package gets a row"
+        ),
+    ),
+    "record": (
+        "gen.commands.record_calls",
+        "a new project with a matrix of the ops and functions of torch that a command calls",
     ),
     "script": (
         "gen.commands.script",

@@ -26,7 +26,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
 PACKAGE_TEMPLATES = TEMPLATES.parent / "package"
 _PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.yml"}
 """The places of files whose template has another name."""
-_SHARED = ("Makefile.j2", "gitignore.j2", "requirements.txt.j2", "tox.ini.j2", "workflow.yml.j2")
+SHARED = ("Makefile.j2", "gitignore.j2", "requirements.txt.j2", "tox.ini.j2", "workflow.yml.j2")
 """The templates of both kinds of project."""
 
 
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the project and its generated modules, all or nothing."""
-    _require_empty(args.folder)
+    require_empty(args.folder)
     if args.package is not None:
         return _run_for_package(args)
     if args.pick or args.yes:
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    _write(folder, files(TEMPLATES, {"package": package} | _versions(args)))
+    write_project(folder, files(TEMPLATES, {"package": package} | versions(args.requirement)))
     print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
     return 0
 
@@ -110,9 +110,9 @@ def _run_for_package(args: argparse.Namespace) -> int:
         )
         return 2
     known |= {"package": package, "package_requirement": _required(package)}
-    texts = files(TEMPLATES, known | _versions(args), _SHARED)
-    texts |= files(PACKAGE_TEMPLATES, known | _versions(args))
-    _write(args.folder, texts)
+    texts = files(TEMPLATES, known | versions(args.requirement), SHARED)
+    texts |= files(PACKAGE_TEMPLATES, known | versions(args.requirement))
+    write_project(args.folder, texts)
     print(
         f"{args.folder}: {len(known['rows'])} functions of {package}, "
         f"{len(known['untested'])} not tested yet. Next: cd {args.folder} && make matrix"
@@ -135,16 +135,16 @@ def _required(package: str) -> str:
     return f"{names[0]}=={metadata.version(names[0])}"
 
 
-def _versions(args: argparse.Namespace) -> dict[str, Any]:
+def versions(requirement_text: str | None) -> dict[str, Any]:
     """Return what the templates of every project say of its environment."""
     return {
-        "requirement": args.requirement or requirement(),
+        "requirement": requirement_text or requirement(),
         "torch": metadata.version("torch").partition("+")[0],
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
     }
 
 
-def _write(folder: Path, texts: Mapping[str, str]) -> None:
+def write_project(folder: Path, texts: Mapping[str, str]) -> None:
     """Write the files of a project and its generated modules, all or nothing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     # The project is written to a folder of another name, which takes the place of the empty one at
@@ -201,7 +201,7 @@ def requirement() -> str:
     return f"{DISTRIBUTION} @ {origin['url']}"
 
 
-def _require_empty(folder: Path) -> None:
+def require_empty(folder: Path) -> None:
     """Raise OverwriteError unless the folder is absent or empty."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise OverwriteError(f"{folder} is no folder: choose a name that does not exist yet")

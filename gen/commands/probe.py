@@ -2,7 +2,8 @@
 
 The proposal has the checks that pass, and an xfail with exception and message for each that fails.
 It has no reasons. An entry without a reason does not validate, so a person must understand a
-finding before it can be used.
+finding before it can be used. A function that neither the matrix nor torch's database knows gets a
+row with samples: from `--sample`, from a run by `--record`, or by guesses.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ import torch
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
+from gen.commands.drafting import lines_of, plan_with_draft, target_name
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import validate
 from gen.language.globs import Names
 from gen.language.spec import Matrix
 from gen.outcomes import stable_part
+from gen.packages.drafted_row import Draft, is_importable
 from gen.plan import catalog
 from gen.plan.expand import Column, Plan, expand
 from gen.plan.reduce import bits
-from gen.run.project_defaults import declared
+from gen.recording.command import RecordError
 from gen.run.verdict import attempt
 from gen.targets import load
 from gen.targets.protocol import Target
@@ -42,7 +45,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `gen probe`."""
     parser.add_argument(
         "op",
-        help="a name of the OpInfo database, or of a row in matrix.yaml, as examples.ops.rms_norm",
+        help=(
+            "a name of the OpInfo database, of a row in matrix.yaml, or of a function, Function "
+            "or module of any package, as entmax.entmax15"
+        ),
+    )
+    parser.add_argument(
+        "--sample",
+        action="append",
+        default=[],
+        metavar="'ARGUMENTS'",
+        help="draft a row from a call, such as 'torch.randn(3, 4), dim=1'; repeat for more",
+    )
+    parser.add_argument(
+        "--record",
+        metavar="'COMMAND'",
+        help="draft a row from the calls in a run, such as 'python my_script.py'",
     )
     parser.add_argument(
         "--target", help="implementation to run (default: the matrix's targets.default)"
@@ -65,15 +83,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the proposal. Return 0 if a check passed, 1 if none did, 2 if the input is wrong."""
+    if args.sample and args.record:
+        print("probe: --sample or --record, not both", file=sys.stderr)
+        return 2
     try:
-        plan = _plan(args.op, args.matrix)
+        plan, draft = _plan_and_draft(args)
         checks = _checks(plan, args.checks)
         _require_device(args.device)
-        target = load(args.target or declared(args.matrix.parent).target)
+        target = load(target_name(args, draft))
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
-    probe = Probe(args.op, plan, target, args.device, checks)
+    except RecordError as error:
+        print(f"probe: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("probe: interrupted", file=sys.stderr)
+        return 130
+    probe = Probe(args.op, plan, target, args.device, checks, draft)
     seen = []
     for one in probe.seen():
         print(f"  {one.outcome:8} {one.check} {one.word}", file=sys.stderr, flush=True)
@@ -114,6 +141,18 @@ def _require_device(device: str) -> None:
         ) from error
 
 
+def _plan_and_draft(args: argparse.Namespace) -> tuple[Plan, Draft | None]:
+    """Return the expanded matrix, with a row of its own for a function that it does not name."""
+    is_given = args.sample or args.record
+    if not is_given and (args.op.startswith("torch.") or args.matrix.exists()):
+        try:
+            return _plan(args.op, args.matrix), None
+        except LookupError:
+            if not is_importable(args.op):
+                raise
+    return plan_with_draft(args)
+
+
 def _plan(op: str, matrix: Path) -> Plan:
     """Return the expanded matrix.
 
@@ -128,7 +167,7 @@ def _plan(op: str, matrix: Path) -> Plan:
         hint = f" (nearest: {near})" if near else ""
         raise LookupError(
             f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; "
-            "write its row with samples first"
+            "give it a call by --sample or --record, or write its row"
         )
     loaded = validate.load(matrix)
     loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
@@ -161,6 +200,7 @@ class Probe:
     target: Target
     device: str
     wanted: frozenset[str] | None = None  # checks; None: every one
+    draft: Draft | None = None  # the row of a function that the matrix does not name
     today: datetime.date = field(default_factory=datetime.date.today)
 
     @property
@@ -235,16 +275,11 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
         return "\n".join(
             [*lines, "# nothing could be compared, so there is nothing to propose", ""]
         )
-    lines += [
-        "families:",
-        f"  {probe.family.name}:",
-        "    ops:",
-        f"      - op: {probe.op}",
-        f"        dtypes: {_flow(dtypes)}",
-    ]
-    lines += [f"        checks: {_flow(good)}"]
-    if probe.op in probe.family.ops:
-        lines.append("        # samples, reference and errors: as the row has them")
+    lines += ["families:", f"  {probe.family.name}:"]
+    if probe.draft is not None:
+        lines += lines_of(probe.draft)
+    else:
+        lines += _row(probe, dtypes, good)
     lines += _xfails(probe, seen)
     lines += [
         f"# compared nothing: {check} {word} ({why})"
@@ -252,6 +287,19 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     ]
     lines += [f"# lacking: {check} {word} ({why})" for check, word, why in _notes(seen, "lacking")]
     return "\n".join([*lines, ""])
+
+
+def _row(probe: Probe, dtypes: Mapping[str, None], checks: Sequence[str]) -> list[str]:
+    """Return the lines of an op that the matrix or the database knows."""
+    lines = [
+        "    ops:",
+        f"      - op: {probe.op}",
+        f"        dtypes: {_flow(dtypes)}",
+        f"        checks: {_flow(checks)}",
+    ]
+    if probe.op in probe.family.ops:
+        lines.append("        # samples, reference and errors: as the row has them")
+    return lines
 
 
 def _counts(seen: Sequence[Seen]) -> str:

@@ -22,7 +22,16 @@ import torch
 
 from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
-__all__ = ["KINDS", "TENSOR_NAMES", "Entry", "FailedImport", "Parameter", "Scan", "scan"]
+__all__ = [
+    "KINDS",
+    "TENSOR_NAMES",
+    "Entry",
+    "FailedImport",
+    "Parameter",
+    "Scan",
+    "entry_of",
+    "scan",
+]
 
 KINDS = {
     "function_class": "torch.autograd.Function",
@@ -119,7 +128,7 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
     named.sort(key=lambda each: each[2].__module__ != each[0].__name__)
     entries: dict[int, Entry] = {}
     for _, name, value in named:
-        entry = None if id(value) in entries else _describe(name, value)
+        entry = None if id(value) in entries else entry_of(name, value)
         if entry is not None:
             entries[id(value)] = entry
     return list(entries.values())
@@ -146,7 +155,7 @@ def _import_all(package: str) -> tuple[list[ModuleType], list[FailedImport]]:
     return modules, failed
 
 
-def _describe(name: str, value: object) -> Entry | None:
+def entry_of(name: str, value: object) -> Entry | None:
     """Return the entry of an object of the package. None if it takes no tensors."""
     if inspect.isclass(value) and issubclass(value, torch.autograd.Function):
         return _function_class(name, value)

@@ -9,10 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gen.language.values import tag_of
 from gen.packages.package_scan import Entry, Scan
 from gen.packages.trials import Trial
+from gen.recording.hook import Sample
 
-__all__ = ["Row", "Untested", "words"]
+__all__ = ["Row", "Untested", "comment", "row_of", "words"]
 
 _COMPILING_SECONDS = 600
 """The time limit of a cell whose function compiles kernels: for each dtype and layout, one."""
@@ -26,8 +28,24 @@ class Row:
     call_name: str  # in calls.py
     call: str  # its Python text
     facts: tuple[tuple[str, str], ...]
-    samples: tuple[str, ...]  # in YAML's flow style
+    samples: tuple[Sample, ...]  # args and kwargs
     remarks: tuple[str, ...]
+    reference: str = ""  # how matrix.yaml names the call; empty: the name of the row is the call
+
+    @property
+    def text(self) -> str:
+        """Return the lines of the row in a family."""
+        lines = [f"      # {remark}" for remark in self.remarks]
+        lines.append(f"      - op: {self.name}")
+        if self.reference:
+            lines.append(f'        call: "{self.reference}"')
+        lines += [f"        {key}: {value}" for key, value in self.facts]
+        lines.append("        samples:")
+        for sample in self.samples:
+            lines.append(f"          - args: {_flow(sample['args'])}")
+            if sample.get("kwargs"):
+                lines.append(f"            kwargs: {_flow(sample['kwargs'])}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -45,11 +63,13 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
     """Return what the templates of a project for a package need."""
     names = _call_names(entries)
     pairs = list(zip(entries, trials, strict=True))
-    rows = [_row(trial, names[trial.name]) for _, trial in pairs if trial.samples]
+    rows = [row_of(trial, names[trial.name]) for _, trial in pairs if trial.samples]
     untested = [_untested(entry, trial, names) for entry, trial in pairs if not trial.samples]
     remarks = [remark for trial in trials for remark in trial.remarks]
     return {
+        "subject": scan.package,
         "rows": rows,
+        "left_out": [],
         "untested": untested,
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *(_module_of(entry) for entry in entries)}),
@@ -77,16 +97,24 @@ def _module_of(entry: Entry) -> str:
     return entry.name.rpartition(".")[0]
 
 
-def _row(trial: Trial, call_name: str) -> Row:
+def row_of(trial: Trial, call_name: str) -> Row:
     """Return the row of a function that works."""
     return Row(
         trial.name,
         call_name,
         trial.call,
         tuple(_facts(trial).items()),
-        tuple(_flow(sample) for sample in trial.samples),
-        tuple(map(_comment, _remarks(trial))),
+        tuple(map(_whole, trial.samples)),
+        tuple(map(comment, _remarks(trial))),
+        f"calls:{call_name}",
     )
+
+
+def _whole(sample: list[Any] | Sample) -> Sample:
+    """Return a sample with args and kwargs. A guess is a list of args."""
+    if isinstance(sample, dict):
+        return sample
+    return {"args": sample}
 
 
 def _facts(trial: Trial) -> dict[str, str]:
@@ -99,13 +127,23 @@ def _facts(trial: Trial) -> dict[str, str]:
         facts["deterministic"] = "false"
     if trial.dtypes != ["float64", "float32"]:
         facts["dtypes"] = f"[{', '.join(trial.dtypes)}]"
-    if trial.differentiable and not trial.takes_transforms:
-        facts["not_checks"] = '["func_*"]'
-    elif trial.differentiable and not trial.takes_vmap:
-        facts["not_checks"] = '["func_*vmap*"]'
+    if left_out := _columns_left_out(trial):
+        facts["not_checks"] = _flow(left_out)
     if trial.compiles:
         facts["timeout"] = str(_COMPILING_SECONDS)
     return facts
+
+
+def _columns_left_out(trial: Trial) -> list[str]:
+    """Return globs of the columns that the function refuses by design."""
+    globs = []
+    if trial.differentiable and not trial.takes_transforms:
+        globs.append("func_*")
+    elif trial.takes_transforms and not trial.takes_vmap:
+        globs.append("func_*vmap*")
+    if not trial.takes_layouts:
+        globs.append("*_layout")
+    return globs
 
 
 def _remarks(trial: Trial) -> list[str]:
@@ -121,18 +159,20 @@ def _untested(entry: Entry, trial: Trial, names: Mapping[str, str]) -> Untested:
         entry.name,
         names[entry.name],
         entry.expression,
-        _comment(f"{trial.reason}. Its parameters: {', '.join(required) or 'none'}"),
+        comment(f"{trial.reason}. Its parameters: {', '.join(required) or 'none'}"),
         arguments,
     )
 
 
-def _comment(text: str) -> str:
+def comment(text: str) -> str:
     """Return text as one line that ends no comment."""
     return " ".join(text.split())
 
 
-def _flow(value: object) -> str:
+def _flow(value: Any) -> str:
     """Return a value in YAML's flow style."""
+    if (tag := tag_of(value)) is not None:
+        return f"{tag} {_flow(value[tag])}"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

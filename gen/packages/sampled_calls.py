@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from gen.samples.descriptions import build
+from gen.torch_private.loaded_with_torch import pytree
 
 __all__ = [
     "Call",
@@ -24,6 +25,7 @@ __all__ = [
     "batch",
     "differentiate_twice",
     "is_same",
+    "is_zero",
     "pull_back",
     "push_forward",
 ]
@@ -41,6 +43,13 @@ class Call:
 
     function: Callable[..., Any]
     described: list[Any]
+    keywords: tuple[str, ...] = ()  # the names of the last arguments
+
+    def run(self, arguments: Sequence[Any]) -> Any:
+        """Return what the function returns."""
+        cut = len(arguments) - len(self.keywords)
+        named = dict(zip(self.keywords, arguments[cut:], strict=True))
+        return self.function(*arguments[:cut], **named)
 
     def arguments(self, dtype: str = "float64", seed: int = 0) -> list[Any]:
         """Return the arguments of a draw."""
@@ -53,9 +62,9 @@ class Call:
 
         Raises NotUsableError if there are none, or one is not finite.
         """
-        if not any(isinstance(each, dict) for each in self.described):
+        if not any(map(_is_tensor, pytree.tree_leaves(arguments))):
             raise NotUsableError("it takes no tensor that could be guessed")
-        results = self.function(*arguments)
+        results = self.run(arguments)
         floating = _floating(results)
         if not floating:
             raise NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
@@ -86,7 +95,11 @@ def _weights(x: Tensor) -> Tensor:
 
 
 def _leaves(arguments: Sequence[Any]) -> list[Tensor]:
-    return [each for each in arguments if _is_leaf(each)]
+    return [each for each in pytree.tree_leaves(arguments) if _is_leaf(each)]
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
 
 
 def _is_leaf(value: object) -> bool:
@@ -95,18 +108,27 @@ def _is_leaf(value: object) -> bool:
 
 def is_same(call: Call) -> bool:
     """Return whether two calls on the same numbers give the same bits."""
-    first, second = (call.results(call.arguments()) for _ in range(2))
+    # Arguments are drawn first, since each draw seeds the generator of the calls.
+    first, second = map(call.results, [call.arguments(), call.arguments()])
     return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+def is_zero(call: Call) -> bool:
+    """Return whether all results of the call are zero."""
+    return not any(bool(x.any()) for x in call.results(call.arguments()))
 
 
 def push_forward(call: Call) -> None:
     """Run the call on dual tensors; raise if it takes none."""
     with forward_ad.dual_level():
-        arguments = [
-            forward_ad.make_dual(each.detach(), torch.ones_like(each)) if _is_leaf(each) else each
-            for each in call.arguments()
-        ]
-        call.results(arguments)
+        call.results(pytree.tree_map(_dual, call.arguments()))
+
+
+def _dual(value: Any) -> Any:
+    """Return a leaf with a tangent of ones, and anything else as it is."""
+    if not _is_leaf(value):
+        return value
+    return forward_ad.make_dual(value.detach(), torch.ones_like(value))
 
 
 def differentiate_twice(call: Call) -> None:
@@ -126,13 +148,14 @@ def differentiate_twice(call: Call) -> None:
 def pull_back(call: Call) -> None:
     """Call torch.func.vjp; raise if it refuses the function."""
     arguments = call.arguments()
-    places = [i for i, each in enumerate(arguments) if _is_leaf(each)]
+    flat, structure = pytree.tree_flatten(arguments)
+    places = [i for i, each in enumerate(flat) if _is_leaf(each)]
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
-        mixed = list(arguments)
+        mixed = list(flat)
         for i, value in zip(places, values, strict=True):
             mixed[i] = value
-        return tuple(_floating(call.function(*mixed)))
+        return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
     leaves = [each.detach() for each in _leaves(arguments)]
     results, pull = torch.func.vjp(function, *leaves)[:2]
@@ -141,16 +164,15 @@ def pull_back(call: Call) -> None:
 
 def batch(call: Call) -> None:
     """Call torch.vmap over the first differentiable argument; raise if it refuses the function."""
-    arguments = call.arguments()
-    place = next(i for i, each in enumerate(arguments) if _is_leaf(each))
-    in_dims = tuple(0 if i == place else None for i in range(len(arguments)))
-    value = arguments[place].detach()
-    arguments[place] = torch.stack([value, value + 0.0])
-    torch.func.vmap(
-        lambda *values: tuple(_floating(call.function(*values))),
-        in_dims,
-        randomness="different",
-    )(*arguments)
+    flat, structure = pytree.tree_flatten(call.arguments())
+    place = next(i for i, each in enumerate(flat) if _is_leaf(each))
+    value = flat[place].detach()
+
+    def function(value: Tensor) -> tuple[Tensor, ...]:
+        mixed = [*flat[:place], value, *flat[place + 1 :]]
+        return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
+
+    torch.vmap(function, randomness="different")(torch.stack([value, value + 0.0]))
 
 
 class ModuleCall:

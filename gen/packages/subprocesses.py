@@ -2,6 +2,7 @@
 
     python -m gen.packages.subprocesses scan entmax
     python -m gen.packages.subprocesses try entmax < entries.json
+    python -m gen.packages.subprocesses draft - < givens.json
 
 The worker prints one line of JSON for each result. What the package prints goes to its standard
 error.
@@ -23,10 +24,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gen.packages.drafts import Given, attempt_given
 from gen.packages.package_scan import Entry, FailedImport, Parameter, Scan, scan
 from gen.packages.trials import Trial, attempt
 
-__all__ = ["PackageError", "scan_package", "try_entries"]
+__all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
 _SCAN_SECONDS = 300
 _TRY_SECONDS = 120
@@ -49,7 +51,7 @@ def scan_package(package: str) -> Scan:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
         raise PackageError(f"it does not import: {last}")
-    data = json.loads(done.stdout)
+    data = json.loads(done.stdout.splitlines()[-1])
     return Scan(
         data["package"],
         tuple(map(entry_from, data["entries"])),
@@ -59,9 +61,19 @@ def scan_package(package: str) -> Scan:
 
 def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
     """Yield the trial of each entry, in order."""
-    waiting = list(entries)
+    yield from _trials(_command("try", package), entries)
+
+
+def try_given(givens: Sequence[Given]) -> Iterator[Trial]:
+    """Yield the trial of each function with calls of it, in order."""
+    yield from _trials(_command("draft", "-"), givens)
+
+
+def _trials(command: list[str], tasks: Sequence[Entry | Given]) -> Iterator[Trial]:
+    """Yield the trial of each task. A worker that ends is followed by another one."""
+    waiting = list(tasks)
     while waiting:
-        for line in _answers(package, waiting):
+        for line in _answers(command, waiting):
             yield Trial(**json.loads(line))
             waiting.pop(0)
         if waiting:
@@ -69,15 +81,15 @@ def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
             yield Trial(name, reason="its call ended the process, or took too long")
 
 
-def _answers(package: str, entries: Sequence[Entry]) -> Iterator[str]:
+def _answers(command: list[str], waiting: Sequence[Entry | Given]) -> Iterator[str]:
     """Yield the lines of a worker, until it ends or is silent for too long."""
     with tempfile.TemporaryDirectory() as folder:
         tasks = Path(folder) / "entries.json"
-        tasks.write_text(json.dumps([dataclasses.asdict(each) for each in entries]))
+        tasks.write_text(json.dumps([dataclasses.asdict(each) for each in waiting]))
         with (
             tasks.open() as stdin,
             subprocess.Popen(
-                _command("try", package),
+                command,
                 stdin=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -100,7 +112,8 @@ def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:
             line = worker.stdout.readline()
             if not line:
                 return
-            yield line
+            if line.startswith("{"):  # and not what a start module of Python prints
+                yield line
             limit = _TRY_SECONDS
 
 
@@ -124,6 +137,11 @@ def main(arguments: Sequence[str]) -> None:
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         warnings.simplefilter("ignore")
+        if command == "draft":
+            for data in json.load(sys.stdin):
+                trial = attempt_given(Given(**data))
+                print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
+            return
         result = scan(package)
         if command == "scan":
             print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)

@@ -36,7 +36,16 @@ from gen.packages.sampled_calls import (
     push_forward,
 )
 
-__all__ = ["Trial", "attempt"]
+__all__ = [
+    "Trial",
+    "attempt",
+    "error_of",
+    "learn_facts",
+    "learn_shapes",
+    "require_finite",
+    "resolve",
+    "run_forward",
+]
 
 _DTYPES = ("float64", "float32")
 _SEEDS = (0, 1, 2)
@@ -52,7 +61,7 @@ class Trial:
 
     name: str
     call: str = ""  # Python text of what is called
-    samples: list[list[Any]] = field(default_factory=list)
+    samples: list[Any] = field(default_factory=list)  # args, or args and kwargs
     dtypes: list[str] = field(default_factory=list)
     differentiable: bool = False
     forward_ad: bool = False
@@ -60,6 +69,7 @@ class Trial:
     deterministic: bool = True
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
+    takes_layouts: bool = True  # of memory, other than contiguous
     compiles: bool = False  # the first call compiles a kernel
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
@@ -73,8 +83,8 @@ def attempt(entry: Entry) -> Trial:
     except NotUsableError as error:
         trial.reason = str(error)
         return trial
-    _learn_shapes(trial, call)
-    _learn_facts(trial, call, entry)
+    learn_shapes(trial, call)
+    learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
     return trial
 
@@ -91,13 +101,13 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
         if time.monotonic() > end:
             break
         begin = time.monotonic()
-        error = _error(_require_finite, call)
+        error = error_of(require_finite, call)
         between = time.monotonic()
         if error is None:
-            _require_finite(call)
+            require_finite(call)
             return text, call, (between - begin) - (time.monotonic() - between)
         first = first or error
-        if forward_only is None and _error(call.results, call.arguments()) is None:
+        if forward_only is None and error_of(call.results, call.arguments()) is None:
             forward_only = text, call, 0.0
     # An op without a formula for its derivative is tested all the same.
     if forward_only is not None:
@@ -146,7 +156,7 @@ def resolve(expression: str) -> Any:
     raise ModuleNotFoundError(expression)
 
 
-def _require_finite(call: Call) -> None:
+def require_finite(call: Call) -> None:
     """Raise unless results and gradients of a call are finite, whatever is drawn."""
     for seed in _SEEDS:
         gradients = call.gradients(call.arguments(seed=seed))
@@ -154,23 +164,23 @@ def _require_finite(call: Call) -> None:
             raise NotUsableError("its gradient is not finite")
 
 
-def _run_forward(call: Call) -> None:
+def run_forward(call: Call) -> None:
     """Raise unless the results of a call are finite."""
     call.results(call.arguments())
 
 
-def _learn_shapes(trial: Trial, call: Call) -> None:
+def learn_shapes(trial: Trial, call: Call) -> None:
     """Add samples of other shapes, empty and of one element among them, as far as they work."""
     trial.samples = [call.described]
-    require = _require_finite
-    if _error(_require_finite, call) is not None:  # there is a forward pass alone
-        require = _run_forward
+    require = require_finite
+    if error_of(require_finite, call) is not None:  # there is a forward pass alone
+        require = run_forward
     shape = next(each["shape"] for each in call.described if isinstance(each, dict))
     for other in OTHER_SHAPES:
         described = reshape(call.described, shape, other)
         if described in trial.samples:
             continue
-        error = _error(require, Call(call.function, described))
+        error = error_of(require, Call(call.function, described))
         if error is None:
             trial.samples.append(described)
         elif not all(size > 1 for size in other):
@@ -179,14 +189,14 @@ def _learn_shapes(trial: Trial, call: Call) -> None:
         trial.samples *= 2  # two draws: the first may have gradients of zero
 
 
-def _learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
+def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
     """Learn dtypes and derivatives that the function has."""
-    has_backward = _works(trial, "backward pass", _require_finite, call)
+    has_backward = _works(trial, "backward pass", require_finite, call)
     run = call.results
     if has_backward:
         run = call.gradients
     for dtype in _DTYPES:
-        error = _error(run, call.arguments(dtype))
+        error = error_of(run, call.arguments(dtype))
         if error is None:
             trial.dtypes.append(dtype)
         else:
@@ -198,7 +208,7 @@ def _learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
         return
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
-        trial.forward_ad = _error(push_forward, call) is None
+        trial.forward_ad = error_of(push_forward, call) is None
     trial.gradgrad = _works(trial, "second derivative", differentiate_twice, call)
     trial.takes_transforms = _works(trial, "transform of torch.func", pull_back, call)
     if trial.takes_transforms:
@@ -207,13 +217,13 @@ def _learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
 
 def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call) -> bool:
     """Return whether `function` takes the call, and remark what it raises."""
-    error = _error(function, call)
+    error = error_of(function, call)
     if error is not None:
         trial.remarks.append(f"no {what}: {error}")
     return error is None
 
 
-def _error(function: Callable[..., object], *arguments: object) -> str | None:
+def error_of(function: Callable[..., object], *arguments: object) -> str | None:
     """Return the first line of what a call raises. None if it raises nothing."""
     try:
         function(*arguments)

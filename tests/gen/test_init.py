@@ -218,4 +218,5 @@ def test_the_wheel_has_two_packages_and_the_templates(tmp_path: Path) -> None:
     }
     templates = {str(p.relative_to(ROOT)) for p in (ROOT / "gen/templates").rglob("*.j2")}
     assert templates - set(names) == set()
+    assert "gen/recording/start/sitecustomize.py" in names
     assert len(templates) >= 12

@@ -1,0 +1,110 @@
+"""Turn the recorded calls of a command into the rows of a project.
+
+plan = choose(record("python train.py"))
+words(plan, trials, "python train.py")["rows"][0].name     # torch.nn.functional.linear
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gen.packages.drafts import Given
+from gen.packages.project import Row, comment, row_of
+from gen.packages.trials import Trial
+from gen.recording.command import Recorded
+
+__all__ = ["Choice", "choose", "words"]
+
+WRITES = "it writes to an argument"
+_NO_ROWS = {
+    r"^function .*_$": WRITES,
+    r"\.(new_)?empty": "it returns memory without values",
+    r"\.lift_fresh\.|\.profiler\.": "it is a part of torch.tensor or of the profiler",
+}
+"""Patterns of kinds and names without a row, and the reasons."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The calls that may become rows, and those that do not, each with the reason."""
+
+    givens: tuple[Given, ...]
+    left_out: tuple[tuple[Recorded, str], ...]
+    counts: dict[str, int]
+
+
+def choose(calls: Sequence[Recorded]) -> Choice:
+    """Return which calls may become rows."""
+    reasons = [(each, _reason(each)) for each in calls]
+    return Choice(
+        tuple(_given(each) for each, reason in reasons if not reason),
+        tuple((each, reason) for each, reason in reasons if reason),
+        {each.name: each.count for each in calls},
+    )
+
+
+def _given(call: Recorded) -> Given:
+    """Return the calls of one op or function, as a worker tries them."""
+    remarks = [_times(call.count)]
+    left = sum(call.left_out.values())
+    if left:
+        remarks.append(f"{_times(left)} left out: {', '.join(call.left_out)}")
+    return Given(call.name, call.kind, call.name, call.samples, remarks=remarks)
+
+
+def _times(count: int) -> str:
+    """Return a number of calls in words."""
+    return f"{count:,} call{'s' * (count != 1)}"
+
+
+def _reason(call: Recorded) -> str:
+    """Return why there is no row of a call; empty if there may be one."""
+    for pattern, reason in _NO_ROWS.items():
+        if re.search(pattern, f"{call.kind} {call.name}"):
+            return reason
+    if call.writes:
+        return WRITES
+    if not call.samples:
+        return ", ".join(call.left_out)
+    if "'shape'" not in str(call.samples):
+        return "it takes no tensor"
+    return ""
+
+
+def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, Any]:
+    """Return what the templates of a project need."""
+    left_out = [(call.name, call.count, comment(reason)) for call, reason in choice.left_out]
+    left_out += [
+        (each.name, choice.counts[each.name], comment(each.reason))
+        for each in trials
+        if each.reason
+    ]
+    working = [each for each in trials if not each.reason]
+    return {
+        "package": "torch",
+        "subject": f"the calls of torch that `{comment(command)}` makes",
+        "rows": [_row(each) for each in working],
+        "untested": [],
+        "left_out": sorted(left_out, key=lambda each: -each[1]),
+        "failed_imports": (),
+        "modules": sorted({"torch", *(_module(each) for each in working)}),
+        "has_modules": False,
+        "has_old_style": False,
+    }
+
+
+def _module(trial: Trial) -> str:
+    """Return the module that has to be imported for a call."""
+    if trial.name.startswith("torch.ops."):
+        return "torch"
+    return trial.name.rpartition(".")[0]
+
+
+def _row(trial: Trial) -> Row:
+    """Return the row of a call. It has the name of the row of torch's database, if there is one."""
+    call_name = re.sub(r"\W", "_", trial.name.removeprefix("torch.").removesuffix(".default"))
+    return dataclasses.replace(row_of(trial, call_name), name=trial.name)
