@@ -57,7 +57,15 @@ def draft(name: str, samples: Sequence[str] = (), command: str | None = None) ->
         given, remarks = _recorded(name, command)
     if given:
         trial = attempt_given(
-            Given(name, entry.kind, entry.expression, given, more_shapes=True, remarks=remarks)
+            Given(
+                name,
+                entry.kind,
+                entry.expression,
+                given,
+                more_shapes=True,
+                keeps_sizes=command is None,
+                remarks=remarks,
+            )
         )
     else:
         trial = attempt(entry)

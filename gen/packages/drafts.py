@@ -34,6 +34,7 @@ from gen.recording.hook import Sample
 __all__ = ["DOMAINS", "Given", "attempt_given"]
 
 Function = Callable[..., object]
+Forms = Callable[[Sample], Iterator[Sample]]
 DOMAINS = ("any", "positive", "unit", "nonzero", "spd", "symmetric", "distinct")
 LAYOUTS = ("transposed", "noncontiguous", "expanded")
 MOST_SAMPLES = 4
@@ -53,6 +54,7 @@ class Given:
     expression: str  # Python text of what is called, or of the class of a module
     samples: list[Sample]
     more_shapes: bool = False  # also try other shapes
+    keeps_sizes: bool = False  # somebody has chosen them
     remarks: list[str] = field(default_factory=list)
 
 
@@ -63,7 +65,8 @@ def attempt_given(given: Given) -> Trial:
         function, samples = resolve(given.expression), given.samples
         if given.kind == "module":
             function, samples = _module_and_samples(given, trial)
-        fitting = list(_fitting(function, samples, trial))
+        forms = _with_sizes if given.keeps_sizes else smaller
+        fitting = list(_fitting(function, samples, forms, trial))
         calls = _best(function, fitting, trial)
         if all(map(is_zero, calls)):
             raise NotUsableError("its result is zero")
@@ -86,9 +89,6 @@ def attempt_given(given: Given) -> Trial:
 
 def _learn_limits(trial: Trial, given: Given, call: Call) -> None:
     """Learn what no cell can ask of the function."""
-    if not trial.deterministic:
-        trial.differentiable = False
-        trial.remarks.append("no derivative is tested: it is random, or not the same twice")
     is_op = given.kind == "op"
     if is_op and "backward" in given.name:
         trial.differentiable = False
@@ -157,14 +157,16 @@ def _arguments(constructor: Sample) -> str:
     return ", ".join(words)
 
 
-def _fitting(function: Function, samples: Sequence[Sample], trial: Trial) -> Iterator[Sample]:
-    """Yield the samples in the smallest form that a forward pass takes, each once."""
+def _fitting(
+    function: Function, samples: Sequence[Sample], forms: Forms, trial: Trial
+) -> Iterator[Sample]:
+    """Yield the samples in the first of their forms that a forward pass takes, each once."""
     seen: set[str] = set()
     for sample in samples:
         if len(seen) == MOST_SAMPLES:
             _remark(trial, f"of {len(samples)} kinds of calls, {MOST_SAMPLES} are samples")
             return
-        form = _smallest(function, sample, trial)
+        form = _first_form(function, sample, forms, trial)
         if form is None:
             continue
         if form != dict(sample):
@@ -175,10 +177,16 @@ def _fitting(function: Function, samples: Sequence[Sample], trial: Trial) -> Ite
             yield form
 
 
-def _smallest(function: Function, sample: Sample, trial: Trial) -> Sample | None:
-    """Return the smallest form of a sample that a forward pass takes. None if it takes none."""
+def _with_sizes(sample: Sample) -> Iterator[Sample]:
+    """Yield a sample as it is, and then smaller forms of it."""
+    yield dict(sample)
+    yield from smaller(sample)
+
+
+def _first_form(function: Function, sample: Sample, forms: Forms, trial: Trial) -> Sample | None:
+    """Return the first form of a sample that a forward pass takes. None if it takes none."""
     errors = []
-    for form in smaller(sample):
+    for form in forms(sample):
         if elements(form) > MOST_ELEMENTS:
             continue
         error = _error_of_all_domains(function, form)

@@ -143,6 +143,8 @@ def _columns_left_out(trial: Trial) -> list[str]:
         globs.append("func_*vmap*")
     if not trial.takes_layouts:
         globs.append("*_layout")
+    if not trial.takes_capture:
+        globs.append("compiled")
     return globs
 
 

@@ -23,7 +23,9 @@ __all__ = [
     "ModuleCall",
     "NotUsableError",
     "batch",
+    "capture",
     "differentiate_twice",
+    "is_flat",
     "is_same",
     "is_zero",
     "pull_back",
@@ -31,6 +33,8 @@ __all__ = [
 ]
 
 Tensor = torch.Tensor
+_SEEDS = (0, 1, 2)
+_STEP = 1e-3
 
 
 class NotUsableError(Exception):
@@ -116,6 +120,48 @@ def is_same(call: Call) -> bool:
 def is_zero(call: Call) -> bool:
     """Return whether all results of the call are zero."""
     return not any(bool(x.any()) for x in call.results(call.arguments()))
+
+
+def is_flat(call: Call) -> bool:
+    """Return whether the gradients of a call are 0, and so are differences, for several draws.
+
+    Those of ``round`` are. A gradient of 0 where there are differences is a fault, which cells
+    show.
+    """
+    return not any(_has_slope(call, seed) for seed in _SEEDS)
+
+
+def _has_slope(call: Call, seed: int) -> bool:
+    """Return whether a gradient of a draw is not 0, or the results move with the leaves."""
+    arguments = call.arguments(seed=seed)
+    if any(bool(gradient.any()) for gradient in call.gradients(arguments)):
+        return True
+
+    def moved(by: float) -> list[Tensor]:
+        return call.results(
+            pytree.tree_map(lambda x: x.detach() + by if _is_leaf(x) else x, arguments)
+        )
+
+    try:
+        return not all(map(torch.equal, moved(_STEP), moved(-_STEP)))
+    except Exception:  # whatever the function raises outside of its domain
+        return True
+
+
+def capture(call: Call) -> None:
+    """Capture the call ahead of time; raise if it cannot be."""
+    flat, structure = pytree.tree_flatten(call.arguments())
+    places = [i for i, each in enumerate(flat) if _is_tensor(each)]
+
+    def function(*values: Tensor) -> tuple[Tensor, ...]:
+        mixed = list(flat)
+        for i, value in zip(places, values, strict=True):
+            mixed[i] = value
+        return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
+
+    from functorch.compile import aot_function, nop  # which takes a second
+
+    aot_function(function, nop)(*(flat[i] for i in places))
 
 
 def push_forward(call: Call) -> None:

@@ -30,7 +30,9 @@ from gen.packages.sampled_calls import (
     ModuleCall,
     NotUsableError,
     batch,
+    capture,
     differentiate_twice,
+    is_flat,
     is_same,
     pull_back,
     push_forward,
@@ -48,6 +50,8 @@ __all__ = [
 ]
 
 _DTYPES = ("float64", "float32")
+_BRANCHES = ("DataDependentOutputException", "GuardOnDataDependentSymNode")
+"""Errors of a capture that meets a branch on values."""
 _SEEDS = (0, 1, 2)
 _MOST_SECONDS = 20.0
 """How long guesses are tried. A call that has begun is not interrupted here."""
@@ -70,6 +74,7 @@ class Trial:
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
     takes_layouts: bool = True  # of memory, other than contiguous
+    takes_capture: bool = True  # ahead of time
     compiles: bool = False  # the first call compiles a kernel
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
@@ -206,6 +211,12 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
     if not trial.differentiable:
         trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
         return
+    if not trial.deterministic or is_flat(call):
+        trial.differentiable = False
+        why = "it and differences are 0" if trial.deterministic else "it is random"
+        trial.remarks.append(f"no derivative is tested: {why}, wherever it was tried")
+        return
+    trial.takes_capture = not _branches_on_values(trial, call)
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
         trial.forward_ad = error_of(push_forward, call) is None
@@ -213,6 +224,15 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
     trial.takes_transforms = _works(trial, "transform of torch.func", pull_back, call)
     if trial.takes_transforms:
         trial.takes_vmap = _works(trial, "vmap", batch, call)
+
+
+def _branches_on_values(trial: Trial, call: Call) -> bool:
+    """Return whether a capture ends at a branch on values, which no compiled function has."""
+    error = error_of(capture, call)
+    is_branch = error is not None and error.startswith(_BRANCHES)
+    if is_branch:
+        trial.remarks.append(f"no capture ahead of time: {error}")
+    return is_branch
 
 
 def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call) -> bool:

@@ -84,6 +84,18 @@ def triple(x: torch.Tensor) -> torch.Tensor:
     return 3 * x
 
 
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    return x.round()
+
+
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.dropout(x, 0.5)
+
+
+def chosen(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.sum() > 0 else x * 3
+
+
 def twist(rotmat):
     unit = torch.eye(rotmat.shape[-1], dtype=rotmat.dtype)
     defect = (rotmat.mT @ rotmat - unit).abs().detach().sum((-1, -2))
@@ -135,7 +147,7 @@ def project(folder: Path) -> Path:
     done = init(folder, "sketch", "--package", "threefold", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "sketch: 7 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
+        "sketch: 10 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
     )
     assert "threefold.extra does not import: ModuleNotFoundError" in done.stderr
     return folder / "sketch"
@@ -157,6 +169,13 @@ def test_a_row_says_what_was_learned(project: Path) -> None:
     square = text[text.index("- op: threefold.ops.Square") :]
     assert "not_checks" not in square[: square.index("samples")]
     assert "args: [{shape: [4, 3]}, 2.0]" in text  # the default of WrongCube
+    for name, remark in {
+        "rounded": "no derivative is tested: it and differences are 0",
+        "noisy": "no derivative is tested: it is random",
+        "chosen": "no capture ahead of time: DataDependentOutputException",
+    }.items():
+        before = text[: text.index(f"- op: threefold.ops.{name}")].splitlines()[-3:]
+        assert any(remark in line for line in before)
     assert "{shape: [3, 3], domain: rotation}" in text, "by the name of its parameter"
     assert "{dtype: int64" in text or "dtype: int64, domain: index" in text
     assert "# no backward pass: RuntimeError: Trying to backward through threefold.triple" in text
@@ -182,7 +201,7 @@ def test_its_tests_pass_and_its_cells_find_the_wrong_backward(project: Path, fol
         (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
         (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
         (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
-        (["--package", "threefold"], "9 functions; choose some by --pick A,B or all by --yes"),
+        (["--package", "threefold"], "12 functions; choose some by --pick A,B or all by --yes"),
         (["--package", "threefold", "--pick", "Cubes"], "no 'Cubes' (nearest: Cube)"),
         (["--package", "threefold", "--pick", "parse"], "no guess of arguments worked"),
         (["--yes"], "--pick and --yes need --package NAME"),

@@ -183,8 +183,9 @@ def test_a_matrix_of_the_folder_gives_its_checks(folder: Path, tmp_path: Path) -
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text(text)
     args = ("--matrix", str(matrix), "--target", "torch")
-    done = probe(folder, "threefold.ops.root", "--sample", "torch.rand(3)", *args)
+    done = probe(folder, "threefold.ops.root", "--sample", "torch.rand(9)", *args)
     assert "# threefold.ops.root on target torch: 1 passed" in done.stdout, done.stderr
+    assert row_of(done)["samples"][0]["args"][0]["shape"] == [9], "somebody chose the size"
 
 
 def test_a_function_of_no_matrix_is_called_by_guesses(folder: Path) -> None:
