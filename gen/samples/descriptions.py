@@ -140,6 +140,8 @@ class _Maker:
         if dtype is torch.bool:
             domain = DOMAINS["bool"]
         shape = tuple(described.get("shape", ()))
+        if len(shape) < domain.dims:
+            raise ValueError(f"domain {word} needs {domain.dims} dimensions, not {list(shape)}")
         drawn = domain.draw(shape, dtype, described).to(self._device)
         wanted = is_inexact(dtype) and bool(described.get("requires_grad", domain.moves))
         made = arrange(drawn, described.get("layout", "contiguous")).requires_grad_(wanted)

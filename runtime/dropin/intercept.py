@@ -31,6 +31,7 @@ from ..seam.level_mode import LevelMode, entering
 from ..seam.shells import VALUES
 from ..seam.surgery import now
 from ..seam.transforms_of_torch import WRAPPING, DualLevelOfTorch
+from ..seam.user_code import noted
 from ..session.tensor import Tensor
 from ..torch_private.functorch_state import are_transforms_active, is_functorch_wrapped
 from ..torch_private.mode_stacks import current_dispatch_modes
@@ -196,10 +197,12 @@ def _enter_trace(self: Any) -> Any:
 
 def _refuse_trace(why: str) -> NoReturn:
     """Raise for a trace of torch, which would lack calls."""
-    raise RuntimeError(
-        f"a trace of torch's, that of make_fx or torch.func.linearize, {why}. Call "
-        "runtime.func.linearize or runtime.aot.make_fx, or run the program under "
-        f"runtime.dropin.{here()}"
+    raise noted(
+        RuntimeError(
+            f"a trace of torch's, that of make_fx or torch.func.linearize, {why}. Call "
+            "runtime.func.linearize or runtime.aot.make_fx, or run the program under "
+            f"runtime.dropin.{here()}"
+        )
     )
 
 

@@ -31,8 +31,9 @@ from .levels import Level, bottom
 from .literals import has_values, readable, stacked
 from .memory import place, refuse_data, storage_of
 from .padded_rows import Encoders
+from .shape_errors import note_own_error
 from .shells import VALUES
-from .user_code import note_own_error, noted
+from .user_code import noted
 
 
 class MemoryGate(TorchFunctionMode):
@@ -144,7 +145,7 @@ def _called(func: Any, args: Any, kwargs: Any) -> Any:
     try:
         return func(*args, **kwargs)
     except Exception as error:
-        note_own_error(error)
+        note_own_error(error, func, args, kwargs or {})
         raise
 
 

@@ -183,15 +183,6 @@ def note_kernel_error(error: Exception) -> None:
         _CAPTURE.errors.note_kernel(error)
 
 
-def note_own_error(error: Exception) -> None:
-    """Do the same for an error of a function of torch that was called in the frame which catches
-    it, if the function is one of C and has raised the error itself: no frame of Python's is
-    between."""
-    at = error.__traceback__
-    if at is not None and at.tb_next is None:
-        note_kernel_error(error)
-
-
 def first_error() -> Exception | None:
     """Return the first error that the program of this thread may have caught. None without one."""
     return None if _CAPTURE.errors is None else _CAPTURE.errors.first()

@@ -18,6 +18,7 @@ from ..rules.tensors.sparse import in_layout
 from ..seam.levels import Level, run_elementwise
 from ..seam.memory import storage_of
 from ..seam.shells import VALUES
+from ..seam.user_code import settled
 from ..torch_private.native_autograd import is_grad_layout_enforced
 from ..torch_private.native_tensors import storage_use_count
 from . import hooks
@@ -165,10 +166,12 @@ def into_leaf(
 def _refuse_moved(variable: Leaf) -> None:
     """Raise if ``variable`` is no leaf any more."""
     if variable._edge is not None:
-        raise RuntimeError(
-            "leaf variable has been moved into the graph interior. "
-            "It was frozen after its use, and then written to. "
-            "Write to it under torch.no_grad(), or after the backward pass."
+        raise settled(
+            RuntimeError(
+                "leaf variable has been moved into the graph interior. "
+                "It was frozen after its use, and then written to. "
+                "Write to it under torch.no_grad(), or after the backward pass."
+            )
         )
 
 

@@ -170,9 +170,11 @@ class GradValue(Value):
             which = "only the flag of a leaf can be changed"
             if self.is_leaf:
                 which = f"a leaf inside {self._level.what} keeps its flag"
-            raise RuntimeError(
-                f"requires_grad_(False): {which}. "
-                "detach() gives a tensor of the same values that has no history."
+            raise settled(
+                RuntimeError(
+                    f"requires_grad_(False): {which}. "
+                    "detach() gives a tensor of the same values that has no history."
+                )
             )
         return self
 

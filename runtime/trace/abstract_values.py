@@ -24,6 +24,7 @@ from ..rules.record import parameters
 from ..seam import factories
 from ..seam.ambient import Ambient
 from ..seam.locks import lock_of
+from ..seam.shape_errors import with_zeros
 from ..seam.shells import Geometry, faithful_geometry
 from ..seam.user_code import settle_error
 from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode, UnsupportedOperatorException
@@ -259,22 +260,6 @@ def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, Any])
         return record.decomposition(*args, **kwargs)
 
 
-def settle_if_of_shapes(
-    error: Exception, func: Any, args: Sequence[object], kwargs: Mapping[str, object]
-) -> None:
-    """Settle the error of a call, as :func:`~runtime.seam.user_code.settle_error`, if tensors
-    without elements raise one, too. Then each call with such arguments would."""
-    try:
-        with without_modes():
-            func(
-                *map(_without_elements, args), **dict(map(_named_without_elements, kwargs.items()))
-            )
-    except NotImplementedError:  # nothing is known of tensors without elements
-        return
-    except Exception:
-        settle_error(error)
-
-
 def raise_as_kernel(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Raise the error of the kernel for tensors like these fake ones, if it has one, and settle it.
 
@@ -285,42 +270,11 @@ def raise_as_kernel(func: Any, args: Sequence[object], kwargs: Mapping[str, obje
     try:
         with without_modes():
             func(
-                *map(_with_zeros, args),
-                **{name: _with_zeros(value) for name, value in kwargs.items()},
+                *map(with_zeros, args),
+                **{name: with_zeros(value) for name, value in kwargs.items()},
             )
     except NotImplementedError:  # no kernel of this device can run here
         return
     except Exception as error:
         settle_error(error)
         raise error from None
-
-
-def _with_zeros(value: object) -> object:
-    """Return tensors of zeros of the same geometry as fake ones, also in lists."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_with_zeros, value))
-    if not isinstance(value, torch.Tensor):
-        return value
-    is_plain = value.layout is torch.strided and not value.is_nested
-    if not is_plain or value.device.type != "cpu":
-        raise NotImplementedError
-    zeros = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-    return zeros.zero_().requires_grad_(value.requires_grad)
-
-
-def _named_without_elements(named: tuple[str, object]) -> tuple[str, object]:
-    name, value = named
-    if name == "device":
-        return name, "meta"
-    return name, _without_elements(value)
-
-
-def _without_elements(value: object) -> object:
-    """Return tensors of the same geometry on the device ``meta``, also in lists."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_without_elements, value))
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.layout is not torch.strided or value.is_nested:
-        raise NotImplementedError
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

@@ -40,6 +40,9 @@ _STORED = frozenset(
     getattr(aten, name).default
     for name in ("values", "_values", "indices", "_indices", "col_indices", "row_indices", "_nnz")
 )
+_STEPPED = frozenset(
+    getattr(packet, name) for packet in (aten.arange, aten.range) for name in packet.overloads()
+)
 WITHOUT_MEMORY = aten._efficientzerotensor.default
 _LITERALS = frozenset((aten.lift_fresh.default, aten.lift_fresh_copy.default, aten.lift.default))
 
@@ -54,6 +57,7 @@ class CallFacts(NamedTuple):
     asks_size: bool  # of a symbolic tensor
     tells_stored: bool  # how many elements a sparse tensor stores, which depends on values
     sized_by_values: bool  # the sizes of its result may depend on values
+    sized_by_numbers: bool  # and on numbers that are no sizes, such as the step of a range
     composite: bool
     may_draw: bool  # random numbers; of an op of another library nobody says that it does not
     reads: bool  # its result in Python depends on elements
@@ -85,6 +89,7 @@ def _facts_of(func: Any) -> CallFacts:
     # `prim::layout` is no operator of the dispatcher
     composite = has_kernel(func.name()) and is_composite(func.name())
     sized_by_values = torch.Tag.dynamic_output_shape in func.tags
+    sized_by_numbers = func in _STEPPED
     reads = torch.Tag.data_dependent_output in func.tags
     literal, asks_size, tells_stored = func in _LITERALS, func in _SIZES, func in _STORED
     draws_by_tag = torch.Tag.nondeterministic_seeded in func.tags
@@ -98,6 +103,7 @@ def _facts_of(func: Any) -> CallFacts:
         asks_size=asks_size,
         tells_stored=tells_stored,
         sized_by_values=sized_by_values,
+        sized_by_numbers=sized_by_numbers,
         composite=composite,
         may_draw=draws_by_tag or _may_draw(op),
         reads=reads,
@@ -106,7 +112,7 @@ def _facts_of(func: Any) -> CallFacts:
         written=written,
         returned=_returned_position(schema, written),
         follows=not draws_by_tag and shares_no_memory,
-        special=asks or literal or sized_by_values or has_other_form,
+        special=any((asks, literal, sized_by_values, sized_by_numbers, has_other_form)),
     )
 
 

@@ -25,6 +25,7 @@ from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level
+from ..seam.shape_errors import settle_if_of_shapes
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from ..seam.user_code import note_kernel_error
@@ -40,7 +41,6 @@ from .abstract_values import (
     AbstractValues,
     raise_as_kernel,
     run_abstractly,
-    settle_if_of_shapes,
 )
 from .call_facts import OTHERWISE, CallFacts, argument_at, facts_of, size_depends_on_values
 from .graph_edits import add_call
@@ -434,6 +434,9 @@ class Trace(Level):
         """Raise if the graph would keep a size that depends on values."""
         if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
             self._refuse_size(func)
+        if facts.sized_by_numbers:
+            for number in filter(None, map(number_of, args)):
+                number.guard_int(here(), 0)
         if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
             self._refuse_size(func)
 

@@ -84,6 +84,10 @@ def triple(x: torch.Tensor) -> torch.Tensor:
     return 3 * x
 
 
+def spin(quaternion):
+    return quaternion.square()
+
+
 def rounded(x: torch.Tensor) -> torch.Tensor:
     return x.round()
 
@@ -147,7 +151,7 @@ def project(folder: Path) -> Path:
     done = init(folder, "sketch", "--package", "threefold", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "sketch: 10 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
+        "sketch: 11 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
     )
     assert "threefold.extra does not import: ModuleNotFoundError" in done.stderr
     return folder / "sketch"
@@ -201,7 +205,7 @@ def test_its_tests_pass_and_its_cells_find_the_wrong_backward(project: Path, fol
         (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
         (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
         (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
-        (["--package", "threefold"], "12 functions; choose some by --pick A,B or all by --yes"),
+        (["--package", "threefold"], "13 functions; choose some by --pick A,B or all by --yes"),
         (["--package", "threefold", "--pick", "Cubes"], "no 'Cubes' (nearest: Cube)"),
         (["--package", "threefold", "--pick", "parse"], "no guess of arguments worked"),
         (["--yes"], "--pick and --yes need --package NAME"),

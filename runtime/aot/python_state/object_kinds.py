@@ -51,7 +51,7 @@ from .contents import (
     Variable,
 )
 from .iterators import iterating_class, position_of
-from .nodes import ClassNames, Node
+from .nodes import Change, ClassNames, Node
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -159,6 +159,31 @@ def _callback_of(x: Any) -> tuple[object, ...]:
     return () if found is None else tuple(found[1:])
 
 
+class Lock(Node):
+    """A lock. No call asks whether it is held, and one that a program acquires is no change that a
+    call makes. A run that fails or is repeated gives it back."""
+
+    __slots__ = ("watched",)
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.watched = False
+        super().__init__(owner, name)
+
+    def look(self) -> tuple[bool]:
+        """Return whether the lock is held: one that its holder may acquire again, by this
+        thread."""
+        is_owned = getattr(self.owner, "_is_owned", None)
+        return (self.owner.locked() if is_owned is None else is_owned(),)
+
+    def changes(self) -> list[Change]:
+        return []
+
+    def restore(self) -> None:
+        (was_held,) = self.had
+        while not was_held and self.look()[0]:
+            self.owner.release()
+
+
 ROWS: tuple[Row, ...] = (
     Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
     Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
@@ -174,6 +199,7 @@ ROWS: tuple[Row, ...] = (
     Row((types.MappingProxyType,), _parts(_names_behind_proxy), _mapping_behind_proxy),
     Row((datetime.datetime, datetime.time), None, _zone_of),
     Row((struct.Struct,), _parts(lambda x: (x.format, x.size))),
+    Row((type(threading.Lock()), type(threading.RLock())), Lock),
     Row((weakref.finalize,), _parts(_is_alive), _callback_of),
     Row((np.void,), Record),
     Row((fx.Node,), _parts(_parts_of_fx_node)),
@@ -204,8 +230,6 @@ PLAIN: tuple[Any, ...] = (
     io.BufferedWriter,
     io.BufferedRandom,
     io.BufferedRWPair,
-    type(threading.Lock()),
-    type(threading.RLock()),
 )
 """Kinds whose objects are no state of the program: constants, what is followed elsewhere (random
 generators), and what a program only tells something to."""

@@ -241,27 +241,29 @@ class ProgramState:
         known = list(filter(has_place, known))
         return [Read(t, name, OF_MEMORY[name](t)) for t in known for name in asked]
 
-    def _empty_caches(self) -> None:
-        """Empty each cache of a function that has kept a value of the trace."""
+    def _empty_caches(self, all_of_them: bool) -> None:
+        """Empty each cache of a function that has kept a value of the trace, or ``all_of_them`` to
+        which the run has added: what it has computed has had effects, which are undone."""
         for node in self.graph.nodes:
             if not isinstance(node.owner, functools._lru_cache_wrapper):
                 continue
             if not node.changes() and not any(node.owner is c for c in self.seen.cleared):
                 continue
-            if any(map(self._holds_value, gc.get_referents(node.owner))):
+            if all_of_them or any(map(self._holds_value, gc.get_referents(node.owner))):
                 node.owner.cache_clear()
 
     @as_door
     def restore(self) -> None:
         """Let each object have what it had before the first run."""
-        self._empty_caches()
+        self._empty_caches(True)
         self.graph.restore()
         self._made = ()
 
     def raises(self, error: BaseException) -> bool:
         """Return whether the program itself has raised ``error`` in the run that was last, as it
         does in eager mode."""
-        return error is self._raised
+        raised, self._raised = self._raised, None  # an error holds the values of its call
+        return error is raised
 
     def lost(self) -> list[str]:
         """Say what the program has done that nobody can undo, after :meth:`restore`: items that it
@@ -454,7 +456,7 @@ class ProgramState:
         if row is not None:
             return row.node is not None or any(map(self._may_change, row.below(x)))
         # of classes of Python's own, such as Fraction, slots stay as they are
-        return bool(attributes_of(x)) or bool(slots_of(kind) and is_of_user(kind))
+        return attributes_of(x) is not None or bool(slots_of(kind) and is_of_user(kind))
 
     def refuse_shared(
         self, places: Sequence[str], values: Sequence[object], found: Callable[[Any], bool]
@@ -527,7 +529,7 @@ class ProgramState:
 
     def returned(self) -> None:
         """Learn that the program has returned for the last time."""
-        self._empty_caches()
+        self._empty_caches(False)
 
     @as_door
     def put_back(self, changes: Sequence[Change]) -> None:

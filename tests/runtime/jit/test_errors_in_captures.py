@@ -3,6 +3,10 @@ that objects are afterwards as the program has left them."""
 
 from __future__ import annotations
 
+import functools
+import gc
+import threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from runtime import jit
@@ -112,3 +117,72 @@ def test_a_refusal_that_comes_before_leaves_all_as_it_was() -> None:
     with pytest.raises(RuntimeError, match="asks for the elements of a tensor"):
         jit(step)(X)
     assert repr(vars(t)) == before and t.p.grad is None
+
+
+def test_a_lock_that_the_program_holds_is_free_for_the_eager_run() -> None:
+    lock, again = threading.Lock(), threading.RLock()
+
+    def step(x: Tensor) -> Tensor:
+        assert lock.acquire(timeout=5), "held by the capture"
+        again.acquire()
+        y = x @ x
+        lock.release()
+        return y
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        jit(step)(X)
+    assert lock.locked()
+    again.release()
+    with pytest.raises(RuntimeError, match="cannot release"):
+        again.release()
+
+
+def test_what_a_cached_function_does_is_done_once() -> None:
+    seen: list[int] = []
+
+    @functools.lru_cache
+    def look_up(n: int) -> int:
+        seen.append(n)
+        return 2 * n
+
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        jit(lambda x: (x * look_up(3)) @ x)(X)
+    assert seen == [3]
+
+
+def test_an_error_keeps_nothing_alive() -> None:
+    class Batch:
+        values = X
+
+    kept: list[weakref.ref[Batch]] = []
+
+    def step(x: Tensor) -> Tensor:
+        batch = Batch()
+        kept.append(weakref.ref(batch))
+        return batch.values @ x
+
+    f = jit(step, ignore=(kept,))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        f(X)
+    gc.collect()
+    assert kept and all(reference() is None for reference in kept)
+
+
+def test_a_trace_of_torchs_that_is_caught_is_refused() -> None:
+    def step(x: Tensor) -> Any:
+        try:
+            return make_fx(torch.sin)(x)(x)
+        except RuntimeError:
+            return x * 99
+
+    with pytest.raises(RuntimeError, match="the program catches RuntimeError: a trace of torch's"):
+        jit(step)(X)
+
+
+class Empty:
+    pass
+
+
+def test_an_object_without_attributes_is_no_result_of_all_calls() -> None:
+    with pytest.raises(RuntimeError, match="returns a Empty, which it has made"):
+        jit(lambda x: (x * 2, Empty()))(X)
