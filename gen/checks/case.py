@@ -339,6 +339,9 @@ class Case:
             why = "; ".join(list(reasons)[:3])
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
+        # rows that repeat may have no derivative, as those of a matrix that then has no inverse
+        if axes.layout == "expanded" and "numeric" in words and not tally.entries:
+            raise Lacking(f"no derivative by differences where rows repeat: {why or 'none exists'}")
         may_find_nothing = OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
         if may_find_nothing and not tally.entries:
             raise Lacking(f"nothing to compare: {why}")

@@ -147,3 +147,46 @@ def test_a_shape_that_a_domain_does_not_have_is_refused(
     shown = capsys.readouterr().err
     for part in says.split("*"):
         assert part in shown
+
+
+INVERSE = """
+version: 1
+targets: {default: torch, names: [torch]}
+dtypes: {double: [float64]}
+devices: {cpu: {}}
+checks:
+  expanded:
+    claim: as differences
+    pipeline: backward
+    against: numeric
+    over: {layout: [transposed, expanded]}
+families:
+  inverses:
+    title: A function without a value where rows repeat
+    dtypes: [double]
+    checks: [expanded]
+    ops:
+      - op: domains.solved
+        call: "solved_under_test:solved"
+        samples: [{args: [{shape: [3, 3]}]}]
+"""
+SOLVED = """
+import torch
+
+
+def solved(x):
+    found, info = torch.linalg.inv_ex(x)
+    return torch.where(info > 0, torch.nan, found)
+"""
+
+
+def test_where_rows_repeat_and_nothing_exists_a_cell_is_lacking_and_not_red(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(solved_under_test=SOLVED)
+    (pytester.path / "matrix.yaml").write_text(INVERSE)
+    pytester.syspathinsert()
+    assert main(["generate"]) == 0
+    result = pytester.runpytest_subprocess("-p", "gen.run.plugin", "--tier", "full")
+    assert result.parseoutcomes() == {"passed": 1, "skipped": 1}
+    result.stdout.fnmatch_lines(["*no derivative by differences where rows repeat*"])
