@@ -167,13 +167,15 @@ class GradValue(Value):
         if requires_grad:
             self.start_leaf()
         elif edge_of(self) is not None:
-            which = "only the flag of a leaf can be changed"
-            if self.is_leaf:
-                which = f"a leaf inside {self._level.what} keeps its flag"
+            advice = "detach() gives a tensor of the same values that has no history."
+            if self.is_leaf:  # which torch allows
+                raise RuntimeError(
+                    f"requires_grad_(False): a leaf inside {self._level.what} keeps its flag. "
+                    f"{advice}"
+                )
             raise settled(
                 RuntimeError(
-                    f"requires_grad_(False): {which}. "
-                    "detach() gives a tensor of the same values that has no history."
+                    f"requires_grad_(False): only the flag of a leaf can be changed. {advice}"
                 )
             )
         return self

@@ -345,6 +345,8 @@ def test_an_interrupt_leaves_nothing(folder: Path, tmp_path: Path) -> None:
         env=environment() | {"TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
+        # a job in the background of a shell ignores the signal
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     assert process.stderr.readline() == "  | waits\n"
