@@ -27,7 +27,7 @@ from gen.checks import (
 )
 from gen.checks.compare import Rule, Seen, Tally
 from gen.checks.entries import Known
-from gen.checks.evaluate import OF_ITSELF, Comparison, run_target
+from gen.checks.evaluate import OF_ITSELF, Comparison, may_show_nothing, run_target
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
@@ -339,11 +339,7 @@ class Case:
             why = "; ".join(list(reasons)[:3])
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
-        # rows that repeat may have no derivative, as those of a matrix that then has no inverse
-        if axes.layout == "expanded" and "numeric" in words and not tally.entries:
-            raise Lacking(f"no derivative by differences where rows repeat: {why or 'none exists'}")
-        may_find_nothing = OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
-        if may_find_nothing and not tally.entries:
+        if not tally.entries and may_show_nothing(axes.form, axes.layout, words):
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
             self._refuse_vacuity(tally, reasons)

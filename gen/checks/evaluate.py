@@ -93,6 +93,15 @@ _OF_KERNELS = (
 _LINEAR = frozenset({"vjp", "backward", "grad"})
 
 
+def may_show_nothing(form: str, layout: str, words: Sequence[str]) -> bool:
+    """Return whether a check by its nature applies to some ops only: the words are of references
+    that some ops have, the op may refuse the form, or derivatives are taken where rows repeat, as
+    those of a matrix that has no inverse there."""
+    if layout == "expanded" and "numeric" in words:
+        return True
+    return OF_ITSELF.issuperset(words) or form in forms.MAY_REFUSE
+
+
 def run_target(
     target: Target,
     program: Program,

@@ -304,7 +304,11 @@ class ProgramState:
         the place. ``changes``: all that the program has changed, if that is known."""
         found = []
         for change in self.changes() if changes is None else changes:
-            if change.label == "__dict__" and isinstance(change.node, Attributes):
+            if (
+                type(change.label) is str
+                and change.label == "__dict__"
+                and isinstance(change.node, Attributes)
+            ):
                 self._refuse_dictionary(change)
             if self._holds_value(change.label):  # a key
                 self._refuse_value(change)
