@@ -487,34 +487,23 @@ class Store:
         """Return all candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has
         one, and keeps inputs in their domains.
         """
-        wide = self._pool(family, name, row, dtype, device, wrapped)
-        if not wrapped or not any(map(_may_leave_domains, wide)):
-            return wide
-        key = (name, dtype, device, "in their domains")
-        if key not in self._pools:
-            self._pools[key] = [
-                replace(sample, keeps_domains=True, memory={}, _facts=None) for sample in wide
-            ]
-        return self._pools[key]
-
-    def _pool(
-        self,
-        family: str,
-        name: str,
-        row: Mapping[str, Any],
-        dtype: torch.dtype,
-        device: str,
-        wrapped: bool,
-    ) -> list[Sample]:
         if family != self.family:
             self._pools.clear()
             self.family = family
         op = make_op(name, row)
-        wrapped = wrapped and op.info is not None and opinfo.has_own_wrapper(op.info)
-        key = (name, dtype, device, wrapped)
+        by_opinfo = wrapped and op.info is not None and opinfo.has_own_wrapper(op.info)
+        key = (name, dtype, device, by_opinfo)
         if key not in self._pools:
-            self._pools[key] = candidates(op, row, dtype, device, wrapped)
-        return self._pools[key]
+            self._pools[key] = candidates(op, row, dtype, device, by_opinfo)
+        pool = self._pools[key]
+        if not wrapped or not any(map(_may_leave_domains, pool)):
+            return pool
+        kept = (*key, "in their domains")
+        if kept not in self._pools:
+            self._pools[kept] = [
+                replace(sample, keeps_domains=True, memory={}, _facts=None) for sample in pool
+            ]
+        return self._pools[kept]
 
 
 STORE = Store()
