@@ -116,7 +116,7 @@ class BatchedValue(Value):
     def data(self, new: torch.Tensor) -> None:
         refuse_data_write()
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+    def _text(self) -> str:
         return f"BatchedValue(level={self._level.number}, size={self._level.size}, {self._inner!r})"
 
 

@@ -53,7 +53,7 @@ class DualValue(Value):
     def data(self, new: torch.Tensor) -> None:
         refuse_data_write()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def _text(self) -> str:
         return (
             f"DualValue(level={self._level.number}, primal={self._inner!r}, "
             f"tangent={self._tangent!r})"

@@ -60,5 +60,5 @@ class FunctionalValue(Value):
         self._store.memory.taken = called_from()
         return array
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+    def _text(self) -> str:
         return f"FunctionalValue(level={self._level.number}, {self._level.read(self)!r})"

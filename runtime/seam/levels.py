@@ -41,11 +41,11 @@ from .containers import rewrapped, targets_by_alias, with_arguments
 from .escapes import is_outlived, outlived
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
 from .literals import has_values, readable, stacked
-from .memory import guard_methods, refuse_access
+from .memory import guard_methods, place, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
-from .user_code import noted, settled
+from .user_code import is_user_code_watched, noted, settled
 
 _no_dispatch = torch.Tensor.__torch_dispatch__
 _numbers = itertools.count(1)
@@ -483,6 +483,23 @@ class Value(torch.Tensor):
                 )
             )
         return _dlpack(t, **options)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+        """Return what the value is at its level. ``RuntimeError`` with the user's line in a program
+        of ``jit``: its results and state could have the text."""
+        if is_user_code_watched():
+            raise noted(
+                RuntimeError(
+                    "str(), print() or an f-string asks for the elements of a tensor while the "
+                    "program is being captured, and would have the text of a trace. Print the "
+                    f"tensor in a function of jit.outside, or print its shape.{place()}"
+                )
+            )
+        return self._text()
+
+    def _text(self) -> str:
+        """Return what the value is at its level, for those who look into a transform."""
+        return object.__repr__(self)
 
     def __format__(self, spec: str) -> str:
         """Return the text of a 0-d tensor as that of its number, as ``torch.Tensor.__format__``.

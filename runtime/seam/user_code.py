@@ -163,6 +163,11 @@ def is_capturing() -> bool:
     return _CAPTURE.hook is not None
 
 
+def is_user_code_watched() -> bool:
+    """Return whether this thread captures a program and runs the user's code, not this package's."""
+    return _CAPTURE.on
+
+
 def mark_state() -> Callable[[], bool]:
     """Return a function that says whether the program has changed Python's state since. It never
     has without a capture, which would not put the state back either."""

@@ -227,5 +227,5 @@ class GradValue(Value):
     def _own_hooks(self, node: Node, index: int) -> Hooks:
         return node.hooks_of(index)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+    def _text(self) -> str:
         return f"GradValue(level={self._level.number}, {self._inner!r})"

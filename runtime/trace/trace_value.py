@@ -56,7 +56,7 @@ class TracedValue(Value):
             return array
         raise escape("numpy()")
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
+    def _text(self) -> str:
         return f"TracedValue({self._node.name}: {self.dtype}{list(self.shape)})"
 
 
