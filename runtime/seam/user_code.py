@@ -164,7 +164,7 @@ def is_capturing() -> bool:
 
 
 def is_user_code_watched() -> bool:
-    """Return whether this thread captures a program and runs the user's code, not this package's."""
+    """Return whether this thread captures a program and is in the code of the user."""
     return _CAPTURE.on
 
 

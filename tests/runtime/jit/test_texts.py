@@ -18,7 +18,6 @@ TEXTS: dict[str, Callable[[Tensor], object]] = {
     "str": str,
     "repr": repr,
     "f-string": lambda x: f"{x}",
-    "percent": lambda x: "%s" % x,
     "list": lambda x: str([x]),
     "result": lambda x: str(x * 2),
     "print": print,
