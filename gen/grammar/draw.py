@@ -1,0 +1,209 @@
+"""Draw the program of a number.
+
+    draw(grammar, seed=0, number=7)     # the same program, always
+
+Program ``number`` has the pair ``number`` of a statement, another one and a call, in an order that
+the seed shuffles. So the first programs have each such triple once, and none is left to chance. All
+else is random.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from string import Formatter
+from typing import Any
+
+from gen.grammar.model_world import ModelWorld
+from gen.grammar.program import GRADS, Call, Input, Program, Statement
+from gen.grammar.tables import Grammar
+from gen.grammar.trial import by_model
+from gen.reference.model.geometry import Refused
+
+MOST_CALLS = 7
+_TRIES = 6
+_NAMES = "pqrstuvwxyz"
+
+
+def triples(grammar: Grammar, seed: int) -> list[tuple[str, str, str]]:
+    """Return each pair of statements with each kind of call, in the order of a seed."""
+    every = list(itertools.product(grammar.statements, grammar.statements, grammar.calls))
+    random.Random(seed).shuffle(every)
+    return every
+
+
+class Drawing:
+    """The choices of one program."""
+
+    def __init__(self, grammar: Grammar, triple: tuple[str, str, str], seed: str) -> None:
+        self.grammar = grammar
+        self.one, self.two, self.call = triple
+        self.random = random.Random(seed)
+        self.names = iter(_NAMES)
+
+    def program(self) -> Program | None:
+        """Return a program with the triple. None if the model refuses all that were tried."""
+        for _ in range(_TRIES):
+            try:
+                return self._try()
+            except (Refused, StopIteration):
+                self.names = iter(_NAMES)
+        return None
+
+    def _try(self) -> Program:
+        inputs = self._inputs()
+        first = Call("first", inputs)
+        world = ModelWorld()
+        found: dict[str, Any] = dict(world.names)
+        exec(first.text(), found)
+        variables = [one.name for one in inputs]
+        kinds = [self.one, *self._others(), self.two]
+        statements = []
+        for kind in kinds:
+            statement = self._statement(kind, variables, found)
+            if statement is None and kind in (self.one, self.two):
+                raise Refused(f"no place for {kind}")
+            if statement is not None:
+                statements.append(statement)
+        results = self._results(variables, [one.name for one in inputs], found)
+        program = Program(tuple(statements), results, (first,))
+        by_model(program)
+        return self._with_calls(program)
+
+    def _others(self) -> list[str]:
+        count = self.random.choice((0, 0, 1, 1, 2, 3))
+        return self.random.choices(list(self.grammar.statements), k=count)
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def _inputs(self) -> tuple[Input, ...]:
+        count = self.random.choice((1, 2, 2, 2, 3))
+        made: list[Input] = []
+        for name in "abc"[:count]:
+            kinds = [k for k, v in self.grammar.inputs.items() if made or not v.of]
+            weights = [6 if kind == "fresh" else 1 for kind in kinds]
+            (kind,) = self.random.choices(kinds, weights)
+            grad = self.random.choice(GRADS)
+            made.append(self._input(name, kind, grad, made, 2, 3))
+        return tuple(made)
+
+    def _input(
+        self, name: str, kind: str, grad: str, before: Sequence[Input], n: int, m: int
+    ) -> Input:
+        found = self.grammar.inputs[kind]
+        if found.of:
+            if not before:
+                raise Refused("no input before it")
+            other = before[0].name
+            return Input(name, kind, "plain", found.text.format(other=other, n=n, m=m), other)
+        make = "numbers"
+        if found.complex:
+            make = "complex_numbers"
+        shape = found.shape.format(n=n, m=m)
+        base = f"{make}({shape}{', ' if shape else ''}seed={self.random.randrange(9)})"
+        if grad != "plain":
+            base = f"leaf({base})"
+        if grad == "computed":
+            base = f"({base} * 1)"
+        return Input(name, kind, grad, found.text.format(x=base, n=n, m=m))
+
+    # --- statements and results -------------------------------------------------------------------
+
+    def _statement(
+        self, kind: str, variables: list[str], found: dict[str, Any]
+    ) -> Statement | None:
+        """Return a statement of this kind that the model runs. None if no choice fits."""
+        template = self.grammar.statements[kind]
+        for _ in range(_TRIES):
+            made: list[str] = []
+            text = self._filled(template, variables, made)
+            try:
+                exec(text, found)
+            except (Refused, IndexError, ValueError):
+                continue
+            variables += [name for name in dict.fromkeys(made) if name not in variables]
+            return Statement(kind, text)
+        return None
+
+    def _filled(self, template: str, variables: Sequence[str], made: list[str]) -> str:
+        """Return a text with names in its slots. A new name is the same in all slots of a line."""
+        slots = {slot for _, slot, _, _ in Formatter().parse(template) if slot}
+        chosen = {slot: self._variable(variables) for slot in slots - {"new"}}
+        if "new" in slots:
+            chosen["new"] = next(self.names)
+            made.append(chosen["new"])
+        return template.format(**chosen)
+
+    def _variable(self, variables: Sequence[str]) -> str:
+        """Return a variable, more often a later one."""
+        return self.random.choice([*variables, *variables[-2:]])
+
+    def _results(
+        self, variables: Sequence[str], inputs: Sequence[str], found: dict[str, Any]
+    ) -> tuple[Statement, ...]:
+        results = []
+        for _ in range(self.random.choice((1, 1, 2, 2, 3))):
+            (kind,) = self.random.choices(list(self.grammar.results))
+            chosen = {"a": self._variable(variables), "b": self._variable(variables)}
+            template = self.grammar.results[kind]
+            text = template.format(input=self.random.choice(inputs), **chosen)
+            try:
+                eval(text, dict(found))
+            except (Refused, IndexError, ValueError):
+                kind, text = "value", variables[-1]
+            results.append(Statement(kind, text))
+        return tuple(results)
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _with_calls(self, program: Program) -> Program:
+        """Return the program with the call of the triple, and others that the model runs."""
+        kinds = list(self.grammar.calls)
+        self.random.shuffle(kinds)
+        kinds.remove(self.call)
+        for kind in [self.call, *kinds][: MOST_CALLS - 1]:
+            try:
+                longer = replace(program, calls=(*program.calls, self._call(kind, program)))
+                by_model(longer)
+            except (Refused, IndexError, ValueError):
+                continue
+            program = longer
+        return program
+
+    def _call(self, kind: str, program: Program) -> Call:
+        how = self.grammar.calls[kind]
+        before = program.calls[-1]
+        if how.same:
+            lines = [
+                f"with torch.no_grad():\n    {how.before.format(input=one.name)}"
+                for one in before.inputs
+                if how.before and not one.other
+            ]
+            return replace(before, kind=kind, before="\n".join(lines), repeats=True)
+        first = program.calls[0]
+        inputs: list[Input] = []
+        for one in first.inputs:
+            other_kind = self._kind(one.kind, how.kinds, bool(inputs))
+            grad = one.grad
+            if how.grad:
+                grad = {"plain": "computed", "leaf": "plain", "computed": "plain"}[grad]
+            inputs.append(self._input(one.name, other_kind, grad, inputs, how.n, how.m))
+        return Call(kind, tuple(inputs), how.dtype, how.around)
+
+    def _kind(self, kind: str, kinds: Mapping[str, list[str]], has_others: bool) -> str:
+        """Return the kind that an input has in another call."""
+        choices = [
+            word
+            for word in kinds.get(kind, [kind])
+            if has_others or not self.grammar.inputs[word].of
+        ]
+        return self.random.choice(choices or [kind])
+
+
+def draw(grammar: Grammar, seed: int, number: int) -> Program | None:
+    """Return the program of a number. None if the model knows none with its triple."""
+    every = triples(grammar, seed)
+    triple = every[number % len(every)]
+    return Drawing(grammar, triple, f"{seed}:{number}").program()

@@ -1,0 +1,66 @@
+"""How each target runs a program: the words of ``--level``.
+
+LEVELS["aot_eager"]().compiled(f)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from gen.grammar.trial import Level
+
+Tensor = torch.Tensor
+
+
+def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    return torch.autograd.grad(loss, list(leaves), create_graph=True, allow_unused=True)
+
+
+def _first_gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """Return gradients that are not differentiated again: AOTAutograd has no second ones."""
+    return torch.autograd.grad(loss, list(leaves), retain_graph=True, allow_unused=True)
+
+
+def _itself(f: Callable[..., Any]) -> Callable[..., Any]:
+    return f
+
+
+def _eager() -> Level:
+    return Level("eager", _itself, _gradients)
+
+
+def _compiled(backend: str, dynamic: bool | None = None) -> Level:
+    from gen.torch_private.compilers import functorch_config, inductor_config, reset_dynamo
+
+    inductor_config.fallback_random = True
+    functorch_config.donated_buffer = False  # a call may be repeated with the same inputs
+    name = f"{backend}{'-dynamic' * bool(dynamic)}"
+    compiled = partial(torch.compile, backend=backend, dynamic=dynamic)
+    return Level(name, compiled, _first_gradients, reset_dynamo, is_twice_differentiable=False)
+
+
+def _session() -> Level:
+    import runtime.dropin
+
+    return Level("session", _itself, _gradients, around=runtime.dropin.installed)
+
+
+def _jit() -> Level:
+    import runtime.dropin
+
+    return Level("jit", runtime.jit, _gradients, around=runtime.dropin.installed)
+
+
+LEVELS: dict[str, Callable[[], Level]] = {
+    "eager": _eager,
+    "dynamo": partial(_compiled, "eager"),
+    "aot_eager": partial(_compiled, "aot_eager"),
+    "aot_dynamic": partial(_compiled, "aot_eager", True),
+    "inductor": partial(_compiled, "inductor"),
+    "session": _session,
+    "jit": _jit,
+}

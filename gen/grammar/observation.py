@@ -1,0 +1,213 @@
+"""What a call gives and leaves, by the model and by torch.
+
+    Observation.of_model(world, arguments, results)
+    Observation.of_torch(world, arguments, results, engine)
+
+Both have elements and gradients. Torch also has strides, flags, versions and shared memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from gen.grammar.model_world import ModelWorld
+from gen.reference.model import numbers as n
+from gen.reference.model.tensors import Tensor as ModelTensor
+
+Tensor = torch.Tensor
+Gradients = Callable[..., Sequence[Tensor | None]]
+
+
+class Differentiating(Protocol):
+    """The level of a target. `gradients`: of a loss by leaves, None for those it does not have."""
+
+    @property
+    def gradients(self) -> Gradients: ...
+
+    @property
+    def is_twice_differentiable(self) -> bool: ...
+
+
+@dataclass
+class Observation:
+    """What a call gives. `values`: by what they are of, such as ``result 0``, a list of numbers.
+    `facts`: by what they are of, a text."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def differs(self, other: Observation, tolerance: float) -> str | None:
+        """Return what is another here, as ``gradient of leaf 0: got [1.0], expected [2.0]``. None
+        if nothing is. What one of both has not is left out."""
+        for name, expected in other.values.items():
+            if name in self.values and not _are_close(self.values[name], expected, tolerance):
+                return f"{name}: got {_text(self.values[name])}, expected {_text(expected)}"
+        for name, fact in other.facts.items():
+            if name in self.facts and self.facts[name] != fact:
+                return f"{name}: got {self.facts[name]}, expected {fact}"
+        return None
+
+
+def _are_close(got: Sequence[float], expected: Sequence[float], tolerance: float) -> bool:
+    if len(got) != len(expected):
+        return False
+    return all(
+        math.isclose(x, y, rel_tol=tolerance, abs_tol=tolerance)
+        for x, y in zip(got, expected, strict=True)
+    )
+
+
+def _text(numbers: Sequence[float]) -> str:
+    shown = ", ".join(f"{x:.5g}" for x in numbers[:12])
+    return f"[{shown}{', …' if len(numbers) > 12 else ''}]"
+
+
+def flat(results: Any, kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of nested results, each with its place."""
+    if isinstance(results, kind):
+        yield "", results
+    elif isinstance(results, Mapping):
+        for key, value in results.items():
+            yield from ((f".{key}{place}", x) for place, x in flat(value, kind))
+    elif isinstance(results, (list, tuple)):
+        for i, value in enumerate(results):
+            yield from ((f".{i}{place}", x) for place, x in flat(value, kind))
+
+
+def _weight(result: int, i: int) -> float:
+    """Return the weight of a number in the loss: of few digits, and not 0."""
+    return ((3 * result + 2 * i) % 5 - 2) / 2 + 0.25
+
+
+# --- the model ------------------------------------------------------------------------------------
+
+
+def of_model(
+    world: ModelWorld, arguments: Mapping[str, ModelTensor], results: Any, records: bool
+) -> Observation:
+    """Return what a call of the model gives. `records`: derivatives are asked for."""
+    seen = Observation()
+    found = list(flat(results, ModelTensor))
+    for place, x in found:
+        seen.values[f"result {place[1:]}"] = list(map(n.value_of, x.numbers()))
+    for name, x in arguments.items():
+        seen.values[f"argument {name} afterwards"] = list(map(n.value_of, x.numbers()))
+    if not records:
+        return seen
+    roots = [
+        (cell, _weight(r, i))
+        for r, (_, x) in enumerate(found)
+        if x.kind != "bool"
+        for i, cell in enumerate(x.numbers())
+    ]
+    leaves = [leaf.memory.leaves for leaf in world.leaves]
+    flat_leaves = [number for numbers in leaves for number in numbers]
+    first = n.derivatives(roots, flat_leaves)
+    second = n.derivatives([(g, _weight(0, i)) for i, g in enumerate(first)], flat_leaves)
+    for word, gradients in (("gradient", first), ("second gradient", second)):
+        rest = iter(gradients)
+        for k, numbers in enumerate(leaves):
+            seen.values[f"{word} of leaf {k}"] = [n.value_of(next(rest)) for _ in numbers]
+    return seen
+
+
+# --- torch ----------------------------------------------------------------------------------------
+
+
+def of_torch(
+    arguments: Mapping[str, Tensor], versions: Mapping[str, int], results: Any
+) -> Observation:
+    """Return what a call with tensors of torch gives. `versions`: of the arguments, before it."""
+    seen = Observation()
+    objects = {id(x): f"argument {name}" for name, x in arguments.items()}
+    owners: dict[int, str] = {}
+    for name, x in arguments.items():
+        owners.setdefault(_memory(x), f"argument {name}")
+        seen.values[f"argument {name} afterwards"] = _numbers(x)
+        seen.facts[f"whether argument {name} was written to"] = str(x._version > versions[name])
+        seen.facts[f"geometry of argument {name}"] = _geometry(x)
+    for place, x in flat(results, Tensor):
+        name = f"result {place[1:]}"
+        owner = "none"
+        if x.numel():
+            owner = owners.setdefault(_memory(x), name)
+        seen.values[name] = _numbers(x)
+        seen.facts[f"dtype and requires_grad of {name}"] = f"{x.dtype} {x.requires_grad}"
+        seen.facts[f"memory of {name}"] = f"{owner}, object {objects.setdefault(id(x), name)}"
+        seen.facts[f"geometry of {name}"] = _geometry(x)
+    return seen
+
+
+def _numbers(x: Tensor) -> list[float]:
+    """Return the elements in order, two numbers of each complex one."""
+    x = x.detach().resolve_conj().resolve_neg()
+    whole = torch.view_as_real(x) if x.is_complex() else x
+    return [float(number) for number in whole.reshape(-1).tolist()]
+
+
+def _memory(x: Tensor) -> int:
+    return int(x.untyped_storage()._cdata)
+
+
+def _geometry(x: Tensor) -> str:
+    """Return the shape and those strides that say something."""
+    pairs = zip(x.shape, x.stride(), strict=True)
+    strides = [stride * (size > 1 and x.numel() > 0) for size, stride in pairs]
+    return f"{tuple(x.shape)} {tuple(strides)}"
+
+
+def add_gradients(
+    seen: Observation, leaves: Sequence[Tensor], results: Any, level: Differentiating
+) -> None:
+    """Add the gradients of the results, and those of the gradients if the level has them."""
+    found = [x for _, x in flat(results, Tensor)]
+    first = _by_leaves(((r, x) for r, x in enumerate(found) if x.requires_grad), leaves, level)
+    _add(seen, "gradient", leaves, first)
+    if level.is_twice_differentiable:
+        whole = _in_one(leaves, first)
+        second = _by_leaves(((0, g) for g in whole if g.requires_grad), leaves, level)
+        _add(seen, "second gradient", leaves, second)
+
+
+def _by_leaves(
+    pairs: Iterable[tuple[int, Tensor]], leaves: Sequence[Tensor], level: Differentiating
+) -> Sequence[Tensor | None]:
+    loss = _loss(pairs)
+    return [None] * len(leaves) if loss is None else level.gradients(loss, leaves)
+
+
+def _in_one(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor]:
+    """Return all numbers of the gradients as one tensor, whose weights the model counts through."""
+    whole = [
+        torch.zeros_like(leaf).reshape(-1) if g is None else g.reshape(-1)
+        for leaf, g in zip(leaves, found, strict=True)
+    ]
+    if not any(g.requires_grad for g in whole):
+        return []
+    return [torch.cat([torch.view_as_real(g).reshape(-1) if g.is_complex() else g for g in whole])]
+
+
+def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
+    total: Tensor | None = None
+    for r, x in pairs:
+        whole = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+        weights = torch.tensor([_weight(r, i) for i in range(whole.numel())], dtype=whole.dtype)
+        part = (whole.reshape(-1) * weights).sum()
+        total = part if total is None else total + part
+    return total
+
+
+def _add(
+    seen: Observation, word: str, leaves: Sequence[Tensor], found: Sequence[Tensor | None]
+) -> None:
+    for k, (leaf, g) in enumerate(zip(leaves, found, strict=True)):
+        if g is not None:
+            seen.values[f"{word} of leaf {k}"] = _numbers(g)
+        else:
+            count = leaf.numel() * (2 if leaf.is_complex() else 1)
+            seen.values[f"{word} of leaf {k}"] = [0.0] * count

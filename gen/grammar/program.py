@@ -1,0 +1,87 @@
+"""A program as data, and its text.
+
+    program = Program((Input("a", "fresh"),), (Statement("sine", "p = a.sin()"),), ("p",), (call,))
+    print(program.text())
+
+    def program(a):
+        p = a.sin()
+        return [p]
+
+Each part is a choice from the tables of a :class:`~.tables.Grammar`, so a program is made smaller
+by leaving parts out.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+GRADS = ("plain", "leaf", "computed")
+
+
+@dataclass(frozen=True)
+class Input:
+    """An argument. `kind`: a word of the grammar's inputs. `grad`: whether its base is a leaf, or
+    computed from one. `other`: the input that it shares memory with. `text`: the expression."""
+
+    name: str
+    kind: str
+    grad: str
+    text: str
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call. `kind`: how it differs from the first one. `before`: statements that run before
+    it. `around`: a context manager. `repeats`: the inputs are those of the call before it."""
+
+    kind: str
+    inputs: tuple[Input, ...]
+    dtype: str = "double"
+    around: str = ""
+    before: str = ""
+    repeats: bool = False
+
+    def text(self) -> str:
+        """Return the statements that make the inputs."""
+        if self.repeats:
+            return self.before
+        return "\n".join(f"{one.name} = {one.text}" for one in self.inputs)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Lines of the program. `kind`: a word of the grammar's statements."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is called, and how often. `results`: an expression for each."""
+
+    statements: tuple[Statement, ...]
+    results: tuple[Statement, ...]
+    calls: tuple[Call, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the arguments."""
+        return [one.name for one in self.calls[0].inputs]
+
+    def text(self) -> str:
+        """Return the text of the function."""
+        lines = [one.text for one in self.statements]
+        lines.append(f"return [{', '.join(one.text for one in self.results)}]")
+        body = textwrap.indent("\n".join(lines), "    ")
+        return f"def program({', '.join(self.names)}):\n{body}\n"
+
+    def kinds(self) -> frozenset[str]:
+        """Return the words of the grammar that the program has."""
+        words = {f"statement {one.kind}" for one in self.statements}
+        words |= {f"result {one.kind}" for one in self.results}
+        for call in self.calls:
+            words |= {f"call {call.kind}", *(f"input {i.kind} {i.grad}" for i in call.inputs)}
+        return frozenset(words)

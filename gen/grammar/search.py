@@ -1,0 +1,283 @@
+"""Compare a program with the model and with torch, and make what differs as small as it gets.
+
+    for finding in Search(grammar, levels).until(end, seed=0):
+        print(finding.text)
+
+The model says what values and gradients a program has. Torch without a compiler says the rest:
+strides, flags, shared memory. A level is wrong where it differs from one of both, and where it
+raises an error that torch does not raise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from gen.grammar.draw import draw
+from gen.grammar.levels import LEVELS
+from gen.grammar.observation import Observation
+from gen.grammar.program import Call, Program, Statement
+from gen.grammar.tables import Grammar
+from gen.grammar.trial import Level, by_model, by_torch
+
+TOLERANCES = {"double": 1e-8, "single": 1e-4}
+_FAULTS = ("INTERNAL ASSERT", "invalid gradient")  # no answers to a program
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a level does wrong. `part`: a value, a fact or an error, without its place. `call`: the
+    number of the call."""
+
+    level: str
+    part: str
+    message: str
+    call: int
+
+    @property
+    def cause(self) -> tuple[str, str]:
+        return self.level, self.part
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The smallest program of a difference, and the number of the program that it came from."""
+
+    program: Program
+    difference: Difference
+    number: int
+
+
+@dataclass
+class Search:
+    """Draw programs by number. `run`: how many. `refused`: those that torch or the model refuses.
+    `repeated`: those whose difference is that of a finding before."""
+
+    grammar: Grammar
+    levels: Sequence[Level]
+    seed: int = 0
+    run: int = 0
+    refused: int = 0
+    repeated: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def try_number(self, number: int) -> list[Finding]:
+        """Return what is new in the program of a number."""
+        self.run += 1
+        program = draw(self.grammar, self.seed, number)
+        plain = None if program is None else settled(program)
+        if plain is None:
+            self.refused += 1
+            return []
+        found = []
+        for level in self.levels:
+            difference = difference_of(plain, level)
+            if difference is None:
+                continue
+            if self._is_known(plain, difference):
+                self.repeated += 1
+                continue
+            found.append(Finding(smallest(plain, level, difference), difference, number))
+            self.findings += found[-1:]
+        return found
+
+    def _is_known(self, program: Program, difference: Difference) -> bool:
+        """Return whether a smaller program that differs alike is part of this one."""
+        words = program.kinds()
+        return any(
+            one.difference.cause == difference.cause and essence(one.program) <= words
+            for one in self.findings
+        )
+
+
+def essence(program: Program) -> frozenset[str]:
+    """Return the words of a program without those that any program has."""
+    usual = ("input fresh plain", "call first", "call again", "result value", "statement scale")
+    return frozenset(word for word in program.kinds() if word not in usual)
+
+
+def settled(program: Program) -> Program | None:
+    """Return the program without the calls that torch refuses. None if it refuses the first."""
+    eager = LEVELS["eager"]()
+    while True:
+        last = by_torch(program, eager)[-1]
+        if not isinstance(last, Exception) or _is_fault(last):
+            return program
+        number = len(by_torch(program, eager)) - 1
+        shorter = _without_call(program, number)
+        if shorter is None:
+            return None
+        program = shorter
+
+
+def _without_call(program: Program, number: int) -> Program | None:
+    """Return the program without a call, and those that repeat it. None without a first call."""
+    if number == 0:
+        return None
+    calls = list(program.calls)
+    del calls[number]
+    while number < len(calls) and calls[number].repeats and number > 0:
+        del calls[number]
+    return replace(program, calls=tuple(calls))
+
+
+def difference_of(program: Program, level: Level) -> Difference | None:
+    """Return what a level does wrong. None if nothing. ``Refused`` if the program means nothing."""
+    truth = by_model(program)
+    eager = by_torch(program, LEVELS["eager"]()) if level.name != "eager" else []
+    for number, seen in enumerate(by_torch(program, level)):
+        tolerance = TOLERANCES[program.calls[number].dtype]
+        if isinstance(seen, Exception):
+            if number < len(eager) and isinstance(eager[number], Exception):
+                return None
+            return Difference(level.name, _part_of_error(seen), _first_line(seen), number)
+        for expected in (truth[number], *eager[number : number + 1]):
+            if isinstance(expected, Observation):
+                message = seen.differs(expected, tolerance)
+                if message is not None:
+                    return Difference(level.name, _without_places(message), message, number)
+    return None
+
+
+def _is_fault(error: Exception) -> bool:
+    return any(word in str(error) for word in _FAULTS)
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line that says something: that of a compiler names the backend alone."""
+    lines = [line for line in str(error).splitlines() if line and not line.endswith("raised:")]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _part_of_error(error: Exception) -> str:
+    """Return the error without numbers, names and quotations."""
+    return re.sub(r"""\d+|'[^']*'|"[^"]*"|\[[^\]]*\]|0x\w+""", "…", _first_line(error))[:100]
+
+
+def _without_places(message: str) -> str:
+    """Return what a message is about: ``gradient of leaf``, ``geometry of result``."""
+    words = message.partition(":")[0].split()
+    kept = [word for word in words if not re.fullmatch(r"[\w.]*\d[\w.]*|[abc]", word)]
+    return " ".join(kept)
+
+
+# --- smaller programs -----------------------------------------------------------------------------
+
+
+def smallest(program: Program, level: Level, difference: Difference) -> Program:
+    """Return the smallest program that differs alike.
+
+    Each step leaves out or simplifies a part, and starts again with what is left.
+    """
+    program = _of_one_call(program, level, difference)
+    changed = True
+    while changed:
+        changed = False
+        for smaller in _smaller(program):
+            if _differs_alike(smaller, level, difference):
+                program, changed = smaller, True
+                break
+    return program
+
+
+def _of_one_call(program: Program, level: Level, difference: Difference) -> Program:
+    """Return the program with the calls that matter: the one that differs, perhaps one before."""
+    calls = program.calls[: difference.call + 1]
+    for first in (len(calls) - 1, *range(len(calls) - 1)):
+        few = (calls[first], *calls[difference.call :][: first != difference.call])
+        if any(call.repeats for call in few):
+            continue
+        smaller = replace(program, calls=few)
+        if _differs_alike(smaller, level, difference):
+            return smaller
+    return replace(program, calls=calls)
+
+
+def _differs_alike(program: Program, level: Level, difference: Difference) -> bool:
+    try:
+        eager = by_torch(program, LEVELS["eager"]())[-1]
+        if isinstance(eager, Exception) and not _is_fault(eager):
+            return False
+        found = difference_of(program, level)
+    except Exception:  # without its part the program means nothing: a name is missing
+        return False
+    return found is not None and found.cause == difference.cause
+
+
+def _smaller(program: Program) -> Iterator[Program]:
+    """Yield programs with one part less, or a simpler one."""
+    for number in reversed(range(1, len(program.calls))):
+        shorter = _without_call(program, number)
+        if shorter is not None:
+            yield shorter
+    if len(program.calls) > 1 and not program.calls[1].repeats:
+        yield replace(program, calls=program.calls[1:])
+    for number in reversed(range(len(program.statements))):
+        rest = program.statements[:number] + program.statements[number + 1 :]
+        yield replace(program, statements=rest)
+    for number in reversed(range(len(program.results))):
+        if len(program.results) > 1:
+            rest = program.results[:number] + program.results[number + 1 :]
+            yield replace(program, results=rest)
+    yield from _simpler_results(program)
+    yield from _fewer_inputs(program)
+    yield from _simpler_inputs(program)
+
+
+def _simpler_results(program: Program) -> Iterator[Program]:
+    """Yield programs that return a plain variable in place of a result."""
+    names = re.findall(r"\b[a-cp-z]\b", " ".join(one.text for one in program.results))
+    for number, result in enumerate(program.results):
+        for name in dict.fromkeys(names):
+            if result.text != name and result.kind != "value":
+                simple = Statement("value", name)
+                results = (*program.results[:number], simple, *program.results[number + 1 :])
+                yield replace(program, results=results)
+
+
+def _fewer_inputs(program: Program) -> Iterator[Program]:
+    for name in program.names[1:]:
+        calls = []
+        for call in program.calls:
+            inputs = tuple(one for one in call.inputs if one.name != name)
+            before = "\n".join(
+                part for part in call.before.split("with ") if f"    {name}." not in part
+            )
+            calls.append(replace(call, inputs=inputs, before=before))
+        yield replace(program, calls=tuple(calls))
+
+
+def _simpler_inputs(program: Program) -> Iterator[Program]:
+    """Yield programs with one input of one call simpler: fresh, and no leaf."""
+    for c, call in enumerate(program.calls):
+        if call.repeats:
+            continue
+        for i, one in enumerate(call.inputs):
+            for text, kind, grad in _simpler_texts(one.text, one.kind, one.grad):
+                simple = replace(one, text=text, kind=kind, grad=grad, other="")
+                inputs = (*call.inputs[:i], simple, *call.inputs[i + 1 :])
+                calls = (*program.calls[:c], replace(call, inputs=inputs), *program.calls[c + 1 :])
+                yield replace(program, calls=_repeated(calls))
+
+
+def _simpler_texts(text: str, kind: str, grad: str) -> Iterator[tuple[str, str, str]]:
+    fresh = "numbers(2, 3, seed=1)"
+    if text not in (fresh, f"leaf({fresh})", f"(leaf({fresh}) * 1)"):
+        if grad == "computed":
+            yield f"(leaf({fresh}) * 1)", "fresh", "computed"
+        if grad == "leaf":
+            yield f"leaf({fresh})", "fresh", "leaf"
+        yield fresh, "fresh", "plain"
+    if text == f"(leaf({fresh}) * 1)":
+        yield f"leaf({fresh})", "fresh", "leaf"
+    if grad != "plain":
+        yield fresh, "fresh", "plain"
+
+
+def _repeated(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Return calls of which those that repeat one have its inputs."""
+    made: list[Call] = []
+    for call in calls:
+        made.append(replace(call, inputs=made[-1].inputs) if call.repeats and made else call)
+    return tuple(made)

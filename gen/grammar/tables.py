@@ -1,0 +1,71 @@
+"""The tables from which programs are drawn, read from ``programs.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEFAULT = Path(__file__).with_name("programs.yaml")
+
+
+@dataclass(frozen=True)
+class InputKind:
+    """How an input is made. `shape`: of its base. `text`: the input, by {x} its base, or by {other}
+    another input."""
+
+    text: str
+    shape: str = ""
+    complex: bool = False
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class CallKind:
+    """What is another than at the first call: sizes, precision, the flags of leaves (`grad`), the
+    kinds of inputs, or nothing but the `same` objects once more, after the statement `before`."""
+
+    n: int = 2
+    m: int = 3
+    dtype: str = "double"
+    grad: str = ""
+    around: str = ""
+    before: str = ""
+    same: bool = False
+    kinds: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """The words of each part of a program, with what they stand for."""
+
+    inputs: Mapping[str, InputKind]
+    statements: Mapping[str, str]
+    results: Mapping[str, str]
+    calls: Mapping[str, CallKind]
+
+
+def load_grammar(path: Path = DEFAULT) -> Grammar:
+    """Return the grammar of a file. ``ValueError`` says which entry is wrong."""
+    parts = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(parts, dict) or set(parts) != set(Grammar.__dataclass_fields__):
+        raise ValueError(f"{path} has the keys inputs, statements, results and calls")
+    return Grammar(
+        _entries(path, "inputs", parts["inputs"], InputKind),
+        parts["statements"],
+        parts["results"],
+        _entries(path, "calls", parts["calls"], CallKind),
+    )
+
+
+def _entries(path: Path, part: str, entries: Any, kind: Any) -> dict[str, Any]:
+    made = {}
+    for name, values in entries.items():
+        try:
+            made[name] = kind(**values)
+        except TypeError as error:
+            raise ValueError(f"{path}: {part}.{name}: {error}") from None
+    return made

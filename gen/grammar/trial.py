@@ -1,0 +1,110 @@
+"""Run a program by the model, by torch, and by a level of a target.
+
+truth = by_model(program)
+eager = by_torch(program, LEVELS["eager"])
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from gen.grammar.model_world import ModelWorld
+from gen.grammar.observation import Gradients, Observation, add_gradients, of_model, of_torch
+from gen.grammar.prelude import World
+from gen.grammar.program import Call, Program
+from gen.reference.model.geometry import Refused
+
+LARGEST = 1e6
+
+
+@dataclass(frozen=True)
+class Level:
+    """How a target runs a program. `compiled`: what is called in place of the function.
+    `gradients`: of a loss by leaves. `reset`: forgets what was compiled
+    before. `around`: what all of the program runs in."""
+
+    name: str
+    compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
+    gradients: Gradients
+    reset: Callable[[], None] = lambda: None
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    is_twice_differentiable: bool = True
+
+
+@lru_cache(maxsize=64)
+def by_model(program: Program) -> list[Observation]:
+    """Return what each call gives by the model. ``Refused`` if it has no meaning there."""
+    world = ModelWorld()
+    seen = []
+    function = _defined(program, world.names)
+    for call, arguments in _made(program, world, world.leaves):
+        with world.names["torch"].no_grad() if call.around else nullcontext():
+            results = function(*arguments.values())
+        found = of_model(world, arguments, results, not call.around)
+        _require_small(found)
+        seen.append(found)
+    return seen
+
+
+def _require_small(seen: Observation) -> None:
+    if any(not abs(x) < LARGEST for numbers in seen.values.values() for x in numbers):
+        raise Refused("numbers that are too large to compare")
+
+
+def by_torch(program: Program, level: Level) -> list[Observation | Exception]:
+    """Return what each call gives by a level, up to the first error, which comes last."""
+    if level.name == "eager":
+        return _by_eager(program, level)
+    return _by_level(program, level)
+
+
+@lru_cache(maxsize=64)
+def _by_eager(program: Program, level: Level) -> list[Observation | Exception]:
+    return _by_level(program, level)
+
+
+def _by_level(program: Program, level: Level) -> list[Observation | Exception]:
+    seen: list[Observation | Exception] = []
+    level.reset()
+    with warnings.catch_warnings(), level.around():
+        warnings.simplefilter("ignore")
+        world = World()
+        function = level.compiled(_defined(program, world.names))
+        try:
+            for call, arguments in _made(program, world, world.leaves):
+                versions = {name: x._version for name, x in arguments.items()}
+                with torch.no_grad() if call.around else nullcontext():
+                    results = function(*arguments.values())
+                found = of_torch(arguments, versions, results)
+                if not call.around:
+                    add_gradients(found, world.leaves, results, level)
+                seen.append(found)
+        except Exception as error:  # whatever a target raises is what it gives
+            seen.append(error)
+    return seen
+
+
+def _defined(program: Program, names: Mapping[str, Any]) -> Callable[..., Any]:
+    found: dict[str, Any] = dict(names)
+    exec(compile(program.text(), "<program>", "exec"), found)
+    function: Callable[..., Any] = found["program"]
+    return function
+
+
+def _made(program: Program, world: Any, leaves: list[Any]) -> Iterator[tuple[Call, dict[str, Any]]]:
+    """Yield each call with its arguments, made by the names of `world`."""
+    own = len(leaves)
+    names: dict[str, Any] = dict(world.names)
+    for call in program.calls:
+        if not call.repeats:
+            del leaves[own:]
+            world.set_dtype(call.dtype)
+        exec(call.text(), names)
+        yield call, {name: names[name] for name in program.names}

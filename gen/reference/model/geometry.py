@@ -1,0 +1,148 @@
+"""Shapes, strides and the cells that they lead to.
+
+    Geometry((2, 3), (3, 1)).places()   # [0, 1, 2, 3, 4, 5]
+
+Strides and the offset count cells: an element of a complex tensor has two of them, its parts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+Shape = tuple[int, ...]
+
+
+class Refused(Exception):
+    """The model has no such tensor: shapes do not fit, or torch says nothing of the case."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Which cells are the elements of a tensor, in the order of its elements."""
+
+    shape: Shape
+    strides: Shape
+    offset: int = 0
+
+    @staticmethod
+    def packed(shape: Shape, step: int = 1) -> Geometry:
+        """Return that of new memory. `step`: cells of an element."""
+        strides = [step * math.prod(shape[d + 1 :]) for d in range(len(shape))]
+        return Geometry(shape, tuple(strides))
+
+    def places(self) -> list[int]:
+        """Return the cell of each element."""
+        ranges = [
+            range(0, size * stride, stride) if stride else [0] * size
+            for size, stride in zip(self.shape, self.strides, strict=True)
+        ]
+        return [self.offset + sum(steps) for steps in itertools.product(*ranges)]
+
+    def dim(self, d: int) -> int:
+        """Return a dimension counted from the front."""
+        if not -len(self.shape) <= d < len(self.shape):
+            raise Refused(f"{len(self.shape)} dimensions have no dimension {d}")
+        return d % len(self.shape)
+
+    def without(self, d: int) -> Geometry:
+        """Return the geometry without a dimension."""
+        return replace(
+            self,
+            shape=self.shape[:d] + self.shape[d + 1 :],
+            strides=self.strides[:d] + self.strides[d + 1 :],
+        )
+
+    def select(self, d: int, index: int) -> Geometry:
+        """Return one slice of a dimension."""
+        size = self.shape[d]
+        if not -size <= index < size:
+            raise Refused(f"a size of {size} has no index {index}")
+        return replace(self.without(d), offset=self.offset + (index % size) * self.strides[d])
+
+    def cut(self, d: int, part: slice) -> Geometry:
+        """Return a range of a dimension."""
+        start, stop, step = part.indices(self.shape[d])
+        if step < 1:
+            raise Refused("a step of a slice is at least 1")
+        shape, strides = list(self.shape), list(self.strides)
+        shape[d] = len(range(start, stop, step))
+        strides[d] *= step
+        return Geometry(
+            tuple(shape), tuple(strides), self.offset + start * self.strides[d] * (shape[d] > 0)
+        )
+
+    def insert(self, d: int, size: int, stride: int) -> Geometry:
+        """Return the geometry with one more dimension, at `d`."""
+        shape, strides = list(self.shape), list(self.strides)
+        shape.insert(d, size)
+        strides.insert(d, stride)
+        return Geometry(tuple(shape), tuple(strides), self.offset)
+
+    def permute(self, dims: Sequence[int]) -> Geometry:
+        """Return the dimensions in another order."""
+        order = [self.dim(d) for d in dims]
+        if sorted(order) != list(range(len(self.shape))):
+            raise Refused(f"{tuple(dims)} is no order of {len(self.shape)} dimensions")
+        return replace(
+            self,
+            shape=tuple(self.shape[d] for d in order),
+            strides=tuple(self.strides[d] for d in order),
+        )
+
+    def expand(self, shape: Shape) -> Geometry:
+        """Return dimensions of size 1 repeated, and new ones in front."""
+        front = len(shape) - len(self.shape)
+        if front < 0:
+            raise Refused(f"{self.shape} has more dimensions than {shape}")
+        sizes, strides = list(shape), [0] * front
+        for d, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            wanted = shape[front + d]
+            if wanted not in (-1, size) and size != 1:
+                raise Refused(f"{self.shape} does not expand to {shape}")
+            sizes[front + d] = size if wanted == -1 else wanted
+            strides.append(stride if sizes[front + d] == size else 0)
+        if -1 in sizes:
+            raise Refused(f"{self.shape} does not expand to {shape}")
+        return Geometry(tuple(sizes), tuple(strides), self.offset)
+
+    def reshaped(self, shape: Shape) -> Geometry | None:
+        """Return the same cells in another shape. None if strides cannot say it."""
+        if 0 in shape:
+            return replace(Geometry.packed(shape), offset=self.offset)
+        places = self.places()
+        positions = Geometry.packed(shape)
+        # the step of a dimension is seen at its second slice
+        strides = [
+            places[step] - places[0] if size > 1 else 1
+            for size, step in zip(shape, positions.strides, strict=True)
+        ]
+        found = Geometry(shape, tuple(strides), self.offset)
+        return found if found.places() == places else None
+
+
+def whole_shape(shape: Sequence[int], count: int) -> Shape:
+    """Return `shape` for `count` elements, with its -1 filled in."""
+    known = math.prod(size for size in shape if size != -1)
+    if -1 in shape:
+        if not known or count % known:
+            raise Refused(f"{count} elements have no shape {tuple(shape)}")
+        shape = [count // known if size == -1 else size for size in shape]
+    if math.prod(shape) != count:
+        raise Refused(f"{count} elements have no shape {tuple(shape)}")
+    return tuple(shape)
+
+
+def common_shape(*shapes: Shape) -> Shape:
+    """Return the shape to which `shapes` broadcast."""
+    length = max(map(len, shapes))
+    padded = [(1,) * (length - len(shape)) + shape for shape in shapes]
+    result = []
+    for sizes in zip(*padded, strict=True):
+        others = {size for size in sizes if size != 1}
+        if len(others) > 1:
+            raise Refused(f"{shapes} do not broadcast")
+        result.append(others.pop() if others else 1)
+    return tuple(result)

@@ -1,0 +1,156 @@
+"""Numbers that know what they were computed from.
+
+    x = Number(3.0)
+    y = multiply(x, x)
+    derivatives([(y, 1.0)], [x])        # [a number of 6.0, itself a function of x]
+
+A cell of the model holds a float, or a :class:`Number` if a derivative may be asked for. The slopes
+of a number are computed from numbers again, so a derivative has derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+Slope = Callable[[], "Cell"]
+
+
+@dataclass(eq=False, slots=True)
+class Number:
+    """A real number with a history.
+
+    `sources` are the numbers that it was computed from, each with the slope by it. `factors`
+    multiply the derivative by this number, as hooks of a tensor do.
+    """
+
+    value: float
+    sources: tuple[tuple[Number, Slope], ...] = ()
+    factors: list[float] = field(default_factory=list)
+
+
+Cell = float | Number
+
+
+def value_of(cell: Cell) -> float:
+    """Return the number without its history."""
+    return cell.value if isinstance(cell, Number) else cell
+
+
+def computed(value: float, *pairs: tuple[Cell, Slope]) -> Cell:
+    """Return a number computed from the cells of `pairs`, each with the slope by it."""
+    sources = tuple((cell, slope) for cell, slope in pairs if isinstance(cell, Number))
+    return Number(value, sources) if sources else value
+
+
+def add(a: Cell, b: Cell) -> Cell:
+    """Return the sum."""
+    return computed(value_of(a) + value_of(b), (a, lambda: 1.0), (b, lambda: 1.0))
+
+
+def multiply(a: Cell, b: Cell) -> Cell:
+    """Return the product."""
+    return computed(value_of(a) * value_of(b), (a, lambda: b), (b, lambda: a))
+
+
+def scale(a: Cell, factor: float) -> Cell:
+    """Return `a` times a constant."""
+    return computed(value_of(a) * factor, (a, lambda: factor))
+
+
+def same(a: Cell) -> Cell:
+    """Return the number anew, as a copy of a tensor has it: a hook of the copy is not of `a`."""
+    return computed(value_of(a), (a, lambda: 1.0))
+
+
+def sine(a: Cell) -> Cell:
+    """Return the sine."""
+    return computed(math.sin(value_of(a)), (a, lambda: cosine(a)))
+
+
+def cosine(a: Cell) -> Cell:
+    """Return the cosine."""
+    return computed(math.cos(value_of(a)), (a, lambda: scale(sine(a), -1.0)))
+
+
+def tanh(a: Cell) -> Cell:
+    """Return the hyperbolic tangent."""
+
+    def slope() -> Cell:
+        y = tanh(a)
+        return add(1.0, scale(multiply(y, y), -1.0))
+
+    return computed(math.tanh(value_of(a)), (a, slope))
+
+
+def exponential(a: Cell) -> Cell:
+    """Return the exponential."""
+    return computed(math.exp(value_of(a)), (a, lambda: exponential(a)))
+
+
+def reciprocal(a: Cell) -> Cell:
+    """Return 1 / `a`."""
+
+    def slope() -> Cell:
+        y = reciprocal(a)
+        return scale(multiply(y, y), -1.0)
+
+    return computed(1.0 / value_of(a), (a, slope))
+
+
+def positive_part(a: Cell) -> Cell:
+    """Return `a` where it is positive, else 0."""
+    return same(a) if value_of(a) > 0 else scale(a, 0.0)
+
+
+def magnitude(a: Cell) -> Cell:
+    """Return the absolute value."""
+    return scale(a, math.copysign(1.0, value_of(a)))
+
+
+def with_slope(value: float, a: Cell, slope: float) -> Cell:
+    """Return `value`, of which a handwritten backward says that its slope by `a` is `slope`."""
+    return computed(value, (a, lambda: slope))
+
+
+def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> list[Cell]:
+    """Return the derivative of the sum of ``root * weight`` by each of `leaves`.
+
+    By the chain rule, from the roots to the leaves, each number after all those computed from it.
+    """
+    totals: dict[int, Cell] = {}
+    for root, weight in roots:
+        if isinstance(root, Number):
+            totals[id(root)] = add(totals.get(id(root), 0.0), weight)
+    for number in _from_last([root for root, _ in roots if isinstance(root, Number)]):
+        total = totals.get(id(number), 0.0)
+        for factor in number.factors:
+            total = scale(total, factor)
+        totals[id(number)] = total
+        for source, slope in number.sources:
+            share = multiply(total, slope())
+            totals[id(source)] = add(totals.get(id(source), 0.0), share)
+    return [totals.get(id(leaf), 0.0) for leaf in leaves]
+
+
+def _from_last(roots: Iterable[Number]) -> list[Number]:
+    """Return the numbers that `roots` were computed from, each before its sources."""
+    order: list[Number] = []
+    seen: set[int] = set()
+    for root in roots:
+        stack = [(root, iter(root.sources))]
+        if id(root) in seen:
+            continue
+        seen.add(id(root))
+        while stack:
+            number, sources = stack[-1]
+            for source, _ in sources:
+                if id(source) not in seen:
+                    seen.add(id(source))
+                    stack.append((source, iter(source.sources)))
+                    break
+            else:
+                order.append(number)
+                stack.pop()
+    return order[::-1]

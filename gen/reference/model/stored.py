@@ -1,0 +1,190 @@
+"""Memory, and the reading and writing of what a tensor shows of it.
+
+    x = Stored.of([1.0, 2.0], (2,))
+    x.elements()                        # [1.0, 2.0]
+
+An element of a complex tensor is a pair of numbers, its parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from gen.reference.model import numbers as n
+from gen.reference.model.geometry import Geometry, Refused, Shape
+from gen.reference.model.numbers import Cell, Number
+
+Element = Cell | tuple[Cell, Cell]
+
+
+class _Recording:
+    """Whether results know what they were computed from."""
+
+    on = True
+
+
+_RECORDING = _Recording()
+
+
+@contextmanager
+def recording(on: bool) -> Iterator[None]:
+    """Let results have a history, or none, while entered."""
+    before, _RECORDING.on = _RECORDING.on, on
+    try:
+        yield
+    finally:
+        _RECORDING.on = before
+
+
+@dataclass(eq=False)
+class Memory:
+    """The cells of a base and its views. `leaves`: the numbers by which one differentiates, of a
+    tensor that was told to require grad."""
+
+    cells: list[Cell]
+    leaves: list[Number] = field(default_factory=list)
+    writable: bool = True
+
+    @property
+    def has_history(self) -> bool:
+        return any(isinstance(cell, Number) for cell in self.cells)
+
+    def write(self, place: int, cell: Cell) -> None:
+        """Put a number into a cell."""
+        if self.leaves and not _RECORDING.on:  # a new value of the same leaf
+            cell = n.with_slope(n.value_of(cell), self.leaves[place], 1.0)
+        self.cells[place] = cell
+
+
+@dataclass(eq=False)
+class Stored:
+    """A memory, and which of its cells are elements. `kind` is real, complex or bool. `conjugate`
+    and `negative` say how cells are read and written. `history` is False for a tensor that was
+    detached."""
+
+    memory: Memory
+    geometry: Geometry
+    kind: str = "real"
+    conjugate: bool = False
+    negative: bool = False
+    history: bool = True
+
+    # --- making -----------------------------------------------------------------------------------
+
+    @classmethod
+    def of(cls, elements: Sequence[Element], shape: Sequence[int], kind: str = "real") -> Self:
+        """Return new memory with these elements."""
+        cells: list[Cell] = []
+        for element in elements:
+            cells += element if isinstance(element, tuple) else [element]
+        if not _RECORDING.on:
+            cells = [n.value_of(cell) for cell in cells]
+        step = 2 if kind == "complex" else 1
+        return cls(Memory(cells), Geometry.packed(tuple(shape), step), kind)
+
+    def requires_grad_(self) -> Self:
+        """Make a leaf of a new tensor: its cells are numbers to differentiate by."""
+        if self.memory.has_history or self.kind == "bool":
+            raise Refused("a tensor with a history is no leaf")
+        self.memory.leaves = [Number(n.value_of(cell)) for cell in self.memory.cells]
+        self.memory.cells = list(self.memory.leaves)
+        return self
+
+    def _view(self, geometry: Geometry, **changes: Any) -> Self:
+        if not _RECORDING.on:
+            changes = {"history": False, **changes}
+        return replace(self, geometry=geometry, **changes)
+
+    # --- reading and writing ----------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        return self.geometry.shape
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def size(self, d: int) -> int:
+        return self.shape[self.geometry.dim(d)]
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise Refused("a tensor without dimensions has no length")
+        return self.shape[0]
+
+    def numbers(self) -> list[Cell]:
+        """Return the numbers of the elements in order, two of each complex one."""
+        return [part for element in self.elements() for part in parts_of(element)]
+
+    def elements(self) -> list[Element]:
+        """Return the elements in order."""
+        sign = -1.0 if self.negative else 1.0
+        return [self._read(place, sign) for place in self.geometry.places()]
+
+    def _read(self, place: int, sign: float) -> Element:
+        if self.kind != "complex":
+            return self._signed(place, sign)
+        turned = -sign if self.conjugate else sign
+        return self._signed(place, sign), self._signed(place + 1, turned)
+
+    def _signed(self, place: int, sign: float) -> Cell:
+        cell = self.memory.cells[place]
+        if not self.history or not _RECORDING.on:
+            cell = n.value_of(cell)
+        return cell if sign > 0 else n.scale(cell, sign)
+
+    def _write(self, elements: Sequence[Element]) -> Self:
+        """Replace the elements, and return the tensor."""
+        places = self.geometry.places()
+        self._require_writable(places, elements)
+        sign = -1.0 if self.negative else 1.0
+        for place, element in zip(places, elements, strict=True):
+            turned = -sign if self.conjugate else sign
+            for step, (part, factor) in enumerate(
+                zip(parts_of(element), (sign, turned), strict=False)
+            ):
+                cell = part if factor > 0 else n.scale(part, factor)
+                self.memory.write(place + step, cell if _RECORDING.on else n.value_of(cell))
+        return self
+
+    def _require_writable(self, places: Sequence[int], elements: Sequence[Element]) -> None:
+        if not self.memory.writable:
+            raise Refused("a write to what a function has returned")
+        if len(set(places)) < len(places):
+            raise Refused("two elements of the tensor are one cell")
+        if self.memory.leaves and _RECORDING.on:
+            raise Refused("a leaf is not written to")
+        adds_history = any(
+            isinstance(part, Number) for element in elements for part in parts_of(element)
+        )
+        if not self.history and (adds_history or self.memory.has_history):
+            raise Refused("a write through a detached tensor is in no history")
+        if not _RECORDING.on and self.memory.has_history and not self.memory.leaves:
+            raise Refused("a write that is not recorded is in no history")
+
+    def _require_apart(self, *others: Stored) -> None:
+        """Refuse a write to cells that are read at another element."""
+        mine = self.geometry.places()
+        for other in others:
+            if other.memory is not self.memory:
+                continue
+            theirs = other.geometry.expand(self.shape).places()
+            if theirs != mine and set(theirs) & set(mine):
+                raise Refused("cells are read at one element and written at another")
+
+
+def parts_of(element: Element) -> tuple[Cell, ...]:
+    return element if isinstance(element, tuple) else (element,)
+
+
+def copy_of(element: Element) -> Element:
+    if isinstance(element, tuple):
+        return n.same(element[0]), n.same(element[1])
+    return n.same(element)

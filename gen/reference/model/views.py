@@ -1,0 +1,191 @@
+"""Views: tensors that show cells of another one. A view has the cells of its base, in another
+order or a part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+from gen.reference.model.geometry import Geometry, Refused, Shape, whole_shape
+from gen.reference.model.stored import Element, Stored, copy_of
+
+
+class Viewed(Stored):
+    """A tensor with the methods of ``torch.Tensor`` that give views, or copies where no view
+    can."""
+
+    def copies(self) -> list[Element]:
+        """Return the elements anew."""
+        return [copy_of(element) for element in self.elements()]
+
+    def __iter__(self) -> Iterator[Self]:
+        return iter(self.unbind())
+
+    def view(self, *shape: Any) -> Self:
+        wanted = whole_shape(sizes_of(shape), self.numel())
+        found = self.geometry.reshaped(wanted)
+        if found is None:
+            raise Refused(f"no view of shape {wanted}")
+        return self._view(found)
+
+    def reshape(self, *shape: Any) -> Self:
+        wanted = whole_shape(sizes_of(shape), self.numel())
+        found = self.geometry.reshaped(wanted)
+        return self._view(found) if found else self.of(self.copies(), wanted, self.kind)
+
+    def flatten(self) -> Self:
+        return self.reshape(-1)
+
+    def view_as(self, other: Stored) -> Self:
+        return self.view(other.shape)
+
+    def transpose(self, first: int, second: int) -> Self:
+        dims = list(range(self.dim()))
+        one, two = self.geometry.dim(first), self.geometry.dim(second)
+        dims[one], dims[two] = dims[two], dims[one]
+        return self._view(self.geometry.permute(dims))
+
+    def permute(self, *dims: Any) -> Self:
+        return self._view(self.geometry.permute(sizes_of(dims)))
+
+    def t(self) -> Self:
+        if self.dim() > 2:
+            raise Refused("t() takes two dimensions at most")
+        return self.transpose(0, 1) if self.dim() == 2 else self._view(self.geometry)
+
+    def select(self, d: int, index: int) -> Self:
+        return self._view(self.geometry.select(self.geometry.dim(d), index))
+
+    def narrow(self, d: int, start: int, length: int) -> Self:
+        d = self.geometry.dim(d)
+        if not 0 <= start <= start + length <= self.shape[d]:
+            raise Refused("the range is outside of the dimension")
+        return self._view(self.geometry.cut(d, slice(start, start + length)))
+
+    def unsqueeze(self, d: int) -> Self:
+        if not -self.dim() - 1 <= d <= self.dim():
+            raise Refused(f"no place {d} for a dimension")
+        return self._view(self.geometry.insert(d % (self.dim() + 1), 1, 1))
+
+    def squeeze(self) -> Self:
+        geometry = self.geometry
+        for d in reversed(range(self.dim())):
+            if geometry.shape[d] == 1:
+                geometry = geometry.without(d)
+        return self._view(geometry)
+
+    def expand(self, *shape: Any) -> Self:
+        return self._view(self.geometry.expand(sizes_of(shape)))
+
+    broadcast_to = expand
+
+    def diagonal(self) -> Self:
+        if self.dim() < 2:
+            raise Refused("a diagonal takes two dimensions")
+        first, second = self.shape[:2]
+        step = self.geometry.strides[0] + self.geometry.strides[1]
+        rest = self.geometry.without(1).without(0)
+        return self._view(rest.insert(len(rest.shape), min(first, second), step))
+
+    def unfold(self, d: int, size: int, step: int) -> Self:
+        d = self.geometry.dim(d)
+        if not 0 <= size <= self.shape[d]:
+            raise Refused("the window is larger than the dimension")
+        count = (self.shape[d] - size) // step + 1
+        stride = self.geometry.strides[d]
+        windows = self.geometry.without(d).insert(d, count, stride * step)
+        return self._view(windows.insert(self.dim(), size, stride))
+
+    def as_strided(self, shape: Shape, strides: Shape) -> Self:
+        step = 2 if self.kind == "complex" else 1
+        scaled = tuple(step * s for s in strides)
+        found = Geometry(tuple(shape), scaled, self.geometry.offset)
+        if not set(found.places()) <= set(self.geometry.places()):
+            raise Refused("elements that the tensor does not have")
+        if self.conjugate or self.negative:
+            raise Refused("as_strided of a conjugate")
+        return self._view(found)
+
+    def split(self, size: int, d: int = 0) -> tuple[Self, ...]:
+        d = self.geometry.dim(d)
+        starts = range(0, self.shape[d], size)
+        return tuple(self.narrow(d, s, min(size, self.shape[d] - s)) for s in starts)
+
+    def unbind(self, d: int = 0) -> tuple[Self, ...]:
+        d = self.geometry.dim(d)
+        return tuple(self.select(d, index) for index in range(self.shape[d]))
+
+    def detach(self) -> Self:
+        return self._view(self.geometry, history=False)
+
+    def conj(self) -> Self:
+        if self.kind != "complex":
+            return self
+        return self._view(self.geometry, conjugate=not self.conjugate)
+
+    @property
+    def real(self) -> Self:
+        if self.kind != "complex":
+            return self
+        return self._view(self.geometry, kind="real", conjugate=False)
+
+    @property
+    def imag(self) -> Self:
+        if self.kind != "complex":
+            raise Refused("a real tensor has no imaginary part")
+        negative = self.negative != self.conjugate
+        moved = replace(self.geometry, offset=self.geometry.offset + 1)
+        return self._view(moved, kind="real", conjugate=False, negative=negative)
+
+    @property
+    def T(self) -> Self:
+        return self.t()
+
+    def __getitem__(self, index: Any) -> Self:
+        keys = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(key, (list, Stored)) for key in keys):
+            return self._gathered(keys)
+        geometry, d = self.geometry, 0
+        for key in self._with_all_dimensions(keys):
+            if key is None:
+                geometry, d = geometry.insert(d, 1, 1), d + 1
+            elif isinstance(key, slice):
+                geometry, d = geometry.cut(d, key), d + 1
+            else:
+                geometry = geometry.select(d, key)
+        return self._view(geometry)
+
+    def _with_all_dimensions(self, keys: tuple[Any, ...]) -> list[Any]:
+        given = sum(key is not None and key is not Ellipsis for key in keys)
+        if given > self.dim():
+            raise Refused(f"{self.dim()} dimensions take no {given} indices")
+        whole = [slice(None)] * (self.dim() - given)
+        if Ellipsis not in keys:
+            return [*keys, *whole]
+        at = keys.index(Ellipsis)
+        return [*keys[:at], *whole, *keys[at + 1 :]]
+
+    def _gathered(self, keys: tuple[Any, ...]) -> Self:
+        """Return the rows of a list of indices, or the elements of a mask, as a new tensor."""
+        rows = self._rows(keys)
+        parts = [part for row in rows for part in row.elements()]
+        inner = rows[0].shape if rows else self.shape[1:]
+        return self.of([copy_of(part) for part in parts], (len(rows), *inner), self.kind)
+
+    def _rows(self, keys: tuple[Any, ...]) -> list[Self]:
+        if len(keys) != 1:
+            raise Refused("one list of indices or one mask is known to the model")
+        (key,) = keys
+        if isinstance(key, list):
+            return [self.select(0, index) for index in key]
+        if key.kind != "bool" or key.shape != self.shape:
+            raise Refused("a mask has the shape of its tensor")
+        places = zip(self.geometry.places(), key.elements(), strict=True)
+        return [self._view(Geometry((), (), place)) for place, chosen in places if chosen]
+
+
+def sizes_of(sizes: tuple[Any, ...]) -> Shape:
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        return tuple(sizes[0])
+    return sizes
