@@ -62,6 +62,13 @@ ELSEWHERE = {
             "shrink what fails and group it by cause"
         ),
     ),
+    "soak-programs": (
+        "gen.commands.soak_programs",
+        (
+            "draw programs of views, writes and calls; "
+            "compare a compiler with a model of tensors, and shrink what differs"
+        ),
+    ),
     "run": (
         "gen.commands.run",
         (

@@ -14,6 +14,7 @@ import torch
 from gen.grammar.trial import Level
 
 Tensor = torch.Tensor
+_INSTALLED = "import runtime.dropin\nruntime.dropin.install()"
 
 
 def _gradients(loss: Tensor, leaves: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -40,19 +41,37 @@ def _compiled(backend: str, dynamic: bool | None = None) -> Level:
     functorch_config.donated_buffer = False  # a call may be repeated with the same inputs
     name = f"{backend}{'-dynamic' * bool(dynamic)}"
     compiled = partial(torch.compile, backend=backend, dynamic=dynamic)
-    return Level(name, compiled, _first_gradients, reset_dynamo, is_twice_differentiable=False)
+    options = f"backend={backend!r}, dynamic={dynamic}"
+    return Level(
+        name,
+        compiled,
+        _first_gradients,
+        reset_dynamo,
+        is_twice_differentiable=False,
+        text=f"torch.compile(program, {options})",
+        setup="import torch._functorch.config\ntorch._functorch.config.donated_buffer = False",
+    )
 
 
 def _session() -> Level:
     import runtime.dropin
 
-    return Level("session", _itself, _gradients, around=runtime.dropin.installed)
+    around = runtime.dropin.installed
+    return Level("session", _itself, _gradients, around=around, setup=_INSTALLED)
 
 
 def _jit() -> Level:
     import runtime.dropin
 
-    return Level("jit", runtime.jit, _gradients, around=runtime.dropin.installed)
+    return Level(
+        "jit",
+        runtime.jit,
+        _first_gradients,
+        around=runtime.dropin.installed,
+        is_twice_differentiable=False,
+        text="runtime.jit(program)",
+        setup=_INSTALLED,
+    )
 
 
 LEVELS: dict[str, Callable[[], Level]] = {

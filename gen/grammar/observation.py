@@ -1,9 +1,9 @@
-"""What a call gives and leaves, by the model and by torch.
+"""What a call gives and leaves: elements, gradients, strides, flags, versions, shared memory.
 
-    Observation.of_model(world, arguments, results)
-    Observation.of_torch(world, arguments, results, engine)
+    seen = of_torch(arguments, versions, results)
+    seen.differs(expected, tolerance)
 
-Both have elements and gradients. Torch also has strides, flags, versions and shared memory.
+A script of a finding has this file, so it imports torch alone.
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-
-from gen.grammar.model_world import ModelWorld
-from gen.reference.model import numbers as n
-from gen.reference.model.tensors import Tensor as ModelTensor
 
 Tensor = torch.Tensor
 Gradients = Callable[..., Sequence[Tensor | None]]
@@ -79,44 +75,9 @@ def flat(results: Any, kind: type) -> Iterator[tuple[str, Any]]:
             yield from ((f".{i}{place}", x) for place, x in flat(value, kind))
 
 
-def _weight(result: int, i: int) -> float:
+def weight_of(result: int, i: int) -> float:
     """Return the weight of a number in the loss: of few digits, and not 0."""
     return ((3 * result + 2 * i) % 5 - 2) / 2 + 0.25
-
-
-# --- the model ------------------------------------------------------------------------------------
-
-
-def of_model(
-    world: ModelWorld, arguments: Mapping[str, ModelTensor], results: Any, records: bool
-) -> Observation:
-    """Return what a call of the model gives. `records`: derivatives are asked for."""
-    seen = Observation()
-    found = list(flat(results, ModelTensor))
-    for place, x in found:
-        seen.values[f"result {place[1:]}"] = list(map(n.value_of, x.numbers()))
-    for name, x in arguments.items():
-        seen.values[f"argument {name} afterwards"] = list(map(n.value_of, x.numbers()))
-    if not records:
-        return seen
-    roots = [
-        (cell, _weight(r, i))
-        for r, (_, x) in enumerate(found)
-        if x.kind != "bool"
-        for i, cell in enumerate(x.numbers())
-    ]
-    leaves = [leaf.memory.leaves for leaf in world.leaves]
-    flat_leaves = [number for numbers in leaves for number in numbers]
-    first = n.derivatives(roots, flat_leaves)
-    second = n.derivatives([(g, _weight(0, i)) for i, g in enumerate(first)], flat_leaves)
-    for word, gradients in (("gradient", first), ("second gradient", second)):
-        rest = iter(gradients)
-        for k, numbers in enumerate(leaves):
-            seen.values[f"{word} of leaf {k}"] = [n.value_of(next(rest)) for _ in numbers]
-    return seen
-
-
-# --- torch ----------------------------------------------------------------------------------------
 
 
 def of_torch(
@@ -196,7 +157,7 @@ def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
     total: Tensor | None = None
     for r, x in pairs:
         whole = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
-        weights = torch.tensor([_weight(r, i) for i in range(whole.numel())], dtype=whole.dtype)
+        weights = torch.tensor([weight_of(r, i) for i in range(whole.numel())], dtype=whole.dtype)
         part = (whole.reshape(-1) * weights).sum()
         total = part if total is None else total + part
     return total

@@ -20,6 +20,7 @@ from gen.grammar.observation import Observation
 from gen.grammar.program import Call, Program, Statement
 from gen.grammar.tables import Grammar
 from gen.grammar.trial import Level, by_model, by_torch
+from gen.run.severity import Severity, severity_of_error
 
 TOLERANCES = {"double": 1e-8, "single": 1e-4}
 _FAULTS = ("INTERNAL ASSERT", "invalid gradient")  # no answers to a program
@@ -34,10 +35,16 @@ class Difference:
     part: str
     message: str
     call: int
+    severity: Severity = Severity.WRONG
 
     @property
     def cause(self) -> tuple[str, str]:
         return self.level, self.part
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether nobody is told: there is a result, and no error."""
+        return self.severity is Severity.WRONG
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,13 @@ class Finding:
     difference: Difference
     number: int
 
+    def explains(self, words: frozenset[str], difference: Difference) -> bool:
+        """Return whether a program that has `words` differs by the same cause: by the same error,
+        or alike and with all that this program has."""
+        if difference.cause != self.difference.cause:
+            return False
+        return not difference.is_silent or essence(self.program) <= words
+
 
 @dataclass
 class Search:
@@ -57,10 +71,10 @@ class Search:
     grammar: Grammar
     levels: Sequence[Level]
     seed: int = 0
+    findings: list[Finding] = field(default_factory=list)
     run: int = 0
     refused: int = 0
     repeated: int = 0
-    findings: list[Finding] = field(default_factory=list)
 
     def try_number(self, number: int) -> list[Finding]:
         """Return what is new in the program of a number."""
@@ -70,25 +84,21 @@ class Search:
         if plain is None:
             self.refused += 1
             return []
-        found = []
-        for level in self.levels:
-            difference = difference_of(plain, level)
-            if difference is None:
-                continue
-            if self._is_known(plain, difference):
-                self.repeated += 1
-                continue
-            found.append(Finding(smallest(plain, level, difference), difference, number))
-            self.findings += found[-1:]
-        return found
+        found = [self._try_level(plain, level, number) for level in self.levels]
+        new = [one for one in found if one is not None]
+        self.findings += new
+        return new
 
-    def _is_known(self, program: Program, difference: Difference) -> bool:
-        """Return whether a smaller program that differs alike is part of this one."""
+    def _try_level(self, program: Program, level: Level, number: int) -> Finding | None:
+        difference = difference_of(program, level)
+        if difference is None:
+            return None
         words = program.kinds()
-        return any(
-            one.difference.cause == difference.cause and essence(one.program) <= words
-            for one in self.findings
-        )
+        if any(one.explains(words, difference) for one in self.findings):
+            self.repeated += 1
+            return None
+        small = smallest(program, level, difference)
+        return Finding(small, difference_of(small, level) or difference, number)
 
 
 def essence(program: Program) -> frozenset[str]:
@@ -131,7 +141,13 @@ def difference_of(program: Program, level: Level) -> Difference | None:
         if isinstance(seen, Exception):
             if number < len(eager) and isinstance(eager[number], Exception):
                 return None
-            return Difference(level.name, _part_of_error(seen), _first_line(seen), number)
+            return Difference(
+                level.name,
+                _part_of_error(seen),
+                _first_line(seen),
+                number,
+                severity_of_error(seen),
+            )
         for expected in (truth[number], *eager[number : number + 1]):
             if isinstance(expected, Observation):
                 message = seen.differs(expected, tolerance)

@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from gen.grammar.model_observation import of_model
 from gen.grammar.model_world import ModelWorld
-from gen.grammar.observation import Gradients, Observation, add_gradients, of_model, of_torch
+from gen.grammar.observation import Gradients, Observation, add_gradients, of_torch
 from gen.grammar.prelude import World
 from gen.grammar.program import Call, Program
 from gen.reference.model.geometry import Refused
@@ -28,7 +29,8 @@ LARGEST = 1e6
 class Level:
     """How a target runs a program. `compiled`: what is called in place of the function.
     `gradients`: of a loss by leaves. `reset`: forgets what was compiled
-    before. `around`: what all of the program runs in."""
+    before. `around`: what all of the program runs in. `text` and `setup`:
+    what is called, and lines before it, in a script."""
 
     name: str
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -36,6 +38,8 @@ class Level:
     reset: Callable[[], None] = lambda: None
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     is_twice_differentiable: bool = True
+    text: str = "program"
+    setup: str = ""
 
 
 @lru_cache(maxsize=64)

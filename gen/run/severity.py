@@ -24,7 +24,7 @@ from gen.outcomes import (
 if TYPE_CHECKING:
     from gen.checks.case import SampleFailure  # it imports torch
 
-__all__ = ["Failed", "Severity", "most_severe", "severity_of_row"]
+__all__ = ["Failed", "Severity", "most_severe", "severity_of_error", "severity_of_row"]
 
 
 class Severity(IntEnum):
@@ -116,10 +116,14 @@ def most_severe(failures: Sequence[SampleFailure]) -> tuple[Severity, SampleFail
     return _severity_of_failure(worst), worst
 
 
+def severity_of_error(error: BaseException) -> Severity:
+    """Return how severe an error of a target is, by its class."""
+    return next(_BY_CLASS[cls] for cls in type(error).__mro__ if cls in _BY_CLASS)
+
+
 def _severity_of_failure(failure: SampleFailure) -> Severity:
     """Return how severe a failure is. A call that has to raise an error cannot be refused."""
-    classes = type(failure.error).__mro__
-    severity = next(_BY_CLASS[cls] for cls in classes if cls in _BY_CLASS)
+    severity = severity_of_error(failure.error)
     if failure.asks_error and severity is Severity.REFUSED:
         return Severity.ERROR
     return severity

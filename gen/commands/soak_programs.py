@@ -1,0 +1,311 @@
+"""Run `gen soak-programs`: draw programs by number until the time is over.
+
+The programs run in a process of their own. If one kills it or takes too long, that is its outcome,
+and another process goes on with the next number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import queue
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from gen.plan.matrix_plan import above
+from gen.run.severity import Severity
+from gen.run.shard import Shard, parse_shard
+
+_TOO_LONG = 300.0  # seconds of one program, with all that makes it smaller
+_LEVELS = ("eager", "dynamo", "aot_eager", "aot_dynamic", "inductor", "session", "jit")
+_EPILOG = """
+levels:
+  eager        torch itself, compared with a model of tensors
+  dynamo       torch.compile(backend="eager")
+  aot_eager    torch.compile(backend="aot_eager")
+  aot_dynamic  torch.compile(backend="aot_eager", dynamic=True)
+  inductor     torch.compile()
+  session      this project's runtime, by its drop-in
+  jit          runtime.jit
+
+A soak goes on in a folder with --resume: by the same seed, levels and shard.
+Exit codes: 0 nothing differs, 1 something does, 2 the input is wrong.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `gen soak-programs`."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "--level",
+        action="append",
+        choices=_LEVELS,
+        help="what runs the programs, see below; several times for several (default: aot_eager)",
+    )
+    parser.add_argument(
+        "--minutes", type=above(0), default=10.0, help="how long to draw (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="the same seed draws the same programs (default: another one)"
+    )
+    parser.add_argument(
+        "--shard", default="1/1", metavar="I/N", help="every N-th program (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--most", type=above(0, kind=int), metavar="N", help="stop when N causes are found"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on in the folder of --out")
+    parser.add_argument(
+        "--out", type=Path, help="folder for what was found (default: .cache/programs/SEED)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw, and write each cause as a program and as YAML."""
+    try:
+        soak = _soak_of(args)
+    except (ValueError, LookupError) as error:
+        print(error.args[0], file=sys.stderr)
+        return 2
+    plan = soak.plan
+    print(
+        f"seed {plan.seed}, {', '.join(plan.levels)}, shard {args.shard}, {args.minutes:g} minutes"
+    )
+    soak.run(time.monotonic() + 60 * args.minutes, args.most)
+    print(soak.summary())
+    return 1 if soak.entries else 0
+
+
+def _soak_of(args: argparse.Namespace) -> _Soak:
+    """Return what a command line asks for. ``ValueError`` or ``LookupError`` if it is wrong."""
+    levels = tuple(dict.fromkeys(args.level or ["aot_eager"]))
+    seed = args.seed
+    if args.resume:
+        if args.out is None:
+            raise ValueError("--resume needs the folder --out that it goes on in")
+        found = _read_state(args.out)
+        if seed is None:
+            seed = found["seed"]
+    elif seed is None:
+        seed = random.SystemRandom().randrange(1 << 30)
+    plan = _Plan(levels, seed, parse_shard(args.shard))
+    out = args.out or Path(".cache") / "programs" / str(seed)
+    if not args.resume:
+        if (out / "state.json").exists():
+            raise ValueError(
+                f"{out} has a soak already: go on with --resume, or name another --out"
+            )
+        return _Soak(plan, out, next=plan.shard[0] - 1)
+    if found["plan"] != plan.text:
+        raise ValueError(f"{out} is the soak of {found['plan']}, not of {plan.text}")
+    lines = (out / "findings.jsonl").read_text(encoding="utf-8").splitlines()
+    return _Soak(plan, out, found["next"], list(map(json.loads, lines)), _Counts(**found["counts"]))
+
+
+def _read_state(out: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = json.loads((out / "state.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise LookupError(f"{out} has no soak that could go on: it has no state.json") from None
+    return state
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Which programs a soak draws, and what runs them."""
+
+    levels: tuple[str, ...]
+    seed: int
+    shard: Shard
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{', '.join(self.levels)} by seed {self.seed}, shard {'/'.join(map(str, self.shard))}"
+        )
+
+
+@dataclass
+class _Counts:
+    """How many programs were run, refused by torch, or like one before."""
+
+    run: int = 0
+    refused: int = 0
+    repeated: int = 0
+
+
+@dataclass
+class _Soak:
+    """The process that runs programs, and what came of it. `next`: the number to go on with."""
+
+    plan: _Plan
+    out: Path
+    next: int
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    counts: _Counts = field(default_factory=_Counts)
+
+    def run(self, end: float, most: int | None) -> None:
+        """Run processes of programs until the time is over."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "findings.jsonl").touch()
+        start, before = time.monotonic(), self.counts.run
+        with Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        ) as progress:
+            task = progress.add_task("drawing")
+
+            def show() -> None:
+                minutes = (time.monotonic() - start) / 60 + 1e-9
+                rate = (self.counts.run - before) / minutes
+                progress.update(
+                    task,
+                    description=f"{self.counts.run} programs ({rate:.0f} a minute), "
+                    f"{len(self.entries)} causes",
+                )
+
+            while time.monotonic() < end and not self._has(most):
+                self._process(end, most, show)
+
+    def _has(self, most: int | None) -> bool:
+        return most is not None and len(self.entries) >= most
+
+    def _process(self, end: float, most: int | None, show: Callable[[], None]) -> None:
+        """Run one process to its end or death."""
+        context = multiprocessing.get_context("spawn")
+        messages: Any = context.Queue()
+        arguments = (self.plan, self.next, self.entries, end - time.monotonic(), messages)
+        process = context.Process(target=_work, args=arguments, daemon=True)
+        process.start()
+        since = time.monotonic()
+        try:
+            while process.is_alive() or not messages.empty():
+                try:
+                    kind, content = messages.get(timeout=0.5)
+                except queue.Empty:
+                    show()
+                    if time.monotonic() - since > _TOO_LONG:
+                        process.kill()
+                        self._note_end("timed out", f"it ran for more than {_TOO_LONG:g} s")
+                        return
+                    continue
+                since = time.monotonic()
+                if kind == "ended":
+                    return
+                if kind == "done":
+                    self._go_on(*content)
+                else:
+                    self._add(content)
+                if self._has(most):
+                    return
+            self._note_end("crashed", f"the process ended with exit code {process.exitcode}")
+        finally:
+            process.kill()
+            process.join()
+
+    def _go_on(self, number: int, counts: dict[str, int]) -> None:
+        """Note that a program is done."""
+        self.next = number + self.plan.shard[1]
+        self.counts = _Counts(*[getattr(self.counts, k) + v for k, v in counts.items()])
+        state = {
+            "plan": self.plan.text,
+            "seed": self.plan.seed,
+            "next": self.next,
+            "counts": vars(self.counts),
+        }
+        partly = self.out / "state.json.part"
+        partly.write_text(json.dumps(state), encoding="utf-8")
+        partly.replace(self.out / "state.json")
+
+    def _note_end(self, kind: str, why: str) -> None:
+        """Note that the process is gone with the program that it ran."""
+        from gen.grammar.corpus import entry_of
+        from gen.grammar.draw import draw
+        from gen.grammar.search import Difference, Finding
+        from gen.grammar.tables import load_grammar
+
+        program = draw(load_grammar(), self.plan.seed, self.next)
+        if program is None:
+            raise RuntimeError(f"the process that draws could not start: {why}")
+        severity = {"crashed": Severity.CRASH, "timed out": Severity.SLOW}[kind]
+        last = len(program.calls) - 1
+        difference = Difference(" or ".join(self.plan.levels), kind, why, last, severity)
+        self._add({**entry_of(Finding(program, difference, self.next)), "script": None})
+        self._go_on(self.next, {"run": 1, "refused": 0, "repeated": 0})
+
+    def _add(self, entry: dict[str, Any]) -> None:
+        """Write a finding, and print it."""
+        script = entry.pop("script")
+        self.entries.append(entry)
+        with (self.out / "findings.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+        if script is not None:
+            (self.out / f"{entry['name']}.py").write_text(script, encoding="utf-8")
+        by_severity = sorted(self.entries, key=_rank)
+        (self.out / "programs.yaml").write_text(
+            yaml.safe_dump(by_severity, sort_keys=False, width=120, allow_unicode=True),
+            encoding="utf-8",
+        )
+        print(f"\n{entry['name']}\n  {entry['message'][:200]}")
+
+    def summary(self) -> str:
+        """Return counts, and the causes by severity."""
+        counts = self.counts
+        lines = [
+            f"{counts.run} programs, of which torch refuses {counts.refused}",
+            f"{len(self.entries)} causes, and {counts.repeated} more programs with one of them",
+        ]
+        for severity in sorted(Severity, reverse=True):
+            of_severity = [one for one in self.entries if one["severity"] == severity.word]
+            if of_severity:
+                lines.append(f"{len(of_severity)} {severity.meaning}")
+        if self.entries:
+            lines.append(f"each is a script in {self.out}, and an entry of programs.yaml there")
+        return "\n".join(lines)
+
+
+def _rank(entry: dict[str, Any]) -> int:
+    return -int(Severity.of_word(entry["severity"]))
+
+
+def _work(
+    plan: _Plan, number: int, entries: Sequence[dict[str, Any]], seconds: float, messages: Any
+) -> None:
+    """Run programs in a process of its own, and send what was found."""
+    import torch
+
+    from gen.grammar.corpus import difference_of_entry, entry_of, program_of
+    from gen.grammar.levels import LEVELS
+    from gen.grammar.script import script_of
+    from gen.grammar.search import Finding, Search
+    from gen.grammar.tables import load_grammar
+
+    torch.set_num_threads(1)
+    known = [Finding(program_of(e), difference_of_entry(e), e["number"]) for e in entries]
+    search = Search(load_grammar(), [LEVELS[name]() for name in plan.levels], plan.seed, known)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        before = (search.run, search.refused, search.repeated)
+        for finding in search.try_number(number):
+            script = script_of(finding.program, finding.difference)
+            messages.put(("found", {**entry_of(finding), "script": script}))
+        after = (search.run, search.refused, search.repeated)
+        grown = [b - a for a, b in zip(before, after, strict=True)]
+        counts = dict(zip(("run", "refused", "repeated"), grown, strict=True))
+        messages.put(("done", (number, counts)))
+        number += plan.shard[1]
+    messages.put(("ended", None))

@@ -1,0 +1,91 @@
+"""Programs as YAML: what a soak has found, and what a matrix replays.
+
+- name: aot_eager_gradient_99
+  level: aot_eager
+  part: gradient of leaf
+  message: "gradient of leaf 2: got [1, 0], expected [2, 0]"
+  words: [statement same]
+  statements: ["p = same(a)"]
+  results: ["p[0]"]
+  calls:
+  - {kind: first, inputs: {a: "leaf(numbers(2, 3, seed=1))"}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gen.grammar.program import Call, Input, Program, Statement
+from gen.grammar.search import Difference, Finding
+from gen.run.severity import Severity
+
+Entry = Mapping[str, Any]
+
+
+def entry_of(finding: Finding) -> dict[str, Any]:
+    """Return a finding as YAML and JSON have it."""
+    program, difference = finding.program, finding.difference
+    return {
+        "name": name_of(finding),
+        "level": difference.level,
+        "part": difference.part,
+        "severity": difference.severity.word,
+        "message": difference.message,
+        "number": finding.number,
+        "words": sorted(program.kinds()),
+        "statements": [one.text for one in program.statements],
+        "results": [one.text for one in program.results],
+        "calls": [_call_entry(call) for call in program.calls],
+    }
+
+
+def name_of(finding: Finding) -> str:
+    """Return the level, what differs, and the number of the program."""
+    words = "".join(c if c.isalnum() else " " for c in finding.difference.part.lower()).split()
+    return "_".join([finding.difference.level.replace("-", "_"), *words[:4], str(finding.number)])
+
+
+def _call_entry(call: Call) -> dict[str, Any]:
+    entry: dict[str, Any] = {"kind": call.kind}
+    if not call.repeats:
+        entry["inputs"] = {one.name: one.text for one in call.inputs}
+    usual = Call("", ())
+    for name in ("dtype", "around", "before", "repeats"):
+        if getattr(call, name) != getattr(usual, name):
+            entry[name] = getattr(call, name)
+    return entry
+
+
+def program_of(entry: Entry) -> Program:
+    """Return the program of an entry. ``KeyError`` if it lacks a part."""
+    words = {kind: iter(_words(entry, kind)) for kind in ("statement", "result")}
+    calls: list[Call] = []
+    for one in entry["calls"]:
+        texts = {key: one[key] for key in ("dtype", "around", "before", "repeats") if key in one}
+        inputs = calls[-1].inputs if one.get("repeats") else _inputs(one["inputs"])
+        calls.append(Call(one["kind"], inputs, **texts))
+    return Program(
+        tuple(Statement(next(words["statement"], ""), text) for text in entry["statements"]),
+        tuple(Statement(next(words["result"], ""), text) for text in entry["results"]),
+        tuple(calls),
+    )
+
+
+def _words(entry: Entry, kind: str) -> list[str]:
+    return [w.removeprefix(f"{kind} ") for w in entry["words"] if w.startswith(f"{kind} ")]
+
+
+def _inputs(texts: Mapping[str, str]) -> tuple[Input, ...]:
+    return tuple(Input(name, "", "", text) for name, text in texts.items())
+
+
+def difference_of_entry(entry: Entry) -> Difference:
+    """Return what an entry says that its level does wrong."""
+    return Difference(
+        entry["level"],
+        entry["part"],
+        entry["message"],
+        len(entry["calls"]) - 1,
+        Severity.of_word(entry["severity"]),
+    )
