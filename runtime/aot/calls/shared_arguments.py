@@ -86,7 +86,7 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
             f"{what} share memory and have different dtypes, "
             f"and the program writes to it. Pass one of them.{where}"
         )
-    if len({(t.is_conj(), t.is_neg()) for t in plain}) > 1:
+    if len(set(map(_lazy_form, plain))) > 1:
         raise RuntimeError(
             f"{what} share memory, one is a lazy conjugate, and the program writes to it. "
             f"Pass its resolve_conj().{where}"
@@ -94,13 +94,39 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
     # without a gradient any base will do
     if not any(call.wanted[i] for i in group.members):
         return
-    if _autograd_base(group, call) is None and not _have_own_histories(group, call):
+    base = _autograd_base(group, call)
+    if base is not None and _lazy_form(base) != _lazy_form(plain[0]):
+        raise RuntimeError(
+            f"{what} share memory, the program writes to it, and one of them requires grad. "
+            f"They show a {_form_text(base)} tensor as {_form_text(plain[0])}, which the graph "
+            f"of the write cannot say. Pass one tensor and take views inside.{where}"
+        )
+    if base is None and not _have_own_histories(group, call):
         raise RuntimeError(
             f"{what} share memory, the program writes to it, and one of them requires grad. "
             "Some are views of one tensor that were made with grad mode, others are not, so "
             "the write cannot be a part of its history. "
             f"Pass one tensor and take views inside.{where}"
         )
+
+
+def _carries_write(base: Any, shown: Any) -> bool:
+    """Return whether a write to ``shown`` is a write to ``base``, by strides alone."""
+    if base is None or shows_twice(base._inner):
+        return False
+    return _lazy_form(base) == _lazy_form(shown)
+
+
+def _lazy_form(tensor: Any) -> tuple[torch.dtype, bool, bool]:
+    """Return how a tensor reads its memory, which is the same for all views that strides make."""
+    return tensor.dtype, tensor.is_conj(), tensor.is_neg()
+
+
+def _form_text(tensor: Any) -> str:
+    """Return how a tensor reads its memory, for a message."""
+    words = (("conjugate", tensor.is_conj()), ("negative", tensor.is_neg()))
+    lazy = [word for word, is_on in words if is_on]
+    return " ".join([*lazy, str(tensor.dtype).removeprefix("torch.")])
 
 
 def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) -> None:
@@ -117,11 +143,11 @@ def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) 
         )
     # the gradient goes to the tensor whose view it is, and that must have its elements once
     base = _autograd_base(group, call)
-    if call.wanted[i] and (base is None or shows_twice(base._inner)):
+    if call.wanted[i] and not _carries_write(base, call.plain[i]):
         raise RuntimeError(
             f"argument {i} shows an element of its memory several times, the program writes "
-            "to it, and it requires grad. It is no view of a tensor that was made with grad mode, "
-            "so the write cannot be a part of its history. "
+            "to it, and it requires grad. It is no view of a tensor of its dtype that was made "
+            "with grad mode, so the write cannot be a part of its history. "
             f"Pass that tensor and view it inside.{where}"
         )
 
