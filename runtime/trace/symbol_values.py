@@ -208,25 +208,25 @@ def _define_text() -> None:
     SymNode.str = text  # type: ignore[method-assign]
 
 
-def _define_mod(cls: type, name: str) -> None:
-    """Compute remainders of real numbers from the values: torch takes them for remainders of
-    integers, so that ``k % 2.5`` would be at most 1.5."""
+def _define_real(cls: type, name: str, function: Callable[[Any, Any], object]) -> None:
+    """Compute ``function`` of real numbers from the values, where torch computes another one.
+
+    It takes remainders for those of integers, so that ``k % 2.5`` would be at most 1.5. It rounds a
+    quotient before it takes the floor, so that ``3 // 0.1`` would be 30, where Python's is 29.
+    """
     theirs: Callable[..., Any] = getattr(cls, name)
     real = (float, torch.SymFloat)
 
-    def remainder(self: Any, other: object) -> Any:
+    def computed(self: Any, other: object) -> Any:
         if not (isinstance(self, real) or isinstance(other, real)) or not _is_ours(self):
             return theirs(self, other)
         if isinstance(self.node, TracedNumber) or isinstance(
             getattr(other, "node", None), TracedNumber
         ):
             return theirs(self, other)
-        mine, others = _value(self), _plain(other)
-        if name == "__mod__":
-            return mine % others
-        return others % mine
+        return function(_value(self), _plain(other))
 
-    setattr(cls, name, remainder)
+    setattr(cls, name, computed)
 
 
 _INTEGER = (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)
@@ -246,6 +246,13 @@ def _operators() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
         yield f"__{f.__name__.strip('_')}__", f
     for f in _ARITHMETIC:
         yield f"__r{f.__name__.strip('_')}__", f
+
+
+def _of_reals() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
+    """Yield the methods that torch has for integers alone, with the function of each."""
+    for f in (operator.mod, operator.floordiv):
+        yield f"__{f.__name__}__", f
+        yield f"__r{f.__name__}__", _reflect(f)
 
 
 def _reflect(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
@@ -339,7 +346,7 @@ def _is_outside_domain(function: Callable[..., object], a: object, b: object) ->
     domain = _DOMAINS.get(function)
     if domain is None or not all(type(x) in (int, float) or _is_expression(x) for x in (a, b)):
         return False
-    return not domain(a, b)
+    return not unwatched(domain, a, b)
 
 
 _SIMPLIFIED = (operator.add, operator.sub, operator.mul)
@@ -431,9 +438,9 @@ def _install() -> None:
     _define_pow()
     _define_text()
     for cls in (torch.SymInt, torch.SymFloat):
-        for name in ("__mod__", "__rmod__"):
+        for name, function in _of_reals():
             if hasattr(cls, name):
-                _define_mod(cls, name)
+                _define_real(cls, name, function)
     for cls in KINDS:
         for name, function in _operators():
             _define_of_two(cls, name, function)

@@ -33,6 +33,9 @@ EXPRESSIONS: dict[str, Callable[[Any], object]] = {
     "round(n * .7 * .7)": lambda n: round(n * 0.7 * 0.7),
     "math.floor(n * .1 * 10)": lambda n: math.floor(n * 0.1 * 10),
     "-(n * .1) * 3": lambda n: -(n * 0.1) * 3,
+    "n // .1": lambda n: n // 0.1,
+    "7 // (n + .1)": lambda n: 7 // (n + 0.1),
+    "n % .3": lambda n: n % 0.3,
     "abs(n * .1 - 1) * .3": lambda n: abs(n * 0.1 - 1) * 0.3,
 }
 NUMBERS = (5, 6, 7, 8, 9, 3, 0, 11, 2, 30)
