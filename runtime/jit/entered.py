@@ -17,7 +17,6 @@ from typing import Any
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.program_state import Order, new_order
 from ..aot.python_state.snapshot import Snapshot
-from ..aot.python_state.values import MISSING
 from .same_containers import (
     Containers,
     are_same,
@@ -106,8 +105,8 @@ class Entered:
         graph: of the objects that the program comes to. What a run comes to first has values of
             the trace inside, so that the graph looks at it once more.
 
-    ``left``: what was at the places at the end. ``orders``: of what was not there before, by
-    identity of the owner. ``found``, ``given``: what the run had for the containers at places and
+    ``left``: what was at the places at the end. ``orders``: those that the run leaves, by identity
+    of the owner. ``found``, ``given``: what the run had for the containers at places and
     in the arguments. ``originals``: the caller's own, those at places first.
     """
 
@@ -126,8 +125,8 @@ class Entered:
         self._graph = graph
         self._places = places
         self._before = [place.current() for place in places]
-        pairs = zip(places, self._before, strict=True)
-        self._absent = [(p.node, p.node.order()) for p, x in pairs if x is MISSING]
+        nodes = {id(place.node): place.node for place in places}.values()
+        self._orders_before = [(node, node.order()) for node in nodes]
         self._entering = entering = _Entering(
             [*containers_in(tuple(self._before)), *given],
             containers_in((*copies, args, *kwargs.values())),
@@ -154,7 +153,8 @@ class Entered:
 
     def __exit__(self, *exc: object) -> None:
         self.left = [place.current() for place in self._places]
-        self.orders = {id(node.owner): new_order(node, known) for node, known in self._absent}
+        pairs = self._orders_before
+        self.orders = {id(node.owner): new_order(node, known) for node, known in pairs}
         self.found.end()
         self.given.end()
         self._put_back()

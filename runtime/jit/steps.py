@@ -390,7 +390,7 @@ class Steps:
             containers=frozenset(map(id, carried)),
             left=names,
         )
-        ordered = [order for order in orders.values() if len(order.labels) > 1]
+        ordered = [order for order in orders.values() if order.labels]
         containers = ContainerChanges(places, [*found.changed], [*given.changed], marked)
         return self._outcome(results, puts, ordered, containers, *gradients)
 

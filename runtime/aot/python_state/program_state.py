@@ -116,9 +116,18 @@ class Order(NamedTuple):
 
 
 def new_order(node: OneByOne, known: Iterable[object]) -> Order:
-    """Return the labels of ``node`` that are not ``known``."""
-    before = set(map(id, known))  # no look-up: a key of the user's has a hash of its own
-    return Order(node, [x for x in node.order() if id(x) not in before and type(x) not in SYMBOLIC])
+    """Return the labels of ``node`` that the program has put last, in their order. ``known``: those
+    from before, in theirs."""
+    # no look-up: a key of the user's has a hash of its own
+    places = {id(label): place for place, label in enumerate(known)}
+    labels = [label for label in node.order() if type(label) not in SYMBOLIC]
+    last = -1
+    for start, label in enumerate(labels):
+        place = places.get(id(label), -1)
+        if place <= last:  # new, or put anew behind one that was behind it
+            return Order(node, labels[start:])
+        last = place
+    return Order(node, [])
 
 
 def shortly(names: Sequence[str]) -> str:
@@ -346,8 +355,8 @@ class ProgramState:
         return [c for c in places if found(c.now) or self._is_new(c.now, found)]
 
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
-        """Return the orders of what ``changes`` put where nothing was, by identity of the owner."""
-        nodes = [c.node for c in changes if c.before is MISSING and isinstance(c.node, OneByOne)]
+        """Return the orders that ``changes`` leave, by identity of the owner."""
+        nodes = {id(c.node): c.node for c in changes if isinstance(c.node, OneByOne)}.values()
         return {id(node.owner): new_order(node, node.first_order()) for node in nodes}
 
     def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
