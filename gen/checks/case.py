@@ -21,6 +21,7 @@ from gen.checks import (
     forms,
     illformed,
     memory_access,
+    drawn_programs,
     python_state,
     ranges,
     refusals,
@@ -223,6 +224,8 @@ class Case:
             yield "jit"
         if axes.refusal is not None:
             yield "refusal"
+        if axes.again is not None and not getattr(self.target, "levels", ()):
+            yield "levels of programs"
         if axes.batch in ("out_dims", "mistaken"):
             yield "out_dims"
 
@@ -417,6 +420,8 @@ class Case:
             return partial(memory_access.assert_kept, self.target, sample, stages, reach, dynamic)
         if axes.moment is not None:
             return partial(python_state.assert_seen, self.target, sample, axes.moment)
+        if axes.again is not None:
+            return partial(drawn_programs.assert_programs, self.target, sample, axes.again)
         if axes.values == "ill_formed":
             return partial(illformed.assert_refused, self.target, sample, axes.form)
         if axes.batch == "mistaken":

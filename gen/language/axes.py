@@ -62,6 +62,10 @@ Moment = Literal[
     "in_context", "in_layer_hook", "in_backward", "in_tensor_hook", "in_finalizer",
     "inside_and_between",
 ]  # fmt: skip
+Again = Literal[
+    "again", "sizes", "one", "single", "grad", "no_grad", "strides", "sharing", "repeated",
+    "written",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +111,8 @@ class Axes:
     """Who runs the steps of training."""
     moment: Moment | None = None
     """When a program's state in Python changes."""
+    again: Again | None = None
+    """How a later call of a program that is drawn differs from the first one."""
     run: Literal["plain", "jitted"] = "plain"
     varied: tuple[str, ...] = ()
     """The axes that the check varies, in the order of the words of its ids."""

@@ -50,6 +50,7 @@ class CompiledTarget:
 
     def __init__(self, backend: str) -> None:
         self.name = backend
+        self.levels = (backend,)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE.resolve()))
         # a pool of processes would outlive the cell that started it
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")

@@ -40,6 +40,7 @@ class RuntimeTarget:
     """
 
     name = "runtime"
+    levels = ("session", "jit")
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
     lacks = frozenset(("fake",))
     loops = fallbacks

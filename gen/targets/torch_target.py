@@ -72,6 +72,7 @@ class TorchTarget:
     """Call torch's transforms, see :class:`gen.targets.protocol.Target`."""
 
     name = "torch"
+    levels = ("eager",)
     # torch.compile is no `jit`: it takes functions apart, and may run parts of them eagerly. It
     # takes no whole step of training, and without it such a step is the reference itself.
     lacks = frozenset(("jit", "per_sample_answer", "training", "cuts", "refusal"))
