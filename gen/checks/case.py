@@ -18,10 +18,10 @@ import torch
 
 from gen.checks import (
     batch_axis,
+    drawn_programs,
     forms,
     illformed,
     memory_access,
-    drawn_programs,
     python_state,
     ranges,
     refusals,

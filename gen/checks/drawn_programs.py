@@ -1,8 +1,8 @@
 """Draw the programs of a row, and assert that the target gives what the model and torch give.
 
-A program is compared at each level of the target, as :mod:`gen.grammar` does it. A refusal is right,
-if it is of a class by which the target refuses. Nothing else may differ: values, gradients, shared
-memory, strides, flags, versions.
+A program is compared at each level of the target, as :mod:`gen.grammar` does it. A refusal is
+right, if it is of a class by which the target refuses. Nothing else may differ: values, gradients,
+shared memory, strides, flags, versions.
 """
 
 from __future__ import annotations

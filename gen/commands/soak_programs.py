@@ -244,7 +244,8 @@ class _Soak:
         severity = {"crashed": Severity.CRASH, "timed out": Severity.SLOW}[kind]
         last = len(program.calls) - 1
         difference = Difference(" or ".join(self.plan.levels), kind, why, last, severity)
-        self._add({**entry_of(Finding(program, difference, self.next)), "script": None})
+        finding = Finding(program, difference, self.next, program.kinds())
+        self._add({**entry_of(finding), "script": None})
         self._go_on(self.next, {"run": 1, "refused": 0, "repeated": 0})
 
     def _add(self, entry: dict[str, Any]) -> None:
@@ -288,14 +289,14 @@ def _work(
     """Run programs in a process of its own, and send what was found."""
     import torch
 
-    from gen.grammar.corpus import difference_of_entry, entry_of, program_of
+    from gen.grammar.corpus import entry_of, finding_of
     from gen.grammar.levels import LEVELS
     from gen.grammar.script import script_of
-    from gen.grammar.search import Finding, Search
+    from gen.grammar.search import Search
     from gen.grammar.tables import load_grammar
 
     torch.set_num_threads(1)
-    known = [Finding(program_of(e), difference_of_entry(e), e["number"]) for e in entries]
+    known = list(map(finding_of, entries))
     search = Search(load_grammar(), [LEVELS[name]() for name in plan.levels], plan.seed, known)
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -33,7 +33,7 @@ def entry_of(finding: Finding) -> dict[str, Any]:
         "severity": difference.severity.word,
         "message": difference.message,
         "number": finding.number,
-        "words": sorted(program.kinds()),
+        "words": sorted(finding.words),
         "statements": [one.text for one in program.statements],
         "results": [one.text for one in program.results],
         "calls": [_call_entry(call) for call in program.calls],
@@ -57,35 +57,27 @@ def _call_entry(call: Call) -> dict[str, Any]:
     return entry
 
 
-def program_of(entry: Entry) -> Program:
-    """Return the program of an entry. ``KeyError`` if it lacks a part."""
-    words = {kind: iter(_words(entry, kind)) for kind in ("statement", "result")}
+def finding_of(entry: Entry) -> Finding:
+    """Return the finding of an entry. ``KeyError`` if it lacks a part."""
     calls: list[Call] = []
     for one in entry["calls"]:
         texts = {key: one[key] for key in ("dtype", "around", "before", "repeats") if key in one}
         inputs = calls[-1].inputs if one.get("repeats") else _inputs(one["inputs"])
         calls.append(Call(one["kind"], inputs, **texts))
-    return Program(
-        tuple(Statement(next(words["statement"], ""), text) for text in entry["statements"]),
-        tuple(Statement(next(words["result"], ""), text) for text in entry["results"]),
+    program = Program(
+        tuple(Statement("", text) for text in entry["statements"]),
+        tuple(Statement("", text) for text in entry["results"]),
         tuple(calls),
     )
-
-
-def _words(entry: Entry, kind: str) -> list[str]:
-    return [w.removeprefix(f"{kind} ") for w in entry["words"] if w.startswith(f"{kind} ")]
+    difference = Difference(
+        entry["level"],
+        entry["part"],
+        entry["message"],
+        len(calls) - 1,
+        Severity.of_word(entry["severity"]),
+    )
+    return Finding(program, difference, entry["number"], frozenset(entry["words"]))
 
 
 def _inputs(texts: Mapping[str, str]) -> tuple[Input, ...]:
     return tuple(Input(name, "", "", text) for name, text in texts.items())
-
-
-def difference_of_entry(entry: Entry) -> Difference:
-    """Return what an entry says that its level does wrong."""
-    return Difference(
-        entry["level"],
-        entry["part"],
-        entry["message"],
-        len(entry["calls"]) - 1,
-        Severity.of_word(entry["severity"]),
-    )

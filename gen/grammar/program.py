@@ -83,5 +83,5 @@ class Program:
         words = {f"statement {one.kind}" for one in self.statements}
         words |= {f"result {one.kind}" for one in self.results}
         for call in self.calls:
-            words |= {f"call {call.kind}", *(f"input {i.kind} {i.grad}" for i in call.inputs)}
+            words |= {f"call {call.kind}", *(f"input {one.kind}" for one in call.inputs)}
         return frozenset(words)

@@ -49,18 +49,22 @@ class Difference:
 
 @dataclass(frozen=True)
 class Finding:
-    """The smallest program of a difference, and the number of the program that it came from."""
+    """The smallest program of a difference, and the number of the program that it came from.
+
+    `words`: what the program has that not any program has.
+    """
 
     program: Program
     difference: Difference
     number: int
+    words: frozenset[str]
 
     def explains(self, words: frozenset[str], difference: Difference) -> bool:
         """Return whether a program that has `words` differs by the same cause: by the same error,
         or alike and with all that this program has."""
         if difference.cause != self.difference.cause:
             return False
-        return not difference.is_silent or essence(self.program) <= words
+        return not difference.is_silent or self.words <= words
 
 
 @dataclass
@@ -98,13 +102,27 @@ class Search:
             self.repeated += 1
             return None
         small = smallest(program, level, difference)
-        return Finding(small, difference_of(small, level) or difference, number)
+        return Finding(small, difference_of(small, level) or difference, number, essence(small))
 
 
 def essence(program: Program) -> frozenset[str]:
-    """Return the words of a program without those that any program has."""
-    usual = ("input fresh plain", "call first", "call again", "result value", "statement scale")
-    return frozenset(word for word in program.kinds() if word not in usual)
+    """Return the words of a program without those that any program may have."""
+    return program.kinds() - _USUAL
+
+
+_USUAL = frozenset(
+    (
+        "input fresh",
+        "call first",
+        "call again",
+        "call repeated",
+        "result value",
+        "result argument",
+        "statement scale",
+        "statement clone",
+        "statement name",
+    )
+)
 
 
 def settled(program: Program) -> Program | None:
