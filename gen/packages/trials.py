@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +33,14 @@ from gen.packages.sampled_calls import (
     batch,
     capture,
     differentiate_twice,
+    has_floats,
     is_flat,
+    is_rounded,
     is_same,
+    is_zero,
     pull_back,
     push_forward,
+    writes_to_buffers,
 )
 
 __all__ = [
@@ -50,8 +55,12 @@ __all__ = [
 ]
 
 _DTYPES = ("float64", "float32")
-_BRANCHES = ("DataDependentOutputException", "GuardOnDataDependentSymNode")
-"""Classes of errors of a capture that meets a branch on values."""
+_BRANCHES = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+)
+"""Classes of errors of a capture that meets a branch, or a shape, that depends on values."""
 _SEEDS = (0, 1, 2)
 _MOST_SECONDS = 20.0
 """How long guesses are tried. A call that has begun is not interrupted here."""
@@ -71,6 +80,7 @@ class Trial:
     forward_ad: bool = False
     gradgrad: bool = False
     deterministic: bool = True
+    is_rounded: bool = False  # to a dtype narrower than float64
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
     takes_layouts: bool = True  # of memory, other than contiguous
@@ -101,7 +111,7 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     """
     end = time.monotonic() + _MOST_SECONDS
     first = ""
-    forward_only = None
+    second_best = None
     for text, call in _calls(entry):
         if time.monotonic() > end:
             break
@@ -110,14 +120,24 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
         between = time.monotonic()
         if error is None:
             require_finite(call)
-            return text, call, (between - begin) - (time.monotonic() - between)
+            seconds = (between - begin) - (time.monotonic() - between)
+            if not any(is_zero(call, seed) for seed in _SEEDS):
+                return text, call, seconds
+            error = "its result is zero"
         first = first or error
-        if forward_only is None and error_of(call.results, call.arguments()) is None:
-            forward_only = text, call, 0.0
-    # An op without a formula for its derivative is tested all the same.
-    if forward_only is not None:
-        return forward_only
+        if second_best is None and error_of(_require_some_result, call) is None:
+            second_best = text, call, 0.0
+    # An op without a formula for its derivative is tested all the same, and so is one whose result
+    # is sometimes zero.
+    if second_best is not None:
+        return second_best
     raise NotUsableError(first or "no arguments could be guessed")
+
+
+def _require_some_result(call: Call) -> None:
+    """Raise unless a draw has a result that is not zero."""
+    if all(is_zero(call, seed) for seed in _SEEDS):
+        raise NotUsableError("its result is zero")
 
 
 def _calls(entry: Entry) -> Iterator[tuple[str, Call]]:
@@ -148,16 +168,15 @@ def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
 
 
 def resolve(expression: str) -> Any:
-    """Return the object of a dotted name, whose first parts are modules."""
-    parts = expression.split(".")
+    """Return the object that a dotted name leads to, once its modules are imported."""
+    top, *attributes = parts = expression.split(".")
     for cut in range(len(parts), 0, -1):
         try:
-            value: Any = importlib.import_module(".".join(parts[:cut]))
+            importlib.import_module(".".join(parts[:cut]))
         except ModuleNotFoundError:
             continue
-        for part in parts[cut:]:
-            value = getattr(value, part)
-        return value
+        # A function may hide the module of its name, so the last module is no place to begin.
+        return functools.reduce(getattr, attributes, sys.modules[top])
     raise ModuleNotFoundError(expression)
 
 
@@ -200,41 +219,58 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
     run = call.results
     if has_backward:
         run = call.gradients
-    for dtype in _DTYPES:
+    for dtype in _dtypes(call):
         error = error_of(run, call.arguments(dtype))
         if error is None:
             trial.dtypes.append(dtype)
         else:
             trial.remarks.append(f"no {dtype}: {error}")
-    trial.deterministic = is_same(call)
+    trial.deterministic = is_same(call, backward=has_backward)
     trial.differentiable = has_backward and bool(call.gradients(call.arguments()))
     if not trial.differentiable:
         trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
-        return
-    if not trial.deterministic or is_flat(call):
+    elif not trial.deterministic or is_flat(call):
         trial.differentiable = False
         why = "it and differences are 0" if trial.deterministic else "it is random"
         trial.remarks.append(f"no derivative is tested: {why}, wherever it was tried")
-        return
-    trial.takes_capture = not _branches_on_values(trial, call)
+    if trial.differentiable:
+        _learn_derivatives(trial, call, entry)
+    if trial.takes_transforms or not trial.differentiable:
+        trial.takes_vmap = _works(trial, "vmap", batch, call)
+
+
+def _dtypes(call: Call) -> Sequence[str]:
+    """Return the dtypes to try. Without a floating argument, a second one changes nothing."""
+    if has_floats(call.arguments()):
+        return _DTYPES
+    return _DTYPES[:1]
+
+
+def _learn_derivatives(trial: Trial, call: Call, entry: Entry) -> None:
+    """Learn which derivatives a function has, and what they can be compared with."""
+    trial.takes_capture = _takes_capture(trial, call)
+    trial.is_rounded = "float64" in trial.dtypes and is_rounded(call)
+    if trial.is_rounded:
+        trial.remarks.append("no differences: a result for float64 is in a narrower dtype")
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
         trial.forward_ad = error_of(push_forward, call) is None
     trial.gradgrad = _works(trial, "second derivative", differentiate_twice, call)
     trial.takes_transforms = _works(trial, "transform of torch.func", pull_back, call)
-    if trial.takes_transforms:
-        trial.takes_vmap = _works(trial, "vmap", batch, call)
 
 
-def _branches_on_values(trial: Trial, call: Call) -> bool:
-    """Return whether a capture ends at a branch on values, which no compiled function has."""
+def _takes_capture(trial: Trial, call: Call) -> bool:
+    """Return whether a function of the arguments alone can be captured ahead of time."""
+    if writes_to_buffers(call):
+        trial.remarks.append("no capture ahead of time: a call writes to a buffer")
+        return False
     try:
         capture(call)
     except Exception as error:  # whatever torch raises; the cells show any other
         if type(error).__name__ in _BRANCHES:
             trial.remarks.append(f"no capture ahead of time: {_line(error)}")
-            return True
-    return False
+            return False
+    return True
 
 
 def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call) -> bool:
