@@ -64,6 +64,8 @@ _BRANCHES = (
 _SEEDS = (0, 1, 2)
 _MOST_SECONDS = 20.0
 """How long guesses are tried. A call that has begun is not interrupted here."""
+_MOST_ALIKE = 500
+"""How many guesses are tried while all fail alike. It is more than all those of one domain."""
 _SLOW_FIRST_CALL = 1.0
 """A first call that takes longer, and a second one that does not, has compiled a kernel."""
 
@@ -112,8 +114,9 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     end = time.monotonic() + _MOST_SECONDS
     first = ""
     second_best = None
-    for text, call in _calls(entry):
-        if time.monotonic() > end:
+    errors: set[str] = set()
+    for count, (text, call) in enumerate(_calls(entry)):
+        if time.monotonic() > end or (count > _MOST_ALIKE and len(errors) == 1):
             break
         begin = time.monotonic()
         error = error_of(require_finite, call)
@@ -125,6 +128,7 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
                 return text, call, seconds
             error = "its result is zero"
         first = first or error
+        errors.add(error)
         if second_best is None and error_of(_require_some_result, call) is None:
             second_best = text, call, 0.0
     # An op without a formula for its derivative is tested all the same, and so is one whose result

@@ -191,6 +191,12 @@ def late(x: torch.Tensor) -> torch.Tensor:
     return x.mean().clamp(min=0)
 
 
+def stubborn(x, first_part, second_part, third_part):
+    with open(__file__ + ".calls", "a") as file:
+        file.write(".")
+    raise LookupError("no labels")
+
+
 def never(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(min=999) - 999
 
@@ -358,6 +364,13 @@ def test_a_row_is_of_results_that_are_not_zero(right: tuple[str, str, str]) -> N
     assert late.count("domain: ") > 1
     assert "upright.never: its result is zero" in said
     assert "- op: upright.never\n" not in matrix.partition("not tested yet")[0]
+
+
+def test_guesses_that_all_fail_alike_come_to_an_end(
+    right: tuple[str, str, str], folder: Path
+) -> None:
+    assert "upright.stubborn: LookupError: no labels" in right[1]
+    assert (folder / "upright/__init__.py.calls").stat().st_size < 1_200  # a guess is two calls
 
 
 def test_an_object_that_no_name_leads_to_is_named(right: tuple[str, str, str]) -> None:
