@@ -157,6 +157,8 @@ def _columns_left_out(trial: Trial) -> list[str]:
         globs.append("*_layout")
     if not trial.takes_capture:
         globs.append("compiled")
+    if trial.is_zero_somewhere:
+        globs += ["forward_layout", "forward_precision"]
     if trial.is_rounded:
         globs += _DIFFERENCES
     return globs

@@ -62,6 +62,8 @@ _BRANCHES = (
 )
 """Classes of errors of a capture that meets a branch, or a shape, that depends on values."""
 _SEEDS = (0, 1, 2)
+_ZERO_SEEDS = range(12)
+"""Draws for which results may be zero. A cell draws others, so they are more than a few."""
 _MOST_SECONDS = 20.0
 """How long guesses are tried. A call that has begun is not interrupted here."""
 _MOST_ALIKE = 500
@@ -83,6 +85,7 @@ class Trial:
     gradgrad: bool = False
     deterministic: bool = True
     is_rounded: bool = False  # to a dtype narrower than float64
+    is_zero_somewhere: bool = False  # all results of some draw
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
     takes_layouts: bool = True  # of memory, other than contiguous
@@ -124,7 +127,7 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
         if error is None:
             require_finite(call)
             seconds = (between - begin) - (time.monotonic() - between)
-            if not any(is_zero(call, seed) for seed in _SEEDS):
+            if not _is_zero_somewhere(call):
                 return text, call, seconds
             error = "its result is zero"
         first = first or error
@@ -138,9 +141,14 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     raise NotUsableError(first or "no arguments could be guessed")
 
 
+def _is_zero_somewhere(call: Call) -> bool:
+    """Return whether all results of some draw are zero."""
+    return any(is_zero(call, seed) for seed in _ZERO_SEEDS)
+
+
 def _require_some_result(call: Call) -> None:
     """Raise unless a draw has a result that is not zero."""
-    if all(is_zero(call, seed) for seed in _SEEDS):
+    if all(is_zero(call, seed) for seed in _ZERO_SEEDS):
         raise NotUsableError("its result is zero")
 
 
@@ -230,6 +238,9 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
         else:
             trial.remarks.append(f"no {dtype}: {error}")
     trial.deterministic = is_same(call, backward=has_backward)
+    trial.is_zero_somewhere = _is_zero_somewhere(call)
+    if trial.is_zero_somewhere:
+        trial.remarks.append("results of layouts and precisions may all be zero: some draws give 0")
     trial.differentiable = has_backward and bool(call.gradients(call.arguments()))
     if not trial.differentiable:
         trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
