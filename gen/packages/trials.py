@@ -115,30 +115,36 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     Raises NotUsableError with the first error if no guess works.
     """
     end = time.monotonic() + _MOST_SECONDS
-    first = ""
     second_best = None
-    errors: set[str] = set()
+    errors: dict[str, None] = {}
     for count, (text, call) in enumerate(_calls(entry)):
         if time.monotonic() > end or (count > _MOST_ALIKE and len(errors) == 1):
             break
-        begin = time.monotonic()
-        error = error_of(require_finite, call)
-        between = time.monotonic()
-        if error is None:
-            require_finite(call)
-            seconds = (between - begin) - (time.monotonic() - between)
-            if not _is_zero_somewhere(call):
-                return text, call, seconds
-            error = "its result is zero"
-        first = first or error
-        errors.add(error)
+        error, seconds = _problem(call)
+        if not error:
+            return text, call, seconds
+        errors[error] = None
         if second_best is None and error_of(_require_some_result, call) is None:
             second_best = text, call, 0.0
     # An op without a formula for its derivative is tested all the same, and so is one whose result
     # is sometimes zero.
     if second_best is not None:
         return second_best
-    raise NotUsableError(first or "no arguments could be guessed")
+    raise NotUsableError(next(iter(errors), "no arguments could be guessed"))
+
+
+def _problem(call: Call) -> tuple[str, float]:
+    """Return why a call does not work, empty if it does, and the seconds that it compiled."""
+    begin = time.monotonic()
+    error = error_of(require_finite, call)
+    if error is not None:
+        return error, 0.0
+    between = time.monotonic()
+    require_finite(call)
+    seconds = (between - begin) - (time.monotonic() - between)
+    if _is_zero_somewhere(call):
+        return "its result is zero", seconds
+    return "", seconds
 
 
 def _is_zero_somewhere(call: Call) -> bool:
@@ -228,8 +234,25 @@ def learn_shapes(trial: Trial, call: Call) -> None:
 def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
     """Learn dtypes and derivatives that the function has."""
     has_backward = _works(trial, "backward pass", require_finite, call)
+    _learn_dtypes(trial, call, backward=has_backward)
+    trial.deterministic = is_same(call, backward=has_backward)
+    trial.is_zero_somewhere = _is_zero_somewhere(call)
+    if trial.is_zero_somewhere:
+        trial.remarks.append("results of layouts and precisions may all be zero: some draws give 0")
+    why = _reason_for_no_derivative(trial, call, backward=has_backward)
+    trial.differentiable = not why
+    if trial.differentiable:
+        _learn_derivatives(trial, call, entry)
+    else:
+        trial.remarks.append(f"no derivative is tested{why}")
+    if trial.takes_transforms or not trial.differentiable:
+        trial.takes_vmap = _works(trial, "vmap", batch, call)
+
+
+def _learn_dtypes(trial: Trial, call: Call, *, backward: bool) -> None:
+    """Learn the dtypes for which a pass runs."""
     run = call.results
-    if has_backward:
+    if backward:
         run = call.gradients
     for dtype in _dtypes(call):
         error = error_of(run, call.arguments(dtype))
@@ -237,21 +260,17 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
             trial.dtypes.append(dtype)
         else:
             trial.remarks.append(f"no {dtype}: {error}")
-    trial.deterministic = is_same(call, backward=has_backward)
-    trial.is_zero_somewhere = _is_zero_somewhere(call)
-    if trial.is_zero_somewhere:
-        trial.remarks.append("results of layouts and precisions may all be zero: some draws give 0")
-    trial.differentiable = has_backward and bool(call.gradients(call.arguments()))
-    if not trial.differentiable:
-        trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
-    elif not trial.deterministic or is_flat(call):
-        trial.differentiable = False
-        why = "it and differences are 0" if trial.deterministic else "it is random"
-        trial.remarks.append(f"no derivative is tested: {why}, wherever it was tried")
-    if trial.differentiable:
-        _learn_derivatives(trial, call, entry)
-    if trial.takes_transforms or not trial.differentiable:
-        trial.takes_vmap = _works(trial, "vmap", batch, call)
+
+
+def _reason_for_no_derivative(trial: Trial, call: Call, *, backward: bool) -> str:
+    """Return why no derivative can be tested, as the end of a sentence; empty if one can be."""
+    if not backward or not call.gradients(call.arguments()):
+        return ", since no backward pass reaches an input"
+    if not trial.deterministic:
+        return ": it is random, wherever it was tried"
+    if is_flat(call):
+        return ": it and differences are 0, wherever it was tried"
+    return ""
 
 
 def _dtypes(call: Call) -> Sequence[str]:
