@@ -38,6 +38,7 @@ __all__ = [
 Tensor = torch.Tensor
 _SEEDS = (0, 1, 2)
 _STEP = 1e-3
+_DRAWING = threading.Lock()
 
 
 class NotUsableError(Exception):
@@ -307,7 +308,8 @@ class ModuleCall:
         """
         key = threading.get_ident(), dtype
         if key not in self._modules:
-            with torch.random.fork_rng(devices=()):
+            # the generator is of all threads
+            with _DRAWING, torch.random.fork_rng(devices=()):
                 torch.random.manual_seed(0)
                 self._modules[key] = self._make().to(dtype).eval()
         return self._modules[key]

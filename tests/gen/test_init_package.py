@@ -116,6 +116,8 @@ def save(path):
 """
 
 RIGHT = """
+import time
+
 import torch
 
 from upright.score import Score, score
@@ -131,6 +133,7 @@ class Shuffle(torch.nn.Module):
     def __init__(self, features):
         super().__init__()
         self.register_buffer("order", torch.randperm(features))
+        time.sleep(0.05)  # other threads draw meanwhile
         self.register_buffer("scale", torch.rand(features))
 
     def forward(self, x):
