@@ -13,6 +13,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ TENSOR_NAMES = frozenset([
 
 _SKIPPED = ("__main__", "conftest", "setup", "tests", "test")
 """Submodules that are programs or tests. An import would run them."""
+_HIDDEN = "a part of its name leads to something else of the package"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class FailedImport:
-    """A submodule that does not import."""
+    """A submodule that does not import, or an object that no name leads to."""
 
     module: str
     error: str
@@ -107,17 +109,18 @@ def scan(package: str) -> Scan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         modules, failed = _import_all(package)
-    listed = _objects(package, modules)
+    listed, hidden = _objects(package, modules)
     listed += _library_ops(registered_ops() - ops_before, modules)
     order = list(KINDS)
     listed.sort(key=lambda entry: order.index(entry.kind))
-    return Scan(package, tuple(listed), tuple(failed))
+    return Scan(package, tuple(listed), (*failed, *hidden))
 
 
-def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
-    """Return the entries of what the modules define, each once.
+def _objects(package: str, modules: Sequence[ModuleType]) -> tuple[list[Entry], list[FailedImport]]:
+    """Return the entries of what the modules define, each once, and what no name leads to.
 
-    One object often has several names. The module that defines it names it, unless it is private.
+    One object often has several names. The module that defines it names it, unless it is private,
+    or hidden by something else of its name.
     """
     named = [
         (module, f"{module.__name__}.{name}", value)
@@ -125,13 +128,30 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
         for name, value in sorted(vars(module).items())
         if str(getattr(value, "__module__", "")).partition(".")[0] == package
     ]
-    named.sort(key=lambda each: each[2].__module__ != each[0].__name__)
+    named.sort(key=lambda each: (not _leads_to(*each[1:]), each[2].__module__ != each[0].__name__))
     entries: dict[int, Entry] = {}
+    hidden = []
     for _, name, value in named:
         entry = None if id(value) in entries else entry_of(name, value)
-        if entry is not None:
-            entries[id(value)] = entry
-    return list(entries.values())
+        if entry is None:
+            continue
+        entries[id(value)] = entry
+        if not _leads_to(name, value):
+            hidden.append(id(value))
+    unnamed = [FailedImport(entries.pop(each).name, _HIDDEN) for each in hidden]
+    return list(entries.values()), unnamed
+
+
+def _leads_to(name: str, value: object) -> bool:
+    """Return whether the attributes of a dotted name lead to the object.
+
+    A package that imports a function hides the submodule of the same name.
+    """
+    top, *attributes = name.split(".")
+    reached: object = sys.modules[top]
+    for attribute in attributes:
+        reached = getattr(reached, attribute, None)
+    return reached is value
 
 
 def _import_all(package: str) -> tuple[list[ModuleType], list[FailedImport]]:

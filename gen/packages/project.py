@@ -20,6 +20,18 @@ _COMPILING_SECONDS = 600
 """The time limit of a cell whose function compiles kernels: for each dtype and layout, one."""
 
 
+_DIFFERENCES = (
+    "backward",
+    "backward_layout",
+    "double_backward",
+    "dual",
+    "func_vjp",
+    "func_jvp",
+    "func_vjp_of_vjp",
+)
+"""The columns that compare with differences of values."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of the matrix, as the template writes it."""
@@ -139,12 +151,16 @@ def _columns_left_out(trial: Trial) -> list[str]:
     globs = []
     if trial.differentiable and not trial.takes_transforms:
         globs.append("func_*")
-    elif trial.takes_transforms and not trial.takes_vmap:
+    elif not trial.takes_vmap:
         globs.append("func_*vmap*")
     if not trial.takes_layouts:
         globs.append("*_layout")
     if not trial.takes_capture:
         globs.append("compiled")
+    if trial.is_zero_somewhere:
+        globs += ["forward_layout", "forward_precision"]
+    if trial.is_rounded:
+        globs += _DIFFERENCES
     return globs
 
 

@@ -25,16 +25,20 @@ __all__ = [
     "batch",
     "capture",
     "differentiate_twice",
+    "has_floats",
     "is_flat",
+    "is_rounded",
     "is_same",
     "is_zero",
     "pull_back",
     "push_forward",
+    "writes_to_buffers",
 ]
 
 Tensor = torch.Tensor
 _SEEDS = (0, 1, 2)
 _STEP = 1e-3
+_DRAWING = threading.Lock()
 
 
 class NotUsableError(Exception):
@@ -110,16 +114,38 @@ def _is_leaf(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def is_same(call: Call) -> bool:
-    """Return whether two calls on the same numbers give the same bits."""
-    # Arguments are drawn first, since each draw seeds the generator of the calls.
-    first, second = map(call.results, [call.arguments(), call.arguments()])
-    return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+def has_floats(arguments: Sequence[Any]) -> bool:
+    """Return whether an argument is a floating tensor."""
+    return bool(_floating(pytree.tree_leaves(arguments)))
 
 
-def is_zero(call: Call) -> bool:
-    """Return whether all results of the call are zero."""
-    return not any(bool(x.any()) for x in call.results(call.arguments()))
+def is_same(call: Call, *, backward: bool) -> bool:
+    """Return whether two calls on the same numbers give the same bits, and draw no number.
+
+    ``backward``: those of the gradients too, since a backward pass may draw by itself.
+    """
+    runs = [call.results]
+    if backward:
+        runs.append(call.gradients)
+    for run in runs:
+        # Arguments are drawn first, since each draw seeds the generator of the calls.
+        several = [call.arguments(), call.arguments()]
+        state = torch.get_rng_state()
+        first, second = map(run, several)
+        is_drawn = not torch.equal(state, torch.get_rng_state())
+        if is_drawn or not all(map(torch.equal, first, second)):
+            return False
+    return True
+
+
+def is_zero(call: Call, seed: int = 0) -> bool:
+    """Return whether all results of a draw are zero."""
+    return not any(bool(x.any()) for x in call.results(call.arguments(seed=seed)))
+
+
+def is_rounded(call: Call) -> bool:
+    """Return whether a result for numbers in double precision is in a narrower one."""
+    return any(x.dtype != torch.float64 for x in call.results(call.arguments()))
 
 
 def is_flat(call: Call) -> bool:
@@ -161,7 +187,15 @@ def capture(call: Call) -> None:
 
     from functorch.compile import aot_function, nop  # which takes a second
 
-    aot_function(function, nop)(*(flat[i] for i in places))
+    from gen.torch_private.compilers import outside_tensors_as_constants
+
+    with outside_tensors_as_constants():
+        aot_function(function, nop)(*(flat[i] for i in places))
+
+
+def writes_to_buffers(call: Call) -> bool:
+    """Return whether a call of a module writes to one of its buffers in place."""
+    return isinstance(call.function, ModuleCall) and call.function.writes(call.arguments())
 
 
 def push_forward(call: Call) -> None:
@@ -209,16 +243,24 @@ def pull_back(call: Call) -> None:
 
 
 def batch(call: Call) -> None:
-    """Call torch.vmap over the first differentiable argument; raise if it refuses the function."""
+    """Call torch.vmap over each tensor alone, and over all; raise if it refuses the function."""
     flat, structure = pytree.tree_flatten(call.arguments())
-    place = next(i for i, each in enumerate(flat) if _is_leaf(each))
-    value = flat[place].detach()
+    places = [i for i, each in enumerate(flat) if _is_tensor(each)]
+    for chosen in (*([place] for place in places), places):
+        _batch_over(call, flat, structure, chosen)
 
-    def function(value: Tensor) -> tuple[Tensor, ...]:
-        mixed = [*flat[:place], value, *flat[place + 1 :]]
+
+def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequence[int]) -> None:
+    """Call torch.vmap over the tensors at some places."""
+
+    def function(*values: Tensor) -> tuple[Tensor, ...]:
+        mixed = list(flat)
+        for place, value in zip(places, values, strict=True):
+            mixed[place] = value
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
-    torch.vmap(function, randomness="different")(torch.stack([value, value + 0.0]))
+    values = [flat[place].detach() for place in places]
+    torch.vmap(function, randomness="different")(*(torch.stack([x, x]) for x in values))
 
 
 class ModuleCall:
@@ -241,15 +283,33 @@ class ModuleCall:
 
     def __call__(self, *arguments: Any) -> Any:
         """Return the results of the module for inputs and parameters."""
+        return self._run(arguments)[0]
+
+    def writes(self, arguments: Sequence[Any]) -> bool:
+        """Return whether a call writes to a buffer in place."""
+        return any(buffer._version for buffer in self._run(arguments)[1])
+
+    def _run(self, arguments: Sequence[Any]) -> tuple[Any, list[Tensor]]:
+        """Return the results of the module, and the buffers that it had."""
         cut = len(arguments) - len(self.names)
         parameters = dict(zip(self.names, arguments[cut:], strict=True))
         tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
         dtype = next(each.dtype for each in tensors if each.is_floating_point())
-        return functional_call(self._module(dtype), parameters, arguments[:cut])
+        module = self._module(dtype)
+        # a call may write to a buffer, and the next one begins without that
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        results = functional_call(module, buffers | parameters, tuple(arguments[:cut]))
+        return results, list(buffers.values())
 
     def _module(self, dtype: torch.dtype) -> torch.nn.Module:
-        """Return the module of this thread whose buffers have this dtype."""
+        """Return the module of this thread whose buffers have this dtype.
+
+        A buffer that the constructor draws has the same numbers in each module.
+        """
         key = threading.get_ident(), dtype
         if key not in self._modules:
-            self._modules[key] = self._make().to(dtype).eval()
+            # the generator is of all threads
+            with _DRAWING, torch.random.fork_rng(devices=()):
+                torch.random.manual_seed(0)
+                self._modules[key] = self._make().to(dtype).eval()
         return self._modules[key]

@@ -12,8 +12,9 @@ from __future__ import annotations
 import functools
 import importlib
 import itertools
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,10 +33,14 @@ from gen.packages.sampled_calls import (
     batch,
     capture,
     differentiate_twice,
+    has_floats,
     is_flat,
+    is_rounded,
     is_same,
+    is_zero,
     pull_back,
     push_forward,
+    writes_to_buffers,
 )
 
 __all__ = [
@@ -50,11 +55,19 @@ __all__ = [
 ]
 
 _DTYPES = ("float64", "float32")
-_BRANCHES = ("DataDependentOutputException", "GuardOnDataDependentSymNode")
-"""Classes of errors of a capture that meets a branch on values."""
+_BRANCHES = (
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "GuardOnDataDependentSymNode",
+)
+"""Classes of errors of a capture that meets a branch, or a shape, that depends on values."""
 _SEEDS = (0, 1, 2)
+_ZERO_SEEDS = range(12)
+"""Draws for which results may be zero. A cell draws others, so they are more than a few."""
 _MOST_SECONDS = 20.0
 """How long guesses are tried. A call that has begun is not interrupted here."""
+_MOST_ALIKE = 500
+"""How many guesses are tried while all fail alike. It is more than all those of one domain."""
 _SLOW_FIRST_CALL = 1.0
 """A first call that takes longer, and a second one that does not, has compiled a kernel."""
 
@@ -71,6 +84,8 @@ class Trial:
     forward_ad: bool = False
     gradgrad: bool = False
     deterministic: bool = True
+    is_rounded: bool = False  # to a dtype narrower than float64
+    is_zero_somewhere: bool = False  # all results of some draw
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
     takes_layouts: bool = True  # of memory, other than contiguous
@@ -100,24 +115,47 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     Raises NotUsableError with the first error if no guess works.
     """
     end = time.monotonic() + _MOST_SECONDS
-    first = ""
-    forward_only = None
-    for text, call in _calls(entry):
-        if time.monotonic() > end:
+    second_best = None
+    errors: dict[str, None] = {}
+    for count, (text, call) in enumerate(_calls(entry)):
+        if time.monotonic() > end or (count > _MOST_ALIKE and len(errors) == 1):
             break
-        begin = time.monotonic()
-        error = error_of(require_finite, call)
-        between = time.monotonic()
-        if error is None:
-            require_finite(call)
-            return text, call, (between - begin) - (time.monotonic() - between)
-        first = first or error
-        if forward_only is None and error_of(call.results, call.arguments()) is None:
-            forward_only = text, call, 0.0
-    # An op without a formula for its derivative is tested all the same.
-    if forward_only is not None:
-        return forward_only
-    raise NotUsableError(first or "no arguments could be guessed")
+        error, seconds = _problem(call)
+        if not error:
+            return text, call, seconds
+        errors[error] = None
+        if second_best is None and error_of(_require_some_result, call) is None:
+            second_best = text, call, 0.0
+    # An op without a formula for its derivative is tested all the same, and so is one whose result
+    # is sometimes zero.
+    if second_best is not None:
+        return second_best
+    raise NotUsableError(next(iter(errors), "no arguments could be guessed"))
+
+
+def _problem(call: Call) -> tuple[str, float]:
+    """Return why a call does not work, empty if it does, and the seconds that it compiled."""
+    begin = time.monotonic()
+    error = error_of(require_finite, call)
+    if error is not None:
+        return error, 0.0
+    between = time.monotonic()
+    require_finite(call)
+    seconds = (between - begin) - (time.monotonic() - between)
+    if _is_zero_somewhere(call):
+        return "its result is zero", seconds
+    return "", seconds
+
+
+def _is_zero_somewhere(call: Call) -> bool:
+    """Return whether all results of some draw are zero."""
+    return any(is_zero(call, seed) for seed in _ZERO_SEEDS)
+
+
+def _require_some_result(call: Call) -> None:
+    """Raise unless a draw has a result that is not zero."""
+    if all(is_zero(call, seed) for seed in _ZERO_SEEDS):
+        raise NotUsableError("its result is zero")
 
 
 def _calls(entry: Entry) -> Iterator[tuple[str, Call]]:
@@ -148,16 +186,15 @@ def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
 
 
 def resolve(expression: str) -> Any:
-    """Return the object of a dotted name, whose first parts are modules."""
-    parts = expression.split(".")
+    """Return the object that a dotted name leads to, once its modules are imported."""
+    top, *attributes = parts = expression.split(".")
     for cut in range(len(parts), 0, -1):
         try:
-            value: Any = importlib.import_module(".".join(parts[:cut]))
+            importlib.import_module(".".join(parts[:cut]))
         except ModuleNotFoundError:
             continue
-        for part in parts[cut:]:
-            value = getattr(value, part)
-        return value
+        # A function may hide the module of its name, so the last module is no place to begin.
+        return functools.reduce(getattr, attributes, sys.modules[top])
     raise ModuleNotFoundError(expression)
 
 
@@ -197,44 +234,77 @@ def learn_shapes(trial: Trial, call: Call) -> None:
 def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
     """Learn dtypes and derivatives that the function has."""
     has_backward = _works(trial, "backward pass", require_finite, call)
+    _learn_dtypes(trial, call, backward=has_backward)
+    trial.deterministic = is_same(call, backward=has_backward)
+    trial.is_zero_somewhere = _is_zero_somewhere(call)
+    if trial.is_zero_somewhere:
+        trial.remarks.append("results of layouts and precisions may all be zero: some draws give 0")
+    why = _reason_for_no_derivative(trial, call, backward=has_backward)
+    trial.differentiable = not why
+    if trial.differentiable:
+        _learn_derivatives(trial, call, entry)
+    else:
+        trial.remarks.append(f"no derivative is tested{why}")
+    if trial.takes_transforms or not trial.differentiable:
+        trial.takes_vmap = _works(trial, "vmap", batch, call)
+
+
+def _learn_dtypes(trial: Trial, call: Call, *, backward: bool) -> None:
+    """Learn the dtypes for which a pass runs."""
     run = call.results
-    if has_backward:
+    if backward:
         run = call.gradients
-    for dtype in _DTYPES:
+    for dtype in _dtypes(call):
         error = error_of(run, call.arguments(dtype))
         if error is None:
             trial.dtypes.append(dtype)
         else:
             trial.remarks.append(f"no {dtype}: {error}")
-    trial.deterministic = is_same(call)
-    trial.differentiable = has_backward and bool(call.gradients(call.arguments()))
-    if not trial.differentiable:
-        trial.remarks.append("no derivative is tested, since no backward pass reaches an input")
-        return
-    if not trial.deterministic or is_flat(call):
-        trial.differentiable = False
-        why = "it and differences are 0" if trial.deterministic else "it is random"
-        trial.remarks.append(f"no derivative is tested: {why}, wherever it was tried")
-        return
-    trial.takes_capture = not _branches_on_values(trial, call)
+
+
+def _reason_for_no_derivative(trial: Trial, call: Call, *, backward: bool) -> str:
+    """Return why no derivative can be tested, as the end of a sentence; empty if one can be."""
+    if not backward or not call.gradients(call.arguments()):
+        return ", since no backward pass reaches an input"
+    if not trial.deterministic:
+        return ": it is random, wherever it was tried"
+    if is_flat(call):
+        return ": it and differences are 0, wherever it was tried"
+    return ""
+
+
+def _dtypes(call: Call) -> Sequence[str]:
+    """Return the dtypes to try. Without a floating argument, a second one changes nothing."""
+    if has_floats(call.arguments()):
+        return _DTYPES
+    return _DTYPES[:1]
+
+
+def _learn_derivatives(trial: Trial, call: Call, entry: Entry) -> None:
+    """Learn which derivatives a function has, and what they can be compared with."""
+    trial.takes_capture = _takes_capture(trial, call)
+    trial.is_rounded = "float64" in trial.dtypes and is_rounded(call)
+    if trial.is_rounded:
+        trial.remarks.append("no differences: a result for float64 is in a narrower dtype")
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
         trial.forward_ad = error_of(push_forward, call) is None
     trial.gradgrad = _works(trial, "second derivative", differentiate_twice, call)
     trial.takes_transforms = _works(trial, "transform of torch.func", pull_back, call)
-    if trial.takes_transforms:
-        trial.takes_vmap = _works(trial, "vmap", batch, call)
 
 
-def _branches_on_values(trial: Trial, call: Call) -> bool:
-    """Return whether a capture ends at a branch on values, which no compiled function has."""
+def _takes_capture(trial: Trial, call: Call) -> bool:
+    """Return whether a function of the arguments alone can be captured ahead of time."""
+    if writes_to_buffers(call):
+        trial.remarks.append("no capture ahead of time: a call writes to a buffer")
+        return False
     try:
         capture(call)
     except Exception as error:  # whatever torch raises; the cells show any other
         if type(error).__name__ in _BRANCHES:
             trial.remarks.append(f"no capture ahead of time: {_line(error)}")
-            return True
-    return False
+            return False
+    return True
 
 
 def _works(trial: Trial, what: str, function: Callable[[Call], None], call: Call) -> bool:

@@ -180,7 +180,7 @@ class TorchTarget:
         """Compile a function or module by AOTAutograd, without a backend."""
         from functorch import compile as aot
 
-        from gen.torch_private.compilers import functorch_config
+        from gen.torch_private.compilers import functorch_config, outside_tensors_as_constants
 
         cut = aot.min_cut_rematerialization_partition
         if partition == "default":
@@ -198,6 +198,8 @@ class TorchTarget:
             with (
                 warnings.catch_warnings(),
                 functorch_config.patch(activation_memory_budget=budget),
+                # a package keeps tables and settings as tensors, which are no arguments of its ops
+                outside_tensors_as_constants(),
             ):
                 # torch itself reads `.grad` of the arguments
                 warnings.filterwarnings(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch._dynamo
 import torch._functorch.config
 import torch._inductor.config
+from torch._subclasses.fake_tensor import fake_tensor_tls
 
 functorch_config = torch._functorch.config
 """The options of torch's own ahead-of-time autograd."""
@@ -13,3 +17,14 @@ inductor_config = torch._inductor.config
 """The options of Inductor."""
 reset_dynamo = torch._dynamo.reset
 """Forget all that `torch.compile` has compiled."""
+
+
+@contextmanager
+def outside_tensors_as_constants() -> Iterator[None]:
+    """Let a capture in this thread keep tensors that the function closes over, as constants."""
+    before = fake_tensor_tls.allow_non_fake_inputs_override
+    fake_tensor_tls.allow_non_fake_inputs_override = True
+    try:
+        yield
+    finally:
+        fake_tensor_tls.allow_non_fake_inputs_override = before

@@ -115,14 +115,144 @@ def save(path):
     raise AssertionError("a function of no tensor is not called")
 """
 
+RIGHT = """
+import time
+
+import torch
+
+from upright.score import Score, score
+
+TABLE = torch.arange(12.0, dtype=torch.float64).reshape(3, 4) + 1
+
+
+def looked_up(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() @ TABLE.to(x.dtype)
+
+
+class Shuffle(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.register_buffer("order", torch.randperm(features))
+        time.sleep(0.05)  # other threads draw meanwhile
+        self.register_buffer("scale", torch.rand(features))
+
+    def forward(self, x):
+        return x.sin()[..., self.order] * self.scale
+
+
+class Step(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return (x > 0).float()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * x.cosh().reciprocal()
+
+
+class Jitter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g + torch.rand_like(g)
+
+
+class Absolute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.abs()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        rows = (x.flatten() < 0).nonzero()[:, 0]
+        return g.flatten().index_put((rows,), -g.flatten()[rows]).reshape(g.shape)
+
+
+class Stairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.round() + 0.5
+
+    @staticmethod
+    def backward(ctx, g):
+        return torch.zeros_like(g)
+
+
+def counted(labels: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(len(labels), int(labels.max()) + 1).scatter(1, labels[:, None], 1.0)
+
+
+def late(x: torch.Tensor) -> torch.Tensor:
+    return x.mean().clamp(min=0)
+
+
+def stubborn(x, first_part, second_part, third_part):
+    with open(__file__ + ".calls", "a") as file:
+        file.write(".")
+    raise LookupError("no labels")
+
+
+def rare(x: torch.Tensor) -> torch.Tensor:
+    if x.shape != (4, 3):
+        raise ValueError("a matrix of four rows is wanted")
+    total = x.detach().sum()
+    return torch.where(total.abs().frac() < 0.3, total, 0.0)
+
+
+def never(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(min=999) - 999
+
+
+class Counter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x.sin() * self.calls
+
+
+def filled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    matrix = torch.zeros(len(weight), len(weight), dtype=weight.dtype)
+    matrix[range(len(weight)), range(len(weight))] = weight
+    return x @ matrix
+"""
+SCORE = """
+import torch
+
+
+class Score(torch.nn.Module):
+    def forward(self, x):
+        return score(x)
+
+
+class Unnamed(Score):
+    pass
+
+
+def score(x: torch.Tensor) -> torch.Tensor:
+    return x.square().sum(-1)
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packages")
-    for name in ("threefold", "empty_one", "broken"):
+    for name in ("threefold", "upright", "empty_one", "broken"):
         (folder / name).mkdir()
         (folder / name / "__init__.py").write_text("")
     (folder / "threefold/ops.py").write_text(OPS)
+    (folder / "upright/__init__.py").write_text(RIGHT)
+    (folder / "upright/score.py").write_text(SCORE)
     (folder / "threefold/extra.py").write_text("import a_library_that_nobody_has\n")
     (folder / "threefold/__main__.py").write_text("raise AssertionError('a program was run')\n")
     (folder / "broken/__init__.py").write_text("raise OSError('no licence')\n")
@@ -204,6 +334,69 @@ def test_its_tests_pass_and_its_cells_find_the_wrong_backward(project: Path, fol
     assert failed, done.stdout
     assert all("WrongCube" in name for name in failed), done.stdout
     assert any("::test_backward[" in name for name in failed)
+
+
+@pytest.fixture(scope="module")
+def right(folder: Path) -> tuple[str, str, str]:
+    """A project for functions that are right: its matrix, what init said, and its red cells."""
+    done = init(folder, "right", "--package", "upright", "--yes")
+    assert done.returncode == 0, done.stderr
+    ran = python(folder / "right", folder, "-m", "pytest", "-q", "generated_tests", "-rf")
+    assert " passed" in ran.stdout, ran.stdout
+    red = [line.split()[1] for line in ran.stdout.splitlines() if line.startswith("FAILED")]
+    return (folder / "right/matrix.yaml").read_text(), done.stderr, "\n".join(red)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "looked_up",  # a tensor from outside
+        "Shuffle",  # buffers, some of them drawn
+        "Step",  # a result in another dtype
+        "Jitter",  # a backward pass that draws
+        "Absolute",  # a backward pass whose shapes depend on values
+        "Stairs",  # an old-style Function that is flat
+        "counted",  # no gradient, and no vmap
+        "Counter",  # a buffer that each call changes
+        "filled",  # a vmap over some of its arguments alone
+        "rare",  # zero for most arguments
+        "Score",
+    ],
+)
+def test_no_cell_of_a_right_function_is_red(name: str, right: tuple[str, str, str]) -> None:
+    matrix, _, red = right
+    assert f"- op: upright.{name}\n" in matrix
+    assert f"upright.{name}-" not in red
+
+
+def test_a_row_is_of_results_that_are_not_zero(right: tuple[str, str, str]) -> None:
+    matrix, said, _ = right
+    late = matrix.partition("- op: upright.late\n")[2].partition("- op: ")[0]
+    assert late.count("domain: ") > 1
+    assert "upright.never: its result is zero" in said
+    assert "- op: upright.never\n" not in matrix.partition("not tested yet")[0]
+
+
+def test_guesses_that_all_fail_alike_come_to_an_end(
+    right: tuple[str, str, str], folder: Path
+) -> None:
+    assert "upright.stubborn: LookupError: no labels" in right[1]
+    assert (folder / "upright/__init__.py.calls").stat().st_size < 1_200  # a guess is two calls
+
+
+def test_an_object_that_no_name_leads_to_is_named(right: tuple[str, str, str]) -> None:
+    matrix, said, _ = right
+    why = "a part of its name leads to something else of the package"
+    assert f"upright.score.Unnamed does not import: {why}" in said
+    assert "Unnamed" in matrix
+
+
+@pytest.mark.parametrize("column", ["backward", "double_backward", "compiled", "backward_again"])
+def test_differences_of_a_rounded_result_are_not_asked(
+    column: str, right: tuple[str, str, str], folder: Path
+) -> None:
+    listed = python(folder / "right", folder, "-m", "gen", "list", "--op", "upright.Step").stdout
+    assert (f"test_{column}[upright.Step-" in listed) == (column in ("compiled", "backward_again"))
 
 
 @pytest.mark.parametrize(
