@@ -11,7 +11,7 @@ raises an error that torch does not raise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gen.grammar.draw import draw
@@ -97,17 +97,22 @@ class Search:
         difference = difference_of(program, level)
         if difference is None:
             return None
-        words = program.kinds()
+        words = essence(program, self.grammar.groups)
         if any(one.explains(words, difference) for one in self.findings):
             self.repeated += 1
             return None
         small = smallest(program, level, difference)
-        return Finding(small, difference_of(small, level) or difference, number, essence(small))
+        words = essence(small, self.grammar.groups)
+        return Finding(small, difference_of(small, level) or difference, number, words)
 
 
-def essence(program: Program) -> frozenset[str]:
-    """Return the words of a program without those that any program may have."""
-    return program.kinds() - _USUAL
+def essence(program: Program, groups: Mapping[str, str]) -> frozenset[str]:
+    """Return the words of a program, and of its statements the groups. Those that any program may
+    have are left out."""
+    words = program.kinds() - _USUAL
+    statements = {word for word in words if word.startswith("statement ")}
+    of_groups = {f"group {groups[word.removeprefix('statement ')]}" for word in statements}
+    return frozenset((words - statements) | of_groups)
 
 
 _USUAL = frozenset(

@@ -40,25 +40,39 @@ class CallKind:
 
 @dataclass(frozen=True)
 class Grammar:
-    """The words of each part of a program, with what they stand for."""
+    """The words of each part of a program, with what they stand for.
+
+    `groups`: of statements, by their words. A statement that stands alone is its own group.
+    """
 
     inputs: Mapping[str, InputKind]
     statements: Mapping[str, str]
     results: Mapping[str, str]
     calls: Mapping[str, CallKind]
+    groups: Mapping[str, str]
 
 
 def load_grammar(path: Path = DEFAULT) -> Grammar:
     """Return the grammar of a file. ``ValueError`` says which entry is wrong."""
     parts = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(parts, dict) or set(parts) != set(Grammar.__dataclass_fields__):
-        raise ValueError(f"{path} has the keys inputs, statements, results and calls")
+    if not isinstance(parts, dict) or set(parts) != _PARTS:
+        raise ValueError(f"{path} has the keys {', '.join(sorted(_PARTS))}")
+    groups = parts["statements"]
     return Grammar(
         _entries(path, "inputs", parts["inputs"], InputKind),
-        parts["statements"],
+        {word: text for texts in groups.values() for word, text in texts.items()},
         parts["results"],
         _entries(path, "calls", parts["calls"], CallKind),
+        {
+            word: word if group == _ALONE else group
+            for group, texts in groups.items()
+            for word in texts
+        },
     )
+
+
+_PARTS = frozenset(("inputs", "statements", "results", "calls"))
+_ALONE = "alone"
 
 
 def _entries(path: Path, part: str, entries: Any, kind: Any) -> dict[str, Any]:
