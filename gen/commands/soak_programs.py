@@ -78,10 +78,7 @@ def run(args: argparse.Namespace) -> int:
     except (ValueError, LookupError) as error:
         print(error.args[0], file=sys.stderr)
         return 2
-    plan = soak.plan
-    print(
-        f"seed {plan.seed}, {', '.join(plan.levels)}, shard {args.shard}, {args.minutes:g} minutes"
-    )
+    print(f"{soak.plan.text}, {args.minutes:g} minutes")
     soak.run(time.monotonic() + 60 * args.minutes, args.most)
     print(soak.summary())
     return 1 if soak.entries else 0

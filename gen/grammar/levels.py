@@ -34,12 +34,11 @@ def _eager() -> Level:
     return Level("eager", _itself, _gradients)
 
 
-def _compiled(backend: str, dynamic: bool | None = None) -> Level:
+def _compiled(name: str, backend: str, dynamic: bool | None = None) -> Level:
     from gen.torch_private.compilers import functorch_config, inductor_config, reset_dynamo
 
     inductor_config.fallback_random = True
     functorch_config.donated_buffer = False  # a call may be repeated with the same inputs
-    name = f"{backend}{'-dynamic' * bool(dynamic)}"
     compiled = partial(torch.compile, backend=backend, dynamic=dynamic)
     options = f"backend={backend!r}, dynamic={dynamic}"
     return Level(
@@ -76,10 +75,10 @@ def _jit() -> Level:
 
 LEVELS: dict[str, Callable[[], Level]] = {
     "eager": _eager,
-    "dynamo": partial(_compiled, "eager"),
-    "aot_eager": partial(_compiled, "aot_eager"),
-    "aot_dynamic": partial(_compiled, "aot_eager", True),
-    "inductor": partial(_compiled, "inductor"),
+    "dynamo": partial(_compiled, "dynamo", "eager"),
+    "aot_eager": partial(_compiled, "aot_eager", "aot_eager"),
+    "aot_dynamic": partial(_compiled, "aot_dynamic", "aot_eager", True),
+    "inductor": partial(_compiled, "inductor", "inductor"),
     "session": _session,
     "jit": _jit,
 }
