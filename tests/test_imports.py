@@ -42,6 +42,8 @@ MAY_IMPORT = {
     },
     "gen/checks": {
         "gen.dtypes",
+        "gen.grammar",
+        "gen.severity",
         "gen.samples",
         "gen.reference",
         "gen.targets",
@@ -100,10 +102,10 @@ FLOORS = {
     ),
     "gen": (
         ("torch_private",),
-        ("__init__", "dtypes", "errors", "files", "outcomes", "versions"),
+        ("__init__", "dtypes", "errors", "files", "outcomes", "severity", "versions"),
         ("language",),
         ("reference", "targets"),
-        ("samples", "facts", "recording"),
+        ("samples", "facts", "recording", "grammar"),
         ("checks",),
         ("scripts",),
         ("plan", "run", "soak"),

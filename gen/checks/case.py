@@ -212,22 +212,18 @@ class Case:
         stages.
         """
         axes = self.axes
-        if axes.jitted or axes.by == "jit":
-            yield "jit"
-        if axes.cuts == "loaded":
-            yield "cuts"
-        if axes.of is not None:
-            yield "per_sample_answer"
-        if "fake" in words:
-            yield "fake"
-        if axes.moment is not None or axes.trains != "eagerly":
-            yield "jit"
-        if axes.refusal is not None:
-            yield "refusal"
-        if axes.again is not None and not getattr(self.target, "levels", ()):
-            yield "levels of programs"
-        if axes.batch in ("out_dims", "mistaken"):
-            yield "out_dims"
+        needed = {
+            "jit": axes.jitted
+            or axes.by == "jit"
+            or axes.moment is not None
+            or axes.trains != "eagerly",
+            "cuts": axes.cuts == "loaded",
+            "per_sample_answer": axes.of is not None,
+            "fake": "fake" in words,
+            "refusal": axes.refusal is not None,
+            "out_dims": axes.batch in ("out_dims", "mistaken"),
+        }
+        return (name for name, is_needed in needed.items() if is_needed)
 
     def _require_op_of_torch(self, pipeline: Pipeline) -> None:
         """Raise Lacking if the installed torch lacks what the row needs.

@@ -1,41 +1,77 @@
-"""Draw the programs of a row, and assert that the target gives what the model and torch give.
+"""Rows of programs that are drawn, and the check of them.
 
-A program is compared at each level of the target, as :mod:`gen.grammar` does it. A refusal is
-right, if it is of a class by which the target refuses. Nothing else may differ: values, gradients,
-shared memory, strides, flags, versions.
+    sine.triples("sizes")               # programs with a sine, called again with other sizes
+
+A row is a kind of statement in the grammar of :mod:`gen.grammar`. A program is compared at each
+level of the target, which its attribute ``levels`` names:
+
+| a program that | is |
+|---|---|
+| has the values and gradients of the model, and all else as torch without a compiler | right |
+| is refused, by an error of a class by which targets refuse | right |
+| has other values, gradients, strides, flags or versions, or shares other memory | a mismatch |
+| raises any other error | a mismatch |
+| is refused by torch without a compiler | no program |
 """
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any, cast
+
+import torch
 
 from gen.checks.compare import Tally
 from gen.grammar.draw import Drawing
-from gen.grammar.levels import LEVELS
-from gen.grammar.program import Program
-from gen.grammar.search import Difference, difference_of, settled
-from gen.grammar.tables import load_grammar
-from gen.outcomes import Mismatch
-from gen.run.severity import Severity
+from gen.grammar.drawn_program import Program
+from gen.grammar.program_levels import LEVELS
+from gen.grammar.program_search import Difference, difference_of, settled
+from gen.grammar.word_tables import load_grammar
+from gen.outcomes import Lacking, Mismatch
 from gen.samples.samples import Sample
+from gen.severity import Severity
 from gen.targets.protocol import Target
 
+PROGRAMS_OF_A_CELL = 7
 
-class Row(Protocol):
+
+class DrawnPrograms:
     """The programs with a statement of one kind."""
 
+    def __init__(self, statement: str) -> None:
+        self.statement = statement
+
+    def __call__(self, x: Any) -> Any:
+        """Return a copy, for what asks a row for a result."""
+        return torch.clone(x)
+
     def triples(self, again: str) -> list[tuple[str, str, str]]:
-        """Return a statement, another one and a call, for each program of a cell."""
-        ...
+        """Return the triples of the programs of a cell: this statement, another one, a call.
+
+        The others are those from `again` on, so that the cells of a row have all of them.
+        """
+        grammar = load_grammar()
+        others, calls = list(grammar.statements), list(grammar.calls)
+        count = max(PROGRAMS_OF_A_CELL, -(-len(others) // len(calls)))
+        start = (calls.index(again) + others.index(self.statement)) * count
+        return [(self.statement, others[(start + i) % len(others)], again) for i in range(count)]
+
+
+globals().update({name: DrawnPrograms(name) for name in load_grammar().statements})
 
 
 def assert_programs(target: Target, sample: Sample, again: str, tally: Tally) -> None:
-    """Raise Mismatch if the target runs a program of a row otherwise. It names each of them."""
+    """Run the programs of a cell at each level of `target`.
+
+    `sample` is of a row of this module, `again` the kind of call. Raises Mismatch if a program
+    runs otherwise, with the text of each, and Lacking if the target names no levels.
+    """
     levels = getattr(target, "levels", ())
+    if not levels:
+        raise Lacking(f"target {target.name} has no levels for programs")
     failures: list[str] = []
-    for triple in cast(Row, sample.op.call).triples(again):
+    for triple in cast(DrawnPrograms, sample.op.call).triples(again):
         program = Drawing(load_grammar(), triple, "/".join(triple)).program()
-        plain = None if program is None else settled(program)
+        plain = program and settled(program)
         if plain is None:
             continue
         tally.entries += 1

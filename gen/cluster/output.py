@@ -28,7 +28,7 @@ from rich.progress import (
 from gen.cluster.job import Answer
 from gen.run.failure_groups import count_severe
 from gen.run.results import CellResult, ResultsError, Writer, parse_cell, records, trait
-from gen.run.severity import Severity, severity_of_row
+from gen.severity import Severity, severity_of_row
 
 __all__ = ["Display", "Output"]
 

@@ -30,8 +30,8 @@ from gen.run.project_defaults import declared
 from gen.run.requirements import require_place
 from gen.run.results import OUTCOMES, ResultsError, default_path
 from gen.run.rules_run import RulesRun
-from gen.run.severity import Severity
 from gen.run.shard import lacks_the_largest_tier
+from gen.severity import Severity
 from gen.targets import load, names
 
 __all__ = ["add_arguments", "run"]

@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from gen.plan.matrix_plan import above
-from gen.run.severity import Severity
 from gen.run.shard import Shard, parse_shard
+from gen.severity import Severity
 
 _TOO_LONG = 300.0  # seconds of one program, with all that makes it smaller
 _LEVELS = ("eager", "dynamo", "aot_eager", "aot_dynamic", "inductor", "session", "jit")
@@ -230,10 +230,10 @@ class _Soak:
 
     def _note_end(self, kind: str, why: str) -> None:
         """Note that the process is gone with the program that it ran."""
-        from gen.grammar.corpus import entry_of
         from gen.grammar.draw import draw
-        from gen.grammar.search import Difference, Finding
-        from gen.grammar.tables import load_grammar
+        from gen.grammar.program_search import Difference, Finding
+        from gen.grammar.word_tables import load_grammar
+        from gen.grammar.written_findings import entry_of
 
         program = draw(load_grammar(), self.plan.seed, self.next)
         if program is None:
@@ -286,11 +286,10 @@ def _work(
     """Run programs in a process of its own, and send what was found."""
     import torch
 
-    from gen.grammar.corpus import entry_of, finding_of
-    from gen.grammar.levels import LEVELS
-    from gen.grammar.script import script_of
-    from gen.grammar.search import Search
-    from gen.grammar.tables import load_grammar
+    from gen.grammar.program_levels import LEVELS
+    from gen.grammar.program_search import Search
+    from gen.grammar.word_tables import load_grammar
+    from gen.grammar.written_findings import entry_of, finding_of, script_of
 
     torch.set_num_threads(1)
     known = list(map(finding_of, entries))

@@ -16,11 +16,11 @@ from dataclasses import replace
 from string import Formatter
 from typing import Any
 
+from gen.grammar.drawn_program import GRADS, Call, Input, Program, Statement
 from gen.grammar.model_world import ModelWorld
-from gen.grammar.program import GRADS, Call, Input, Program, Statement
-from gen.grammar.tables import Grammar
-from gen.grammar.trial import by_model
-from gen.reference.model.geometry import Refused
+from gen.grammar.program_runs import by_model
+from gen.grammar.word_tables import Grammar
+from gen.reference.model.cell_geometry import Refused
 
 MOST_CALLS = 7
 _TRIES = 6

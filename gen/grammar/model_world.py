@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from gen.grammar.prelude import value
-from gen.reference.model import numbers as n
-from gen.reference.model.geometry import Refused
-from gen.reference.model.stored import recording
-from gen.reference.model.tensors import Tensor, joined
+from gen.reference.model import chain_rule as n
+from gen.reference.model.cell_geometry import Refused
+from gen.reference.model.model_tensor import Tensor, joined
+from gen.reference.model.stored_cells import recording
 
 
 class Names:
@@ -73,7 +73,7 @@ class Names:
                 isinstance(cell, n.Number) for cell in result.numbers()
             ):
                 raise Refused("out= takes no tensors with a history")
-            return out._take(result, x, *args)
+            return out.take(result, x, *args)
 
         return call
 
@@ -136,26 +136,29 @@ def _complex_numbers(*shape: int, seed: int = 0) -> Tensor:
     return Tensor.of(pairs, shape, "complex")
 
 
+def _with_slope(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:
+    """Return a function of each number, with a handwritten backward."""
+    found = [n.with_slope(function(n.value_of(cell)), cell, slope) for cell in x.numbers()]
+    if x.kind == "complex":
+        return Tensor.of(list(zip(found[::2], found[1::2], strict=True)), x.shape, x.kind)
+    return Tensor.of(found, x.shape, x.kind)
+
+
 def _rounded(x: Tensor) -> Tensor:
     """Round, with a backward that passes the gradient on."""
     if x.kind != "real":
         raise Refused("real numbers are rounded")
-    found = [n.with_slope(float(round(n.value_of(c))), c, 1.0) for c in x.numbers()]
-    return Tensor.of(found, x.shape)
+    return _with_slope(x, lambda value: float(round(value)), 1.0)
 
 
 def _tripled(x: Tensor) -> Tensor:
     """Double, with a backward that triples."""
-    found = [n.with_slope(2 * n.value_of(c), c, 3.0) for c in x.numbers()]
-    cells = found if x.kind == "real" else list(zip(found[::2], found[1::2], strict=True))
-    return Tensor.of(cells, x.shape, x.kind)
+    return _with_slope(x, lambda value: 2 * value, 3.0)
 
 
 def _same(x: Tensor) -> Tensor:
     """Return the argument, with a backward that doubles. Nothing says what a write to it is."""
     x.memory.writable = False
-    found = [n.with_slope(n.value_of(c), c, 2.0) for c in x.numbers()]
-    cells = found if x.kind != "complex" else list(zip(found[::2], found[1::2], strict=True))
-    made = Tensor.of(cells, x.shape, x.kind)
+    made = _with_slope(x, lambda value: value, 2.0)
     made.memory.writable = False
     return made

@@ -59,8 +59,8 @@ def _are_close(got: Sequence[float], expected: Sequence[float], tolerance: float
 
 
 def _text(numbers: Sequence[float]) -> str:
-    shown = ", ".join(f"{x:.5g}" for x in numbers[:12])
-    return f"[{shown}{', …' if len(numbers) > 12 else ''}]"
+    shown = [f"{x:.5g}" for x in numbers[:12]] + ["…"] * (len(numbers) > 12)
+    return f"[{', '.join(shown)}]"
 
 
 def flat(results: Any, kind: type) -> Iterator[tuple[str, Any]]:
@@ -107,8 +107,14 @@ def of_torch(
 def _numbers(x: Tensor) -> list[float]:
     """Return the elements in order, two numbers of each complex one."""
     x = x.detach().resolve_conj().resolve_neg()
-    whole = torch.view_as_real(x) if x.is_complex() else x
-    return [float(number) for number in whole.reshape(-1).tolist()]
+    return list(map(float, _flat_reals(x).tolist()))
+
+
+def _flat_reals(x: Tensor) -> Tensor:
+    """Return the numbers in order, two of each complex element."""
+    if x.is_complex():
+        x = torch.view_as_real(x.resolve_conj())
+    return x.reshape(-1)
 
 
 def _memory(x: Tensor) -> int:
@@ -145,20 +151,18 @@ def _by_leaves(
 def _in_one(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor]:
     """Return all numbers of the gradients as one tensor, whose weights the model counts through."""
     whole = [
-        torch.zeros_like(leaf).reshape(-1) if g is None else g.reshape(-1)
+        _flat_reals(torch.zeros_like(leaf) if g is None else g)
         for leaf, g in zip(leaves, found, strict=True)
     ]
-    if not any(g.requires_grad for g in whole):
-        return []
-    return [torch.cat([torch.view_as_real(g).reshape(-1) if g.is_complex() else g for g in whole])]
+    return [torch.cat(whole)]
 
 
 def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
     total: Tensor | None = None
     for r, x in pairs:
-        whole = torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+        whole = _flat_reals(x)
         weights = torch.tensor([weight_of(r, i) for i in range(whole.numel())], dtype=whole.dtype)
-        part = (whole.reshape(-1) * weights).sum()
+        part = (whole * weights).sum()
         total = part if total is None else total + part
     return total
 

@@ -14,7 +14,7 @@ from gen.report.changes import DETAILS, FAILURES, KINDS, Change, Changes
 from gen.report.runs import History, Step, title
 from gen.run.failure_groups import FailureGroup, by_severity, counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
-from gen.run.severity import severity_of_row
+from gen.severity import severity_of_row
 
 __all__ = ["as_json", "as_junit", "changes_as_json", "command"]
 

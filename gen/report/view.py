@@ -20,7 +20,7 @@ from gen.report.changes import FAILURES, KINDS
 from gen.report.runs import LISTED, History, side_by_side, title
 from gen.run.failure_groups import FailureGroup, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
-from gen.run.severity import Severity
+from gen.severity import Severity
 
 # --- rules that the cells have run ----------------------------------------------------------------
 #

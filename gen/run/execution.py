@@ -21,7 +21,7 @@ import pytest
 
 from gen.outcomes import Crashed, Mismatch, SamplesError, Vacuous
 from gen.run.isolation import POSSIBLE, Worker
-from gen.run.severity import Failed
+from gen.severity import Failed
 
 if TYPE_CHECKING:
     from gen.run.verdict import Verdict

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from gen.run.results import CellResult
-from gen.run.severity import Severity, severity_of_row
+from gen.severity import Severity, severity_of_row
 
 __all__ = [
     "FailureGroup",

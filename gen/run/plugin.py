@@ -30,9 +30,9 @@ from gen.run.requirements import require_device, require_place, require_target, 
 from gen.run.results import LAST, default_path
 from gen.run.rules_run import RulesRun
 from gen.run.run_cell import active_entries, facts, limit_of, lost, outcome_facts, run_cell
-from gen.run.severity import Severity
 from gen.run.shard import Shard, parse_shard
 from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
+from gen.severity import Severity
 from gen.targets import built_in
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from gen.dtypes import DTYPES
 from gen.files import replace
 from gen.run.failure_groups import count_severe, counts_by_severity, summary_lines
 from gen.run.results import OUTCOMES, CellResult, Writer
-from gen.run.severity import Severity
 from gen.run.shard_plugin import Sharding
+from gen.severity import Severity
 
 __all__ = ["FACTS", "Recorder"]
 

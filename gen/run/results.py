@@ -15,7 +15,7 @@ from pathlib import Path
 from types import UnionType
 from typing import IO, Any
 
-from gen.run.severity import Severity
+from gen.severity import Severity
 
 __all__ = [
     "LAST",
@@ -77,7 +77,7 @@ class CellResult:
     None in an older file, which has no digests. `refusal` is the first error that the target raised
     in place of values where it may.
 
-    A cell that failed has a `severity` (a word of :class:`gen.run.severity.Severity`), a `cause`,
+    A cell that failed has a `severity` (a word of :class:`gen.severity.Severity`), a `cause`,
     which is the error without its numbers, and the `frame` of user code that raised it. They are
     empty in a file of an older version, and where no error was caught.
     """

@@ -15,7 +15,7 @@ from gen.checks.tables import Cell, Cells, Family
 from gen.outcomes import Crashed
 from gen.run.execution import DEFAULT_LIMIT, Ran, Watch
 from gen.run.failure_groups import cause_of, frame_of
-from gen.run.severity import Failed, most_severe
+from gen.severity import Failed, most_severe
 
 if TYPE_CHECKING:
     from gen.run.rules_run import RulesRun

@@ -15,8 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..aot.python_state.nodes import Place
-from ..aot.python_state.program_state import Order, new_order
-from ..aot.python_state.snapshot import Snapshot
+from ..aot.python_state.snapshot import Order, Snapshot, new_order
 from .same_containers import (
     Containers,
     are_same,

@@ -16,7 +16,7 @@ import torch
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
-from ..aot.python_state.program_state import Order
+from ..aot.python_state.snapshot import Order
 from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node

@@ -32,7 +32,8 @@ from ..aot.capture.global_state import same_modes
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import LeafGradients
 from ..aot.python_state.nodes import Change, Place
-from ..aot.python_state.program_state import RUN, Order, ProgramState
+from ..aot.python_state.program_state import RUN, ProgramState
+from ..aot.python_state.snapshot import Order
 from ..seam.ambient import Ambient
 from ..seam.generator_states import TRACING
 from ..seam.user_code import first_error, unwatched, watched

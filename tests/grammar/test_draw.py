@@ -7,11 +7,12 @@ from collections import Counter
 import pytest
 import yaml
 
-from gen.grammar.corpus import entry_of, finding_of
+from gen.checks import drawn_programs
 from gen.grammar.draw import Drawing, draw, triples
-from gen.grammar.levels import LEVELS
-from gen.grammar.search import Difference, Finding, difference_of, settled
-from gen.grammar.tables import DEFAULT, load_grammar
+from gen.grammar.program_levels import LEVELS
+from gen.grammar.program_search import Difference, Finding, difference_of, settled
+from gen.grammar.word_tables import DEFAULT, load_grammar
+from gen.grammar.written_findings import entry_of, finding_of
 from gen.language.axes import AXES
 
 GRAMMAR = load_grammar()
@@ -101,9 +102,7 @@ def test_a_grammar_with_a_wrong_key_says_where(tmp_path: object) -> None:
 
 
 def test_a_cell_has_its_statement_beside_others() -> None:
-    from programs import drawn
-
-    row = vars(drawn)["sine"]
+    row = vars(drawn_programs)["sine"]
     found = [triple for again in GRAMMAR.calls for triple in row.triples(again)]
     assert {one for one, _, _ in found} == {"sine"}
     assert {two for _, two, _ in found} == set(GRAMMAR.statements)

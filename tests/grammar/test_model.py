@@ -11,9 +11,9 @@ import torch
 
 from gen.grammar.model_world import ModelWorld
 from gen.grammar.prelude import World
-from gen.reference.model import numbers as n
-from gen.reference.model.geometry import Geometry, Refused
-from gen.reference.model.tensors import Tensor
+from gen.reference.model import chain_rule as n
+from gen.reference.model.cell_geometry import Geometry, Refused
+from gen.reference.model.model_tensor import Tensor
 
 FUNCTIONS: dict[str, Callable[[n.Cell], n.Cell]] = {
     "sine": n.sine,

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from gen.grammar.levels import LEVELS
-from gen.grammar.search import Finding, Search
-from gen.grammar.tables import load_grammar
-from gen.grammar.trial import Level
+from gen.grammar.program_levels import LEVELS
+from gen.grammar.program_runs import Level
+from gen.grammar.program_search import Finding, Search
+from gen.grammar.word_tables import load_grammar
 
 GRAMMAR = load_grammar()
 Function = Callable[..., Any]

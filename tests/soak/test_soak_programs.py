@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from gen.cli import main
-from gen.grammar.corpus import finding_of
-from gen.grammar.levels import LEVELS
-from gen.grammar.program import Call, Input, Program, Statement
-from gen.grammar.script import script_of
-from gen.grammar.search import Difference, difference_of
+from gen.grammar.drawn_program import Call, Input, Program, Statement
+from gen.grammar.program_levels import LEVELS
+from gen.grammar.program_search import Difference, difference_of
+from gen.grammar.written_findings import finding_of, script_of
 
 RETURNED = Program(
     (Statement("same", "p = same(a)"),),

@@ -9,6 +9,7 @@ who share them. A number knows the numbers that it was computed from, with the s
 derivatives follow from the chain rule alone, to any order. There is no compiler, no version, no
 graph of tensors. It is slow, and is written for tensors of a dozen elements.
 
-``numbers`` has the chain rule, ``geometry`` shapes and places, ``tensors`` the methods of a tensor,
-``names`` what a program calls by name. Start with ``tensors.py``.
+``chain_rule`` has the numbers, ``cell_geometry`` shapes and places, ``stored_cells`` reading and
+writing, ``view_methods`` and ``model_tensor`` the methods of a tensor. The package imports nothing
+of this project. Start with ``model_tensor.py``.
 """

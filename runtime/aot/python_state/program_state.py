@@ -21,7 +21,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -42,6 +42,7 @@ from .object_kinds import PLAIN, row_of
 from .opaque_objects import opaque_objects_named, refuse_opaque_objects
 from .program_code import Code, is_of_ours, is_of_user
 from .reads import OF_MEMORY, Read, has_place
+from .snapshot import Order, new_order
 from .state_guard import StateGuard
 from .values import MISSING, SIMPLE, attributes_of, look_into, referent_of, slots_of
 
@@ -105,29 +106,6 @@ def _parts_of(value: object) -> Iterator[object]:
 def holds(value: object, x: object) -> bool:
     """Return whether ``value`` is ``x``, or a tuple with ``x`` inside."""
     return any(part is x for part in _parts_of(value))
-
-
-class Order(NamedTuple):
-    """In which order a program has put what was not there: attributes of an object, keys of a
-    dictionary."""
-
-    node: OneByOne
-    labels: list[Any]
-
-
-def new_order(node: OneByOne, known: Iterable[object]) -> Order:
-    """Return the labels of ``node`` that the program has put last, in their order. ``known``: those
-    from before, in theirs."""
-    # no look-up: a key of the user's has a hash of its own
-    places = {id(label): place for place, label in enumerate(known)}
-    labels = [label for label in node.order() if type(label) not in SYMBOLIC]
-    last = -1
-    for start, label in enumerate(labels):
-        place = places.get(id(label), -1)
-        if place <= last:  # new, or put anew behind one that was behind it
-            return Order(node, labels[start:])
-        last = place
-    return Order(node, [])
 
 
 def shortly(names: Sequence[str]) -> str:

@@ -11,15 +11,39 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from .nodes import Attributes, Change, Node
+from ...trace.symbols import SYMBOLIC
+from .nodes import Attributes, Change, Node, OneByOne
 from .reads import Read
 from .values import MISSING, SIMPLE, same, tensors_in
 
 PLAIN_VALUES = frozenset((*SIMPLE, type(MISSING)))
 # kinds whose objects no run makes, or that are as good as equal ones
 _UNMADE = frozenset((CodeType, ModuleType, type))
+
+
+class Order(NamedTuple):
+    """In which order a program has put what was not there: attributes of an object, keys of a
+    dictionary."""
+
+    node: OneByOne
+    labels: list[Any]
+
+
+def new_order(node: OneByOne, known: Iterable[object]) -> Order:
+    """Return the labels of ``node`` that the program has put last, in their order. ``known``: those
+    from before, in theirs."""
+    # no look-up: a key of the user's has a hash of its own
+    places = {id(label): place for place, label in enumerate(known)}
+    labels = [label for label in node.order() if type(label) not in SYMBOLIC]
+    last = -1
+    for start, label in enumerate(labels):
+        place = places.get(id(label), -1)
+        if place <= last:  # new, or put anew behind one that was behind it
+            return Order(node, labels[start:])
+        last = place
+    return Order(node, [])
 
 
 class Snapshot:

@@ -7,25 +7,51 @@ An element of a complex tensor is a pair of numbers, its parts. So conjugates, n
 of complex tensors are views of the same cells, as they are in torch.
 
 A call for which shapes do not fit, or of which torch does not say what it gives, raises
-:class:`~.geometry.Refused`: a write to cells that it reads elsewhere, or to a history that no
+:class:`~.cell_geometry.Refused`: a write to cells that it reads elsewhere, or to a history that no
 longer records.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gen.reference.model import numbers as n
-from gen.reference.model.geometry import Geometry, Refused, common_shape
-from gen.reference.model.numbers import Cell, Number
-from gen.reference.model.stored import Element, copy_of
-from gen.reference.model.views import Viewed
+from gen.reference.model import chain_rule as n
+from gen.reference.model.cell_geometry import Geometry, Refused, common_shape
+from gen.reference.model.chain_rule import Cell, Number
+from gen.reference.model.stored_cells import STEPS, Element, copy_of
+from gen.reference.model.view_methods import Viewed, is_gathered, keys_of
 
 Scalar = float | int | complex
 Unary = Callable[[Cell], Cell]
+
+
+def _by_element(function: Unary) -> Callable[[Tensor], Tensor]:
+    """Return the method that applies a function to each element."""
+    return lambda self: self._each(function)
+
+
+def _in_place(name: str) -> Callable[..., Tensor]:
+    """Return the method that writes the result of another one to the tensor."""
+
+    def write(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return self.take(getattr(self, name)(*args, **kwargs), *args)
+
+    return write
+
+
+def _in_other_geometry(name: str) -> Callable[..., Tensor]:
+    """Return the method that gives the tensor the geometry of a view of it."""
+
+    def change(self: Tensor, *args: int) -> Tensor:
+        self.geometry = getattr(self, name)(*args).geometry
+        return self
+
+    return change
 
 
 class Tensor(Viewed):
@@ -36,91 +62,88 @@ class Tensor(Viewed):
     def _each(self, function: Unary) -> Tensor:
         if self.kind == "complex":
             raise Refused("the function is known of real numbers")
-        return Tensor.of([function(x) for x in self.elements()], self.shape)  # type: ignore[arg-type]
+        return Tensor.of(list(map(function, self.numbers())), self.shape)
 
-    def sin(self) -> Tensor:
-        return self._each(n.sine)
-
-    def cos(self) -> Tensor:
-        return self._each(n.cosine)
-
-    def tanh(self) -> Tensor:
-        return self._each(n.tanh)
-
-    def exp(self) -> Tensor:
-        return self._each(n.exponential)
-
-    def relu(self) -> Tensor:
-        return self._each(n.positive_part)
-
-    def abs(self) -> Tensor:
-        return self._each(n.magnitude)
+    sin = _by_element(n.sine)
+    cos = _by_element(n.cosine)
+    tanh = _by_element(n.tanh)
+    exp = _by_element(n.exponential)
+    relu = _by_element(n.positive_part)
+    abs = _by_element(n.magnitude)
 
     def neg(self) -> Tensor:
+        """Return the negative."""
         return self.mul(-1.0)
 
     def clone(self) -> Tensor:
+        """Return a copy, which has numbers of its own."""
         return Tensor.of(self.copies(), self.shape, self.kind)
 
     def contiguous(self) -> Tensor:
-        packed = Geometry.packed(self.shape, 2 if self.kind == "complex" else 1)
+        """Return the tensor itself if its cells lie in order, else a copy."""
+        packed = Geometry.packed(self.shape, STEPS[self.kind])
         there = replace(packed, offset=self.geometry.offset)
         return self if there.places() == self.geometry.places() else self.clone()
 
     def mul(self, other: Tensor | Scalar) -> Tensor:
+        """Return the product."""
         return self._with(other, _product)
 
     def add(self, other: Tensor | Scalar, *, alpha: float = 1.0) -> Tensor:
-        return self._with(_tensor(other) if alpha == 1.0 else _tensor(other).mul(alpha), _sum)
+        """Return the sum with `other` times `alpha`."""
+        return self._with(_tensor(other).mul(alpha), _sum)
 
     def sub(self, other: Tensor | Scalar) -> Tensor:
+        """Return the difference."""
         return self.add(_tensor(other).mul(-1.0))
 
     def div(self, other: Tensor | Scalar) -> Tensor:
+        """Return the quotient by numbers that are not near 0."""
         divisor = _tensor(other)
-        if divisor.kind != "real" or any(abs(n.value_of(x)) < 0.1 for x in divisor.numbers()):
+        if divisor.kind != "real" or _is_near_zero(divisor):
             raise Refused("a quotient near a pole")
         return self.mul(divisor._each(n.reciprocal))
 
     def gt(self, other: Tensor | Scalar) -> Tensor:
+        """Return where the numbers are greater."""
         one, two = _broadcast(self, _tensor(other))
         if "complex" in (one.kind, two.kind):
             raise Refused("complex numbers have no order")
-        pairs = zip(one.numbers(), two.numbers(), strict=True)
-        return Tensor.of(
-            [float(n.value_of(x) > n.value_of(y)) for x, y in pairs], one.shape, "bool"
-        )
+        truths = map(operator.gt, n.values_of(one.numbers()), n.values_of(two.numbers()))
+        return Tensor.of(list(map(float, truths)), one.shape, "bool")
 
     def where(self, condition: Tensor, other: Tensor | Scalar) -> Tensor:
+        """Return the numbers where `condition` is true, and those of `other` elsewhere."""
         one, two, chosen = _broadcast(self, _tensor(other), condition)
         one, two = _alike(one, two)
-        pairs = zip(chosen.elements(), one.elements(), two.elements(), strict=True)
-        return Tensor.of([copy_of(x if c else y) for c, x, y in pairs], one.shape, one.kind)
+        found = map(_chosen, chosen.elements(), one.elements(), two.elements())
+        return Tensor.of(list(map(copy_of, found)), one.shape, one.kind)
 
     def masked_fill(self, mask: Tensor, value: float) -> Tensor:
+        """Return the numbers, but `value` where the mask is true."""
         _, shaped = _broadcast(self, mask)
         return _tensor(value).where(shaped, self)
 
     def sum(self, d: int | None = None) -> Tensor:
+        """Return the sum of a dimension, or of all."""
         if d is None:
             return Tensor.of([_total(self.elements(), self.kind)], (), self.kind)
         rows = self._moved_last(d)
-        return Tensor.of(
-            [_total(row.elements(), self.kind) for row in rows],
-            self.geometry.without(self.geometry.dim(d)).shape,
-            self.kind,
-        )
+        totals = [_total(row.elements(), self.kind) for row in rows]
+        return Tensor.of(totals, self.geometry.without(self.geometry.dim(d)).shape, self.kind)
 
     def mean(self) -> Tensor:
+        """Return the mean of all numbers."""
         if not self.numel():
             raise Refused("no elements have no mean")
         return self.sum().mul(1.0 / self.numel())
 
     def cumsum(self, d: int) -> Tensor:
+        """Return the sums up to each number of a dimension."""
         rows = self._moved_last(d)
-        sums = [
-            _total(row.elements()[: i + 1], self.kind) for row in rows for i in range(row.numel())
-        ]
+        sums: list[Element] = []
+        for row in rows:
+            sums += itertools.accumulate(row.elements(), _sum)
         d = self.geometry.dim(d)
         last = (*self.shape[:d], *self.shape[d + 1 :], self.shape[d])
         moved = Tensor.of(sums, last, self.kind)
@@ -136,30 +159,35 @@ class Tensor(Viewed):
         return [self._view(Geometry((size,), (stride,), place)) for place in others.places()]
 
     def matmul(self, other: Tensor) -> Tensor:
+        """Return the product of two matrices."""
         if self.dim() != 2 or other.dim() != 2 or self.shape[1] != other.shape[0]:
             raise Refused("a product of two matrices that fit")
         rows, columns = self.unbind(0), other.unbind(1)
         products = [row.mul(column).sum() for row, column in itertools.product(rows, columns)]
-        kind = products[0].kind if products else self.kind
-        return Tensor.of([p.elements()[0] for p in products], (len(rows), len(columns)), kind)
+        if not products:
+            return Tensor.of([], (len(rows), len(columns)), self.kind)
+        return joined(products, 0, new=True).view(len(rows), len(columns))
 
     def flip(self, d: int) -> Tensor:
+        """Return a dimension in reverse, as a copy."""
         size = self.shape[self.geometry.dim(d)]
         return self.index_select(d, list(range(size))[::-1])
 
     def index_select(self, d: int, indices: Sequence[int]) -> Tensor:
+        """Return slices of a dimension, as a copy."""
         d = self.geometry.dim(d)
         slices = [self.select(d, index).unsqueeze(d) for index in indices]
         return joined(slices, d) if slices else self.narrow(d, 0, 0).clone()
 
     def _with(self, other: Tensor | Scalar, function: Callable[..., Element]) -> Tensor:
         one, two = _alike(*_broadcast(self, _tensor(other)))
-        pairs = zip(one.elements(), two.elements(), strict=True)
-        return Tensor.of([function(x, y) for x, y in pairs], one.shape, one.kind)
+        found = map(function, one.elements(), two.elements())
+        return Tensor.of(list(found), one.shape, one.kind)
 
     # --- writes -----------------------------------------------------------------------------------
 
     def copy_(self, other: Tensor | Scalar) -> Tensor:
+        """Write the numbers of `other`."""
         source = _tensor(other)
         if source.kind == "complex" != self.kind:
             raise Refused("a complex number in a real tensor")
@@ -167,109 +195,86 @@ class Tensor(Viewed):
         spread = _alike(self, source.broadcast_to(self.shape))[1]
         return self._write(spread.copies())
 
-    def _take(self, result: Tensor, *read: Tensor | Scalar) -> Tensor:
+    def take(self, result: Tensor, *read: Tensor | Scalar) -> Tensor:
         """Write a result of this shape, computed from this tensor and those of `read`."""
         if result.shape != self.shape or result.kind != self.kind:
             raise Refused(f"{result.kind}{result.shape} is not written to {self.kind}{self.shape}")
         self._require_apart(*[x for x in read if isinstance(x, Tensor)])
         return self._write(result.elements())
 
-    def mul_(self, other: Tensor | Scalar) -> Tensor:
-        return self._take(self.mul(other), other)
-
-    def add_(self, other: Tensor | Scalar, *, alpha: float = 1.0) -> Tensor:
-        return self._take(self.add(other, alpha=alpha), other)
-
-    def sub_(self, other: Tensor | Scalar) -> Tensor:
-        return self._take(self.sub(other), other)
-
-    def div_(self, other: Tensor | Scalar) -> Tensor:
-        return self._take(self.div(other), other)
-
-    def sin_(self) -> Tensor:
-        return self._take(self.sin())
-
-    def tanh_(self) -> Tensor:
-        return self._take(self.tanh())
-
-    def relu_(self) -> Tensor:
-        return self._take(self.relu())
-
-    def neg_(self) -> Tensor:
-        return self._take(self.neg())
-
-    def cumsum_(self, d: int) -> Tensor:
-        return self._take(self.cumsum(d))
+    mul_ = _in_place("mul")
+    add_ = _in_place("add")
+    sub_ = _in_place("sub")
+    div_ = _in_place("div")
+    sin_ = _in_place("sin")
+    tanh_ = _in_place("tanh")
+    relu_ = _in_place("relu")
+    neg_ = _in_place("neg")
+    cumsum_ = _in_place("cumsum")
+    masked_fill_ = _in_place("masked_fill")
 
     def fill_(self, value: Tensor | Scalar) -> Tensor:
+        """Write one number everywhere."""
         if isinstance(value, Tensor) and value.dim():
             raise Refused("a tensor is filled with one number")
         return self.copy_(value)
 
     def zero_(self) -> Tensor:
+        """Write 0 everywhere."""
         return self.copy_(0.0)
 
-    def masked_fill_(self, mask: Tensor, value: float) -> Tensor:
-        return self._take(self.masked_fill(mask, value), mask)
-
     def index_fill_(self, d: int, indices: Sequence[int], value: float) -> Tensor:
+        """Write one number to slices."""
         for index in set(indices):
             self.select(d, index).fill_(value)
         return self
 
     def index_add_(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
-        slices = source.unbind(d)
-        if len(slices) != len(indices):
-            raise Refused("as many slices as indices")
-        self._require_other_memory(source)
-        for index, part in zip(indices, slices, strict=True):
-            if self.select(d, index).shape != part.shape:
-                raise Refused("a slice of another shape")
-        for index, part in zip(indices, slices, strict=True):
-            self.select(d, index).add_(part)
+        """Add a slice of `source` for each index."""
+        for mine, part in self._slices_of(d, indices, source):
+            mine.add_(part)
         return self
 
     def index_copy_(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
-        slices = source.unbind(d)
-        if len(slices) != len(indices) or len(set(indices)) != len(indices):
-            raise Refused("as many slices as indices, and each index once")
-        self._require_other_memory(source)
-        for index, part in zip(indices, slices, strict=True):
-            if self.select(d, index).shape != part.shape:
-                raise Refused("a slice of another shape")
-        for index, part in zip(indices, slices, strict=True):
-            self.select(d, index).copy_(part)
+        """Write a slice of `source` for each index."""
+        if len(set(indices)) != len(indices):
+            raise Refused("an index twice")
+        for mine, part in self._slices_of(d, indices, source):
+            mine.copy_(part)
         return self
+
+    def _slices_of(
+        self, d: int, indices: Sequence[int], source: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return the slices at `indices`, each with that of `source` which is written to it."""
+        slices = source.unbind(d)
+        self._require_other_memory(source)
+        if len(slices) != len(indices):
+            raise Refused("as many slices as indices")
+        pairs = [(self.select(d, i), part) for i, part in zip(indices, slices, strict=True)]
+        if any(mine.shape != part.shape for mine, part in pairs):
+            raise Refused("a slice of another shape")
+        return pairs
 
     def _require_other_memory(self, source: Tensor) -> None:
         if source.memory is self.memory:
             raise Refused("slices are read and written in one memory")
 
     def __setitem__(self, index: Any, value: Tensor | Scalar) -> None:
-        keys = index if isinstance(index, tuple) else (index,)
-        if not any(isinstance(key, (list, Tensor)) for key in keys):
+        keys = keys_of(index)
+        if not is_gathered(keys):
             self[index].copy_(value)
             return
         rows = self._rows(keys)
         if isinstance(value, Tensor):
             self._require_other_memory(value)
-        inner = rows[0].shape if rows else self.shape[1:]
-        spread = _tensor(value).broadcast_to((len(rows), *inner))
-        for row, part in zip(rows, spread.unbind() if rows else (), strict=True):
+        spread = _tensor(value).broadcast_to(self._shape_of_rows(rows))
+        for row, part in zip(rows, spread.unbind(), strict=True):
             row.copy_(part)
 
-    def _become(self, other: Tensor) -> Tensor:
-        self.geometry = other.geometry
-        return self
-
-    def t_(self) -> Tensor:
-        return self._become(self.t())
-
-    def unsqueeze_(self, d: int) -> Tensor:
-        return self._become(self.unsqueeze(d))
-
-    def transpose_(self, first: int, second: int) -> Tensor:
-        return self._become(self.transpose(first, second))
+    t_ = _in_other_geometry("t")
+    unsqueeze_ = _in_other_geometry("unsqueeze")
+    transpose_ = _in_other_geometry("transpose")
 
     def register_hook(self, factor: float) -> None:
         """Multiply the derivative by this tensor with `factor`, as the hooks of programs do."""
@@ -281,48 +286,27 @@ class Tensor(Viewed):
 
     # --- operators --------------------------------------------------------------------------------
 
-    def __add__(self, other: Tensor | Scalar) -> Tensor:
-        return self.add(other)
-
-    def __mul__(self, other: Tensor | Scalar) -> Tensor:
-        return self.mul(other)
-
-    def __sub__(self, other: Tensor | Scalar) -> Tensor:
-        return self.sub(other)
-
-    def __truediv__(self, other: Tensor | Scalar) -> Tensor:
-        return self.div(other)
-
-    def __neg__(self) -> Tensor:
-        return self.neg()
-
-    def __matmul__(self, other: Tensor) -> Tensor:
-        return self.matmul(other)
-
-    def __gt__(self, other: Tensor | Scalar) -> Tensor:
-        return self.gt(other)
-
-    def __iadd__(self, other: Tensor | Scalar) -> Tensor:
-        return self.add_(other)
-
-    def __imul__(self, other: Tensor | Scalar) -> Tensor:
-        return self.mul_(other)
-
-    __radd__, __rmul__ = __add__, __mul__
+    __add__ = __radd__ = add
+    __mul__ = __rmul__ = mul
+    __sub__ = sub
+    __truediv__ = div
+    __neg__ = neg
+    __matmul__ = matmul
+    __gt__ = gt
+    __iadd__ = add_
+    __imul__ = mul_
 
 
 def joined(parts: Sequence[Tensor], d: int, new: bool = False) -> Tensor:
     """Return tensors one after another in a dimension, as a new tensor."""
     if new:
         parts = [part.unsqueeze(d) for part in parts]
-    if len({part.kind for part in parts}) > 1 or len({part.dim() for part in parts}) > 1:
-        raise Refused("parts of one kind")
-    slices = [row for part in parts for row in part.unbind(d)]
-    if len({row.shape for row in slices}) != 1:
-        raise Refused("parts of one shape")
+    slices = list(itertools.chain.from_iterable(part.unbind(d) for part in parts))
+    if len({(row.kind, row.shape) for row in slices}) != 1:
+        raise Refused("parts of one kind and shape")
     d = parts[0].geometry.dim(d)
-    elements = [copy_of(x) for row in slices for x in row.elements()]
-    first = Tensor.of(elements, (len(slices), *slices[0].shape), parts[0].kind)
+    elements = itertools.chain.from_iterable(row.copies() for row in slices)
+    first = Tensor.of(list(elements), (len(slices), *slices[0].shape), parts[0].kind)
     order = [*range(1, d + 1), 0, *range(d + 1, parts[0].dim())]
     return first.permute(order).clone()
 
@@ -344,10 +328,16 @@ def _sum(x: Any, y: Any) -> Element:
 
 
 def _total(elements: Sequence[Element], kind: str) -> Element:
-    total: Element = (0.0, 0.0) if kind == "complex" else 0.0
-    for element in elements:
-        total = _sum(total, element)
-    return total
+    zero: dict[str, Element] = {"complex": (0.0, 0.0)}
+    return functools.reduce(_sum, elements, zero.get(kind, 0.0))
+
+
+def _chosen(condition: Element, one: Element, other: Element) -> Element:
+    return one if condition else other
+
+
+def _is_near_zero(tensor: Tensor) -> bool:
+    return any(abs(value) < 0.1 for value in n.values_of(tensor.numbers()))
 
 
 def _tensor(x: Tensor | Scalar) -> Tensor:
@@ -359,7 +349,7 @@ def _tensor(x: Tensor | Scalar) -> Tensor:
 
 
 def _broadcast(*tensors: Tensor) -> list[Tensor]:
-    shape = common_shape(*[tensor.shape for tensor in tensors])
+    shape = common_shape(*map(operator.attrgetter("shape"), tensors))
     return [tensor.broadcast_to(shape) for tensor in tensors]
 
 

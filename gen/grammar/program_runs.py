@@ -6,8 +6,9 @@ eager = by_torch(program, LEVELS["eager"])
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,12 +16,21 @@ from typing import Any
 
 import torch
 
-from gen.grammar.model_observation import of_model
+from gen.grammar.drawn_program import Call, Program
 from gen.grammar.model_world import ModelWorld
-from gen.grammar.observation import Gradients, Observation, add_gradients, of_torch
+from gen.grammar.observation import (
+    Gradients,
+    Observation,
+    add_gradients,
+    flat,
+    of_torch,
+    weight_of,
+)
 from gen.grammar.prelude import World
-from gen.grammar.program import Call, Program
-from gen.reference.model.geometry import Refused
+from gen.reference.model import chain_rule as n
+from gen.reference.model.cell_geometry import Refused
+from gen.reference.model.model_tensor import Tensor as ModelTensor
+from gen.reference.model.stored_cells import recording
 
 LARGEST = 1e6
 
@@ -49,12 +59,44 @@ def by_model(program: Program) -> list[Observation]:
     seen = []
     function = _defined(program, world.names)
     for call, arguments in _made(program, world, world.leaves):
-        with world.names["torch"].no_grad() if call.around else nullcontext():
+        with recording(not call.around):
             results = function(*arguments.values())
         found = of_model(world, arguments, results, not call.around)
         _require_small(found)
         seen.append(found)
     return seen
+
+
+def of_model(
+    world: ModelWorld, arguments: Mapping[str, ModelTensor], results: Any, records: bool
+) -> Observation:
+    """Return what a call of the model gives. `records`: derivatives are asked for."""
+    seen = Observation()
+    found = [x for _, x in flat(results, ModelTensor)]
+    for place, x in flat(results, ModelTensor):
+        seen.values[f"result {place[1:]}"] = list(map(n.value_of, x.numbers()))
+    for name, x in arguments.items():
+        seen.values[f"argument {name} afterwards"] = list(map(n.value_of, x.numbers()))
+    if records:
+        _add_derivatives(seen, [leaf.memory.leaves for leaf in world.leaves], found)
+    return seen
+
+
+def _add_derivatives(
+    seen: Observation, leaves: Sequence[Sequence[n.Number]], results: Sequence[ModelTensor]
+) -> None:
+    """Add first and second derivatives of the loss by each leaf."""
+    numbers = list(itertools.chain.from_iterable(leaves))
+    roots: list[tuple[n.Cell, n.Cell]] = []
+    for r, x in enumerate(results):
+        if x.kind != "bool":
+            roots += [(cell, weight_of(r, i)) for i, cell in enumerate(x.numbers())]
+    first = n.derivatives(roots, numbers)
+    second = n.derivatives([(g, weight_of(0, i)) for i, g in enumerate(first)], numbers)
+    for word, gradients in (("gradient", first), ("second gradient", second)):
+        rest = map(n.value_of, gradients)
+        for k, own in enumerate(leaves):
+            seen.values[f"{word} of leaf {k}"] = list(itertools.islice(rest, len(own)))
 
 
 def _require_small(seen: Observation) -> None:
@@ -84,7 +126,7 @@ def _by_level(program: Program, level: Level) -> list[Observation | Exception]:
         try:
             for call, arguments in _made(program, world, world.leaves):
                 versions = {name: x._version for name, x in arguments.items()}
-                with torch.no_grad() if call.around else nullcontext():
+                with torch.set_grad_enabled(not call.around):
                     results = function(*arguments.values())
                 found = of_torch(arguments, versions, results)
                 if not call.around:

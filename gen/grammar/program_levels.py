@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gen.grammar.trial import Level
+from gen.grammar.program_runs import Level
 
 Tensor = torch.Tensor
 _INSTALLED = "import runtime.dropin\nruntime.dropin.install()"

@@ -7,14 +7,16 @@
         p = a.sin()
         return [p]
 
-Each part is a choice from the tables of a :class:`~.tables.Grammar`, so a program is made smaller
-by leaving parts out.
+Each part is a choice from the tables of a :class:`.word_tables.Grammar`, so a program is made
+smaller by leaving parts out.
 """
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 GRADS = ("plain", "leaf", "computed")
 
@@ -58,6 +60,11 @@ class Statement:
     text: str
 
 
+def texts_of(parts: Iterable[Input | Statement]) -> list[str]:
+    """Return the texts of some parts."""
+    return list(map(attrgetter("text"), parts))
+
+
 @dataclass(frozen=True)
 class Program:
     """What is called, and how often. `results`: an expression for each."""
@@ -69,12 +76,11 @@ class Program:
     @property
     def names(self) -> list[str]:
         """Return the names of the arguments."""
-        return [one.name for one in self.calls[0].inputs]
+        return list(map(attrgetter("name"), self.calls[0].inputs))
 
     def text(self) -> str:
         """Return the text of the function."""
-        lines = [one.text for one in self.statements]
-        lines.append(f"return [{', '.join(one.text for one in self.results)}]")
+        lines = [*texts_of(self.statements), f"return [{', '.join(texts_of(self.results))}]"]
         body = textwrap.indent("\n".join(lines), "    ")
         return f"def program({', '.join(self.names)}):\n{body}\n"
 

@@ -3,12 +3,14 @@ order or a part of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
-from gen.reference.model.geometry import Geometry, Refused, Shape, whole_shape
-from gen.reference.model.stored import Element, Stored, copy_of
+from gen.reference.model.cell_geometry import Geometry, Refused, Shape, whole_shape
+from gen.reference.model.stored_cells import STEPS, Element, Stored, copy_of
 
 
 class Viewed(Stored):
@@ -17,12 +19,13 @@ class Viewed(Stored):
 
     def copies(self) -> list[Element]:
         """Return the elements anew."""
-        return [copy_of(element) for element in self.elements()]
+        return list(map(copy_of, self.elements()))
 
     def __iter__(self) -> Iterator[Self]:
         return iter(self.unbind())
 
     def view(self, *shape: Any) -> Self:
+        """Return the same cells in another shape."""
         wanted = whole_shape(sizes_of(shape), self.numel())
         found = self.geometry.reshaped(wanted)
         if found is None:
@@ -30,45 +33,55 @@ class Viewed(Stored):
         return self._view(found)
 
     def reshape(self, *shape: Any) -> Self:
+        """Return the same cells in another shape, or a copy where strides cannot say it."""
         wanted = whole_shape(sizes_of(shape), self.numel())
         found = self.geometry.reshaped(wanted)
         return self._view(found) if found else self.of(self.copies(), wanted, self.kind)
 
     def flatten(self) -> Self:
+        """Return the elements as one line."""
         return self.reshape(-1)
 
     def view_as(self, other: Stored) -> Self:
+        """Return the cells in the shape of another tensor."""
         return self.view(other.shape)
 
     def transpose(self, first: int, second: int) -> Self:
+        """Return two dimensions exchanged."""
         dims = list(range(self.dim()))
         one, two = self.geometry.dim(first), self.geometry.dim(second)
         dims[one], dims[two] = dims[two], dims[one]
         return self._view(self.geometry.permute(dims))
 
     def permute(self, *dims: Any) -> Self:
+        """Return the dimensions in another order."""
         return self._view(self.geometry.permute(sizes_of(dims)))
 
     def t(self) -> Self:
+        """Return a matrix transposed."""
         if self.dim() > 2:
             raise Refused("t() takes two dimensions at most")
         return self.transpose(0, 1) if self.dim() == 2 else self._view(self.geometry)
 
     def select(self, d: int, index: int) -> Self:
+        """Return one slice of a dimension."""
         return self._view(self.geometry.select(self.geometry.dim(d), index))
 
     def narrow(self, d: int, start: int, length: int) -> Self:
+        """Return a range of a dimension."""
         d = self.geometry.dim(d)
         if not 0 <= start <= start + length <= self.shape[d]:
             raise Refused("the range is outside of the dimension")
         return self._view(self.geometry.cut(d, slice(start, start + length)))
 
     def unsqueeze(self, d: int) -> Self:
+        """Return one more dimension, of size 1."""
         if not -self.dim() - 1 <= d <= self.dim():
             raise Refused(f"no place {d} for a dimension")
         return self._view(self.geometry.insert(d % (self.dim() + 1), 1, 1))
 
     def squeeze(self) -> Self:
+        """Return the tensor without dimensions of size 1."""
         geometry = self.geometry
         for d in reversed(range(self.dim())):
             if geometry.shape[d] == 1:
@@ -76,11 +89,13 @@ class Viewed(Stored):
         return self._view(geometry)
 
     def expand(self, *shape: Any) -> Self:
+        """Return dimensions of size 1 repeated."""
         return self._view(self.geometry.expand(sizes_of(shape)))
 
     broadcast_to = expand
 
     def diagonal(self) -> Self:
+        """Return the diagonal of the first two dimensions, as the last dimension."""
         if self.dim() < 2:
             raise Refused("a diagonal takes two dimensions")
         first, second = self.shape[:2]
@@ -89,6 +104,7 @@ class Viewed(Stored):
         return self._view(rest.insert(len(rest.shape), min(first, second), step))
 
     def unfold(self, d: int, size: int, step: int) -> Self:
+        """Return the windows of a dimension, which may overlap."""
         d = self.geometry.dim(d)
         if not 0 <= size <= self.shape[d]:
             raise Refused("the window is larger than the dimension")
@@ -98,7 +114,8 @@ class Viewed(Stored):
         return self._view(windows.insert(self.dim(), size, stride))
 
     def as_strided(self, shape: Shape, strides: Shape) -> Self:
-        step = 2 if self.kind == "complex" else 1
+        """Return other elements of the tensor's own, by sizes and strides."""
+        step = STEPS[self.kind]
         scaled = tuple(step * s for s in strides)
         found = Geometry(tuple(shape), scaled, self.geometry.offset)
         if not set(found.places()) <= set(self.geometry.places()):
@@ -108,30 +125,36 @@ class Viewed(Stored):
         return self._view(found)
 
     def split(self, size: int, d: int = 0) -> tuple[Self, ...]:
+        """Return parts of a dimension, each of this size."""
         d = self.geometry.dim(d)
         starts = range(0, self.shape[d], size)
         return tuple(self.narrow(d, s, min(size, self.shape[d] - s)) for s in starts)
 
     def unbind(self, d: int = 0) -> tuple[Self, ...]:
+        """Return the slices of a dimension."""
         d = self.geometry.dim(d)
-        return tuple(self.select(d, index) for index in range(self.shape[d]))
+        return tuple(map(partial(self.select, d), range(self.shape[d])))
 
     def detach(self) -> Self:
+        """Return the cells without their history."""
         return self._view(self.geometry, history=False)
 
     def conj(self) -> Self:
+        """Return the conjugate, which reads the same cells."""
         if self.kind != "complex":
             return self
         return self._view(self.geometry, conjugate=not self.conjugate)
 
     @property
     def real(self) -> Self:
+        """Return the real parts."""
         if self.kind != "complex":
             return self
         return self._view(self.geometry, kind="real", conjugate=False)
 
     @property
     def imag(self) -> Self:
+        """Return the imaginary parts."""
         if self.kind != "complex":
             raise Refused("a real tensor has no imaginary part")
         negative = self.negative != self.conjugate
@@ -143,8 +166,8 @@ class Viewed(Stored):
         return self.t()
 
     def __getitem__(self, index: Any) -> Self:
-        keys = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(key, (list, Stored)) for key in keys):
+        keys = keys_of(index)
+        if is_gathered(keys):
             return self._gathered(keys)
         geometry, d = self.geometry, 0
         for key in self._with_all_dimensions(keys):
@@ -169,20 +192,36 @@ class Viewed(Stored):
     def _gathered(self, keys: tuple[Any, ...]) -> Self:
         """Return the rows of a list of indices, or the elements of a mask, as a new tensor."""
         rows = self._rows(keys)
-        parts = [part for row in rows for part in row.elements()]
-        inner = rows[0].shape if rows else self.shape[1:]
-        return self.of([copy_of(part) for part in parts], (len(rows), *inner), self.kind)
+        copies = itertools.chain.from_iterable(row.copies() for row in rows)
+        return self.of(list(copies), self._shape_of_rows(rows), self.kind)
+
+    def _shape_of_rows(self, rows: Sequence[Self]) -> Shape:
+        """Return the shape of these rows one after another."""
+        inner = self.shape[1:]
+        if rows:
+            inner = rows[0].shape
+        return len(rows), *inner
 
     def _rows(self, keys: tuple[Any, ...]) -> list[Self]:
         if len(keys) != 1:
             raise Refused("one list of indices or one mask is known to the model")
         (key,) = keys
         if isinstance(key, list):
-            return [self.select(0, index) for index in key]
+            return list(map(partial(self.select, 0), key))
         if key.kind != "bool" or key.shape != self.shape:
             raise Refused("a mask has the shape of its tensor")
         places = zip(self.geometry.places(), key.elements(), strict=True)
         return [self._view(Geometry((), (), place)) for place, chosen in places if chosen]
+
+
+def keys_of(index: Any) -> tuple[Any, ...]:
+    """Return what stands between the brackets, as a tuple."""
+    return index if isinstance(index, tuple) else (index,)
+
+
+def is_gathered(keys: tuple[Any, ...]) -> bool:
+    """Return whether a list or a mask is among `keys`, so that the result is no view."""
+    return any(isinstance(key, (list, Stored)) for key in keys)
 
 
 def sizes_of(sizes: tuple[Any, ...]) -> Shape:

@@ -95,18 +95,14 @@ class Geometry:
     def expand(self, shape: Shape) -> Geometry:
         """Return dimensions of size 1 repeated, and new ones in front."""
         front = len(shape) - len(self.shape)
-        if front < 0:
-            raise Refused(f"{self.shape} has more dimensions than {shape}")
-        sizes, strides = list(shape), [0] * front
-        for d, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
-            wanted = shape[front + d]
-            if wanted not in (-1, size) and size != 1:
-                raise Refused(f"{self.shape} does not expand to {shape}")
-            sizes[front + d] = size if wanted == -1 else wanted
-            strides.append(stride if sizes[front + d] == size else 0)
-        if -1 in sizes:
+        own = (*(1,) * front, *self.shape)
+        if front < 0 or any(
+            size not in (1, wanted) for size, wanted in zip(own, shape, strict=False)
+        ):
             raise Refused(f"{self.shape} does not expand to {shape}")
-        return Geometry(tuple(sizes), tuple(strides), self.offset)
+        steps = zip(self.strides, self.shape, shape[front:], strict=True)
+        strides = [stride * (size == wanted) for stride, size, wanted in steps]
+        return Geometry(shape, (*(0,) * front, *strides), self.offset)
 
     def reshaped(self, shape: Shape) -> Geometry | None:
         """Return the same cells in another shape. None if strides cannot say it."""
@@ -144,5 +140,5 @@ def common_shape(*shapes: Shape) -> Shape:
         others = {size for size in sizes if size != 1}
         if len(others) > 1:
             raise Refused(f"{shapes} do not broadcast")
-        result.append(others.pop() if others else 1)
+        result.append(max(others, default=1))
     return tuple(result)

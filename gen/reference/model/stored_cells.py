@@ -8,17 +8,21 @@ An element of a complex tensor is a pair of numbers, its parts.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from gen.reference.model import numbers as n
-from gen.reference.model.geometry import Geometry, Refused, Shape
-from gen.reference.model.numbers import Cell, Number
+from gen.reference.model import chain_rule as n
+from gen.reference.model.cell_geometry import Geometry, Refused, Shape
+from gen.reference.model.chain_rule import Cell, Number
 
 Element = Cell | tuple[Cell, Cell]
+STEPS = {"real": 1, "bool": 1, "complex": 2}
+"""How many cells an element has, by the kind of its tensor."""
+_SIGNS = {False: 1.0, True: -1.0}
 
 
 class _Recording:
@@ -55,8 +59,10 @@ class Memory:
 
     def write(self, place: int, cell: Cell) -> None:
         """Put a number into a cell."""
-        if self.leaves and not _RECORDING.on:  # a new value of the same leaf
-            cell = n.with_slope(n.value_of(cell), self.leaves[place], 1.0)
+        if not _RECORDING.on:
+            cell = n.value_of(cell)
+            if self.leaves:  # a new value of the same leaf
+                cell = n.with_slope(cell, self.leaves[place], 1.0)
         self.cells[place] = cell
 
 
@@ -80,17 +86,16 @@ class Stored:
         """Return new memory with these elements."""
         cells: list[Cell] = []
         for element in elements:
-            cells += element if isinstance(element, tuple) else [element]
+            cells += parts_of(element)
         if not _RECORDING.on:
-            cells = [n.value_of(cell) for cell in cells]
-        step = 2 if kind == "complex" else 1
-        return cls(Memory(cells), Geometry.packed(tuple(shape), step), kind)
+            cells = [*n.values_of(cells)]
+        return cls(Memory(cells), Geometry.packed(tuple(shape), STEPS[kind]), kind)
 
     def requires_grad_(self) -> Self:
         """Make a leaf of a new tensor: its cells are numbers to differentiate by."""
         if self.memory.has_history or self.kind == "bool":
             raise Refused("a tensor with a history is no leaf")
-        self.memory.leaves = [Number(n.value_of(cell)) for cell in self.memory.cells]
+        self.memory.leaves = list(map(Number, n.values_of(self.memory.cells)))
         self.memory.cells = list(self.memory.leaves)
         return self
 
@@ -121,37 +126,38 @@ class Stored:
 
     def numbers(self) -> list[Cell]:
         """Return the numbers of the elements in order, two of each complex one."""
-        return [part for element in self.elements() for part in parts_of(element)]
+        return list(itertools.chain.from_iterable(map(parts_of, self.elements())))
 
     def elements(self) -> list[Element]:
         """Return the elements in order."""
-        sign = -1.0 if self.negative else 1.0
-        return [self._read(place, sign) for place in self.geometry.places()]
+        return list(map(self._read, self.geometry.places()))
 
-    def _read(self, place: int, sign: float) -> Element:
+    @property
+    def _signs(self) -> tuple[float, float]:
+        """Return by what the parts of an element differ from their cells."""
+        sign = _SIGNS[self.negative]
+        return sign, sign * _SIGNS[self.conjugate]
+
+    def _read(self, place: int) -> Element:
+        sign, turned = self._signs
         if self.kind != "complex":
             return self._signed(place, sign)
-        turned = -sign if self.conjugate else sign
         return self._signed(place, sign), self._signed(place + 1, turned)
 
     def _signed(self, place: int, sign: float) -> Cell:
         cell = self.memory.cells[place]
         if not self.history or not _RECORDING.on:
             cell = n.value_of(cell)
-        return cell if sign > 0 else n.scale(cell, sign)
+        return n.scale(cell, sign)
 
     def _write(self, elements: Sequence[Element]) -> Self:
         """Replace the elements, and return the tensor."""
         places = self.geometry.places()
         self._require_writable(places, elements)
-        sign = -1.0 if self.negative else 1.0
         for place, element in zip(places, elements, strict=True):
-            turned = -sign if self.conjugate else sign
-            for step, (part, factor) in enumerate(
-                zip(parts_of(element), (sign, turned), strict=False)
-            ):
-                cell = part if factor > 0 else n.scale(part, factor)
-                self.memory.write(place + step, cell if _RECORDING.on else n.value_of(cell))
+            signed = map(n.scale, parts_of(element), self._signs)
+            for step, cell in enumerate(signed):
+                self.memory.write(place + step, cell)
         return self
 
     def _require_writable(self, places: Sequence[int], elements: Sequence[Element]) -> None:
@@ -161,9 +167,12 @@ class Stored:
             raise Refused("two elements of the tensor are one cell")
         if self.memory.leaves and _RECORDING.on:
             raise Refused("a leaf is not written to")
-        adds_history = any(
-            isinstance(part, Number) for element in elements for part in parts_of(element)
-        )
+        parts = itertools.chain.from_iterable(map(parts_of, elements))
+        adds_history = any(isinstance(part, Number) for part in parts)
+        self._require_history(adds_history)
+
+    def _require_history(self, adds_history: bool) -> None:
+        """Refuse a write that is in no history of those who share the memory."""
         if not self.history and (adds_history or self.memory.has_history):
             raise Refused("a write through a detached tensor is in no history")
         if not _RECORDING.on and self.memory.has_history and not self.memory.leaves:

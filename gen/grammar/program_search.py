@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gen.grammar.draw import draw
-from gen.grammar.levels import LEVELS
+from gen.grammar.drawn_program import Call, Program, Statement
 from gen.grammar.observation import Observation
-from gen.grammar.program import Call, Program, Statement
-from gen.grammar.tables import Grammar
-from gen.grammar.trial import Level, by_model, by_torch
-from gen.run.severity import Severity, severity_of_error
+from gen.grammar.program_levels import LEVELS
+from gen.grammar.program_runs import Level, by_model, by_torch
+from gen.grammar.word_tables import Grammar
+from gen.severity import Severity, severity_of_error
 
 TOLERANCES = {"double": 1e-8, "single": 1e-4}
 _FAULTS = ("INTERNAL ASSERT", "invalid gradient")  # no answers to a program
@@ -84,7 +84,7 @@ class Search:
         """Return what is new in the program of a number."""
         self.run += 1
         program = draw(self.grammar, self.seed, number)
-        plain = None if program is None else settled(program)
+        plain = program and settled(program)
         if plain is None:
             self.refused += 1
             return []
@@ -158,11 +158,11 @@ def _without_call(program: Program, number: int) -> Program | None:
 def difference_of(program: Program, level: Level) -> Difference | None:
     """Return what a level does wrong. None if nothing. ``Refused`` if the program means nothing."""
     truth = by_model(program)
-    eager = by_torch(program, LEVELS["eager"]()) if level.name != "eager" else []
+    eager = by_torch(program, LEVELS["eager"]())
     for number, seen in enumerate(by_torch(program, level)):
         tolerance = TOLERANCES[program.calls[number].dtype]
         if isinstance(seen, Exception):
-            if number < len(eager) and isinstance(eager[number], Exception):
+            if level.name != "eager" and isinstance(eager[-1], Exception):
                 return None
             return Difference(
                 level.name,
@@ -186,7 +186,7 @@ def _is_fault(error: Exception) -> bool:
 def _first_line(error: Exception) -> str:
     """Return the first line that says something: that of a compiler names the backend alone."""
     lines = [line for line in str(error).splitlines() if line and not line.endswith("raised:")]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    return f"{type(error).__name__}: {next(iter(lines), '')}"
 
 
 def _part_of_error(error: Exception) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gen.outcomes import (
     Crashed,
@@ -21,10 +21,17 @@ from gen.outcomes import (
     Vacuous,
 )
 
-if TYPE_CHECKING:
-    from gen.checks.case import SampleFailure  # it imports torch
-
 __all__ = ["Failed", "Severity", "most_severe", "severity_of_error", "severity_of_row"]
+
+
+class FailedSample(Protocol):
+    """The error of one sample of a cell. `asks_error`: the cell asks for an error."""
+
+    @property
+    def error(self) -> BaseException: ...
+
+    @property
+    def asks_error(self) -> bool: ...
 
 
 class Severity(IntEnum):
@@ -106,7 +113,7 @@ class Failed:
         return {"severity": self.severity.word, "cause": self.cause, "frame": self.frame}
 
 
-def most_severe(failures: Sequence[SampleFailure]) -> tuple[Severity, SampleFailure | None]:
+def most_severe(failures: Sequence[FailedSample]) -> tuple[Severity, FailedSample | None]:
     """Return the most severe of some failures, with its severity. Without failures only an entry of
     the matrix can be at fault.
     """
@@ -121,7 +128,7 @@ def severity_of_error(error: BaseException) -> Severity:
     return next(_BY_CLASS[cls] for cls in type(error).__mro__ if cls in _BY_CLASS)
 
 
-def _severity_of_failure(failure: SampleFailure) -> Severity:
+def _severity_of_failure(failure: FailedSample) -> Severity:
     """Return how severe a failure is. A call that has to raise an error cannot be refused."""
     severity = severity_of_error(failure.error)
     if failure.asks_error and severity is Severity.REFUSED:

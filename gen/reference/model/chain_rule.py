@@ -54,8 +54,15 @@ def multiply(a: Cell, b: Cell) -> Cell:
     return computed(value_of(a) * value_of(b), (a, lambda: b), (b, lambda: a))
 
 
+def values_of(cells: Iterable[Cell]) -> list[float]:
+    """Return numbers without their histories."""
+    return list(map(value_of, cells))
+
+
 def scale(a: Cell, factor: float) -> Cell:
-    """Return `a` times a constant."""
+    """Return `a` times a constant. Times 1 it is the number itself."""
+    if factor == 1.0:
+        return a
     return computed(value_of(a) * factor, (a, lambda: factor))
 
 
