@@ -233,6 +233,8 @@ def _change_geometry(op: Op, target: Any, args: Sequence[object], kwargs: dict[s
     # has the new geometry
     with torch.set_grad_enabled(_grad_enabled() or target._edge is not None):
         change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
+    if isinstance(target._inner, Value):  # the levels around have seen the view op alone
+        target._inner.count_write()
     if target._edge is not None and target._edge != before:
         target._edge = _edge_of_write(op, *target._edge)
     if before is not None:

@@ -27,14 +27,16 @@ class ArgumentChanges:
     An argument is a number among ``boundary.inputs``. ``written``: the arguments whose new values
     the graph returns, in its order. ``placed``: those of them that the graph writes to itself, see
     :mod:`..compilers.placing`. ``copied``: the other ones, each with its number among the written
-    ones. ``begun``: those that become leaves. ``replaced``: those that get other memory, with the
-    output that has it. ``hooked``: hooks that the program registers.
+    ones. ``counted``: those without a write whose versions advance, by how much. ``begun``: those
+    that become leaves. ``replaced``: those that get other memory, with the output that has it.
+    ``hooked``: hooks that the program registers.
     """
 
     __slots__ = (
         "begun",
         "boundary",
         "copied",
+        "counted",
         "hooked",
         "placed",
         "replaced",
@@ -53,6 +55,7 @@ class ArgumentChanges:
         # most programs do none of these things, so each has a list that is usually empty
         self.begun: list[int] = []
         self.reshaped: list[tuple[int, Input]] = []
+        self.counted: dict[int, int] = {}
         self.replaced: list[tuple[int, Input, Output]] = []
         self.hooked: list[tuple[int, Callable[[Any], Any]]] = []
         for index, x in enumerate(boundary.inputs):
@@ -66,6 +69,8 @@ class ArgumentChanges:
             self.begun.append(index)
         elif x.reshaped:
             self.reshaped.append((index, x))
+        if x.counted > 0 and not x.written and x.replaced is None:
+            self.counted[index] = x.counted
         self.hooked += [(index, hook) for hook in x.hooks]
 
     # --- the steps of a call, in their order ------------------------------------------------------
@@ -100,6 +105,8 @@ class ArgumentChanges:
         """Change the geometry of arguments. That advances their versions."""
         for i, record in self.reshaped:
             record.reshape(leaves[i])
+        if self.counted:
+            count(self.counted, leaves)
 
     def keep_old_values(
         self, saved: list[Any], at_risk: Sequence[int], leaves: Sequence[Any]

@@ -399,7 +399,7 @@ class Boundary:
         effects = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
         if any(effects) or self.changes_inputs:
             return None
-        if any(x.hooks for x in self.inputs):
+        if any(x.hooks or x.counted for x in self.inputs):
             return None
         if not all(output.is_result for output in self.outputs):
             return None

@@ -309,7 +309,11 @@ class Primals:
         _refuse_detached(seen, edge)
         seen = replace(seen, hooks=self._hooks_of(index))
         if not memory.generation:
-            return seen
+            # that views of it have another geometry in place counts for all of them
+            own = len(seen.reshaped)
+            if self.groups:  # the member that is changed counts it
+                own = value._store.counter[0]
+            return replace(seen, counted=value._store.counter[0] - own)
         self._refuse_write(index, seen.reshaped, memory)
         return self._record_of_write(index, value._store, seen, group, edge, add)
 
@@ -335,7 +339,7 @@ class Primals:
             seen,
             written=True,
             tangent=add(self.values[index], edge if recorded else None),
-            counted=store.counter[0],
+            counted=store.counter[0] - len(seen.reshaped),
             written_at=memory.written_at,
         )
 
