@@ -32,6 +32,7 @@ from gen.severity import Severity
 from gen.targets.protocol import Target
 
 PROGRAMS_OF_A_CELL = 7
+_ATTEMPTS = 4  # torch refuses a program in eight
 
 
 class DrawnPrograms:
@@ -70,8 +71,7 @@ def assert_programs(target: Target, sample: Sample, again: str, tally: Tally) ->
         raise Lacking(f"target {target.name} has no levels for programs")
     failures: list[str] = []
     for triple in cast(DrawnPrograms, sample.op.call).triples(again):
-        program = Drawing(load_grammar(), triple, "/".join(triple)).program()
-        plain = program and settled(program)
+        plain = _program(triple)
         if plain is None:
             continue
         tally.entries += 1
@@ -80,6 +80,16 @@ def assert_programs(target: Target, sample: Sample, again: str, tally: Tally) ->
         failures += [_text(plain, one) for one in found if one is not None and not _is_refusal(one)]
     if failures:
         raise Mismatch("\n".join(failures))
+
+
+def _program(triple: tuple[str, str, str]) -> Program | None:
+    """Return a program with the triple. None if torch refuses all that were drawn."""
+    for attempt in range(_ATTEMPTS):
+        program = Drawing(load_grammar(), triple, f"{'/'.join(triple)}/{attempt}").program()
+        plain = program and settled(program)
+        if plain is not None:
+            return plain
+    return None
 
 
 def _is_refusal(difference: Difference) -> bool:

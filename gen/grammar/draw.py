@@ -83,6 +83,7 @@ class Drawing:
         made: list[Input] = []
         for name in "abc"[:count]:
             kinds = [k for k, v in self.grammar.inputs.items() if made or not v.of]
+            # shapes of fresh inputs fit each other, so that more statements find a place
             weights = [6 if kind == "fresh" else 1 for kind in kinds]
             (kind,) = self.random.choices(kinds, weights)
             grad = self.random.choice(GRADS)
@@ -138,6 +139,7 @@ class Drawing:
 
     def _variable(self, variables: Sequence[str]) -> str:
         """Return a variable, more often a later one."""
+        # what is computed last is read least, if all are drawn alike
         return self.random.choice([*variables, *variables[-2:]])
 
     def _results(
@@ -163,6 +165,7 @@ class Drawing:
         kinds = list(self.grammar.calls)
         self.random.shuffle(kinds)
         kinds.remove(self.call)
+        # the call of the triple comes first, while few objects are there that it could not repeat
         for kind in [self.call, *kinds][: MOST_CALLS - 1]:
             try:
                 longer = replace(program, calls=(*program.calls, self._call(kind, program)))

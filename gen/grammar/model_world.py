@@ -127,13 +127,13 @@ class ModelWorld:
 
 
 def _numbers(*shape: int, seed: int = 0) -> Tensor:
-    return Tensor.of([value(seed, i) for i in range(math.prod(shape))], shape)
+    return Tensor.of([value(seed, i) for i in range(math.prod(shape))], shape).in_order()
 
 
 def _complex_numbers(*shape: int, seed: int = 0) -> Tensor:
     count = math.prod(shape)
     pairs = [(value(seed, i), value(seed + 7, i)) for i in range(count)]
-    return Tensor.of(pairs, shape, "complex")
+    return Tensor.of(pairs, shape, "complex").in_order()
 
 
 def _with_slope(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:

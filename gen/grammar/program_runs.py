@@ -64,6 +64,7 @@ def by_model(program: Program) -> list[Observation]:
         found = of_model(world, arguments, results, not call.around)
         _require_small(found)
         seen.append(found)
+    # the caller may not change it: it is kept for the other levels
     return seen
 
 
@@ -150,6 +151,7 @@ def _made(program: Program, world: Any, leaves: list[Any]) -> Iterator[tuple[Cal
     names: dict[str, Any] = dict(world.names)
     for call in program.calls:
         if not call.repeats:
+            # those of the layers stay, the inputs of former calls are nobody's any more
             del leaves[own:]
             world.set_dtype(call.dtype)
         exec(call.text(), names)

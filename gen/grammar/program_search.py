@@ -97,6 +97,7 @@ class Search:
         difference = difference_of(program, level)
         if difference is None:
             return None
+        # before it is made smaller, which takes most of the time
         words = essence(program, self.grammar.groups)
         if any(one.explains(words, difference) for one in self.findings):
             self.repeated += 1
@@ -150,6 +151,7 @@ def _without_call(program: Program, number: int) -> Program | None:
         return None
     calls = list(program.calls)
     del calls[number]
+    # what repeats a call has its inputs, which are gone
     while number < len(calls) and calls[number].repeats and number > 0:
         del calls[number]
     return replace(program, calls=tuple(calls))
@@ -160,7 +162,7 @@ def difference_of(program: Program, level: Level) -> Difference | None:
     truth = by_model(program)
     eager = by_torch(program, LEVELS["eager"]())
     for number, seen in enumerate(by_torch(program, level)):
-        tolerance = TOLERANCES[program.calls[number].dtype]
+        tolerance = tolerance_of(program, number)
         if isinstance(seen, Exception):
             if level.name != "eager" and isinstance(eager[-1], Exception):
                 return None
@@ -177,6 +179,11 @@ def difference_of(program: Program, level: Level) -> Difference | None:
                 if message is not None:
                     return Difference(level.name, _without_places(message), message, number)
     return None
+
+
+def tolerance_of(program: Program, number: int) -> float:
+    """Return how far numbers of a call may be apart. A module keeps what earlier calls rounded."""
+    return max(TOLERANCES[call.dtype] for call in program.calls[: number + 1])
 
 
 def _is_fault(error: Exception) -> bool:
@@ -223,6 +230,7 @@ def smallest(program: Program, level: Level, difference: Difference) -> Program:
 def _of_one_call(program: Program, level: Level, difference: Difference) -> Program:
     """Return the program with the calls that matter: the one that differs, perhaps one before."""
     calls = program.calls[: difference.call + 1]
+    # most differences need one call; those of a stale program need one before it, with others
     for first in (len(calls) - 1, *range(len(calls) - 1)):
         few = (calls[first], *calls[difference.call :][: first != difference.call])
         if any(call.repeats for call in few):
@@ -246,6 +254,7 @@ def _differs_alike(program: Program, level: Level, difference: Difference) -> bo
 
 def _smaller(program: Program) -> Iterator[Program]:
     """Yield programs with one part less, or a simpler one."""
+    # the order matters: a call less makes all further tries faster
     for number in reversed(range(1, len(program.calls))):
         shorter = _without_call(program, number)
         if shorter is not None:

@@ -25,7 +25,7 @@ from gen.grammar.drawn_program import Call, Input, Program, Statement, texts_of
 from gen.grammar.observation import Observation
 from gen.grammar.program_levels import LEVELS
 from gen.grammar.program_runs import by_model, by_torch
-from gen.grammar.program_search import TOLERANCES, Difference, Finding
+from gen.grammar.program_search import Difference, Finding, tolerance_of
 from gen.severity import Severity
 
 Entry = Mapping[str, Any]
@@ -113,7 +113,7 @@ def script_of(program: Program, difference: Difference) -> str:
     ]
     for call in program.calls:
         whole += [f"# {call.kind}", *_lines_of(call, program)]
-    tolerance = TOLERANCES[program.calls[-1].dtype]
+    tolerance = tolerance_of(program, len(program.calls) - 1)
     whole += [f"expected = {_expected(program)!r}", _END.format(tolerance=tolerance)]
     return "\n".join(filter(None, whole)) + "\n"
 

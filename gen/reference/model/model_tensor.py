@@ -182,7 +182,9 @@ class Tensor(Viewed):
     def _with(self, other: Tensor | Scalar, function: Callable[..., Element]) -> Tensor:
         one, two = _alike(*_broadcast(self, _tensor(other)))
         found = map(function, one.elements(), two.elements())
-        return Tensor.of(list(found), one.shape, one.kind)
+        result = Tensor.of(list(found), one.shape, one.kind)
+        result.memory.is_ordered = self.is_in_order and _tensor(other).keeps_order_of(self)
+        return result
 
     # --- writes -----------------------------------------------------------------------------------
 
@@ -344,8 +346,8 @@ def _tensor(x: Tensor | Scalar) -> Tensor:
     if isinstance(x, Tensor):
         return x
     if isinstance(x, complex):
-        return Tensor.of([(x.real, x.imag)], (), "complex")
-    return Tensor.of([float(x)], ())
+        return Tensor.of([(x.real, x.imag)], (), "complex").in_order()
+    return Tensor.of([float(x)], ()).in_order()
 
 
 def _broadcast(*tensors: Tensor) -> list[Tensor]:

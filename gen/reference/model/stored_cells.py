@@ -47,11 +47,13 @@ def recording(on: bool) -> Iterator[None]:
 @dataclass(eq=False)
 class Memory:
     """The cells of a base and its views. `leaves`: the numbers by which one differentiates, of a
-    tensor that was told to require grad."""
+    tensor that was told to require grad. `is_ordered`: it has the elements of a new tensor in their
+    order. Torch gives some results the order of their arguments."""
 
     cells: list[Cell]
     leaves: list[Number] = field(default_factory=list)
     writable: bool = True
+    is_ordered: bool = False
 
     @property
     def has_history(self) -> bool:
@@ -90,6 +92,22 @@ class Stored:
         if not _RECORDING.on:
             cells = [*n.values_of(cells)]
         return cls(Memory(cells), Geometry.packed(tuple(shape), STEPS[kind]), kind)
+
+    def in_order(self) -> Self:
+        """Note that the elements of this new tensor lie in their order."""
+        self.memory.is_ordered = True
+        return self
+
+    @property
+    def is_in_order(self) -> bool:
+        """Return whether the elements are those of a new tensor, one after another."""
+        packed = Geometry.packed(self.shape, STEPS[self.kind])
+        there = replace(packed, offset=self.geometry.offset)
+        return self.memory.is_ordered and self.geometry.places() == there.places()
+
+    def keeps_order_of(self, other: Stored) -> bool:
+        """Return whether a result of both lies in the order of `other`: a number changes none."""
+        return self.is_in_order and self.numel() in (1, other.numel())
 
     def requires_grad_(self) -> Self:
         """Make a leaf of a new tensor: its cells are numbers to differentiate by."""

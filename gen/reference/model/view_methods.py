@@ -118,6 +118,8 @@ class Viewed(Stored):
         step = STEPS[self.kind]
         scaled = tuple(step * s for s in strides)
         found = Geometry(tuple(shape), scaled, self.geometry.offset)
+        if not self.memory.is_ordered:
+            raise Refused("elements that lie in an order of torch's own")
         if not set(found.places()) <= set(self.geometry.places()):
             raise Refused("elements that the tensor does not have")
         if self.conjugate or self.negative:
