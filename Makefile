@@ -86,6 +86,7 @@ docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schema
 	@$(BIN)/python -m runtime coverage --out docs/coverage.md
 	@$(BIN)/python -m runtime records --out docs/records.md
 	@$(BIN)/python -m tests.reports page --out docs/findings.md
+	@$(BIN)/python -m tests.reports drawn --out docs/drawn_findings.md
 	@$(BIN)/python -m tests.bad_inputs
 	@$(BIN)/python -m tools.state --out docs/state.md
 	@$(BIN)/python -m tools.glossary --out docs/glossary.md

@@ -6,6 +6,8 @@ python -m tests.reports show NAME                 its stand-alone program
 python -m tests.reports run [NAME …] [--on runtime] what it gives, on torch or with the runtime in
 torch's place; 1 if new
 python -m tests.reports page [--out PAGE]         docs/findings.md
+python -m tests.reports drawn [--out PAGE]        docs/drawn_findings.md
+python -m tests.reports drawn NUMBER              a program of it, as a script
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import argparse
 import sys
 from pathlib import Path
 
+from gen.grammar.written_findings import finding_of, script_of
 from tests.reports.cells import noticed, unnoticed
+from tests.reports.drawn import drawn, drawn_page
 from tests.reports.page import page
 from tests.reports.report import Report, program, reports
 from tests.reports.run import Outcome, outcomes
@@ -24,7 +28,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.reports", usage=(__doc__ or "").partition("\n\n")[2]
     )
-    parser.add_argument("command", choices=["list", "show", "run", "page"])
+    parser.add_argument("command", choices=["list", "show", "run", "page", "drawn"])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--on", choices=["torch", "runtime"], default="torch")
     parser.add_argument(
@@ -34,6 +38,8 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.command == "drawn":
+        return _drawn(parser, options)
     known = reports()
     if unknown := set(options.names) - {
         key for entry in known for key in (entry.name, entry.number, entry.topic)
@@ -94,6 +100,19 @@ def _run(chosen: list[Report], side: str) -> int:
 
     outcomes(chosen, "runtime" if side == "runtime" else "torch", tell)
     return 1 if surprises else 0
+
+
+def _drawn(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Print or write the page of drawn programs, or print some of them as scripts."""
+    if unknown := set(options.names) - set(drawn()):
+        parser.error(f"no such drawn program: {', '.join(sorted(unknown))}")
+    findings = [finding_of(drawn()[number]) for number in options.names]
+    text = "\n".join(script_of(one.program, one.difference) for one in findings) or drawn_page()
+    if options.out is None:
+        print(text, end="")
+    else:
+        options.out.write_text(text, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
