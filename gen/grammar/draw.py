@@ -131,7 +131,8 @@ class Drawing:
     def _filled(self, template: str, variables: Sequence[str], made: list[str]) -> str:
         """Return a text with names in its slots. A new name is the same in all slots of a line."""
         slots = {slot for _, slot, _, _ in Formatter().parse(template) if slot}
-        chosen = {slot: self._variable(variables) for slot in slots - {"new"}}
+        # in an order that is the same in each process, unlike that of a set
+        chosen = {slot: self._variable(variables) for slot in sorted(slots - {"new"})}
         if "new" in slots:
             chosen["new"] = next(self.names)
             made.append(chosen["new"])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,11 +20,30 @@ from gen.grammar.written_findings import entry_of, finding_of
 from gen.language.axes import AXES
 
 GRAMMAR = load_grammar()
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_a_number_has_the_same_program_always() -> None:
     assert draw(GRAMMAR, 3, 41) == draw(GRAMMAR, 3, 41)
     assert draw(GRAMMAR, 3, 41) != draw(GRAMMAR, 4, 41)
+
+
+@pytest.mark.parametrize("hashes", ["1", "2"])
+def test_a_number_has_the_same_program_in_each_process(hashes: str) -> None:
+    text = (
+        "from gen.grammar.draw import draw\n"
+        "from gen.grammar.word_tables import load_grammar\n"
+        "print([draw(load_grammar(), 3, number) for number in range(12)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": hashes},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{[draw(GRAMMAR, 3, number) for number in range(12)]}\n"
 
 
 def test_the_first_numbers_have_each_pair_of_statements_with_each_call_once() -> None:
@@ -91,10 +114,8 @@ def test_a_finding_is_the_same_after_it_was_written() -> None:
     assert read.words == finding.words
 
 
-def test_a_grammar_with_a_wrong_key_says_where(tmp_path: object) -> None:
-    from pathlib import Path
-
-    file = Path(str(tmp_path)) / "programs.yaml"
+def test_a_grammar_with_a_wrong_key_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "programs.yaml"
     text = DEFAULT.read_text(encoding="utf-8")
     file.write_text(text.replace('{shape: "{m}", text: "{x}"}', "{form: 3}"), encoding="utf-8")
     with pytest.raises(ValueError, match=r"inputs\.row: .*form"):
