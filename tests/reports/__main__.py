@@ -40,18 +40,14 @@ def main() -> int:
     options = parser.parse_args()
     if options.command == "drawn":
         return _drawn(parser, options)
-    known = reports()
-    if unknown := set(options.names) - {
-        key for entry in known for key in (entry.name, entry.number, entry.topic)
-    }:
-        parser.error(f"no such report, number or topic: {', '.join(sorted(unknown))}")
-    chosen = [
-        entry
-        for entry in known
-        if not options.names or {entry.name, entry.number, entry.topic} & set(options.names)
-    ]
+    return _reported(parser, options)
+
+
+def _reported(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """List, print or run reports, or write their page."""
+    chosen = _chosen(parser, options.names)
     if options.command == "page":
-        text = page(known)
+        text = page(reports())
         print(text, end="") if options.out is None else options.out.write_text(
             text, encoding="utf-8"
         )
@@ -71,6 +67,20 @@ def main() -> int:
             options.on,
         )
     return 0
+
+
+def _chosen(parser: argparse.ArgumentParser, names: list[str]) -> list[Report]:
+    """Return the reports of some names, numbers or topics; all without one."""
+    known = reports()
+    if unknown := set(names) - {
+        key for entry in known for key in (entry.name, entry.number, entry.topic)
+    }:
+        parser.error(f"no such report, number or topic: {', '.join(sorted(unknown))}")
+    return [
+        entry
+        for entry in known
+        if not names or {entry.name, entry.number, entry.topic} & set(names)
+    ]
 
 
 def _run(chosen: list[Report], side: str) -> int:
