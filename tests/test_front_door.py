@@ -38,8 +38,8 @@ PUBLIC = {
     *(f"runtime.autograd.{name}" for name in ("forward_ad", "function", "functional")),
     *(f"runtime.autograd.{name}" for name in ("gradcheck", "graph")),
     # what docs/api/gen.md describes
-    *("gen", "gen.checks", "gen.cli", "gen.errors", "gen.language.axes", "gen.outcomes"),
-    *("gen.reference", "gen.run.results", "gen.targets"),
+    *("gen", "gen.checks", "gen.cli", "gen.errors", "gen.grammar", "gen.language.axes"),
+    *("gen.outcomes", "gen.reference", "gen.run.results", "gen.targets"),
     *(f"gen.targets.{name}" for name in ("faults", "parts", "protocol")),
     *(f"gen.targets.{name}_target" for name in ("compiled", "runtime", "torch")),
 }

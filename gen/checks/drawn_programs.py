@@ -21,11 +21,8 @@ from typing import Any, cast
 import torch
 
 from gen.checks.compare import Tally
+from gen.grammar import LEVELS, Difference, Program, difference_of, load_grammar, settled
 from gen.grammar.draw import Drawing
-from gen.grammar.drawn_program import Program
-from gen.grammar.program_levels import LEVELS
-from gen.grammar.program_search import Difference, difference_of, settled
-from gen.grammar.word_tables import load_grammar
 from gen.outcomes import Lacking, Mismatch
 from gen.samples.samples import Sample
 from gen.severity import Severity

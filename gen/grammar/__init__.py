@@ -9,3 +9,31 @@ for the model. ``observation`` is what a call gives, ``program_runs`` runs calls
 says by what. ``program_search`` compares and shrinks, ``written_findings`` writes. The package
 imports ``reference.model`` and ``torch_private``. Start with ``program_search.py``.
 """
+
+from gen.grammar.draw import draw
+from gen.grammar.drawn_program import Call, Input, Program, Statement
+from gen.grammar.program_levels import LEVELS
+from gen.grammar.program_runs import Level
+from gen.grammar.program_search import Difference, Finding, Search, difference_of, settled
+from gen.grammar.word_tables import Grammar, load_grammar
+from gen.grammar.written_findings import entry_of, finding_of, script_of
+
+__all__ = [
+    "LEVELS",
+    "Call",
+    "Difference",
+    "Finding",
+    "Grammar",
+    "Input",
+    "Level",
+    "Program",
+    "Search",
+    "Statement",
+    "difference_of",
+    "draw",
+    "entry_of",
+    "finding_of",
+    "load_grammar",
+    "script_of",
+    "settled",
+]

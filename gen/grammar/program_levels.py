@@ -5,7 +5,8 @@ LEVELS["aot_eager"]().compiled(f)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,11 +35,18 @@ def _eager() -> Level:
     return Level("eager", _itself, _gradients)
 
 
-def _compiled(name: str, backend: str, dynamic: bool | None = None) -> Level:
-    from gen.torch_private.compilers import functorch_config, inductor_config, reset_dynamo
+@contextmanager
+def _comparable() -> Iterator[None]:
+    """Let compiled code draw as eager mode does, and differentiate a call twice."""
+    from gen.torch_private.compilers import functorch_config, inductor_config
 
-    inductor_config.fallback_random = True
-    functorch_config.donated_buffer = False  # a call may be repeated with the same inputs
+    with inductor_config.patch(fallback_random=True), functorch_config.patch(donated_buffer=False):
+        yield
+
+
+def _compiled(name: str, backend: str, dynamic: bool | None = None) -> Level:
+    from gen.torch_private.compilers import reset_dynamo
+
     compiled = partial(torch.compile, backend=backend, dynamic=dynamic)
     options = f"backend={backend!r}, dynamic={dynamic}"
     return Level(
@@ -46,6 +54,7 @@ def _compiled(name: str, backend: str, dynamic: bool | None = None) -> Level:
         compiled,
         _first_gradients,
         reset_dynamo,
+        _comparable,
         is_twice_differentiable=False,
         text=f"torch.compile(program, {options})",
         setup="import torch._functorch.config\ntorch._functorch.config.donated_buffer = False",

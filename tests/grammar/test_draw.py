@@ -12,11 +12,9 @@ import pytest
 import yaml
 
 from gen.checks import drawn_programs
+from gen.grammar import LEVELS, Difference, Finding, difference_of, entry_of, finding_of, settled
 from gen.grammar.draw import Drawing, draw, triples
-from gen.grammar.program_levels import LEVELS
-from gen.grammar.program_search import Difference, Finding, difference_of, settled
 from gen.grammar.word_tables import DEFAULT, load_grammar
-from gen.grammar.written_findings import entry_of, finding_of
 from gen.language.axes import AXES
 
 GRAMMAR = load_grammar()

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.grammar.program_levels import LEVELS
-from gen.grammar.program_runs import Level
-from gen.grammar.program_search import Finding, Search
-from gen.grammar.word_tables import load_grammar
+from gen.grammar import LEVELS, Finding, Level, Search, load_grammar
 
 GRAMMAR = load_grammar()
 Function = Callable[..., Any]

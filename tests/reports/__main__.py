@@ -16,7 +16,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gen.grammar.written_findings import finding_of, script_of
+from gen.grammar import finding_of, script_of
 from tests.reports.cells import noticed, unnoticed
 from tests.reports.drawn import drawn, drawn_page
 from tests.reports.page import page

@@ -16,8 +16,7 @@ from typing import Any
 
 import yaml
 
-from gen.grammar.program_search import Finding
-from gen.grammar.written_findings import finding_of
+from gen.grammar import Finding, finding_of
 
 HEAD = """\
 # What drawn programs found

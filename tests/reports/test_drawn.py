@@ -7,9 +7,7 @@ import sys
 
 import pytest
 
-from gen.grammar.program_levels import LEVELS
-from gen.grammar.program_search import difference_of
-from gen.grammar.written_findings import finding_of
+from gen.grammar import LEVELS, difference_of, finding_of
 from tests.reports.drawn import SECTIONS, drawn, drawn_page
 from tests.reports.run import ROOT
 

@@ -12,10 +12,17 @@ import pytest
 import yaml
 
 from gen.cli import main
-from gen.grammar.drawn_program import Call, Input, Program, Statement
-from gen.grammar.program_levels import LEVELS
-from gen.grammar.program_search import Difference, difference_of
-from gen.grammar.written_findings import finding_of, script_of
+from gen.grammar import (
+    LEVELS,
+    Call,
+    Difference,
+    Input,
+    Program,
+    Statement,
+    difference_of,
+    finding_of,
+    script_of,
+)
 
 RETURNED = Program(
     (Statement("same", "p = same(a)"),),

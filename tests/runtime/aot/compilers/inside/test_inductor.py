@@ -149,9 +149,10 @@ def test_a_trial_that_fails_is_an_error_that_says_what_to_do(
 def test_random_numbers_are_eager_s_while_a_graph_is_compiled_and_the_option_is_as_before(
     stand_in: StandIn,
 ) -> None:
-    before = config.fallback_random
-    aot_function(lambda x: x + torch.rand(3), here)(torch.ones(3))
-    assert stand_in.options == [True] and config.fallback_random is before is False
+    with config.patch(fallback_random=False):
+        aot_function(lambda x: x + torch.rand(3), here)(torch.ones(3))
+        assert stand_in.options == [True]
+        assert config.fallback_random is False
 
 
 def test_code_runs_below_autograd_and_its_arguments_are_free(stand_in: StandIn) -> None:
