@@ -230,10 +230,7 @@ class _Soak:
 
     def _note_end(self, kind: str, why: str) -> None:
         """Note that the process is gone with the program that it ran."""
-        from gen.grammar.draw import draw
-        from gen.grammar.program_search import Difference, Finding
-        from gen.grammar.word_tables import load_grammar
-        from gen.grammar.written_findings import entry_of
+        from gen.grammar import Difference, Finding, draw, entry_of, load_grammar
 
         program = draw(load_grammar(), self.plan.seed, self.next)
         if program is None:
@@ -286,10 +283,7 @@ def _work(
     """Run programs in a process of its own, and send what was found."""
     import torch
 
-    from gen.grammar.program_levels import LEVELS
-    from gen.grammar.program_search import Search
-    from gen.grammar.word_tables import load_grammar
-    from gen.grammar.written_findings import entry_of, finding_of, script_of
+    from gen.grammar import LEVELS, Search, entry_of, finding_of, load_grammar, script_of
 
     torch.set_num_threads(1)
     known = list(map(finding_of, entries))
