@@ -14,6 +14,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,18 @@ from gen.run.shard import Shard, parse_shard
 from gen.severity import Severity
 
 _TOO_LONG = 300.0  # seconds of one program, with all that makes it smaller
-_LEVELS = ("eager", "dynamo", "aot_eager", "aot_dynamic", "inductor", "session", "jit")
+_SHRINKING = 90.0  # seconds to make one small that kills its process
+_LEVELS = (
+    "eager",
+    "dynamo",
+    "aot_eager",
+    "aot_dynamic",
+    "inductor",
+    "functional",
+    "export",
+    "session",
+    "jit",
+)
 _EPILOG = """
 levels:
   eager        torch itself, compared with a model of tensors
@@ -35,6 +47,8 @@ levels:
   aot_eager    torch.compile(backend="aot_eager")
   aot_dynamic  torch.compile(backend="aot_eager", dynamic=True)
   inductor     torch.compile()
+  functional   torch.func.functionalize, of which values and gradients are compared
+  export       torch.export, anew for each call
   session      this project's runtime, by its drop-in
   jit          runtime.jit
 
@@ -230,6 +244,30 @@ class _Soak:
 
     def _note_end(self, kind: str, why: str) -> None:
         """Note that the process is gone with the program that it ran."""
+        entry = self._small_death() or self._whole_death(kind, why)
+        known = any(_is_same_death(one, entry) for one in self.entries)
+        if not known:
+            self._add(entry)
+        self._go_on(self.next, {"run": 1, "refused": 0, "repeated": int(known)})
+
+    def _small_death(self) -> dict[str, Any] | None:
+        """Return the entry of the smallest program that dies alike. None if none does by itself."""
+        context = multiprocessing.get_context("spawn")
+        messages: Any = context.Queue()
+        process = context.Process(target=_shrink, args=(self.plan, self.next, messages))
+        process.start()
+        end = time.monotonic() + 2 * _SHRINKING
+        try:
+            while time.monotonic() < end and (process.is_alive() or not messages.empty()):
+                with suppress(queue.Empty):
+                    entry: dict[str, Any] | None = messages.get(timeout=0.5)
+                    return entry
+            return None
+        finally:
+            process.kill()
+            process.join()
+
+    def _whole_death(self, kind: str, why: str) -> dict[str, Any]:
         from gen.grammar import Difference, Finding, draw, entry_of, load_grammar
 
         program = draw(load_grammar(), self.plan.seed, self.next)
@@ -239,8 +277,7 @@ class _Soak:
         last = len(program.calls) - 1
         difference = Difference(" or ".join(self.plan.levels), kind, why, last, severity)
         finding = Finding(program, difference, self.next, program.kinds())
-        self._add({**entry_of(finding), "script": None})
-        self._go_on(self.next, {"run": 1, "refused": 0, "repeated": 0})
+        return {**entry_of(finding), "script": None}
 
     def _add(self, entry: dict[str, Any]) -> None:
         """Write a finding, and print it."""
@@ -271,6 +308,31 @@ class _Soak:
         if self.entries:
             lines.append(f"each is a script in {self.out}, and an entry of programs.yaml there")
         return "\n".join(lines)
+
+
+def _is_same_death(known: dict[str, Any], entry: dict[str, Any]) -> bool:
+    """Return whether a process ended alike, and the program has all that the known one has."""
+    alike = all(known[key] == entry[key] for key in ("level", "part"))
+    return alike and set(known["words"]) <= set(entry["words"])
+
+
+def _shrink(plan: _Plan, number: int, messages: Any) -> None:
+    """Make the program of a number small at the first level that kills a process."""
+    import torch
+
+    from gen.grammar import LEVELS, draw, entry_of, load_grammar, script_of, small_death
+
+    torch.set_num_threads(1)
+    program = draw(load_grammar(), plan.seed, number)
+    if program is None:
+        return
+    end = time.monotonic() + _SHRINKING
+    for name in plan.levels:
+        found = small_death(program, LEVELS[name](), number, end)
+        if found is not None:
+            script = script_of(found.program, found.difference)
+            messages.put({**entry_of(found), "script": script})
+            return
 
 
 def _rank(entry: dict[str, Any]) -> int:

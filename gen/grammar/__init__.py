@@ -6,12 +6,14 @@
 ``programs.yaml`` has the words, ``word_tables`` reads them. ``drawn_program`` is a program and its
 text, ``draw`` makes one. ``prelude`` and ``model_world`` are what it calls by name, for torch and
 for the model. ``observation`` is what a call gives, ``program_runs`` runs calls, ``program_levels``
-says by what. ``program_search`` compares and shrinks, ``written_findings`` writes. The package
+says by what. ``program_search`` compares and shrinks, ``program_deaths`` shrinks what kills its
+process, ``written_findings`` writes. The package
 imports ``reference.model`` and ``torch_private``. Start with ``program_search.py``.
 """
 
 from gen.grammar.draw import draw
 from gen.grammar.drawn_program import Call, Input, Program, Statement
+from gen.grammar.program_deaths import small_death
 from gen.grammar.program_levels import LEVELS
 from gen.grammar.program_runs import Level
 from gen.grammar.program_search import Difference, Finding, Search, difference_of, settled
@@ -36,4 +38,5 @@ __all__ = [
     "load_grammar",
     "script_of",
     "settled",
+    "small_death",
 ]

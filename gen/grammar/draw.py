@@ -3,13 +3,13 @@
     draw(grammar, seed=0, number=7)     # the same program, always
 
 Program ``number`` has the pair ``number`` of a statement, another one and a call, in an order that
-the seed shuffles. So the first programs have each such triple once, and none is left to chance. All
+the seed says. So the first programs have each such triple once, and none is left to chance. All
 else is random.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,11 +27,19 @@ _TRIES = 6
 _NAMES = "pqrstuvwxyz"
 
 
-def triples(grammar: Grammar, seed: int) -> list[tuple[str, str, str]]:
-    """Return each pair of statements with each kind of call, in the order of a seed."""
-    every = list(itertools.product(grammar.statements, grammar.statements, grammar.calls))
-    random.Random(seed).shuffle(every)
-    return every
+def triple_of(grammar: Grammar, seed: int, number: int) -> tuple[str, str, str]:
+    """Return the pair of statements and the call of a program. Numbers from 0 on have each such
+    triple once, in an order that the seed says."""
+    statements, calls = list(grammar.statements), list(grammar.calls)
+    count = len(statements) ** 2 * len(calls)
+    choices = random.Random(seed)
+    start, step = choices.randrange(count), choices.randrange(count)
+    # a step that has no divisor in common with the count comes to each place once
+    while math.gcd(step, count) != 1:
+        step += 1
+    pair, call = divmod((start + number * step) % count, len(calls))
+    one, two = divmod(pair, len(statements))
+    return statements[one], statements[two], calls[call]
 
 
 class Drawing:
@@ -194,7 +202,7 @@ class Drawing:
             if how.grad:
                 grad = {"plain": "computed", "leaf": "plain", "computed": "plain"}[grad]
             inputs.append(self._input(one.name, other_kind, grad, inputs, how.n, how.m))
-        return Call(kind, tuple(inputs), how.dtype, how.around)
+        return Call(kind, tuple(inputs), how.dtype, how.around, how.before)
 
     def _kind(self, kind: str, kinds: Mapping[str, list[str]], has_others: bool) -> str:
         """Return the kind that an input has in another call."""
@@ -208,6 +216,5 @@ class Drawing:
 
 def draw(grammar: Grammar, seed: int, number: int) -> Program | None:
     """Return the program of a number. None if the model knows none with its triple."""
-    every = triples(grammar, seed)
-    triple = every[number % len(every)]
+    triple = triple_of(grammar, seed, number)
     return Drawing(grammar, triple, f"{seed}:{number}").program()

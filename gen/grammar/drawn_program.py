@@ -46,10 +46,9 @@ class Call:
     repeats: bool = False
 
     def text(self) -> str:
-        """Return the statements that make the inputs."""
-        if self.repeats:
-            return self.before
-        return "\n".join(f"{one.name} = {one.text}" for one in self.inputs)
+        """Return the statements before the call: what changes, and what makes the inputs."""
+        made = [f"{one.name} = {one.text}" for one in self.inputs if not self.repeats]
+        return "\n".join(filter(None, (self.before, *made)))
 
 
 @dataclass(frozen=True)

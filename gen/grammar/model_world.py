@@ -14,15 +14,63 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from gen.grammar.prelude import value
+import torch
+
+from gen.grammar.prelude import Options, value
 from gen.reference.model import chain_rule as n
 from gen.reference.model.cell_geometry import Refused
 from gen.reference.model.model_tensor import Tensor, joined
 from gen.reference.model.stored_cells import recording
 
 
+class Transforms:
+    """The functions of ``torch.func`` that a program calls."""
+
+    @staticmethod
+    def grad(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return the function of the derivative of a number by a real tensor."""
+
+        def derivative(x: Tensor) -> Tensor:
+            if x.kind != "real":
+                raise Refused("a derivative by real numbers")
+            places = [n.Number(n.value_of(c), n.sources_of(c)) for c in x.numbers()]
+            with recording(True):
+                roots = function(Tensor.of(list(places), x.shape)).numbers()
+            return Tensor.of(n.derivatives([(root, 1.0) for root in roots], places), x.shape)
+
+        return derivative
+
+
 class Names:
     """The functions of ``torch`` that a program calls. Others are methods of a tensor."""
+
+    float32, float64 = "float32", "float64"
+    func = Transforms()
+
+    @staticmethod
+    def inference_mode() -> AbstractContextManager[None]:
+        return recording(False)
+
+    @staticmethod
+    def vmap(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return the function of each slice of the first dimension."""
+        return lambda x: joined(list(map(function, x.unbind())), 0, new=True)
+
+    @staticmethod
+    def cond(
+        condition: Tensor,
+        one: Callable[..., Tensor],
+        other: Callable[..., Tensor],
+        arguments: Sequence[Tensor],
+    ) -> Tensor:
+        """Return the result of one of two functions."""
+        return (one if condition else other)(*arguments)
+
+    @staticmethod
+    def zeros_like(x: Tensor) -> Tensor:
+        if x.kind == "bool":
+            raise Refused("zeros like truths are truths")
+        return x.detach().mul(0.0)
 
     @staticmethod
     def no_grad() -> AbstractContextManager[None]:
@@ -33,8 +81,14 @@ class Names:
         return recording(True)
 
     @staticmethod
-    def tensor(numbers: list[int]) -> list[int]:
-        return numbers
+    def tensor(numbers: list[Any], dtype: str = "") -> Any:
+        """Return a new tensor if `dtype` is given, else indices."""
+        return Tensor.of(numbers, (len(numbers),)).in_order() if dtype else numbers
+
+    @staticmethod
+    def _foreach_mul_(tensors: Sequence[Tensor], factor: float) -> None:
+        for x in tensors:
+            x.mul_(factor)
 
     @staticmethod
     def stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -87,6 +141,43 @@ class Layer:
     def __call__(self, x: Tensor) -> Tensor:
         return x.matmul(self.weight.t()) + self.bias
 
+    def requires_grad_(self, flag: bool) -> None:
+        """Let results have a history by the parameters, or none."""
+        self.weight.history = self.bias.history = flag
+
+
+class Norm:
+    """Batch normalization of three columns, with running statistics."""
+
+    def __init__(self) -> None:
+        self.training = True
+        self.mean = Tensor.of([0.0] * 3, (3,))
+        self.variance = Tensor.of([1.0] * 3, (3,))
+
+    def eval(self) -> None:
+        self.training = False
+
+    def train(self) -> None:
+        self.training = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.kind != "real" or x.dim() != 2 or x.shape[1] != 3:
+            raise Refused("a batch of three columns")
+        if not self.training:
+            return (x - self.mean) * (self.variance + 1e-5)._each(n.reciprocal_root)
+        count = x.shape[0]
+        if count < 2:
+            raise Refused("a batch of one has no variance")
+        mean = x.sum(0) * (1.0 / count)
+        variance = (x - mean).square().sum(0) * (1.0 / count)
+        self._note(mean.detach(), variance.detach() * (count / (count - 1)))
+        return (x - mean) * (variance + 1e-5)._each(n.reciprocal_root)
+
+    def _note(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics a tenth of the way."""
+        self.mean = self.mean * 0.9 + mean * 0.1
+        self.variance = self.variance * 0.9 + variance * 0.1
+
 
 class Counter:
     """A module whose buffer adds up what it has seen."""
@@ -104,14 +195,25 @@ class ModelWorld:
 
     def __init__(self) -> None:
         self.leaves: list[Tensor] = []
+        self.options = Options()
         self.names: dict[str, Any] = {
             "torch": Names(),
             "numbers": _numbers,
             "complex_numbers": _complex_numbers,
             "leaf": self._leaf,
             "rounded": _rounded,
-            "tripled": _tripled,
+            "tripled": lambda x: _with_slope(x, 2.0, 3.0),
             "same": _same,
+            "doubled_in": _doubled_in,
+            "pair": lambda x: (_with_slope(x, 2.0, 5.0), _with_slope(x, 3.0, 7.0)),
+            "halted": lambda x: ((x * 2).detach(), _with_slope(x, 3.0, 4.0)),
+            "inferred": lambda x: x.detach().clone(),
+            "Named": Tensor,
+            "noise": _noise,
+            "from_bits": Tensor.from_bits,
+            "options": self.options,
+            "offset": _numbers(3, seed=34),
+            "norm": Norm(),
             "checkpoint": lambda f, *args: f(*args),
             "hook": lambda x, factor: x.register_hook(factor),
             "layer": Layer(self._leaf(_numbers(3, 3, seed=31)), self._leaf(_numbers(3, seed=32))),
@@ -136,7 +238,7 @@ def _complex_numbers(*shape: int, seed: int = 0) -> Tensor:
     return Tensor.of(pairs, shape, "complex").in_order()
 
 
-def _with_slope(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:
+def _with_slopes(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:
     """Return a function of each number, with a handwritten backward."""
     found = [n.with_slope(function(n.value_of(cell)), cell, slope) for cell in x.numbers()]
     if x.kind == "complex":
@@ -144,21 +246,34 @@ def _with_slope(x: Tensor, function: Callable[[float], float], slope: float) -> 
     return Tensor.of(found, x.shape, x.kind)
 
 
+def _with_slope(x: Tensor, factor: float, slope: float) -> Tensor:
+    """Return a multiple of a real or complex tensor, with a handwritten backward."""
+    if x.kind == "bool":
+        raise Refused("truths have no multiples")
+    return _with_slopes(x, lambda value: factor * value, slope)
+
+
 def _rounded(x: Tensor) -> Tensor:
     """Round, with a backward that passes the gradient on."""
     if x.kind != "real":
         raise Refused("real numbers are rounded")
-    return _with_slope(x, lambda value: float(round(value)), 1.0)
+    return _with_slopes(x, lambda value: float(round(value)), 1.0)
 
 
-def _tripled(x: Tensor) -> Tensor:
-    """Double, with a backward that triples."""
-    return _with_slope(x, lambda value: 2 * value, 3.0)
+def _doubled_in(x: Tensor) -> Tensor:
+    """Double in place, with a backward that triples."""
+    return x.take(_with_slope(x, 2.0, 3.0))
 
 
 def _same(x: Tensor) -> Tensor:
     """Return the argument, with a backward that doubles. Nothing says what a write to it is."""
     x.memory.writable = False
-    made = _with_slope(x, lambda value: value, 2.0)
+    made = _with_slopes(x, lambda value: value, 2.0)
     made.memory.writable = False
     return made
+
+
+def _noise(x: Tensor) -> Tensor:
+    """Return the random numbers that torch draws: a seed says which."""
+    drawn = torch.rand(x.shape, dtype=torch.float64)
+    return Tensor.of(drawn.reshape(-1).tolist(), x.shape)

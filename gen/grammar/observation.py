@@ -63,8 +63,8 @@ def _text(numbers: Sequence[float]) -> str:
     return f"[{', '.join(shown)}]"
 
 
-def flat(results: Any, kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the tensors of nested results, each with its place."""
+def flat(results: Any, kind: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield what is of a class in nested results, such as tensors, each with its place."""
     if isinstance(results, kind):
         yield "", results
     elif isinstance(results, Mapping):
@@ -90,7 +90,7 @@ def of_torch(
     for name, x in arguments.items():
         owners.setdefault(_memory(x), f"argument {name}")
         seen.values[f"argument {name} afterwards"] = _numbers(x)
-        seen.facts[f"whether argument {name} was written to"] = str(x._version > versions[name])
+        seen.facts[f"whether argument {name} was written to"] = str(version(x) > versions[name])
         seen.facts[f"geometry of argument {name}"] = _geometry(x)
     for place, x in flat(results, Tensor):
         name = f"result {place[1:]}"
@@ -99,9 +99,22 @@ def of_torch(
             owner = owners.setdefault(_memory(x), name)
         seen.values[name] = _numbers(x)
         seen.facts[f"dtype and requires_grad of {name}"] = f"{x.dtype} {x.requires_grad}"
+        seen.facts[f"class of {name}"] = type(x).__name__
         seen.facts[f"memory of {name}"] = f"{owner}, object {objects.setdefault(id(x), name)}"
         seen.facts[f"geometry of {name}"] = _geometry(x)
+    add_numbers(seen, results)
     return seen
+
+
+def add_numbers(seen: Observation, results: Any) -> None:
+    """Add the plain numbers among results."""
+    for place, number in flat(results, (int, float)):
+        seen.values[f"number {place[1:]}"] = [float(number)]
+
+
+def version(x: Tensor) -> int:
+    """Return how often the tensor was written to. One of inference mode does not count."""
+    return 0 if x.is_inference() else x._version
 
 
 def _numbers(x: Tensor) -> list[float]:

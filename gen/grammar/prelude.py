@@ -52,6 +52,49 @@ class Same(torch.autograd.Function):
         return gradient * 2
 
 
+class Scaled(torch.autograd.Function):
+    """Doubles its argument in place, with a backward that triples."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * 3
+
+
+class Pair(torch.autograd.Function):
+    """Returns two results, with a backward that weighs them otherwise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, one: Any, two: Any) -> Any:
+        return one * 5 + two * 7
+
+
+class Halted(torch.autograd.Function):
+    """Returns a result that has no gradient, and one whose backward is not its derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        fixed = x * 2
+        ctx.mark_non_differentiable(fixed)
+        return fixed, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, fixed: Any, gradient: Any) -> Any:
+        return gradient * 4
+
+
+class Named(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
 class Counter(torch.nn.Module):
     """A module whose buffer adds up what it has seen."""
 
@@ -64,12 +107,21 @@ class Counter(torch.nn.Module):
         return x * self.total
 
 
+class Options:
+    """Numbers that a program reads, and that change between calls."""
+
+    def __init__(self) -> None:
+        self.count = 2
+        self.factor = 1.5
+
+
 class World:
     """The names of one program, and the leaves that it has made."""
 
     def __init__(self) -> None:
         self.leaves: list[torch.Tensor] = []
         self.dtypes = DTYPES["double"]
+        self.options = Options()
         layer = torch.nn.Linear(3, 3, dtype=torch.float64)
         layer.weight = torch.nn.Parameter(self._numbers(3, 3, seed=31))
         layer.bias = torch.nn.Parameter(self._numbers(3, seed=32))
@@ -82,6 +134,16 @@ class World:
             "rounded": Rounded.apply,
             "tripled": Tripled.apply,
             "same": Same.apply,
+            "doubled_in": Scaled.apply,
+            "pair": Pair.apply,
+            "halted": Halted.apply,
+            "inferred": inferred,
+            "Named": Named,
+            "noise": noise,
+            "from_bits": from_bits,
+            "options": self.options,
+            "offset": self._numbers(3, seed=34),
+            "norm": torch.nn.BatchNorm1d(3, affine=False, dtype=torch.float64),
             "checkpoint": checkpoint,
             "hook": hook,
             "layer": layer,
@@ -108,6 +170,23 @@ class World:
 def checkpoint(function: Any, *arguments: Any) -> Any:
     """Compute the function again in the backward pass."""
     return torch.utils.checkpoint.checkpoint(function, *arguments, use_reentrant=False)
+
+
+def inferred(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy that is a tensor of inference mode."""
+    with torch.inference_mode():
+        return x.clone()
+
+
+def from_bits(x: torch.Tensor) -> torch.Tensor:
+    """Return a view of the bits as integers, seen as numbers again."""
+    integers = {torch.float64: torch.int64, torch.float32: torch.int32}[x.dtype]
+    return x.view(integers).view(x.dtype)
+
+
+def noise(x: torch.Tensor) -> torch.Tensor:
+    """Return random numbers, as many as `x` has."""
+    return torch.rand(x.shape, dtype=torch.float64)
 
 
 def hook(x: torch.Tensor, factor: float) -> None:

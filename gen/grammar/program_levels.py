@@ -15,6 +15,12 @@ import torch
 from gen.grammar.program_runs import Level
 
 Tensor = torch.Tensor
+_EXPORTED = """
+def exported(f):
+    module = torch.nn.Module()
+    module.forward = f
+    return lambda *args: torch.export.export(module, args).module()(*args)
+"""
 _INSTALLED = "import runtime.dropin\nruntime.dropin.install()"
 
 
@@ -61,6 +67,31 @@ def _compiled(name: str, backend: str, dynamic: bool | None = None) -> Level:
     )
 
 
+def _functional() -> Level:
+    """Return the level of torch.func.functionalize, which gives results for each write."""
+    text = "torch.func.functionalize(program)"
+    function = torch.func.functionalize
+    return Level("functional", function, _gradients, keeps_facts=False, text=text)
+
+
+def _exported() -> Level:
+    """Return the level of torch.export: each call exports the program for its arguments."""
+
+    def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
+        module = torch.nn.Module()
+        module.forward = f
+        return lambda *args: torch.export.export(module, args).module()(*args)
+
+    return Level(
+        "export",
+        compiled,
+        _first_gradients,
+        is_twice_differentiable=False,
+        text="exported(program)",
+        setup=_EXPORTED,
+    )
+
+
 def _session() -> Level:
     import runtime.dropin
 
@@ -88,6 +119,8 @@ LEVELS: dict[str, Callable[[], Level]] = {
     "aot_eager": partial(_compiled, "aot_eager", "aot_eager"),
     "aot_dynamic": partial(_compiled, "aot_dynamic", "aot_eager", True),
     "inductor": partial(_compiled, "inductor", "inductor"),
+    "functional": _functional,
+    "export": _exported,
     "session": _session,
     "jit": _jit,
 }

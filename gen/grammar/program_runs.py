@@ -22,8 +22,10 @@ from gen.grammar.observation import (
     Gradients,
     Observation,
     add_gradients,
+    add_numbers,
     flat,
     of_torch,
+    version,
     weight_of,
 )
 from gen.grammar.prelude import World
@@ -33,6 +35,13 @@ from gen.reference.model.model_tensor import Tensor as ModelTensor
 from gen.reference.model.stored_cells import recording
 
 LARGEST = 1e6
+SEED = 5
+AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "": nullcontext,
+    "torch.no_grad()": torch.no_grad,
+    "torch.inference_mode()": torch.inference_mode,
+}
+"""What a call may run in, by its text."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,8 @@ class Level:
     """How a target runs a program. `compiled`: what is called in place of the function.
     `gradients`: of a loss by leaves. `reset`: forgets what was compiled
     before. `around`: what all of the program runs in. `text` and `setup`:
-    what is called, and lines before it, in a script."""
+    what is called, and lines before it, in a script. `keeps_facts`: whether results share memory,
+    have strides and classes, as without the transform."""
 
     name: str
     compiled: Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -48,6 +58,7 @@ class Level:
     reset: Callable[[], None] = lambda: None
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     is_twice_differentiable: bool = True
+    keeps_facts: bool = True
     text: str = "program"
     setup: str = ""
 
@@ -59,6 +70,7 @@ def by_model(program: Program) -> list[Observation]:
     seen = []
     function = _defined(program, world.names)
     for call, arguments in _made(program, world, world.leaves):
+        torch.default_generator.manual_seed(SEED)
         with recording(not call.around):
             results = function(*arguments.values())
         found = of_model(world, arguments, results, not call.around)
@@ -78,6 +90,7 @@ def of_model(
         seen.values[f"result {place[1:]}"] = list(map(n.value_of, x.numbers()))
     for name, x in arguments.items():
         seen.values[f"argument {name} afterwards"] = list(map(n.value_of, x.numbers()))
+    add_numbers(seen, results)
     if records:
         _add_derivatives(seen, [leaf.memory.leaves for leaf in world.leaves], found)
     return seen
@@ -126,8 +139,9 @@ def _by_level(program: Program, level: Level) -> list[Observation | Exception]:
         function = level.compiled(_defined(program, world.names))
         try:
             for call, arguments in _made(program, world, world.leaves):
-                versions = {name: x._version for name, x in arguments.items()}
-                with torch.set_grad_enabled(not call.around):
+                versions = {name: version(x) for name, x in arguments.items()}
+                torch.default_generator.manual_seed(SEED)
+                with AROUND[call.around]():
                     results = function(*arguments.values())
                 found = of_torch(arguments, versions, results)
                 if not call.around:

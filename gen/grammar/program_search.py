@@ -11,7 +11,7 @@ raises an error that torch does not raise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gen.grammar.draw import draw
@@ -42,9 +42,9 @@ class Difference:
         return self.level, self.part
 
     @property
-    def is_silent(self) -> bool:
-        """Return whether nobody is told: there is a result, and no error."""
-        return self.severity is Severity.WRONG
+    def says_no_more(self) -> bool:
+        """Return whether there is no text of an error that tells one cause from another."""
+        return self.severity in (Severity.WRONG, Severity.CRASH)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Finding:
         or alike and with all that this program has."""
         if difference.cause != self.difference.cause:
             return False
-        return not difference.is_silent or self.words <= words
+        return not difference.says_no_more or self.words <= words
 
 
 @dataclass
@@ -162,28 +162,43 @@ def difference_of(program: Program, level: Level) -> Difference | None:
     truth = by_model(program)
     eager = by_torch(program, LEVELS["eager"]())
     for number, seen in enumerate(by_torch(program, level)):
-        tolerance = tolerance_of(program, number)
         if isinstance(seen, Exception):
             if level.name != "eager" and isinstance(eager[-1], Exception):
                 return None
-            return Difference(
-                level.name,
-                _part_of_error(seen),
-                _first_line(seen),
-                number,
-                severity_of_error(seen),
-            )
-        for expected in (truth[number], *eager[number : number + 1]):
-            if isinstance(expected, Observation):
-                message = seen.differs(expected, tolerance)
-                if message is not None:
-                    return Difference(level.name, _without_places(message), message, number)
+            part, severity = _part_of_error(seen), severity_of_error(seen)
+            return Difference(level.name, part, _first_line(seen), number, severity)
+        plain = next((one for one in eager[number:][:1] if isinstance(one, Observation)), seen)
+        expected = expected_of(level, truth[number], plain)
+        message = seen.differs(expected, tolerance_of(program, number))
+        if message is not None and not _is_as_wrong(level, seen, plain, number, program):
+            return Difference(level.name, _without_places(message), message, number)
     return None
+
+
+def expected_of(level: Level, truth: Observation, eager: Observation) -> Observation:
+    """Return the values of the model, and what it does not know as torch has it."""
+    facts = eager.facts if level.keeps_facts else {}
+    # the results come first, as the model has them
+    return Observation({**truth.values, **eager.values, **truth.values}, facts)
+
+
+def _is_as_wrong(
+    level: Level, seen: Observation, eager: Observation, number: int, program: Program
+) -> bool:
+    """Return whether a level gives what torch gives without it: a finding of ``eager`` alone."""
+    if level.name == "eager":
+        return False
+    facts = eager.facts if level.keeps_facts else {}
+    alike = Observation(eager.values, facts)
+    return seen.differs(alike, tolerance_of(program, number)) is None
 
 
 def tolerance_of(program: Program, number: int) -> float:
     """Return how far numbers of a call may be apart. A module keeps what earlier calls rounded."""
-    return max(TOLERANCES[call.dtype] for call in program.calls[: number + 1])
+    calls = program.calls[: number + 1]
+    if any("float32" in text for text in (program.text(), *[call.text() for call in calls])):
+        return TOLERANCES["single"]
+    return max(TOLERANCES[call.dtype] for call in calls)
 
 
 def _is_fault(error: Exception) -> bool:
@@ -212,31 +227,39 @@ def _without_places(message: str) -> str:
 
 
 def smallest(program: Program, level: Level, difference: Difference) -> Program:
-    """Return the smallest program that differs alike.
+    """Return the smallest program that differs alike."""
+
+    def differs(smaller: Program) -> bool:
+        return _differs_alike(smaller, level, difference)
+
+    return shrunk(_of_one_call(program, differs, difference.call), differs)
+
+
+def shrunk(program: Program, differs: Callable[[Program], bool]) -> Program:
+    """Return the smallest program of which `differs` is true.
 
     Each step leaves out or simplifies a part, and starts again with what is left.
     """
-    program = _of_one_call(program, level, difference)
     changed = True
     while changed:
         changed = False
         for smaller in _smaller(program):
-            if _differs_alike(smaller, level, difference):
+            if differs(smaller):
                 program, changed = smaller, True
                 break
     return program
 
 
-def _of_one_call(program: Program, level: Level, difference: Difference) -> Program:
+def _of_one_call(program: Program, differs: Callable[[Program], bool], last: int) -> Program:
     """Return the program with the calls that matter: the one that differs, perhaps one before."""
-    calls = program.calls[: difference.call + 1]
+    calls = program.calls[: last + 1]
     # most differences need one call; those of a stale program need one before it, with others
     for first in (len(calls) - 1, *range(len(calls) - 1)):
-        few = (calls[first], *calls[difference.call :][: first != difference.call])
+        few = (calls[first], *calls[last:][: first != last])
         if any(call.repeats for call in few):
             continue
         smaller = replace(program, calls=few)
-        if _differs_alike(smaller, level, difference):
+        if differs(smaller):
             return smaller
     return replace(program, calls=calls)
 

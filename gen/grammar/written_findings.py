@@ -24,8 +24,8 @@ from gen.grammar import observation, prelude
 from gen.grammar.drawn_program import Call, Input, Program, Statement, texts_of
 from gen.grammar.observation import Observation
 from gen.grammar.program_levels import LEVELS
-from gen.grammar.program_runs import by_model, by_torch
-from gen.grammar.program_search import Difference, Finding, tolerance_of
+from gen.grammar.program_runs import SEED, Level, by_model, by_torch
+from gen.grammar.program_search import Difference, Finding, expected_of, tolerance_of
 from gen.severity import Severity
 
 Entry = Mapping[str, Any]
@@ -108,13 +108,17 @@ def script_of(program: Program, difference: Difference) -> str:
         "own = len(world.leaves)",
         level.setup,
         f"function = {level.text}",
-        f"is_twice_differentiable = {level.is_twice_differentiable}\n",
+        f"is_twice_differentiable = {level.is_twice_differentiable}",
+        f"SEED = {SEED}\n",
         _CALL,
     ]
     for call in program.calls:
         whole += [f"# {call.kind}", *_lines_of(call, program)]
     tolerance = tolerance_of(program, len(program.calls) - 1)
-    whole += [f"expected = {_expected(program)!r}", _END.format(tolerance=tolerance)]
+    expected = by_model(program)[-1]
+    if difference.severity is not Severity.CRASH:  # eager mode may be what crashes
+        expected = _expected(program, level)
+    whole += [f"expected = {expected!r}", _END.format(tolerance=tolerance)]
     return "\n".join(filter(None, whole)) + "\n"
 
 
@@ -130,12 +134,13 @@ class Level:
         )
 
 
-def call(arguments, records=True):
-    versions = {name: x._version for name, x in arguments.items()}
-    with torch.set_grad_enabled(records):
+def call(arguments, around=None):
+    versions = {name: version(x) for name, x in arguments.items()}
+    torch.manual_seed(SEED)
+    with around or torch.enable_grad():
         results = function(*arguments.values())
     seen = of_torch(arguments, versions, results)
-    if records:
+    if around is None:
         add_gradients(seen, world.leaves, results, Level)
     return seen
 
@@ -150,15 +155,17 @@ def _lines_of(call: Call, program: Program) -> list[str]:
     if not call.repeats:
         lines = ["del world.leaves[own:]", f"world.set_dtype({call.dtype!r})", *lines]
     arguments = ", ".join(f"{name!r}: {name}" for name in program.names)
-    return [*lines, f"seen = call({{{arguments}}}, records={not call.around})"]
+    around = f", {call.around}" * bool(call.around)
+    return [*lines, f"seen = call({{{arguments}}}{around})"]
 
 
-def _expected(program: Program) -> Observation:
-    """Return what the last call has by the model, and what else it has in eager mode."""
+def _expected(program: Program, level: Level) -> Observation:
+    """Return what the last call has, as a search expects it."""
     truth = by_model(program)[-1]
     eager = by_torch(program, LEVELS["eager"]())[-1]
-    facts = eager.facts if isinstance(eager, Observation) else {}
-    return Observation(truth.values, facts)
+    if isinstance(eager, Observation):
+        return expected_of(level, truth, eager)
+    return truth
 
 
 def _sources() -> list[str]:

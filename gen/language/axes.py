@@ -63,8 +63,8 @@ Moment = Literal[
     "inside_and_between",
 ]  # fmt: skip
 Again = Literal[
-    "again", "sizes", "one", "single", "grad", "no_grad", "strides", "sharing", "repeated",
-    "written",
+    "again", "sizes", "one", "single", "grad", "no_grad", "strides", "types", "inference",
+    "options", "frozen", "stepped", "moved", "evaluated", "sharing", "repeated", "written",
 ]  # fmt: skip
 
 

@@ -21,6 +21,8 @@ def mapped(change: Callable[[torch.Tensor], Any], results: Any) -> Any:
         return change(results)
     if isinstance(results, dict):
         return {key: mapped(change, value) for key, value in results.items()}
+    if not isinstance(results, (list, tuple)):
+        return results
     return type(results)(mapped(change, value) for value in results)
 
 
@@ -69,7 +71,12 @@ def without_shared_memory(f: Function) -> Function:
         apart = [x.clone() for x in args]
         results = f(*apart)
         for x, new in zip(args, apart, strict=True):
-            if new._version and new.shape == x.shape and not x.requires_grad:
+            if (
+                not new.is_inference()
+                and new._version
+                and new.shape == x.shape
+                and not x.requires_grad
+            ):
                 x.copy_(new)
         return results
 
@@ -80,7 +87,8 @@ def with_silent_versions(f: Function) -> Function:
     """Write to arguments so that their versions do not tell."""
 
     def call(*args: torch.Tensor) -> Any:
-        with torch.autograd._unsafe_preserve_version_counter(args):  # type: ignore[attr-defined]
+        counting = tuple(x for x in args if not x.is_inference())
+        with torch.autograd._unsafe_preserve_version_counter(counting):  # type: ignore[attr-defined]
             return f(*args)
 
     return call

@@ -44,6 +44,11 @@ def computed(value: float, *pairs: tuple[Cell, Slope]) -> Cell:
     return Number(value, sources) if sources else value
 
 
+def sources_of(cell: Cell) -> tuple[tuple[Number, Slope], ...]:
+    """Return the sources of a number that has the value of `cell` and is computed from it."""
+    return ((cell, lambda: 1.0),) if isinstance(cell, Number) else ()
+
+
 def add(a: Cell, b: Cell) -> Cell:
     """Return the sum."""
     return computed(value_of(a) + value_of(b), (a, lambda: 1.0), (b, lambda: 1.0))
@@ -104,6 +109,15 @@ def reciprocal(a: Cell) -> Cell:
         return scale(multiply(y, y), -1.0)
 
     return computed(1.0 / value_of(a), (a, slope))
+
+
+def reciprocal_root(a: Cell) -> Cell:
+    """Return 1 / sqrt(`a`)."""
+
+    def slope() -> Cell:
+        return scale(multiply(reciprocal_root(a), reciprocal(a)), -0.5)
+
+    return computed(value_of(a) ** -0.5, (a, slope))
 
 
 def positive_part(a: Cell) -> Cell:

@@ -60,9 +60,13 @@ class Tensor(Viewed):
     # --- results of their own ---------------------------------------------------------------------
 
     def _each(self, function: Unary) -> Tensor:
-        if self.kind == "complex":
+        if self.kind != "real":
             raise Refused("the function is known of real numbers")
-        return Tensor.of(list(map(function, self.numbers())), self.shape)
+        try:
+            found = list(map(function, self.numbers()))
+        except (OverflowError, ValueError):
+            raise Refused("numbers that are too large") from None
+        return Tensor.of(found, self.shape)
 
     sin = _by_element(n.sine)
     cos = _by_element(n.cosine)
@@ -75,9 +79,31 @@ class Tensor(Viewed):
         """Return the negative."""
         return self.mul(-1.0)
 
+    def square(self) -> Tensor:
+        """Return the square."""
+        return self.mul(self)
+
+    def clamp(self, *, min: float) -> Tensor:
+        """Return the numbers, but `min` where they are less."""
+        self._require_no_truths()
+        return self.where(self.gt(min), min)
+
     def clone(self) -> Tensor:
         """Return a copy, which has numbers of its own."""
         return Tensor.of(self.copies(), self.shape, self.kind)
+
+    def to(self, dtype: str, *, copy: bool) -> Tensor:
+        """Return a copy. The model does not round."""
+        if self.kind != "real" or not copy:
+            raise Refused("real numbers are converted")
+        return self.clone()
+
+    def item(self) -> float:
+        """Return the one number without its history."""
+        if self.numel() != 1 or self.kind != "real":
+            raise Refused("one real number")
+        (cell,) = self.numbers()
+        return n.value_of(cell)
 
     def contiguous(self) -> Tensor:
         """Return the tensor itself if its cells lie in order, else a copy."""
@@ -121,11 +147,13 @@ class Tensor(Viewed):
 
     def masked_fill(self, mask: Tensor, value: float) -> Tensor:
         """Return the numbers, but `value` where the mask is true."""
+        self._require_no_truths()
         _, shaped = _broadcast(self, mask)
         return _tensor(value).where(shaped, self)
 
     def sum(self, d: int | None = None) -> Tensor:
         """Return the sum of a dimension, or of all."""
+        self._require_no_truths()
         if d is None:
             return Tensor.of([_total(self.elements(), self.kind)], (), self.kind)
         rows = self._moved_last(d)
@@ -140,6 +168,7 @@ class Tensor(Viewed):
 
     def cumsum(self, d: int) -> Tensor:
         """Return the sums up to each number of a dimension."""
+        self._require_no_truths()
         rows = self._moved_last(d)
         sums: list[Element] = []
         for row in rows:
@@ -179,7 +208,54 @@ class Tensor(Viewed):
         slices = [self.select(d, index).unsqueeze(d) for index in indices]
         return joined(slices, d) if slices else self.narrow(d, 0, 0).clone()
 
+    def softmax(self, d: int) -> Tensor:
+        """Return exponentials that have the sum 1 in a dimension."""
+        whole = self.exp()
+        return whole.div(whole.sum(d).unsqueeze(d))
+
+    # --- copies with a part written ---------------------------------------------------------------
+
+    def select_scatter(self, source: Tensor, d: int, index: int) -> Tensor:
+        """Return a copy with `source` as one slice."""
+        return self._with_part(source, lambda whole: whole.select(d, index))
+
+    def slice_scatter(self, source: Tensor, d: int, start: int, end: int) -> Tensor:
+        """Return a copy with `source` as a range of a dimension."""
+        return self._with_part(source, lambda whole: whole.narrow(d, start, end - start))
+
+    def diagonal_scatter(self, source: Tensor) -> Tensor:
+        """Return a copy with `source` as the diagonal."""
+        return self._with_part(source, Tensor.diagonal)
+
+    def index_copy(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
+        """Return a copy with slices of `source` at the indices."""
+        return self.clone().index_copy_(d, indices, source)
+
+    def index_add(self, d: int, indices: Sequence[int], source: Tensor) -> Tensor:
+        """Return a copy with slices of `source` added at the indices."""
+        return self.clone().index_add_(d, indices, source)
+
+    def index_fill(self, d: int, indices: Sequence[int], value: float) -> Tensor:
+        """Return a copy with one number in slices."""
+        return self.clone().index_fill_(d, indices, value)
+
+    def _require_no_truths(self) -> None:
+        if self.kind == "bool":
+            raise Refused("truths are counted in integers")
+
+    def _with_part(self, source: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        whole = self.clone()
+        written = part(whole)
+        if written.shape != source.shape or written.kind != source.kind:
+            raise Refused("the source has the shape of the part")
+        written.copy_(source)
+        return whole
+
     def _with(self, other: Tensor | Scalar, function: Callable[..., Element]) -> Tensor:
+        if self.kind == "bool" and _tensor(other).kind != "real":
+            raise Refused("truths are computed with numbers alone")
+        if self.kind == "bool" and not isinstance(other, Tensor):
+            raise Refused("a truth and a plain number give an integer")
         one, two = _alike(*_broadcast(self, _tensor(other)))
         found = map(function, one.elements(), two.elements())
         result = Tensor.of(list(found), one.shape, one.kind)
@@ -191,6 +267,8 @@ class Tensor(Viewed):
     def copy_(self, other: Tensor | Scalar) -> Tensor:
         """Write the numbers of `other`."""
         source = _tensor(other)
+        if self.kind == "bool" != source.kind:
+            raise Refused("numbers that become truths")
         if source.kind == "complex" != self.kind:
             raise Refused("a complex number in a real tensor")
         self._require_apart(source)
@@ -214,6 +292,9 @@ class Tensor(Viewed):
     neg_ = _in_place("neg")
     cumsum_ = _in_place("cumsum")
     masked_fill_ = _in_place("masked_fill")
+    square_ = _in_place("square")
+    clamp_ = _in_place("clamp")
+    exp_ = _in_place("exp")
 
     def fill_(self, value: Tensor | Scalar) -> Tensor:
         """Write one number everywhere."""
@@ -253,6 +334,8 @@ class Tensor(Viewed):
         self._require_other_memory(source)
         if len(slices) != len(indices):
             raise Refused("as many slices as indices")
+        if len(set(self.geometry.places())) < self.numel():
+            raise Refused("slices that share cells are written in no order that torch states")
         pairs = [(self.select(d, i), part) for i, part in zip(indices, slices, strict=True)]
         if any(mine.shape != part.shape for mine, part in pairs):
             raise Refused("a slice of another shape")
@@ -274,14 +357,27 @@ class Tensor(Viewed):
         for row, part in zip(rows, spread.unbind(), strict=True):
             row.copy_(part)
 
+    def __bool__(self) -> bool:
+        """Return whether the one number is not 0. A number near 0 is refused."""
+        if self.numel() != 1 or self.kind == "complex":
+            raise Refused("one number has a truth")
+        (cell,) = self.numbers()
+        return bool(n.value_of(cell))
+
     t_ = _in_other_geometry("t")
+    squeeze_ = _in_other_geometry("squeeze")
     unsqueeze_ = _in_other_geometry("unsqueeze")
     transpose_ = _in_other_geometry("transpose")
 
     def register_hook(self, factor: float) -> None:
         """Multiply the derivative by this tensor with `factor`, as the hooks of programs do."""
-        if len(self.memory.cells) != self.numel() or self.conjugate or self.negative:
-            raise Refused("a hook of a view is of the view alone")
+        if not self.history:
+            return
+        if self.hooks:
+            # torch does not say what a later write makes of it
+            self.hooks[-1].append(factor)
+            self.memory.writable = False
+            return
         for cell in self.memory.cells:
             if isinstance(cell, Number):
                 cell.factors.append(factor)
@@ -304,7 +400,7 @@ def joined(parts: Sequence[Tensor], d: int, new: bool = False) -> Tensor:
     if new:
         parts = [part.unsqueeze(d) for part in parts]
     slices = list(itertools.chain.from_iterable(part.unbind(d) for part in parts))
-    if len({(row.kind, row.shape) for row in slices}) != 1:
+    if len({(row.kind, row.shape) for row in slices}) != 1 or len({x.kind for x in parts}) != 1:
         raise Refused("parts of one kind and shape")
     d = parts[0].geometry.dim(d)
     elements = itertools.chain.from_iterable(row.copies() for row in slices)

@@ -72,7 +72,7 @@ class Memory:
 class Stored:
     """A memory, and which of its cells are elements. `kind` is real, complex or bool. `conjugate`
     and `negative` say how cells are read and written. `history` is False for a tensor that was
-    detached."""
+    detached. `is_view` is True for one that was made of another one."""
 
     memory: Memory
     geometry: Geometry
@@ -80,6 +80,7 @@ class Stored:
     conjugate: bool = False
     negative: bool = False
     history: bool = True
+    hooks: tuple[list[float], ...] = ()
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -120,7 +121,7 @@ class Stored:
     def _view(self, geometry: Geometry, **changes: Any) -> Self:
         if not _RECORDING.on:
             changes = {"history": False, **changes}
-        return replace(self, geometry=geometry, **changes)
+        return replace(self, geometry=geometry, hooks=(*self.hooks, []), **changes)
 
     # --- reading and writing ----------------------------------------------------------------------
 
@@ -166,7 +167,14 @@ class Stored:
         cell = self.memory.cells[place]
         if not self.history or not _RECORDING.on:
             cell = n.value_of(cell)
-        return n.scale(cell, sign)
+        cell = n.scale(cell, sign)
+        if not self.hooks or not isinstance(cell, Number):
+            return cell
+        return n.computed(cell.value, (cell, self._factor))
+
+    def _factor(self) -> float:
+        """Return the product of the factors of all hooks."""
+        return math.prod(itertools.chain.from_iterable(self.hooks))
 
     def _write(self, elements: Sequence[Element]) -> Self:
         """Replace the elements, and return the tensor."""
@@ -181,6 +189,8 @@ class Stored:
     def _require_writable(self, places: Sequence[int], elements: Sequence[Element]) -> None:
         if not self.memory.writable:
             raise Refused("a write to what a function has returned")
+        if self.kind == "bool" and not {*elements} <= {0.0, 1.0}:
+            raise Refused("a truth is written to truths")
         if len(set(places)) < len(places):
             raise Refused("two elements of the tensor are one cell")
         if self.memory.leaves and _RECORDING.on:

@@ -32,6 +32,17 @@ class Viewed(Stored):
             raise Refused(f"no view of shape {wanted}")
         return self._view(found)
 
+    def from_bits(self) -> Self:
+        """Return the cells seen as integers, and these as numbers again: a view without a history
+        in torch."""
+        if self.kind != "real" or self.negative:
+            raise Refused("the bits of real numbers are known to the model")
+        return self.detach()
+
+    def as_subclass(self, kind: type) -> Self:
+        """Return the tensor as one of a subclass, which computes as any tensor does."""
+        return self._view(self.geometry)
+
     def reshape(self, *shape: Any) -> Self:
         """Return the same cells in another shape, or a copy where strides cannot say it."""
         wanted = whole_shape(sizes_of(shape), self.numel())
@@ -137,9 +148,23 @@ class Viewed(Stored):
         d = self.geometry.dim(d)
         return tuple(map(partial(self.select, d), range(self.shape[d])))
 
+    def chunk(self, count: int, d: int = 0) -> tuple[Self, ...]:
+        """Return so many parts of a dimension at most, of one size but for the last."""
+        size = self.shape[self.geometry.dim(d)]
+        return self.split(max(1, -(-size // count)), d)
+
     def detach(self) -> Self:
         """Return the cells without their history."""
         return self._view(self.geometry, history=False)
+
+    def detach_(self) -> Self:
+        """Forget the history of the tensor itself."""
+        self.history = False
+        return self
+
+    @property
+    def data(self) -> Self:
+        return self.detach()
 
     def conj(self) -> Self:
         """Return the conjugate, which reads the same cells."""
@@ -166,6 +191,10 @@ class Viewed(Stored):
     @property
     def T(self) -> Self:
         return self.t()
+
+    @property
+    def mT(self) -> Self:
+        return self.transpose(-2, -1)
 
     def __getitem__(self, index: Any) -> Self:
         keys = keys_of(index)
