@@ -22,6 +22,7 @@ from ..aot.python_state.values import MISSING
 from ..seam.locks import lock_of
 from ..torch_private.pytrees import pytree
 from ..trace.error_lines import raised_by_package
+from .asked_attributes import refuse_subclasses
 
 
 class Break(Exception):
@@ -122,6 +123,7 @@ class Captures:
             raise Break(self._broken[kind])
         programs.recipe.lost.clear()
         try:
+            refuse_subclasses(given)
             program, call = programs.find(around, spec, given, entered)
         except Exception as error:
             self.refused.append(f"({', '.join(arguments)}): {error}")

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 from ...functionalize.functional_value import FunctionalValue
+from ...seam.graph_walks import walk
+from ...tape.nodes import Node, nodes_after, nodes_at
 from ...tape.values import GradValue
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import made_at
@@ -163,7 +165,7 @@ class Computed:
         its own after a write, and so does a view that a user's Function returns.
         """
         view = getattr(output, "_view", None)
-        base = output if view is None or view.creation == "function" else view.base
+        base = output if view is None or self._has_own_history(output) else view.base
         value, own = self.primals.functional_value(output), self.primals.functional_value(base)
         # without a store in common there is no view to rebuild
         if value is None or own is None or own._store.memory is not value._store.memory:
@@ -235,12 +237,25 @@ class Computed:
     def _is_view(self, output: object, base: object, steps: Sequence[ViewStep]) -> bool:
         """Return whether the view ops ``steps`` of ``base`` are the whole history of ``output``.
 
-        They are not if a user's Function returns it.
+        They are not if a user's Function returns it, or if a view on the way has a hook.
         """
         if self.primals.edge(output) is None:
             return True
         view = getattr(output, "_view", None)
-        return view is not None and view.base is base and view.creation != "function"
+        return view is not None and view.base is base and not self._has_own_history(output)
+
+    def _has_own_history(self, output: object) -> bool:
+        """Return whether ``output``, a view, has a history that its view ops do not tell."""
+        view: Any = getattr(output, "_view", None)
+        if view.creation == "function":
+            return True
+        before = set(nodes_at([self.primals.edge(view.base)]))
+
+        def nodes_of_views(node: Node) -> list[Node]:
+            return [one for one in nodes_after(node) if one not in before]
+
+        starts = set(nodes_at([self.primals.edge(output)])) - before
+        return any(node.tensor_hooks for node in walk(starts, nodes_of_views))
 
     def _base(self, shared: Sequence[object]) -> Any:
         """Return the value whose views are all of ``shared``, if there is one."""

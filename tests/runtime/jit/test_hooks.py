@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as of_all
 from torch.nn.utils import prune
 
+import runtime.dropin
 from runtime import jit
 
 from .training import Wrap, both, deep, left, normal, step_of
@@ -255,3 +256,40 @@ def test_a_gradient_that_comes_to_a_history_of_torch_at_an_assigned_place_is_ref
     model = Decaying()
     with pytest.raises(RuntimeError, match=r"history from before the call.*\n?.*model\(x\)"):
         jit(lambda x: model(x).sum().backward())(torch.ones(2))
+
+
+def _hooked(x: Tensor) -> Tensor:
+    x.register_hook(lambda gradient: gradient * 2)
+    return x
+
+
+def _with_base(x: Tensor) -> tuple[Tensor, ...]:
+    base = x * 1
+    view = _hooked(base.view(-1))
+    return base, view, view[1:]
+
+
+VIEWS: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
+    "a view of an argument": lambda x: (_hooked(x.view(-1)),),
+    "a view of a view": lambda x: (_hooked(x.view(-1))[0],),
+    "a view and the argument": lambda x: (_hooked(x[0]), x),
+    "the base of a view": lambda x: (_hooked(x * 1).view(-1),),
+    "a base and its views": _with_base,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_hook_of_a_view_that_the_program_returns_changes_its_gradient(name: str) -> None:
+    def gradients(function: Callable[[Tensor], tuple[Tensor, ...]]) -> Tensor:
+        x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+        results = function(x)
+        shared = {result.untyped_storage().data_ptr() for result in results}
+        assert len(shared) == 1
+        loss = torch.stack([result.sum() * (i + 1) for i, result in enumerate(results)]).sum()
+        (found,) = torch.autograd.grad(loss, x)
+        return found
+
+    jitted = jit(VIEWS[name])
+    with runtime.dropin.installed():
+        for _ in range(2):
+            assert torch.equal(gradients(jitted), gradients(VIEWS[name]))
