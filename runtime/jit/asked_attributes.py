@@ -27,9 +27,7 @@ from ..aot.python_state.values import MISSING, SIMPLE, attributes_of
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..seam.locks import lock_of
-from ..session.subclasses import Subclassed
-from ..session.tensor import dispatches
-from ..torch_private.mode_stacks import no_function_handler
+from ..session.subclasses import class_of_results
 from ..trace.provenance import happened_at, here
 
 Key = object
@@ -122,7 +120,7 @@ def refuse_dictionaries(given: Sequence[object], state: ProgramState) -> None:
 def refuse_subclasses(given: Iterable[object]) -> None:
     """Refuse arguments of classes whose results torch gives the same class: a graph knows none."""
     for x in given:
-        kind = _class_of_results(x)
+        kind = class_of_results(x)
         if kind is not None:
             raise RuntimeError(
                 f"an argument is a {kind.__name__}, a subclass of torch.Tensor, and so would be "
@@ -130,19 +128,6 @@ def refuse_subclasses(given: Iterable[object]) -> None:
                 "x.as_subclass(torch.Tensor), or give the class __torch_dispatch__ and "
                 "__tensor_flatten__."
             )
-
-
-def _class_of_results(x: object) -> Any:
-    """Return the class of what is computed with ``x``. None if it is that of any tensor."""
-    kind: Any = type(x)
-    if isinstance(x, Subclassed):
-        kind = x._kind
-    elif isinstance(x, Value) or not isinstance(x, torch.Tensor):
-        return None
-    if kind is torch.Tensor or dispatches(kind):
-        return None
-    # a parameter's class says that results are of none
-    return None if kind.__torch_function__ is no_function_handler else kind
 
 
 def tensors_by_key(arguments: object, at_places: Mapping[Any, Any]) -> dict[Key, Any]:

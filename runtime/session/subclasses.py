@@ -35,6 +35,7 @@ from ..torch_private.fake_tensors import FakeTensor
 from ..torch_private.mode_stacks import (
     TorchDispatchMode,
     find_torch_dispatch_rule,
+    no_function_handler,
     unseen_by_classes,
     without_dispatch_to_python,
 )
@@ -447,6 +448,19 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
     v._inner, v._edge, v._req = inner, None, requires_grad
     vars(inner)["_value"] = weakref.ref(v)
     return v
+
+
+def class_of_results(x: object) -> type[torch.Tensor] | None:
+    """Return the class of what is computed with ``x``. None if it is that of any tensor."""
+    kind: Any = type(x)
+    if isinstance(x, Subclassed):
+        kind = x._kind
+    elif isinstance(x, (Value, FakeTensor)) or not isinstance(x, torch.Tensor):
+        return None
+    if kind is torch.Tensor or dispatches(kind):
+        return None
+    # a parameter's class says that results are of none
+    return None if kind.__torch_function__ is no_function_handler else kind
 
 
 def holds_instance(tensor: object) -> bool:

@@ -18,6 +18,7 @@ from ...functionalize.overlap import shows_twice
 from ...seam.levels import Value
 from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
+from ...session.subclasses import class_of_results
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge
 from ...tape.values import edge_of
@@ -43,6 +44,7 @@ Kind = tuple[object, ...]
 """What a graph depends on of one argument. It is hashable. The first item says whether the gradient
 of the argument is wanted."""
 Flags = tuple[tuple[int, bool], ...]
+_USUAL = frozenset((torch.Tensor, torch.nn.Parameter, Tensor, int, float, bool))
 
 
 def flatten(
@@ -152,6 +154,9 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
     kinds: list[Kind] = []
     for index, x in enumerate(given):
         target: Target | None = None
+        kind_of_results = None
+        if type(x) not in _USUAL:
+            kind_of_results = class_of_results(x)
         # a tensor of the session: unwrap it, and note where its gradient goes
         if type(x) in VALUES:
             tensor: Tensor = x  # type: ignore[assignment]
@@ -175,6 +180,8 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
             kinds.append(kind_of(x, target is not None, dynamic))
         else:
             kinds.append(_fixed_kind(x, target is not None))
+        if kind_of_results is not None:
+            kinds[-1] = (*kinds[-1], kind_of_results)
     return Call(leaves, plain, targets, kinds)
 
 

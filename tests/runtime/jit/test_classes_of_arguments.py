@@ -34,11 +34,20 @@ def test_an_argument_whose_results_would_be_of_its_class_is_refused(is_installed
         assert jit(program)(plain).tolist() == [2.0, 2.0, 2.0]
 
 
-def test_a_program_of_plain_tensors_is_not_run_for_others() -> None:
-    jitted = jit(program)
-    jitted(torch.ones(3))
-    with pytest.raises(RuntimeError, match="a Length"):
-        jitted(torch.ones(3).as_subclass(Length))
+@pytest.mark.parametrize(
+    ("is_installed", "requires_grad"), [(False, False), (True, False), (True, True)]
+)
+def test_a_program_of_plain_tensors_is_not_run_for_others(
+    is_installed: bool, requires_grad: bool
+) -> None:
+    with runtime.dropin.installed() if is_installed else torch.enable_grad():
+        jitted = jit(program)
+        for _ in range(3):
+            jitted((torch.ones(3, requires_grad=requires_grad) * 1).detach_())
+            jitted(torch.ones(3, requires_grad=requires_grad) * 1)
+        x = torch.ones(3, requires_grad=requires_grad) * 1
+        with pytest.raises(RuntimeError, match="a Length"):
+            jitted(x.as_subclass(Length))
 
 
 def test_a_class_of_parameters_is_taken() -> None:
