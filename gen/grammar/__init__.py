@@ -13,7 +13,7 @@ imports ``reference.model`` and ``torch_private``. Start with ``program_search.p
 
 from gen.grammar.draw import draw
 from gen.grammar.drawn_program import Call, Input, Program, Statement
-from gen.grammar.program_deaths import small_death
+from gen.grammar.program_deaths import death_of, small_death
 from gen.grammar.program_levels import LEVELS
 from gen.grammar.program_runs import Level
 from gen.grammar.program_search import Difference, Finding, Search, difference_of, settled
@@ -31,6 +31,7 @@ __all__ = [
     "Program",
     "Search",
     "Statement",
+    "death_of",
     "difference_of",
     "draw",
     "entry_of",

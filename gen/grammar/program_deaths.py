@@ -8,6 +8,7 @@ Processes are forked, so that each starts with torch in its memory.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import time
@@ -82,6 +83,7 @@ def _words_of(status: int) -> str | None:
 
 def _run_and_leave(program: Program, level: Level) -> None:
     """Run a program in this process, and end it without what its parent would do at an end."""
+    faulthandler.disable()  # what it would print is about this process
     try:
         with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):
             by_torch(program, level)

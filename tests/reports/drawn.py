@@ -23,8 +23,10 @@ HEAD = """\
 
 Programs of views, writes and calls that `python -m gen soak-programs` has drawn and made small \
 ([matrix.md](matrix.md#programs-that-are-drawn)),
-each of another cause. Target `torch.compile(backend="aot_eager")` on the CPU. \
-`python -m tests.reports drawn --out docs/drawn_findings.md` writes this
+each of another cause, on the CPU. *Level* says what runs it: `eager` torch without a compiler, \
+`dynamo` `torch.compile(backend="eager")`, `aot_eager`
+`torch.compile(backend="aot_eager")`, `export` `torch.export`, `functional` \
+`torch.func.functionalize`. `python -m tests.reports drawn --out docs/drawn_findings.md` writes this
 page from `tests/reports/drawn.yaml`. A test runs each program on torch 2.13 and fails when it \
 differs no more, or in another way. `python -m
 tests.reports drawn NUMBER` prints a program as a script that needs torch alone and exits with 1 \
@@ -37,8 +39,9 @@ values and gradients of a model of
 tensors, and strides, flags, versions and shared memory of torch without a compiler.
 """
 SECTIONS = {
+    "crash": "The process dies",
     "wrong": "Wrong without an error",
-    "error": "Errors of the compiler's own",
+    "error": "Errors of a compiler's own",
     "refused": "Refused, where torch without a compiler computes",
 }
 
@@ -65,7 +68,8 @@ def _section(number: str, entry: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"### {number}. {entry['title']}\n",
-            f"So on torch {', '.join(entry['wrong_on'])}. {_sentence(entry['message'])}\n",
+            f"Level `{entry['level']}`, on torch {', '.join(entry['wrong_on'])}. "
+            f"{_sentence(entry['message'])}\n",
             textwrap.indent(code, "    "),
         ]
     )
