@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gen.grammar.draw import draw
 from gen.grammar.drawn_program import Call, Program, Statement
@@ -291,9 +292,31 @@ def _smaller(program: Program) -> Iterator[Program]:
         if len(program.results) > 1:
             rest = program.results[:number] + program.results[number + 1 :]
             yield replace(program, results=rest)
+    yield from _joined_statements(program)
     yield from _simpler_results(program)
     yield from _fewer_inputs(program)
     yield from _simpler_inputs(program)
+
+
+def _joined_statements(program: Program) -> Iterator[Program]:
+    """Yield programs without a statement, whose result is another variable that it reads."""
+    for number, statement in enumerate(program.statements):
+        made = re.match(r"([p-z]) = ", statement.text)
+        if made is None:
+            continue
+        for name in sorted(set(re.findall(r"\b[a-z]\b", statement.text[made.end() :]))):
+            renamed = partial(_with_name, made[1], name)
+            rest = map(renamed, program.statements[number + 1 :])
+            results = map(renamed, program.results)
+            yield replace(
+                program,
+                statements=(*program.statements[:number], *rest),
+                results=tuple(results),
+            )
+
+
+def _with_name(old: str, new: str, part: Statement) -> Statement:
+    return replace(part, text=re.sub(rf"\b{old}\b", new, part.text))
 
 
 def _simpler_results(program: Program) -> Iterator[Program]:

@@ -71,12 +71,8 @@ def without_shared_memory(f: Function) -> Function:
         apart = [x.clone() for x in args]
         results = f(*apart)
         for x, new in zip(args, apart, strict=True):
-            if (
-                not new.is_inference()
-                and new._version
-                and new.shape == x.shape
-                and not x.requires_grad
-            ):
+            counts = not (x.is_inference() or new.is_inference() or x.requires_grad)
+            if counts and new._version and new.shape == x.shape:
                 x.copy_(new)
         return results
 
