@@ -200,7 +200,7 @@ class Case:
 
     def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
         """Raise Lacking if the target lacks a stage or another method that the case needs."""
-        stages = [*pipeline.stages, *self._further_methods(words)]
+        stages = [*pipeline.stages, *self._further_methods(words), f"family {self.family.name}"]
         lacking = [
             stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks
         ]
@@ -338,6 +338,8 @@ class Case:
             why = "; ".join(list(reasons)[:3])
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
+        if not tally.entries and axes.made is not None:
+            raise Lacking(f"nothing to compare: {why}")
         if not tally.entries and may_show_nothing(axes.form, axes.layout, words):
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
@@ -355,6 +357,8 @@ class Case:
         )
         if axes.values == "special":
             return special_points.chosen(pool), []
+        if axes.made is not None:
+            pool = _made(pool, axes.made)
         # These checks choose inputs by their numbers, so further calls of the op show more.
         settled = "definition" in words or axes.values in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
@@ -726,6 +730,14 @@ def _has_reference(program: Program) -> bool:
     except Exception:  # for example a decomposition that does not converge on NaN
         return False
     return True
+
+
+def _made(pool: Sequence[Sample], word: str) -> list[Sample]:
+    """Return the samples whose argument ``made`` is `word`. Raises Lacking if there are none."""
+    made = [sample for sample in pool if sample.rebuild(sample.inputs)[1].get("made") == word]
+    if not made:
+        raise Lacking(f"the row has no samples that are made so: {word}")
+    return made
 
 
 def _place(program: str, label: str) -> str:

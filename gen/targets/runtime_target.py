@@ -42,7 +42,10 @@ class RuntimeTarget:
     name = "runtime"
     levels = ("session", "jit")
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
-    lacks = frozenset(("fake",))
+    # layouts and subclasses that the runtime has no rules for, by family
+    lacks = frozenset(
+        ("fake", "family nested_tensors", "family masked_tensors", "family sparse_layouts")
+    )
     loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
