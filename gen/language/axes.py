@@ -80,10 +80,6 @@ Made = Literal[
     "evaluated", "without_grad", "in_inference", "trained",
     # subclasses
     "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
-    # quantized numbers
-    "per_tensor", "per_channel", "symmetric", "clipped",
-    # processes
-    "buckets", "bucket_views", "small_buckets", "static_graph", "unused",
 ]  # fmt: skip
 
 

@@ -44,7 +44,13 @@ class RuntimeTarget:
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
     # layouts and subclasses that the runtime has no rules for, by family
     lacks = frozenset(
-        ("fake", "family nested_tensors", "family masked_tensors", "family sparse_layouts")
+        (
+            "fake",
+            "family nested_tensors",
+            "family masked_tensors",
+            "family sparse_layouts",
+            "family wrapper_subclasses",
+        )
     )
     loops = fallbacks
 
