@@ -42,7 +42,8 @@ class RuntimeTarget:
     name = "runtime"
     levels = ("session", "jit")
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
-    # layouts and subclasses that the runtime has no rules for, by family
+    # Families of layouts and subclasses that the runtime has no rules for, and of programs that
+    # ask torch's own engine for gradients. Checks of training ask the runtime's about optimizers.
     lacks = frozenset(
         (
             "fake",
@@ -50,6 +51,8 @@ class RuntimeTarget:
             "family masked_tensors",
             "family sparse_layouts",
             "family wrapper_subclasses",
+            "family optimizers",
+            "family modes_of_modules",
         )
     )
     loops = fallbacks

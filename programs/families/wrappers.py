@@ -43,7 +43,7 @@ class Wrapper(Tensor):
         """Take the argument of the constructor."""
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Any,
         types: object,
@@ -70,7 +70,8 @@ class Overriding(Tensor):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        return super().__torch_function__(func, types, args, dict(kwargs or {}))
+        given = dict(kwargs or {})
+        return super().__torch_function__(func, types, args, given)  # type: ignore[no-untyped-call]
 
 
 class _Wrapping(torch.autograd.Function):
