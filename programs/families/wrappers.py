@@ -23,7 +23,7 @@ from programs.families.tools import Results, Row, detached, leaves_of, weighted
 class Wrapper(Tensor):
     """A tensor that holds another one, and passes each op on to it."""
 
-    inner: Tensor
+    held: Tensor
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> Wrapper:
@@ -36,7 +36,7 @@ class Wrapper(Tensor):
             device=inner.device,
             requires_grad=False,
         )
-        made.inner = inner
+        made.held = inner
         return made
 
     def __init__(self, inner: Tensor) -> None:
@@ -51,7 +51,7 @@ class Wrapper(Tensor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         inner_args, inner_kwargs = pytree.tree_map_only(
-            Wrapper, lambda one: one.inner, (args, dict(kwargs or {}))
+            Wrapper, lambda one: one.held, (args, dict(kwargs or {}))
         )
         found = func(*inner_args, **inner_kwargs)
         if func._schema.name.endswith("_") and not func._schema.name.endswith("__"):
@@ -97,7 +97,7 @@ class _Holding(nn.Module):
 def _plain(x: Any) -> Tensor:
     """Return the plain tensor inside of all wrappers."""
     while isinstance(x, Wrapper):
-        x = x.inner
+        x = x.held
     return x.as_subclass(Tensor) if isinstance(x, Overriding) else x
 
 
