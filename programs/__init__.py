@@ -11,6 +11,7 @@ ops of torch.
 ``jits``                                    jitted functions, modules and training steps with state
 ``state``                                   a grammar of programs with a state in Python
 ``eager``, ``engines``, ``sessions``        hooks, flags, accumulation and the engine, in eager code
+``families``                                nested, masked, sparse and wrapped tensors, optimizers
 ``functions``                               custom autograd Functions
 ``transforms``, ``writes``, ``draws``       nested transforms, writes, random draws
 ``per_sample_*``, ``sample_gradients``      gradients of each sample
@@ -21,5 +22,6 @@ others. ``third_party`` has ops and modules as another package would bring them,
 their own.
 
 The rows import torch, and from the generator only what every target offers
-(:mod:`gen.targets.parts`). Start with ``tools.py``.
+(:mod:`gen.targets.parts`) and what leaves out a sample (:mod:`gen.outcomes`). Start with
+``tools.py``.
 """

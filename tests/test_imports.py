@@ -54,7 +54,7 @@ MAY_IMPORT = {
         "gen.versions",
     },
     "gen/recording": {"gen.torch_private"},
-    "programs": {"gen.targets.parts", "runtime.extend"},
+    "programs": {"gen.outcomes", "gen.targets.parts", "runtime.extend"},
     "generated_tests": {"gen.checks"},
     "benchmarks": {"runtime", "gen", "examples"},
     "examples": {"runtime", "gen"},

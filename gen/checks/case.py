@@ -200,7 +200,7 @@ class Case:
 
     def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
         """Raise Lacking if the target lacks a stage or another method that the case needs."""
-        stages = [*pipeline.stages, *self._further_methods(words)]
+        stages = [*pipeline.stages, *self._further_methods(words), f"family {self.family.name}"]
         lacking = [
             stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks
         ]
@@ -338,7 +338,9 @@ class Case:
             why = "; ".join(list(reasons)[:3])
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
-        if not tally.entries and may_show_nothing(axes.form, axes.layout, words):
+        # Torch refuses much of the families whose values are made in several ways.
+        may_refuse_all = axes.made is not None or may_show_nothing(axes.form, axes.layout, words)
+        if may_refuse_all and not tally.entries:
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
             self._refuse_vacuity(tally, reasons)
@@ -355,6 +357,9 @@ class Case:
         )
         if axes.values == "special":
             return special_points.chosen(pool), []
+        # A cell of this axis is about one way in which values are made.
+        if axes.made is not None:
+            pool = _made(pool, axes.made)
         # These checks choose inputs by their numbers, so further calls of the op show more.
         settled = "definition" in words or axes.values in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
@@ -726,6 +731,22 @@ def _has_reference(program: Program) -> bool:
     except Exception:  # for example a decomposition that does not converge on NaN
         return False
     return True
+
+
+def _made(pool: Sequence[Sample], word: str) -> list[Sample]:
+    """Return the samples whose argument ``made`` is `word`.
+
+    A row has samples for each way in which its values can be made, and a cell is about one of them.
+    So a failure that is known of one way hides none of another. A row may lack a way: then there
+    are no samples, nothing is compared, and the cell is lacking.
+    """
+    found: list[Sample] = []
+    for sample in pool:
+        _, kwargs = sample.rebuild(sample.inputs)
+        made = kwargs.get("made")
+        if made == word:
+            found.append(sample)
+    return found
 
 
 def _place(program: str, label: str) -> str:

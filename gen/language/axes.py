@@ -66,6 +66,21 @@ Again = Literal[
     "again", "sizes", "one", "single", "grad", "no_grad", "strides", "types", "inference",
     "options", "frozen", "stepped", "moved", "evaluated", "sharing", "repeated", "written",
 ]  # fmt: skip
+Made = Literal[
+    # nested tensors
+    "of_list", "of_offsets", "of_lengths", "narrowed", "transposed", "of_strided", "chunked",
+    "joined",
+    # masks
+    "all_shown", "none_shown", "some_shown", "row_hidden", "one_shown",
+    # sparse layouts
+    "coo", "uncoalesced", "hybrid", "csr", "csc", "bsr", "bsc",
+    # implementations of an optimizer
+    "for_loop", "foreach", "fused", "differentiable",
+    # modules
+    "evaluated", "without_grad", "in_inference", "trained",
+    # subclasses
+    "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +128,8 @@ class Axes:
     """When a program's state in Python changes."""
     again: Again | None = None
     """How a later call of a program that is drawn differs from the first one."""
+    made: Made | None = None
+    """How the values of a program are made: the samples with this word as argument ``made``."""
     run: Literal["plain", "jitted"] = "plain"
     varied: tuple[str, ...] = ()
     """The axes that the check varies, in the order of the words of its ids."""

@@ -45,6 +45,13 @@ class CompiledTarget:
         "session",
         "part",
         "training",
+        # these ask torch's engine for gradients inside of what would be compiled
+        "family nested_tensors",
+        "family masked_tensors",
+        "family sparse_layouts",
+        "family wrapper_subclasses",
+        "family optimizers",
+        "family modes_of_modules",
     }
     slow = True
 

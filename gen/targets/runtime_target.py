@@ -42,7 +42,19 @@ class RuntimeTarget:
     name = "runtime"
     levels = ("session", "jit")
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
-    lacks = frozenset(("fake",))
+    # Families of layouts and subclasses that the runtime has no rules for, and of programs that
+    # ask torch's own engine for gradients. Checks of training ask the runtime's about optimizers.
+    lacks = frozenset(
+        (
+            "fake",
+            "family nested_tensors",
+            "family masked_tensors",
+            "family sparse_layouts",
+            "family wrapper_subclasses",
+            "family optimizers",
+            "family modes_of_modules",
+        )
+    )
     loops = fallbacks
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,144 @@
+"""Families of programs: their definitions are right, and planted mistakes are noticed."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gen.outcomes import Lacking, Mismatch
+from gen.targets.torch_target import TorchTarget
+from programs.families import jagged, masked, modules, optimizers, sparse
+from programs.families.tools import Row
+from tests.checks.cells import case
+
+ROWS = {
+    "programs.families.jagged.layer_norm": "of_offsets",
+    "programs.families.masked.mean_by_row": "some_shown",
+    "programs.families.sparse.times_turned": "coo",
+    "programs.families.optimizers.adam": "foreach",
+    "programs.families.modules.attention": "trained",
+}
+SAMPLES = {"programs.families.optimizers.adam": "samples_of_adam"}
+
+
+def cell(op: str, made: str, target: Any = None) -> Any:
+    """Return the cell of a row at a word."""
+    module = op.rpartition(".")[0]
+    row = {
+        "reference": f"{op}.by_definition",
+        "samples": f"{module}:{SAMPLES.get(op, 'samples')}",
+    }
+    return case(op, axes={"made": made}, ops={op: row}, target=target)
+
+
+def results(rows: Any, name: str, *args: Tensor, **options: Any) -> list[Tensor]:
+    """Return what a row gives by its definition, without the kinds of results."""
+    row: Row = getattr(rows, name)
+    return list(row.by_definition(*args, **options)[1:])
+
+
+class _Altered(TorchTarget):
+    """A target whose results are off by a hundredth at one place."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+
+    def forward(self, f: Any) -> Any:
+        def g(*args: Any) -> Any:
+            found = list(f(*args))
+            found[self.place] = found[self.place] * 1.01 if self.place else found[0] + 1
+            return tuple(found)
+
+        return g
+
+
+class _Without(TorchTarget):
+    """A target that has no such family."""
+
+    lacks = TorchTarget.lacks | {"family of rows"}
+
+
+@pytest.mark.parametrize(("op", "made"), ROWS.items())
+def test_a_row_equals_its_definition(op: str, made: str) -> None:
+    cell(op, made).assert_same("forward", against="reference")
+
+
+@pytest.mark.parametrize(("op", "made"), ROWS.items())
+@pytest.mark.parametrize("place", [1, -1])
+def test_an_altered_value_or_gradient_is_noticed(op: str, made: str, place: int) -> None:
+    with pytest.raises(Mismatch, match="largest error"):
+        cell(op, made, _Altered(place)).assert_same("forward", against="reference")
+
+
+@pytest.mark.parametrize(("op", "made"), ROWS.items())
+def test_another_number_or_shape_of_results_is_noticed(op: str, made: str) -> None:
+    with pytest.raises(Mismatch, match=r"output 0 of .* largest error 1 "):
+        cell(op, made, _Altered(0)).assert_same("forward", against="reference")
+
+
+def test_a_word_without_samples_is_lacking() -> None:
+    with pytest.raises(Lacking, match="nothing to compare"):
+        cell("programs.families.sparse.times_matrix", "trained").assert_same(
+            "forward", against="reference"
+        )
+
+
+def test_a_refusal_of_all_samples_is_lacking() -> None:
+    with pytest.raises(Lacking, match="nothing to compare: refused"):
+        cell("programs.families.sparse.softmax_0", "csr").assert_same(
+            "forward", against="reference"
+        )
+
+
+def test_the_components_of_a_nested_tensor_are_rows() -> None:
+    """A hole of one row lies behind each component: the sums are 0+1, and 3."""
+    x = torch.arange(5.0, dtype=torch.float64)[:, None].expand(5, 4)
+    w = torch.zeros(4, 4, dtype=torch.float64)
+    found = results(jagged, "sum_1", x, w, made="of_lengths", sizes=[2, 1])
+    assert [part.tolist() for part in found[:2]] == [[1.0] * 4, [3.0] * 4]
+
+
+def test_a_masked_mean_is_that_of_shown_elements() -> None:
+    x = torch.tensor([[1.0, 2.0], [8.0, 4.0]], dtype=torch.float64)
+    value, gradient, *_ = results(masked, "mean_by_row", x, x, made="row_hidden", shape=[2, 2])
+    assert value.tolist() == [1.5, 0.0]  # nothing is shown of the second row
+    assert gradient[0, 0] == gradient[0, 1] == math.cos(1.0) / 2
+    assert gradient[1].tolist() == [0.0, 0.0]
+
+
+def test_repeated_places_of_a_sparse_matrix_are_added() -> None:
+    v = torch.arange(1.0, 9, dtype=torch.float64)
+    d, e = torch.eye(6, 4, dtype=torch.float64), torch.zeros(4, 6, dtype=torch.float64)
+    value, *_ = results(sparse, "as_dense", v, d, e, made="uncoalesced", pattern="repeated")
+    assert value[3, 4] == 1 + 3 + 7 and value[0, 1] == 2 + 5
+
+
+def test_momentum_is_that_of_the_definition() -> None:
+    """One step is p - 0.1 g. A second one is that less 0.1 (0.9 g + the next gradient)."""
+    x, y = torch.ones(2, 3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    found = results(optimizers, "sgd", x, y, made="for_loop", how="plain", momentum=0.9)
+    slopes = [math.sin((t + 0.5) ** 2 + 0.3) + 0.05 for t in (1, 2)]
+    first = 1 - 0.1 * slopes[0]
+    second = first - 0.1 * (0.9 * slopes[0] + slopes[1])
+    assert found[0][0, 0].item() == pytest.approx(first, rel=1e-12)
+    assert found[5][0, 0].item() == pytest.approx(second, rel=1e-12)
+
+
+def test_attention_of_equal_rows_is_the_value_of_one() -> None:
+    """All keys are equal, so the shares are, whatever is hidden."""
+    x = torch.ones(3, 4, 8, dtype=torch.float64)
+    plain, *_ = results(modules, "attention", x, made="without_grad", hidden="nothing")
+    later, *_ = results(modules, "attention", x, made="without_grad", hidden="later")
+    torch.testing.assert_close(plain, later)
+    torch.testing.assert_close(plain[0, 0], plain[2, 3])
+
+
+def test_a_target_may_lack_a_family() -> None:
+    op = "programs.families.sparse.times_matrix"
+    lacking = cell(op, "csr", _Without())
+    lacking.family = type(lacking.family)("of rows", lacking.family.ops)
+    with pytest.raises(Lacking, match="lacks family of rows"):
+        lacking.assert_same("forward", against="reference")
