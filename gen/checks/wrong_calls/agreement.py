@@ -101,6 +101,8 @@ def _difference(call: Call, plain: Side, other: Side, random: bool) -> Iterator[
     if isinstance(expected, Exception):
         yield f"{call.label}: {plain.name} raises {said(expected)}, and {other.name} takes it"
     elif isinstance(actual, Exception):
+        if call.may_refuse:
+            return
         yield f"{call.label}: {other.name} raises {said(actual)}, and {plain.name} takes it"
     else:
         yield from _unequal(call, expected, actual, random or other.kinds_only)
@@ -115,9 +117,16 @@ def _unequal(
         if kinds_only or on_meta:
             compare_kinds(actual, expected, Tally())
         else:
-            compare(actual, expected, Rule(), Tally())
+            # a buffer of a wide dtype holds what is computed in a narrow one
+            compare(actual, expected, Rule(dtype=_narrowest(call.inputs)), Tally())
     except Mismatch as mismatch:
         yield f"{call.label}: {mismatch}"
+
+
+def _narrowest(inputs: calls.Inputs) -> torch.dtype | None:
+    """Return the floating dtype of the inputs with the largest rounding errors, if there is one."""
+    dtypes = {x.dtype for x in inputs if x.is_floating_point()}
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=None)
 
 
 def _loop(sample: Sample, call: Call) -> Answer:

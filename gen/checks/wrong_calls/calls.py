@@ -44,14 +44,15 @@ _OTHERS_OF_RESULTS = {
 class Call:
     """A call that may be wrong. `run` takes `inputs`, the buffers of ``out=`` last.
 
-    `is_wrong`: no target may take it. `has_other_device`: it has tensors of several devices.
+    `has_other_device`: it has tensors of several devices. `may_refuse`: a target may refuse it
+    though the plain op takes it, as the plain op resizes a buffer and warns of that.
     """
 
     label: str
     run: Flat
     inputs: Inputs
-    is_wrong: bool = False
     has_other_device: bool = False
+    may_refuse: bool = False
 
 
 def as_it_is(sample: Sample) -> Call:
@@ -112,10 +113,11 @@ def of_out(sample: Sample) -> Iterator[Call]:
             other = _with(buffers, place, buffer.to(dtype))
             yield _call(sample, f"out= {place} in {_name(dtype)}", other)
         on_meta = _with(buffers, place, buffer.to("meta"))
-        yield _call(sample, f"out= {place} on meta", on_meta, is_wrong=True, has_other_device=True)
+        yield _call(sample, f"out= {place} on meta", on_meta, has_other_device=True)
         if buffer.numel() > 1:
             turned = _with(buffers, place, buffer.new_zeros(_other_shape(buffer)))
-            yield _call(sample, f"out= {place} of shape {list(_other_shape(buffer))}", turned)
+            label = f"out= {place} of shape {list(_other_shape(buffer))}"
+            yield _call(sample, label, turned, may_refuse=True)
 
 
 def _other_shape(x: Tensor) -> tuple[int, ...]:

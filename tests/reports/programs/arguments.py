@@ -5,6 +5,7 @@ import math
 import torch
 import torch.nn.functional as F
 from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.reports.report import report
 
@@ -281,3 +282,73 @@ def sinh_of_a_vector():
     """
     found = torch.sinh(torch.full((64,), 89))
     return found[:1], torch.sinh(torch.full((1,), 89.0, dtype=torch.float64)).float()
+
+
+@report("F138.1", kernel=True)
+def multi_margin_loss_of_no_samples():
+    """multi_margin_loss of no samples is 0, or memory as it was.
+
+    The mean of no numbers is NaN, as nll_loss and cross_entropy say.
+    """
+    loss = F.multi_margin_loss(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
+    return loss.isnan().item(), True
+
+
+@report("F139.1", kernel=True)
+def rank_into_a_buffer_under_a_mode():
+    """matrix_rank with out= leaves its buffer as it was inside of a dispatch mode.
+
+    Without a mode, and without out=, the rank is 2.
+    """
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    out = torch.zeros((), dtype=torch.int64)
+    with Passing():
+        torch.linalg.matrix_rank(torch.eye(2), out=out)
+    return out, torch.tensor(2)
+
+
+@report("F140.1", compiled=True)
+def compiled_mean_into_a_buffer_of_doubles():
+    """Compiled nanmean leaves a buffer of float64 as it was.
+
+    In eager mode the mean stands there.
+    """
+    mean = torch.compile(lambda x, out: torch.nanmean(x, out=out), backend="aot_eager")
+    out = torch.zeros((), dtype=torch.float64)
+    mean(torch.ones(3), out)
+    return out, torch.tensor(1.0)
+
+
+@report("F140.2", compiled=True)
+def compiled_triangle_into_a_buffer_of_another_dtype():
+    """Compiled triu takes a buffer of another dtype.
+
+    In eager mode it is an error.
+    """
+    try:
+        triangle = torch.compile(lambda x, out: torch.triu(x, out=out), backend="aot_eager")
+        answer = triangle(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.float64)).dtype
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F140.3", compiled=True)
+def compiled_result_into_a_buffer_of_meta():
+    """Compiled slice_scatter takes a buffer of the meta device for a result on the CPU.
+
+    In eager mode it is an error.
+    """
+    try:
+        scatter = torch.compile(
+            lambda x, y, out: torch.slice_scatter(x, y, 0, 0, 2, out=out), backend="aot_eager"
+        )
+        out = torch.empty(2, 2, device="meta")
+        answer = scatter(torch.ones(2, 2), torch.zeros(2, 2), out).device.type
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
