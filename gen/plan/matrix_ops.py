@@ -341,27 +341,28 @@ def _facts(facts_of_catalog: Facts | None, row: OpRow) -> frozenset[str]:
         "inplace": row.inplace,
         "out": row.out,
     }
-    stated |= _kinds_of_arguments(row)
+    facts |= _kinds_of_arguments(row)
     return frozenset(facts | {fact for fact, value in stated.items() if value})
 
 
-def _kinds_of_arguments(row: OpRow) -> dict[str, bool]:
+def _kinds_of_arguments(row: OpRow) -> set[str]:
     """Return which kinds of arguments the described samples of a row have.
 
     What a function makes is not known here: nothing is imported.
     """
     if row.samples is None or row.samples.rows is None:
-        return {}
+        return set()
     described: list[Tensor] = []
     for sample in row.samples.rows:
         described += [
             value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, Tensor)
         ]
-    return {
+    kinds = {
         "indices": any(map(_is_index, described)) and not all(map(_is_index, described)),
         "several": len(described) > len(row.samples.rows),
         "masks": any(x.dtype == "bool" or x.domain == "bool" for x in described),
     }
+    return {kind for kind, holds in kinds.items() if holds}
 
 
 def _is_index(x: Tensor) -> bool:
