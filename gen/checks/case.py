@@ -25,6 +25,7 @@ from gen.checks import (
     python_state,
     ranges,
     refusals,
+    wrong_calls,
 )
 from gen.checks.compare import Rule, Seen, Tally
 from gen.checks.entries import Known
@@ -32,7 +33,7 @@ from gen.checks.evaluate import OF_ITSELF, Comparison, may_show_nothing, run_tar
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
-from gen.language.axes import USUAL, Axes
+from gen.language.axes import OF_ARGUMENTS, USUAL, Axes
 from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
 from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable, Vacuous
 from gen.samples import choice, opinfo, points, special_points
@@ -339,7 +340,7 @@ class Case:
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
         # Torch refuses much of the families whose values are made in several ways.
-        may_refuse_all = axes.made is not None or may_show_nothing(axes.form, axes.layout, words)
+        may_refuse_all = axes.made is not None or may_show_nothing(axes, words)
         if may_refuse_all and not tally.entries:
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
@@ -399,7 +400,7 @@ class Case:
         draws = sample.facts.random
         if "vmap" in stages:
             _require_batchable(sample, stages, draws)
-        assert_otherwise = self._assertion_without_comparison(sample, stages, axes)
+        assert_otherwise = self._assertion_without_comparison(sample, stages, axes, words)
         if assert_otherwise is not None:
             assert_otherwise(tally)
             return
@@ -410,7 +411,7 @@ class Case:
                 self._assert_comparison(comparison, words, tally, reasons)
 
     def _assertion_without_comparison(
-        self, sample: Sample, stages: Sequence[str], axes: Axes
+        self, sample: Sample, stages: Sequence[str], axes: Axes, words: tuple[str, ...]
     ) -> Callable[[Tally], None] | None:
         """Return the assertion of a check that compares no results with references.
 
@@ -427,9 +428,11 @@ class Case:
             return partial(illformed.assert_refused, self.target, sample, axes.form)
         if axes.batch == "mistaken":
             return partial(batch_axis.assert_mistakes, self.target, sample)
-        if axes.values in ("out_of_range", "no_index"):
-            absolute, batched = axes.values == "no_index", "vmap" in stages
-            return partial(ranges.assert_in_range, self.target, sample, absolute, batched)
+        if axes.values == "wrong_call":
+            return partial(wrong_calls.assert_same_refusals, self.target, sample, "vmap" in stages)
+        if axes.values in ("out_of_range", "no_index") or _asks_for_refusals(axes, words):
+            values, batched = axes.values, "vmap" in stages
+            return partial(ranges.assert_in_range, self.target, sample, values, batched)
         return None
 
     def _assert_form_refused(self, comparison: Comparison, form: str, tally: Tally) -> None:
@@ -753,13 +756,20 @@ def _place(program: str, label: str) -> str:
     return f"{program}, {label}" if label else program
 
 
-_REFUSED = ("ill_formed", "out_of_range", "no_index")
+_REFUSED = ("ill_formed", "out_of_range", "no_index", "wrong_call")
+
+
+def _asks_for_refusals(axes: Axes, words: Sequence[str]) -> bool:
+    """Return whether a case is about points by the kind of an argument, and the plain op decides
+    which of them a target refuses.
+    """
+    return axes.values in OF_ARGUMENTS and set(words) <= {"eager", "loop"}
 
 
 def _asks_beside_values(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a case is about something other than the values of an op, such as its memory,
     a mode around it or the batch."""
-    if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE:
+    if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE or axes.values in OF_ARGUMENTS:
         return True
     has_mode = axes.under is not None or axes.refusal is not None
     return has_mode or axes.batch != "ordinary"

@@ -24,7 +24,7 @@ from gen.checks.pipelines import Program, nudged, widened
 from gen.language.axes import Axes
 from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable
-from gen.reference import Numeric
+from gen.reference import Numeric, pieces
 from gen.samples.descriptions import clone_with_strides
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
@@ -93,13 +93,15 @@ _OF_KERNELS = (
 _LINEAR = frozenset({"vjp", "backward", "grad"})
 
 
-def may_show_nothing(form: str, layout: str, words: Sequence[str]) -> bool:
+def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a check by its nature applies to some ops only: the words are of references
-    that some ops have, the op may refuse the form, or derivatives are taken where rows repeat, as
-    those of a matrix that has no inverse there."""
-    if layout == "expanded" and "numeric" in words:
+    that some ops have, the op may refuse the form, a call of one tensor mixes no dtypes, or
+    derivatives are taken where rows repeat, as those of a matrix that has no inverse there."""
+    if axes.layout == "expanded" and "numeric" in words:
         return True
-    return OF_ITSELF.issuperset(words) or form in forms.MAY_REFUSE
+    if axes.values == "wrong_call":
+        return True
+    return OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
 
 
 def run_target(
@@ -197,11 +199,12 @@ class Comparison:
             "exact": self._against_exact,
             "definition": self._against_definition,
             "standard": self._against_standard,
+            "pieces": self._against_pieces,
         }
         if word not in comparisons:
             names = (
                 "loop, upstream, eager, numeric, float64, reference, exact, definition, standard, "
-                "again, threads, strides, fake, raises"
+                "pieces, again, threads, strides, fake, raises"
             )
             raise ValueError(f"no reference {word!r}; known: {names}")
         comparisons[word](tally)
@@ -216,6 +219,61 @@ class Comparison:
 
     def _against_standard(self, tally: Tally) -> None:
         compare_with_standard(self.program, self.sample, self.actual, tally, self.label)
+
+    def _against_pieces(self, tally: Tally) -> None:
+        """Compare with the plain op in ways that take other paths of its kernels: of pieces of the
+        inputs, and of inputs with gaps in memory.
+        """
+        if self.sample.facts.random or self.stages:
+            raise Unsuitable("pieces are of the op itself, without random numbers")
+        plain = self.program.on_reference()
+        if self.target.name != "torch":
+            self._compare(plain, tally, self.rule)
+        _compare_with_abstract_kinds(self.sample, self.program, plain, tally)
+        if _takes_gaps(self.sample):
+            gapped = forms.laid_out(self.program.inputs, "noncontiguous")
+            self._compare(_plain_outputs(self.program, gapped), tally, self.rule)
+        for split in _splits_of(self.sample):
+            size = split.size(self.program.inputs)
+            if not size or not split.has_results(plain, size):
+                continue
+            places = pieces.positions(size)
+            self._compare(
+                self._of_pieces(split, places, plain),
+                tally,
+                self.rule,
+                second=partial(self._of_pieces, split, places, plain, self._for_rounding),
+            )
+
+    @property
+    def _for_rounding(self) -> Callable[[Tensor], Tensor]:
+        """Return the change of inputs by which a second run shows how far rounding goes."""
+        return nudged if _is_wide(self.program.inputs) else widened
+
+    def _of_pieces(
+        self,
+        split: pieces.Split,
+        places: Sequence[int],
+        plain: Outputs,
+        change: Callable[[Tensor], Tensor] = clone_with_strides,
+    ) -> Outputs:
+        """Return the plain results, with those at `places` computed from pieces of the inputs."""
+        inputs = tuple(map(change, self.program.inputs))
+        with seeded(self.program.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                answers = [self.sample(*split.piece(inputs, place)) for place in places]
+            except Exception as error:  # kernels refuse a piece by different errors
+                refused = f"{self.label}: a piece is refused, not the whole: {error}"
+                raise Mismatch(refused) from None
+        try:
+            parts = pieces.joined(answers, split)
+        except RuntimeError:
+            raise Unsuitable("the shape of a piece depends on its values") from None
+        return tuple(
+            x.to(part.dtype).index_copy(dim, torch.tensor(places), part)
+            for x, part, dim in zip(plain, parts, split.outputs, strict=True)
+        )
 
     @property
     def actual(self) -> Outputs:
@@ -484,6 +542,53 @@ class Comparison:
         return flat_tensors(reference(*args, **kwargs))
 
 
+def _plain_outputs(program: Program, inputs: Sequence[Tensor]) -> Outputs:
+    """Return what the plain op gives for other inputs of a program."""
+    return replace(program, inputs=tuple(inputs), _results={}).on_reference()
+
+
+def _splits_of(sample: Sample) -> list[pieces.Split]:
+    """Return the pieces that the op treats apart at the sample's own inputs. They are found once
+    for all points.
+    """
+    if "splits" not in sample.memory:
+        with seeded(sample.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sample.memory["splits"] = pieces.splits(sample, sample.inputs)
+    splits: list[pieces.Split] = sample.memory["splits"]
+    return splits
+
+
+def _takes_gaps(sample: Sample) -> bool:
+    """Return whether the op gives the same at its own inputs if these have gaps in memory. One that
+    is about memory, such as ``as_strided``, gives something else.
+    """
+    if "takes gaps" not in sample.memory:
+        gapped = forms.laid_out(sample.inputs, "noncontiguous")
+        with seeded(sample.seed), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sample.memory["takes gaps"] = pieces.agree(sample, sample.inputs, gapped)
+    return bool(sample.memory["takes gaps"])
+
+
+def _compare_with_abstract_kinds(
+    sample: Sample, program: Program, plain: Outputs, tally: Tally
+) -> None:
+    """Compare shapes and dtypes with those of the meta device, if it takes the sample itself.
+
+    Empty results have no other entries to compare.
+    """
+    try:
+        sample(*map(_on_meta, sample.inputs))
+    except Exception:  # an op that needs values: kernels raise different errors
+        return
+    try:
+        abstract = program.on_reference(_on_meta)
+    except Exception as error:
+        raise Mismatch(f"the meta device refuses what the CPU takes: {error}") from None
+    compare_kinds(abstract, plain, tally)
+
+
 def _on_meta(x: Tensor) -> Tensor:
     return x.to("meta")
 
@@ -539,7 +644,7 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
             results: Any = sample.op.numpy_reference(
                 arguments.input, *arguments.args, **arguments.kwargs
             )
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         # some references are compositions of torch's own ops
         raise Unsuitable(
             f"the NumPy reference does not take the sample ({type(error).__name__}: {error})"

@@ -54,7 +54,7 @@ def variants(sample: Sample, form: str) -> Iterator[Variant]:
     call = _call_of(sample, form, places)
     yield Variant("as it is", call, sample.inputs)
     for place, x in enumerate(sample.inputs):
-        for label, changed in _reshape(x):
+        for label, changed in reshaped(x):
             batch = None
             if changed.ndim < x.ndim and x.shape[0] in LENGTHS:
                 batch = x  # its memory is that of the sample
@@ -121,7 +121,7 @@ def _with_index_out_of_range(sample: Sample, call: Flat) -> Iterator[Variant]:
             )
 
 
-def _reshape(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+def reshaped(x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield the input with other shapes, each with what it is for messages."""
     yield "with a dimension more", torch.stack([x, vary(x, 1)])
     if x.ndim and x.shape[0]:

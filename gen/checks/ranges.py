@@ -1,5 +1,5 @@
 """Replace an argument by one out of range: an index beyond its dimension, a negative one, a
-probability above 1.
+probability above 1. Or by the points of a word, such as masks that hide all.
 
 A target must refuse what the plain op refuses, and give what it gives. An index below or above the
 whole dimension must be refused whatever the plain op does; checks of that name the ops that take
@@ -18,6 +18,7 @@ import torch
 from gen.checks.compare import Rule, Tally, compare
 from gen.checks.illformed import attempt, said
 from gen.outcomes import Lacking, Mismatch, Unsuitable
+from gen.samples import points
 from gen.samples.samples import Sample
 from gen.targets.protocol import Target
 
@@ -67,18 +68,18 @@ def _with(sample: Sample, place: int, number: float, never: bool = False) -> Var
     return Variant(f"{number} in tensor {place}", place, inputs, never)
 
 
-def assert_in_range(
-    target: Target, sample: Sample, absolute: bool, batched: bool, tally: Tally
-) -> None:
+def assert_in_range(target: Target, sample: Sample, word: str, batched: bool, tally: Tally) -> None:
     """Raise Mismatch unless the target agrees with the plain op on every variant, under vmap with a
     loop if `batched`.
 
-    `absolute`: only indices that no op may take, which must be refused. Raises Unsuitable if the
-    sample has no such arguments, and Lacking if torch would be compared with itself.
+    `word` of the axis ``values`` names the variants; those of ``no_index`` no op may take, so they
+    must be refused. Raises Unsuitable if the sample has no such arguments, and Lacking if torch
+    would be compared with itself.
     """
+    absolute = word == "no_index"
     if target.name == "torch" and not (absolute or batched):
         raise Lacking("target torch would be compared with itself")
-    variants = _variants_to_try(sample, absolute)
+    variants = _variants_to_try(sample, word)
     expect, answer = _ways_to_run(target, sample, batched)
     failures: list[str] = []
     for variant in variants:
@@ -90,12 +91,17 @@ def assert_in_range(
         raise Mismatch("; ".join(failures))
 
 
-def _variants_to_try(sample: Sample, absolute: bool) -> list[Variant]:
+def _variants_to_try(sample: Sample, word: str) -> list[Variant]:
     """Return the variants of a sample. The plain op must accept the sample itself."""
     if _is_refusal(_try(sample, sample, sample.inputs)):
         raise Unsuitable(f"{sample.description}: refused as it is")
+    if word in points.WORDS:
+        fillings = points.fillings(sample, word)
+        if not fillings:
+            raise Unsuitable(f"{word}: {sample.description} has no such points")
+        return [Variant(label, 0, inputs) for label, inputs in fillings]
     variants = list(_variants(sample))
-    if absolute:
+    if word == "no_index":
         variants = [variant for variant in variants if variant.never]
     if not variants:
         raise Unsuitable(f"{sample.description} takes no index and no probability")
@@ -142,17 +148,29 @@ def _run_alone(sample: Sample, function: Callable[..., object], variant: Variant
 
 def _loop(sample: Sample, variant: Variant) -> Answer:
     """Return the results of the variant and of the sample, stacked, or the first exception."""
-    rows = [_try(sample, sample, inputs) for inputs in (variant.inputs, sample.inputs)]
+    rows = [
+        _try(sample, sample, inputs) for inputs in (variant.inputs, _neighbour(sample, variant))
+    ]
     for row in rows:
         if isinstance(row, Exception):
             return row
-    return tuple(map(torch.stack, zip(*rows, strict=True)))
+    # the sizes of results may depend on values: then a loop has no batch of them
+    return attempt(sample, lambda: map(torch.stack, zip(*rows, strict=True)))
 
 
 def _map(target: Target, sample: Sample, variant: Variant) -> Answer:
     """Return the variant and the sample as a batch of two, in memory one after the other."""
-    batch = tuple(map(torch.stack, zip(variant.inputs, sample.inputs, strict=True)))
+    neighbour = _neighbour(sample, variant)
+    batch = tuple(map(torch.stack, zip(variant.inputs, neighbour, strict=True)))
     return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
+
+
+def _neighbour(sample: Sample, variant: Variant) -> Inputs:
+    """Return what stands next to the variant in a batch: the sample, or the variant itself if the
+    shapes differ.
+    """
+    same = all(x.shape == y.shape for x, y in zip(variant.inputs, sample.inputs, strict=True))
+    return sample.inputs if same else variant.inputs
 
 
 def _try(sample: Sample, function: Callable[..., object], inputs: Inputs) -> Answer:

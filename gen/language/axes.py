@@ -18,7 +18,7 @@ from functools import cache
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
-__all__ = ["AXES", "DEGENERATE", "USUAL", "Axes", "complete"]
+__all__ = ["AXES", "DEGENERATE", "OF_ARGUMENTS", "USUAL", "Axes", "complete"]
 
 RUN = "run"
 PLAIN = "plain"
@@ -37,9 +37,13 @@ Degenerate = Literal[
     "equal_singular_values", "unit_triangular", "far_from_identity", "smaller_index",
     "repeated_index", "empty_index",
 ]  # fmt: skip
+OfArguments = Literal[
+    "labels", "indices", "masks", "certain", "ends", "widths", "each_place", "empty_dims",
+]  # fmt: skip
 Numbers = Literal[
-    "ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "special", Degenerate
-]
+    "ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "wrong_call", "special",
+    Degenerate, OfArguments,
+]  # fmt: skip
 Answer = Literal["norms", "clipped_sum", "dot", "gram", "project"]
 Cotangents = Literal["contiguous", "transposed", "noncontiguous", "expanded"]
 Batch = Literal["ordinary", "out_dims", "negative", "empty", "mistaken"]
@@ -229,3 +233,5 @@ FIXED = ("form", "layout", "values")
 AXES = _words_by_axis()
 """The words of each axis."""
 DEGENERATE: tuple[str, ...] = get_args(Degenerate)
+OF_ARGUMENTS: tuple[str, ...] = get_args(OfArguments)
+"""The words of `values` for points by the kind of an argument."""

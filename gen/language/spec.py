@@ -51,11 +51,12 @@ SECTIONS_OF_CASES = ("include", "dtypes", "checks", "over", "families", "exclude
 TIERS = ("smoke", "default", "full")
 REFERENCES = (
     "loop", "upstream", "numeric", "eager", "float64", "reference", "exact", "definition",
-    "standard", "again", "threads", "strides", "fake", "raises",
+    "standard", "pieces", "again", "threads", "strides", "fake", "raises",
 )  # fmt: skip
 FACTS = (
     "autograd", "forward_ad", "gradgrad", "out", "inplace", "reference", "errors", "deterministic",
     "opinfo", "own", "unary", "binary", "reduction", "spectral", "shape", "other",
+    "labels", "indices", "masks", "probabilities", "several",
 )  # fmt: skip
 KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
 LARGEST_SIZE = 2**63 - 1

@@ -14,19 +14,25 @@ from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
 from gen.errors import nearest
 from gen.files import replace
 
+if TYPE_CHECKING:
+    from gen.torch_private.test_helpers import OpInfo
+
 STORED = Path(__file__).parent / "catalogs"
-SCHEMA = 1  # raise it when `Facts` changes
+_SHOWN = 48  # samples that show the kinds of an op's arguments
+SCHEMA = 2  # raise it when `Facts` changes
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,7 @@ def build() -> Catalog:
             "errors": info.error_inputs_func is not None,
             "deterministic": not nondeterministic(name, info),
             "opinfo": True,
+            **dict.fromkeys(sorted(_kinds_of_arguments(name, info)), True),
         }
         kind = next((kind for cls, kind in kinds if isinstance(info, cls)), "other")
         return Facts(
@@ -203,6 +210,16 @@ def build() -> Catalog:
         )
 
     return Catalog.of(torch_version(), (facts(name, info) for name, info in database().items()))
+
+
+def _kinds_of_arguments(name: str, info: OpInfo) -> set[str]:
+    """Return which of labels, indices, masks and probabilities the op's first samples have."""
+    from gen.samples.argument_points import kinds_of
+    from gen.samples.samples import first_samples
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the ops themselves
+        return kinds_of(first_samples(name, info, _SHOWN))
 
 
 def _next_version() -> Mapping[str, Facts]:

@@ -16,7 +16,7 @@ from typing import Any
 from gen.dtypes import COMPLEX, DTYPES, FLOATS
 from gen.errors import nearest, one_of
 from gen.language.globs import Names, is_glob
-from gen.language.spec import Family, OpRow, Samples
+from gen.language.spec import Family, OpRow, Samples, Tensor
 from gen.language.validate import Loaded
 from gen.plan.callables import missing
 from gen.plan.catalog import Catalog, Facts
@@ -341,7 +341,32 @@ def _facts(facts_of_catalog: Facts | None, row: OpRow) -> frozenset[str]:
         "inplace": row.inplace,
         "out": row.out,
     }
+    facts |= _kinds_of_arguments(row)
     return frozenset(facts | {fact for fact, value in stated.items() if value})
+
+
+def _kinds_of_arguments(row: OpRow) -> set[str]:
+    """Return which kinds of arguments the described samples of a row have.
+
+    What a function makes is not known here: nothing is imported.
+    """
+    if row.samples is None or row.samples.rows is None:
+        return set()
+    described: list[Tensor] = []
+    for sample in row.samples.rows:
+        described += [
+            value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, Tensor)
+        ]
+    kinds = {
+        "indices": any(map(_is_index, described)) and not all(map(_is_index, described)),
+        "several": len(described) > len(row.samples.rows),
+        "masks": any(x.dtype == "bool" or x.domain == "bool" for x in described),
+    }
+    return {kind for kind, holds in kinds.items() if holds}
+
+
+def _is_index(x: Tensor) -> bool:
+    return x.domain in ("index", "permutation") or x.dtype in ("int64", "int32")
 
 
 def former_name(name: str, former_names: Mapping[str, str]) -> str | None:

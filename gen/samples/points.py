@@ -16,6 +16,7 @@ import torch
 
 from gen.reference.exact import Function
 from gen.reference.scalars import SCALARS
+from gen.samples.argument_points import ARGUMENT_WORDS
 from gen.samples.samples import Sample
 from gen.samples.seeds import generator
 
@@ -472,5 +473,6 @@ WORDS: dict[str, Callable[[Sample], Iterator[tuple[str, Inputs]]]] = {
     "smaller_index": _smaller_index,
     "repeated_index": _repeated_index,
     "empty_index": _empty_index,
+    **ARGUMENT_WORDS,
 }
 """Fillings by word of the axis ``values``."""

@@ -374,6 +374,23 @@ def candidates(
     return all_samples
 
 
+def first_samples(name: str, info: OpInfo, count: int) -> list[Sample]:
+    """Return the first samples of the database for an op, in double precision if it takes that."""
+    dtypes = info.supported_dtypes("cpu")
+    dtype = torch.float64 if torch.float64 in dtypes else min(dtypes, key=str, default=None)
+    if dtype is None:  # an op of accelerators alone
+        return []
+    op = make_op(name, {})
+    seed = ("first samples", op.seed, dtype)
+    with seeded_with_numpy(*seed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # sampling itself is not under test
+        drawn = opinfo.drawn(info, "cpu", dtype, count)
+    return [
+        from_call(op, index, (one.input, *one.args), dict(one.kwargs))
+        for index, one in enumerate(drawn)
+    ]
+
+
 def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Sample:
     """Return the sample of one explicit call. Its outputs are not processed."""
     return _normalise(op, index, Call(args, kwargs), stable_seed(op.seed, index))

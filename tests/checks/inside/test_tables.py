@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gen.language.axes import AXES, DEGENERATE
+from gen.language.axes import AXES, DEGENERATE, OF_ARGUMENTS
 from gen.language.validate import load
 from gen.outcomes import Mismatch
 from gen.reference import lines, special_numbers
@@ -61,4 +61,4 @@ def test_checks_against_exact_name_every_op_with_a_definition() -> None:
 
 
 def test_the_words_of_yaml_are_the_words_that_there_are() -> None:
-    assert set(DEGENERATE) == set(points.WORDS) < set(AXES["values"])
+    assert {*DEGENERATE, *OF_ARGUMENTS} == set(points.WORDS) < set(AXES["values"])

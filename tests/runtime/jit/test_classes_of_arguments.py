@@ -30,7 +30,7 @@ def test_an_argument_whose_results_would_be_of_its_class_is_refused(is_installed
             RuntimeError, match=r"a Length, .* Pass x\.as_subclass\(torch\.Tensor\)"
         ):
             jit(program)(lengths)
-        plain = lengths.as_subclass(torch.Tensor)  # type: ignore[type-var]
+        plain = lengths.as_subclass(torch.Tensor)
         assert jit(program)(plain).tolist() == [2.0, 2.0, 2.0]
 
 

@@ -1,0 +1,9 @@
+"""Make calls that may be wrong, and assert that a target refuses what the plain op refuses.
+
+``calls.py`` makes them: mixed dtypes, other ranks, a wrong ``out=``. ``agreement.py`` compares
+who takes which. The package imports checks that compare, and samples. Start with ``calls.py``.
+"""
+
+from gen.checks.wrong_calls.agreement import assert_same_refusals
+
+__all__ = ["assert_same_refusals"]

@@ -1,0 +1,162 @@
+"""Make calls of an op that may be wrong: mixed dtypes, other ranks, a wrong ``out=``.
+
+    mm(x, y)   ->   mm(x, y as float32), mm(x[0], y), mm(x, y, out=an int64 tensor), …
+
+Nothing says here which of them are mistakes: the plain op decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gen.checks.illformed import attempt, reshaped
+from gen.samples.samples import Sample
+from gen.targets.protocol import Flat, Values
+
+__all__ = ["Call", "as_it_is", "of_dtypes", "of_out", "of_ranks", "with_right_out"]
+
+Tensor = torch.Tensor
+Inputs = tuple[Tensor, ...]
+_OTHERS = {
+    torch.float64: (torch.float32, torch.int64),
+    torch.float32: (torch.float64, torch.int64),
+    torch.int64: (torch.int32, torch.uint8, torch.float64),
+    torch.int32: (torch.int64, torch.float64),
+    torch.bool: (torch.uint8, torch.float64),
+}
+"""The dtypes that an input gets in place of its own. None is complex: few kernels of real numbers
+have code for such a mixture, and each says so in another way.
+"""
+_OTHERS_OF_RESULTS = {
+    torch.float64: (torch.float32, torch.int64),
+    torch.float32: (torch.float64, torch.int64),
+    torch.int64: (torch.int32, torch.float64, torch.bool),
+    torch.bool: (torch.int64, torch.float64),
+}
+"""The dtypes that a buffer for a result gets in place of the result's own."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that may be wrong. `run` takes `inputs`, the buffers of ``out=`` last.
+
+    `has_other_device`: it has tensors of several devices. `may_refuse`: a target may refuse it
+    though the plain op takes it, as the plain op resizes a buffer and warns of that.
+    """
+
+    label: str
+    run: Flat
+    inputs: Inputs
+    has_other_device: bool = False
+    may_refuse: bool = False
+
+
+def as_it_is(sample: Sample) -> Call:
+    return Call("the sample as it is", sample, sample.inputs)
+
+
+def of_dtypes(sample: Sample) -> Iterator[Call]:
+    """Yield the sample with one input in another dtype, if it has several inputs."""
+    if len(sample.inputs) < 2:
+        return
+    for place, x in enumerate(sample.inputs):
+        for dtype in _OTHERS.get(x.dtype, ()):
+            changed = _with(sample.inputs, place, x.to(dtype))
+            yield Call(f"input {place} in {_name(dtype)}", sample, changed)
+
+
+def of_ranks(sample: Sample) -> Iterator[Call]:
+    """Yield the sample with one input of another rank or size."""
+    inputs = _with_first_indices(sample)
+    for place, x in enumerate(inputs):
+        for label, other in reshaped(x):
+            yield Call(f"input {place} {label}", sample, _with(inputs, place, other))
+
+
+def _with_first_indices(sample: Sample) -> Inputs:
+    """Return the inputs with 0 for each index, and masks of nothing, if the op takes that.
+
+    Then no index is out of range where a size is another, and no mask has too many places. Tensors
+    of meta have no values, so an op cannot refuse them there.
+    """
+    dtypes = {x.dtype for x in sample.inputs}
+    zeros = tuple(
+        torch.zeros_like(x) if len(dtypes) > 1 and x.dtype in (torch.int64, torch.bool) else x
+        for x in sample.inputs
+    )
+    if isinstance(attempt(sample, lambda: sample(*zeros)), Exception):
+        return sample.inputs
+    return zeros
+
+
+def with_right_out(sample: Sample) -> Call | None:
+    """Return the call with buffers as they should be. None if the op takes no ``out=`` here."""
+    results = _results(sample)
+    if results is None:
+        return None
+    buffers = tuple(map(torch.zeros_like, results))
+    return _call(sample, "out= as it should be", buffers)
+
+
+def of_out(sample: Sample) -> Iterator[Call]:
+    """Yield calls with a buffer of another dtype, device or shape, or over an input."""
+    results = _results(sample)
+    if results is None:
+        return
+    buffers = tuple(map(torch.zeros_like, results))
+    for place, buffer in enumerate(buffers):
+        for dtype in _OTHERS_OF_RESULTS.get(buffer.dtype, ()):
+            other = _with(buffers, place, buffer.to(dtype))
+            yield _call(sample, f"out= {place} in {_name(dtype)}", other)
+        on_meta = _with(buffers, place, buffer.to("meta"))
+        yield _call(sample, f"out= {place} on meta", on_meta, has_other_device=True)
+        if buffer.numel() > 1:
+            turned = _with(buffers, place, buffer.new_zeros(_other_shape(buffer)))
+            label = f"out= {place} of shape {list(_other_shape(buffer))}"
+            yield _call(sample, label, turned, may_refuse=True)
+
+
+def _other_shape(x: Tensor) -> tuple[int, ...]:
+    """Return another shape with as many elements, so that memory is enough."""
+    if x.ndim == 1:
+        return (1, x.numel())
+    return (x.numel(),)
+
+
+def _results(sample: Sample) -> tuple[Tensor, ...] | None:
+    """Return the raw results of the op, which buffers are like. None without ``out=``."""
+    if sample.op.out is None:
+        return None
+    raw = sample.raw(sample.op.call, [x.clone() for x in sample.inputs])
+    if isinstance(raw, bool):
+        return None
+    results = (raw,) if isinstance(raw, Tensor) else tuple(raw)
+    if not all(isinstance(x, Tensor) and x.layout is torch.strided for x in results):
+        return None
+    return results
+
+
+def _call(sample: Sample, label: str, buffers: Inputs, **flags: bool) -> Call:
+    """Return the call of the op with these buffers, as inputs that it returns."""
+    count = len(sample.inputs)
+    variant: Callable[..., Any] = sample.op.out  # type: ignore[assignment]
+
+    def run(*values: Any) -> Values:
+        given = tuple(values[count:])
+        out = given[0] if len(given) == 1 else given
+        sample.raw(variant, values[:count], out=out)
+        return given
+
+    return Call(label, run, (*sample.inputs, *buffers), **flags)
+
+
+def _with(inputs: Sequence[Tensor], place: int, x: Tensor) -> Inputs:
+    return (*inputs[:place], x, *inputs[place + 1 :])
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
