@@ -6,8 +6,8 @@
 ``programs.yaml`` has the words, ``word_tables`` reads them. ``drawn_program`` is a program and its
 text, ``draw`` makes one. ``prelude`` and ``model_world`` are what it calls by name, for torch and
 for the model. ``observation`` is what a call gives, ``program_runs`` runs calls, ``program_levels``
-says by what. ``program_search`` compares and shrinks, ``program_deaths`` shrinks what kills its
-process, ``written_findings`` writes. The package
+says by what. ``program_search`` compares, ``smaller_programs`` makes smaller,
+``program_deaths`` what kills its process, ``written_findings`` writes. The package
 imports ``reference.model`` and ``torch_private``. Start with ``program_search.py``.
 """
 

@@ -16,7 +16,8 @@ from contextlib import redirect_stderr, redirect_stdout
 
 from gen.grammar.drawn_program import Program
 from gen.grammar.program_runs import Level, by_model, by_torch
-from gen.grammar.program_search import Difference, Finding, essence, shrunk
+from gen.grammar.program_search import Difference, Finding, essence
+from gen.grammar.smaller_programs import shrunk
 from gen.grammar.word_tables import load_grammar
 from gen.severity import Severity
 

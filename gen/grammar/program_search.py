@@ -11,15 +11,15 @@ raises an error that torch does not raise.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from gen.grammar.draw import draw
-from gen.grammar.drawn_program import Call, Program, Statement
+from gen.grammar.drawn_program import Program
 from gen.grammar.observation import Observation
 from gen.grammar.program_levels import LEVELS
 from gen.grammar.program_runs import Level, by_model, by_torch
+from gen.grammar.smaller_programs import shrunk, without_call
 from gen.grammar.word_tables import Grammar
 from gen.severity import Severity, severity_of_error
 
@@ -140,22 +140,10 @@ def settled(program: Program) -> Program | None:
         if not isinstance(last, Exception) or _is_fault(last):
             return program
         number = len(by_torch(program, eager)) - 1
-        shorter = _without_call(program, number)
+        shorter = without_call(program, number)
         if shorter is None:
             return None
         program = shorter
-
-
-def _without_call(program: Program, number: int) -> Program | None:
-    """Return the program without a call, and those that repeat it. None without a first call."""
-    if number == 0:
-        return None
-    calls = list(program.calls)
-    del calls[number]
-    # what repeats a call has its inputs, which are gone
-    while number < len(calls) and calls[number].repeats and number > 0:
-        del calls[number]
-    return replace(program, calls=tuple(calls))
 
 
 def difference_of(program: Program, level: Level) -> Difference | None:
@@ -236,21 +224,6 @@ def smallest(program: Program, level: Level, difference: Difference) -> Program:
     return shrunk(_of_one_call(program, differs, difference.call), differs)
 
 
-def shrunk(program: Program, differs: Callable[[Program], bool]) -> Program:
-    """Return the smallest program of which `differs` is true.
-
-    Each step leaves out or simplifies a part, and starts again with what is left.
-    """
-    changed = True
-    while changed:
-        changed = False
-        for smaller in _smaller(program):
-            if differs(smaller):
-                program, changed = smaller, True
-                break
-    return program
-
-
 def _of_one_call(program: Program, differs: Callable[[Program], bool], last: int) -> Program:
     """Return the program with the calls that matter: the one that differs, perhaps one before."""
     calls = program.calls[: last + 1]
@@ -274,104 +247,3 @@ def _differs_alike(program: Program, level: Level, difference: Difference) -> bo
     except Exception:  # without its part the program means nothing: a name is missing
         return False
     return found is not None and found.cause == difference.cause
-
-
-def _smaller(program: Program) -> Iterator[Program]:
-    """Yield programs with one part less, or a simpler one."""
-    # the order matters: a call less makes all further tries faster
-    for number in reversed(range(1, len(program.calls))):
-        shorter = _without_call(program, number)
-        if shorter is not None:
-            yield shorter
-    if len(program.calls) > 1 and not program.calls[1].repeats:
-        yield replace(program, calls=program.calls[1:])
-    for number in reversed(range(len(program.statements))):
-        rest = program.statements[:number] + program.statements[number + 1 :]
-        yield replace(program, statements=rest)
-    for number in reversed(range(len(program.results))):
-        if len(program.results) > 1:
-            rest = program.results[:number] + program.results[number + 1 :]
-            yield replace(program, results=rest)
-    yield from _joined_statements(program)
-    yield from _simpler_results(program)
-    yield from _fewer_inputs(program)
-    yield from _simpler_inputs(program)
-
-
-def _joined_statements(program: Program) -> Iterator[Program]:
-    """Yield programs without a statement, whose result is another variable that it reads."""
-    for number, statement in enumerate(program.statements):
-        made = re.match(r"([p-z]) = ", statement.text)
-        if made is None:
-            continue
-        for name in sorted(set(re.findall(r"\b[a-z]\b", statement.text[made.end() :]))):
-            renamed = partial(_with_name, made[1], name)
-            rest = map(renamed, program.statements[number + 1 :])
-            results = map(renamed, program.results)
-            yield replace(
-                program,
-                statements=(*program.statements[:number], *rest),
-                results=tuple(results),
-            )
-
-
-def _with_name(old: str, new: str, part: Statement) -> Statement:
-    return replace(part, text=re.sub(rf"\b{old}\b", new, part.text))
-
-
-def _simpler_results(program: Program) -> Iterator[Program]:
-    """Yield programs that return a plain variable in place of a result."""
-    names = re.findall(r"\b[a-cp-z]\b", " ".join(one.text for one in program.results))
-    for number, result in enumerate(program.results):
-        for name in dict.fromkeys(names):
-            if result.text != name and result.kind != "value":
-                simple = Statement("value", name)
-                results = (*program.results[:number], simple, *program.results[number + 1 :])
-                yield replace(program, results=results)
-
-
-def _fewer_inputs(program: Program) -> Iterator[Program]:
-    for name in program.names[1:]:
-        calls = []
-        for call in program.calls:
-            inputs = tuple(one for one in call.inputs if one.name != name)
-            before = "\n".join(
-                part for part in call.before.split("with ") if f"    {name}." not in part
-            )
-            calls.append(replace(call, inputs=inputs, before=before))
-        yield replace(program, calls=tuple(calls))
-
-
-def _simpler_inputs(program: Program) -> Iterator[Program]:
-    """Yield programs with one input of one call simpler: fresh, and no leaf."""
-    for c, call in enumerate(program.calls):
-        if call.repeats:
-            continue
-        for i, one in enumerate(call.inputs):
-            for text, kind, grad in _simpler_texts(one.text, one.kind, one.grad):
-                simple = replace(one, text=text, kind=kind, grad=grad, other="")
-                inputs = (*call.inputs[:i], simple, *call.inputs[i + 1 :])
-                calls = (*program.calls[:c], replace(call, inputs=inputs), *program.calls[c + 1 :])
-                yield replace(program, calls=_repeated(calls))
-
-
-def _simpler_texts(text: str, kind: str, grad: str) -> Iterator[tuple[str, str, str]]:
-    fresh = "numbers(2, 3, seed=1)"
-    if text not in (fresh, f"leaf({fresh})", f"(leaf({fresh}) * 1)"):
-        if grad == "computed":
-            yield f"(leaf({fresh}) * 1)", "fresh", "computed"
-        if grad == "leaf":
-            yield f"leaf({fresh})", "fresh", "leaf"
-        yield fresh, "fresh", "plain"
-    if text == f"(leaf({fresh}) * 1)":
-        yield f"leaf({fresh})", "fresh", "leaf"
-    if grad != "plain":
-        yield fresh, "fresh", "plain"
-
-
-def _repeated(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Return calls of which those that repeat one have its inputs."""
-    made: list[Call] = []
-    for call in calls:
-        made.append(replace(call, inputs=made[-1].inputs) if call.repeats and made else call)
-    return tuple(made)
