@@ -49,6 +49,7 @@ class Names:
 
     @staticmethod
     def inference_mode() -> AbstractContextManager[None]:
+        """Let results have no history, as ``no_grad`` does."""
         return recording(False)
 
     @staticmethod
@@ -74,10 +75,12 @@ class Names:
 
     @staticmethod
     def no_grad() -> AbstractContextManager[None]:
+        """Let results have no history."""
         return recording(False)
 
     @staticmethod
     def enable_grad() -> AbstractContextManager[None]:
+        """Let results have a history, also inside of ``no_grad``."""
         return recording(True)
 
     @staticmethod
@@ -92,14 +95,17 @@ class Names:
 
     @staticmethod
     def stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """Return tensors as slices of a new dimension."""
         return joined(parts, dim, new=True)
 
     @staticmethod
     def cat(parts: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """Return tensors one after another in a dimension."""
         return joined(parts, dim)
 
     @staticmethod
     def where(condition: Tensor, one: Tensor, other: Any) -> Tensor:
+        """Return the numbers of `one` where the condition is true, else those of `other`."""
         return one.where(condition, other)
 
     @staticmethod
@@ -110,13 +116,12 @@ class Names:
 
     @staticmethod
     def view_as_complex(x: Tensor) -> Tensor:
-        g = x.geometry
-        even = all(s % 2 == 0 for s in g.strides[:-1]) and g.offset % 2 == 0
-        if x.kind != "real" or not g.shape or g.shape[-1] != 2 or g.strides[-1] != 1 or not even:
+        """Return pairs of numbers as complex ones."""
+        if x.kind != "real" or x.negative:
+            raise Refused("view_as_complex takes real numbers that are no negative")
+        if not _has_pairs(x):
             raise Refused("view_as_complex takes pairs of numbers side by side")
-        if x.negative:
-            raise Refused("view_as_complex of a negative")
-        return replace(x, kind="complex", geometry=g.without(x.dim() - 1))
+        return replace(x, kind="complex", geometry=x.geometry.without(x.dim() - 1))
 
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
         def call(x: Tensor, *args: Any, out: Tensor | None = None, **kwargs: Any) -> Tensor:
@@ -130,6 +135,14 @@ class Names:
             return out.take(result, x, *args)
 
         return call
+
+
+def _has_pairs(x: Tensor) -> bool:
+    """Return whether the last dimension has two cells side by side, from an even cell on."""
+    if x.shape[-1:] != (2,) or x.geometry.strides[-1] != 1:
+        return False
+    starts = (x.geometry.offset, *x.geometry.strides[:-1])
+    return all(start % 2 == 0 for start in starts)
 
 
 class Layer:
@@ -155,10 +168,8 @@ class Norm:
         self.variance = Tensor.of([1.0] * 3, (3,))
 
     def eval(self) -> None:
+        """Use the running statistics from now on."""
         self.training = False
-
-    def train(self) -> None:
-        self.training = True
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.kind != "real" or x.dim() != 2 or x.shape[1] != 3:

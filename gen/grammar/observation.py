@@ -65,14 +65,16 @@ def _text(numbers: Sequence[float]) -> str:
 
 def flat(results: Any, kind: type | tuple[type, ...]) -> Iterator[tuple[str, Any]]:
     """Yield what is of a class in nested results, such as tensors, each with its place."""
+    parts: Iterable[tuple[Any, Any]] = ()
     if isinstance(results, kind):
         yield "", results
     elif isinstance(results, Mapping):
-        for key, value in results.items():
-            yield from ((f".{key}{place}", x) for place, x in flat(value, kind))
+        parts = results.items()
     elif isinstance(results, (list, tuple)):
-        for i, value in enumerate(results):
-            yield from ((f".{i}{place}", x) for place, x in flat(value, kind))
+        parts = enumerate(results)
+    for key, value in parts:
+        for place, x in flat(value, kind):
+            yield f".{key}{place}", x
 
 
 def weight_of(result: int, i: int) -> float:

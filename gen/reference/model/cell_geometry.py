@@ -120,15 +120,15 @@ class Geometry:
 
 
 def whole_shape(shape: Sequence[int], count: int) -> Shape:
-    """Return `shape` for `count` elements, with its -1 filled in."""
-    known = math.prod(size for size in shape if size != -1)
-    if -1 in shape:
-        if not known or count % known:
-            raise Refused(f"{count} elements have no shape {tuple(shape)}")
-        shape = [count // known if size == -1 else size for size in shape]
-    if math.prod(shape) != count:
+    """Return `shape` for `count` elements, with its -1 filled in. ``Refused`` if none fits."""
+    sizes = list(shape)
+    known = math.prod(filter(lambda size: size != -1, sizes))
+    if -1 in sizes and known:
+        sizes[sizes.index(-1)] = count // known
+    # a second -1, a remainder and an unknown size all leave another count
+    if -1 in sizes or math.prod(sizes) != count:
         raise Refused(f"{count} elements have no shape {tuple(shape)}")
-    return tuple(shape)
+    return tuple(sizes)
 
 
 def common_shape(*shapes: Shape) -> Shape:

@@ -396,16 +396,19 @@ class Tensor(Viewed):
 
 
 def joined(parts: Sequence[Tensor], d: int, new: bool = False) -> Tensor:
-    """Return tensors one after another in a dimension, as a new tensor."""
+    """Return tensors one after another in a dimension, as a new tensor. `new`: in a new one."""
     if new:
         parts = [part.unsqueeze(d) for part in parts]
     slices = list(itertools.chain.from_iterable(part.unbind(d) for part in parts))
-    if len({(row.kind, row.shape) for row in slices}) != 1 or len({x.kind for x in parts}) != 1:
+    shapes = set(map(operator.attrgetter("shape"), slices))
+    kinds = set(map(operator.attrgetter("kind"), parts))
+    if len(shapes) != 1 or len(kinds) != 1:
         raise Refused("parts of one kind and shape")
-    d = parts[0].geometry.dim(d)
     elements = itertools.chain.from_iterable(row.copies() for row in slices)
-    first = Tensor.of(list(elements), (len(slices), *slices[0].shape), parts[0].kind)
-    order = [*range(1, d + 1), 0, *range(d + 1, parts[0].dim())]
+    first = Tensor.of(list(elements), (len(slices), *shapes.pop()), kinds.pop())
+    # the slices lie in the first dimension, and belong in another one
+    order = list(range(1, first.dim()))
+    order.insert(parts[0].geometry.dim(d), 0)
     return first.permute(order).clone()
 
 

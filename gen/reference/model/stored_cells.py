@@ -187,24 +187,27 @@ class Stored:
         return self
 
     def _require_writable(self, places: Sequence[int], elements: Sequence[Element]) -> None:
+        """Refuse a write that torch refuses, or of which it does not say what it gives."""
         if not self.memory.writable:
             raise Refused("a write to what a function has returned")
         if self.kind == "bool" and not {*elements} <= {0.0, 1.0}:
             raise Refused("a truth is written to truths")
         if len(set(places)) < len(places):
             raise Refused("two elements of the tensor are one cell")
-        if self.memory.leaves and _RECORDING.on:
-            raise Refused("a leaf is not written to")
-        parts = itertools.chain.from_iterable(map(parts_of, elements))
-        adds_history = any(isinstance(part, Number) for part in parts)
-        self._require_history(adds_history)
-
-    def _require_history(self, adds_history: bool) -> None:
-        """Refuse a write that is in no history of those who share the memory."""
-        if not self.history and (adds_history or self.memory.has_history):
-            raise Refused("a write through a detached tensor is in no history")
-        if not _RECORDING.on and self.memory.has_history and not self.memory.leaves:
+        if _RECORDING.on:
+            self._require_recorded(elements)
+        elif self.memory.has_history and not self.memory.leaves:
             raise Refused("a write that is not recorded is in no history")
+
+    def _require_recorded(self, elements: Sequence[Element]) -> None:
+        """Refuse a write that is in no history of those who share the memory."""
+        if self.memory.leaves:
+            raise Refused("a leaf is not written to")
+        if self.history:
+            return
+        parts = itertools.chain.from_iterable(map(parts_of, elements))
+        if self.memory.has_history or any(isinstance(part, Number) for part in parts):
+            raise Refused("a write through a detached tensor is in no history")
 
     def _require_apart(self, *others: Stored) -> None:
         """Refuse a write to cells that are read at another element."""
