@@ -339,9 +339,7 @@ class Case:
             why = "; ".join(list(reasons)[:3])
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
-        # Torch refuses much of the families whose values are made in several ways.
-        may_refuse_all = axes.made is not None or may_show_nothing(axes, words)
-        if may_refuse_all and not tally.entries:
+        if not tally.entries and may_show_nothing(axes, words):
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
             self._refuse_vacuity(tally, reasons)
@@ -358,9 +356,7 @@ class Case:
         )
         if axes.values == "special":
             return special_points.chosen(pool), []
-        # A cell of this axis is about one way in which values are made.
-        if axes.made is not None:
-            pool = _made(pool, axes.made)
+        pool = _made(pool, axes.made)
         # These checks choose inputs by their numbers, so further calls of the op show more.
         settled = "definition" in words or axes.values in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
@@ -736,13 +732,15 @@ def _has_reference(program: Program) -> bool:
     return True
 
 
-def _made(pool: Sequence[Sample], word: str) -> list[Sample]:
-    """Return the samples whose argument ``made`` is `word`.
+def _made(pool: list[Sample], word: str | None) -> list[Sample]:
+    """Return the samples whose argument ``made`` is `word`, all if it is None.
 
     A row has samples for each way in which its values can be made, and a cell is about one of them.
     So a failure that is known of one way hides none of another. A row may lack a way: then there
     are no samples, nothing is compared, and the cell is lacking.
     """
+    if word is None:
+        return pool
     found: list[Sample] = []
     for sample in pool:
         _, kwargs = sample.rebuild(sample.inputs)

@@ -95,11 +95,12 @@ _LINEAR = frozenset({"vjp", "backward", "grad"})
 
 def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a check by its nature applies to some ops only: the words are of references
-    that some ops have, the op may refuse the form, a call of one tensor mixes no dtypes, or
-    derivatives are taken where rows repeat, as those of a matrix that has no inverse there."""
+    that some ops have, the op may refuse the form or the way in which values are made, a call of
+    one tensor mixes no dtypes, or derivatives are taken where rows repeat, as those of a matrix
+    that has no inverse there."""
     if axes.layout == "expanded" and "numeric" in words:
         return True
-    if axes.values == "wrong_call":
+    if axes.values == "wrong_call" or axes.made is not None:
         return True
     return OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
 

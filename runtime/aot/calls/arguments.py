@@ -154,9 +154,6 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
     kinds: list[Kind] = []
     for index, x in enumerate(given):
         target: Target | None = None
-        kind_of_results = None
-        if type(x) not in _USUAL:
-            kind_of_results = class_of_results(x)
         # a tensor of the session: unwrap it, and note where its gradient goes
         if type(x) in VALUES:
             tensor: Tensor = x  # type: ignore[assignment]
@@ -180,9 +177,18 @@ def enter(given: Sequence[object], tracked: bool, dynamic: bool) -> Call | None:
             kinds.append(kind_of(x, target is not None, dynamic))
         else:
             kinds.append(_fixed_kind(x, target is not None))
-        if kind_of_results is not None:
-            kinds[-1] = (*kinds[-1], kind_of_results)
+    _note_classes(given, kinds)
     return Call(leaves, plain, targets, kinds)
+
+
+def _note_classes(given: Sequence[object], kinds: list[Kind]) -> None:
+    """Add to the kinds of tensors of a user's class that class: ``plain`` has none of them."""
+    if _USUAL.issuperset(map(type, given)):
+        return
+    for i, x in enumerate(given):
+        own = class_of_results(x)
+        if own is not None:
+            kinds[i] = (*kinds[i], own)
 
 
 def _takes_part(x: torch.Tensor) -> bool:
