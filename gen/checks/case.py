@@ -356,7 +356,7 @@ class Case:
         )
         if axes.values == "special":
             return special_points.chosen(pool), []
-        pool = _made(pool, axes.made)
+        pool = choice.made_by(pool, axes.made)
         # These checks choose inputs by their numbers, so further calls of the op show more.
         settled = "definition" in words or axes.values in (*points.NUMBERS, *_REFUSED)
         more = self._settings(dtype, device) if settled else []
@@ -730,24 +730,6 @@ def _has_reference(program: Program) -> bool:
     except Exception:  # for example a decomposition that does not converge on NaN
         return False
     return True
-
-
-def _made(pool: list[Sample], word: str | None) -> list[Sample]:
-    """Return the samples whose argument ``made`` is `word`, all if it is None.
-
-    A row has samples for each way in which its values can be made, and a cell is about one of them.
-    So a failure that is known of one way hides none of another. A row may lack a way: then there
-    are no samples, nothing is compared, and the cell is lacking.
-    """
-    if word is None:
-        return pool
-    found: list[Sample] = []
-    for sample in pool:
-        _, kwargs = sample.rebuild(sample.inputs)
-        made = kwargs.get("made")
-        if made == word:
-            found.append(sample)
-    return found
 
 
 def _place(program: str, label: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from gen.language.pipeline import TRAINING, Pipeline
 from gen.samples.samples import LARGEST, Sample
 
-__all__ = ["BESIDE_VALUES", "JITTED", "Budget", "budget", "choose", "pick"]
+__all__ = ["BESIDE_VALUES", "JITTED", "Budget", "budget", "choose", "made_by", "pick"]
 
 _RESERVE = 12  # samples for a cell whose first ones compare nothing, or only zeros
 _ILL_FORMED = 2, 1_000  # samples and elements: each sample is run in a dozen variants
@@ -140,3 +140,21 @@ def _spread(items: list[Sample]) -> list[Sample]:
         return items
     ends = [items[0], items[-1], items[len(items) // 2]]
     return ends + [item for item in items if all(item is not end for end in ends)]
+
+
+def made_by(pool: list[Sample], word: str | None) -> list[Sample]:
+    """Return the samples whose argument ``made`` is `word`, all if it is None.
+
+    A row has samples for each way in which its values can be made, and a cell is about one of them.
+    So a failure that is known of one way hides none of another. A row may lack a way: then there
+    are no samples, nothing is compared, and the cell is lacking.
+    """
+    if word is None:
+        return pool
+    found: list[Sample] = []
+    for sample in pool:
+        _, kwargs = sample.rebuild(sample.inputs)
+        made = kwargs.get("made")
+        if made == word:
+            found.append(sample)
+    return found
