@@ -25,7 +25,8 @@ Programs of views, writes and calls that `python -m gen soak-programs` has drawn
 ([matrix.md](matrix.md#programs-that-are-drawn)),
 each of another cause, on the CPU. *Level* says what runs it: `eager` torch without a compiler, \
 `dynamo` `torch.compile(backend="eager")`, `aot_eager`
-`torch.compile(backend="aot_eager")`, `export` `torch.export`, `functional` \
+`torch.compile(backend="aot_eager")`, `aot_dynamic` that with `dynamic=True`, `inductor` \
+`torch.compile()`, `export` `torch.export`, `functional` \
 `torch.func.functionalize`. `python -m tests.reports drawn --out docs/drawn_findings.md` writes this
 page from `tests/reports/drawn.yaml`. A test runs each program on torch 2.13 and fails when it \
 differs no more, or in another way. `python -m
