@@ -354,7 +354,7 @@ def _require_apart(
     if not arguments or len(arguments) + len(outside) == 1:
         return
     known = frozenset(tensor.untyped_storage()._cdata for tensor in outside)
-    storages = [f"s{name}" for name in arguments]
+    storages = [f"storage{index}" for index in range(len(arguments))]
     for storage, name in zip(storages, arguments, strict=True):
         source.lines.append(f"{storage} = {name}.untyped_storage()")
     source.require(*(f"{storage}.resizable()" for storage in storages))
