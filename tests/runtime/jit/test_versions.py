@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime import jit
+from runtime import jit, wrap
 
 PROGRAMS: dict[str, Callable[[Any], object]] = {
     "write": lambda a: a.mul_(2),
@@ -39,3 +39,31 @@ def test_versions_advance_as_in_eager_mode(name: str) -> None:
         f(jitted)
         assert jitted._version == eager._version
         assert jitted.shape == eager.shape
+
+
+SHARED: dict[str, Callable[[Any, Any], object]] = {
+    "sizes of one, and a write to the other": lambda a, b: (a.t_(), b.zero_()),
+    "sizes of the one that is written": lambda a, b: (b.unsqueeze_(0), b.zero_()),
+    "sizes of both, and a write": lambda a, b: (a.t_(), b.unsqueeze_(0), b.zero_(), a.t_()),
+    "sizes of both, and two writes": lambda a, b: (a.t_(), a.mul_(2), b.t_(), b.mul_(3)),
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", SHARED)
+def test_arguments_that_share_memory_count_each_change_once(
+    name: str, requires_grad: bool
+) -> None:
+    def program(a: Any, b: Any) -> Any:
+        SHARED[name](a, b)
+        return a + 1
+
+    def versions(f: Callable[[Any, Any], object]) -> list[object]:
+        base = wrap(torch.arange(12.0).reshape(3, 4), requires_grad=requires_grad) * 1
+        a, b = base[:2], base[1:]
+        f(a, b)
+        return [base._version, a._version, b._version, a.shape, b.shape]
+
+    f = jit(program)
+    for _ in range(3):
+        assert versions(f) == versions(program)
