@@ -67,3 +67,36 @@ def test_arguments_that_share_memory_count_each_change_once(
     f = jit(program)
     for _ in range(3):
         assert versions(f) == versions(program)
+
+
+WRITES: dict[str, Callable[[Any, Any], object]] = {
+    "a sum": lambda a, b: a.add_(b),
+    "a product": lambda a, b: a.mul_(b),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_row_beside_the_one_that_is_written_is_saved_for_the_gradient(name: str) -> None:
+    def program(a: Any, b: Any) -> Any:
+        WRITES[name](a, b)
+        return a * b
+
+    def gradient(f: Callable[[Any, Any], Any]) -> Any:
+        w = wrap(torch.arange(8.0).reshape(2, 4), requires_grad=True)
+        rows = w * 1
+        f(rows[0], rows[1]).sum().backward()
+        return w.grad.tolist()
+
+    f = jit(program)
+    for _ in range(3):
+        assert gradient(f) == gradient(program)
+
+
+def test_a_write_of_the_caller_to_what_is_saved_is_still_an_error() -> None:
+    f = jit(lambda a, b: (a.add_(b), a * b)[1])
+    w = wrap(torch.arange(8.0).reshape(2, 4), requires_grad=True)
+    rows = w * 1
+    result = f(rows[0], rows[1])
+    rows.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
