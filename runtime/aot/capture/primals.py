@@ -354,7 +354,8 @@ class Primals:
             values = map(self.functional_value, self.values)
             shared = [v is not None and v._store.counter is store.counter for v in values]
             counted = [i for i, is_shared in enumerate(shared) if is_shared]
-        return sum(len(self._changes_of_geometry(i)) for i in counted if not self._follows_another(i))
+        once = [i for i in counted if not self._follows_another(i)]
+        return sum(len(self._changes_of_geometry(i)) for i in once)
 
     def _follows_another(self, index: int) -> bool:
         """Return whether primal ``index`` is the same view as an earlier one, whose record is for

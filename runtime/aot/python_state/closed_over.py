@@ -59,12 +59,12 @@ class ClosedOver(EnteringMode):
 
     def __enter__(self) -> ClosedOver:
         self._depth += 1
-        return super().__enter__()  # type: ignore[no-any-return]
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         self._depth -= 1
         try:
-            super().__exit__(*error)
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             if not self._depth:
                 self._geometry.restore()

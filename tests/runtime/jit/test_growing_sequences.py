@@ -61,7 +61,8 @@ def test_a_sequence_that_was_shortened_grows_as_in_eager_mode(name: str, shorten
             change(held.items, k)
             return x * sum(held.items)
 
-        step, found = compiled(program), []
+        step = compiled(program)
+        found: list[object] = []
         for k in range(6):
             found.append((step(torch.ones(1), k).tolist(), list(held.items)))
             if k == 3:

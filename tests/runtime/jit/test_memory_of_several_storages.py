@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.utils.dlpack
 
 from runtime import jit
 
@@ -19,7 +20,7 @@ def _of_slices(array: Any) -> tuple[Any, Any]:
 
 def _by_dlpack(array: Any) -> tuple[Any, Any]:
     tensor = torch.from_numpy(array)
-    return tensor, torch.from_dlpack(tensor)
+    return tensor, torch.utils.dlpack.from_dlpack(tensor)
 
 
 def _own_and_foreign(array: Any) -> tuple[Any, Any]:

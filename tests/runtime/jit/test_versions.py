@@ -51,9 +51,7 @@ SHARED: dict[str, Callable[[Any, Any], object]] = {
 
 @pytest.mark.parametrize("requires_grad", [False, True])
 @pytest.mark.parametrize("name", SHARED)
-def test_arguments_that_share_memory_count_each_change_once(
-    name: str, requires_grad: bool
-) -> None:
+def test_arguments_that_share_memory_count_each_change_once(name: str, requires_grad: bool) -> None:
     def program(a: Any, b: Any) -> Any:
         SHARED[name](a, b)
         return a + 1
