@@ -18,6 +18,7 @@ import torch.signal.windows
 from ..seam.levels import SCOPE, Value, lifted
 from ..seam.literals import has_values, readable, stacked
 from ..seam.shells import VALUES
+from ..seam.user_code import settle_error
 from ..session.tensor import Tensor, unwrap, wrap
 from ..tape.values import GradValue
 from ..torch_private.dispatcher import DispatchKey, is_excluded
@@ -139,7 +140,12 @@ def _wrap_factory(factory: Callable[..., object]) -> Callable[..., Any]:
             if requires_grad:
                 kwargs["requires_grad"] = True
             return factory(*args, **kwargs)
-        result = factory(*args, **kwargs)
+        try:
+            result = factory(*args, **kwargs)
+        except ValueError as error:
+            # of an array or a buffer: its dtype and strides are no values of a trace
+            settle_error(error)
+            raise
         if not number_of_function_modes():
             return as_own(result, requires_grad)
         with unseen_by_handlers():  # a mode of the user's sees the factory alone

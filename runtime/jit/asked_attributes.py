@@ -28,6 +28,7 @@ from ..seam.ambient import Ambient
 from ..seam.levels import Value
 from ..seam.locks import lock_of
 from ..session.subclasses import class_of_results
+from ..tape.values import GradValue
 from ..trace.provenance import happened_at, here
 
 Key = object
@@ -83,7 +84,7 @@ class TensorAttributes:
                 return object.__getattribute__(value, name)
             return _only_constant(known[which], name)
 
-        with _asked(ask):
+        with _asked(ask, {id(v): getattr(v, "_edge", None) for v in values.values()}):
             yield
 
 
@@ -143,10 +144,14 @@ def tensors_by_key(arguments: object, at_places: Mapping[Any, Any]) -> dict[Key,
 _IS_PARAMETER = "_is_param"
 """What ``isinstance(x, torch.nn.Parameter)`` asks of a tensor that is of another class."""
 
+_IS_VIEW = "_is_view"
+
 
 def _attribute(tensor: object, name: str) -> object:
     if name == _IS_PARAMETER:
         return True if isinstance(tensor, torch.nn.Parameter) else MISSING
+    if name == _IS_VIEW:
+        return isinstance(tensor, torch.Tensor) and tensor._is_view()
     return MISSING if tensor is None else getattr(tensor, name, MISSING)
 
 
@@ -167,9 +172,11 @@ def _only_constant(value: object, name: str) -> object:
 
 class _Asking(Ambient):
     """``ask``: gives what the tensor has for which a value of this thread's capture stands; raises
-    ``AttributeError`` if there is nothing."""
+    ``AttributeError`` if there is nothing. ``edges``: by identity of such a value the history that
+    the program finds."""
 
     ask: Callable[[Any, str], Any] | None = None
+    edges: Mapping[int, object] = {}
 
 
 _ASKING = _Asking()
@@ -178,17 +185,18 @@ _count = 0  # how many captures ask, in all threads
 
 
 @contextmanager
-def _asked(ask: Callable[[Any, str], object]) -> Iterator[None]:
+def _asked(ask: Callable[[Any, str], object], edges: Mapping[int, object]) -> Iterator[None]:
     """Answer by ``ask(value, name)``, while entered, when this thread asks for an attribute that
     Python does not find. At other times the class has no ``__getattr__``: Dynamo takes one for a
-    reason to know nothing of the tensors of a class."""
-    around, _ASKING.ask = _ASKING.ask, ask
+    reason to know nothing of the tensors of a class. ``edges``: see :class:`_Asking`."""
+    around = _ASKING.ask, _ASKING.edges
+    _ASKING.ask, _ASKING.edges = ask, edges
     _ask_of_values(1)
     try:
         yield
     finally:
         _ask_of_values(-1)
-        _ASKING.ask = around
+        _ASKING.ask, _ASKING.edges = around
 
 
 def _ask_of_values(change: int) -> None:
@@ -199,8 +207,12 @@ def _ask_of_values(change: int) -> None:
         before, _count = _count, _count + change
         if not before:
             Value.__getattr__ = _answer  # type: ignore[attr-defined]
+            for cls, name, _, answer in _OF_ARGUMENTS:
+                setattr(cls, name, answer)
         elif not _count:
             del Value.__getattr__  # type: ignore[attr-defined]
+            for cls, name, of_value, _ in _OF_ARGUMENTS:
+                setattr(cls, name, of_value)
 
 
 def _answer(value: object, name: str) -> object:
@@ -210,6 +222,59 @@ def _answer(value: object, name: str) -> object:
     if _ASKING.ask is None or is_own:
         return object.__getattribute__(value, name)  # the same error once more
     return _ASKING.ask(value, name)
+
+
+# --- what a given tensor says of its history ------------------------------------------------------
+
+
+def _asks(value: Any) -> bool:
+    """Return whether ``value`` stands for a tensor that this thread's program is given."""
+    return _ASKING.ask is not None and id(value) in _ASKING.edges
+
+
+def _is_given_leaf(value: Any) -> bool:
+    """Return whether ``value`` stands for a leaf that requires grad, with the history that the
+    program finds."""
+    edge = value._edge
+    if edge is None or not _asks(value) or edge is not _ASKING.edges[id(value)]:
+        return False
+    return bool(_ASKING.ask(value, "is_leaf"))  # type: ignore[misc]
+
+
+def _is_leaf(value: Any) -> Any:
+    return _is_given_leaf(value) or _LEAF.fget(value)
+
+
+def _grad_fn(value: Any) -> Any:
+    return None if _is_given_leaf(value) else _GRAD_FN.fget(value)
+
+
+def _is_view(value: Any) -> bool:
+    return bool(_ASKING.ask(value, _IS_VIEW) if _asks(value) else _VIEW(value))  # type: ignore[misc]
+
+
+def _base(value: Any) -> Any:
+    """Return None for a given tensor that is no view. ``RuntimeError`` for a view, whose base is
+    not given."""
+    if not _asks(value):
+        return _BASE.fget(value)
+    if not _is_view(value):
+        return None
+    raise RuntimeError(
+        "the program asks a tensor that it is given for its base, '_base', which it is not given. "
+        f"Pass the base, and take the view in the program.{here()}"
+    )
+
+
+_LEAF, _GRAD_FN = vars(GradValue)["is_leaf"], vars(GradValue)["grad_fn"]
+_BASE, _VIEW = vars(Value)["_base"], vars(Value)["_is_view"]
+_OF_ARGUMENTS: tuple[tuple[Any, str, Any, Any], ...] = (
+    (GradValue, "is_leaf", _LEAF, property(_is_leaf)),
+    (GradValue, "grad_fn", _GRAD_FN, property(_grad_fn)),
+    (Value, "_base", _BASE, property(_base)),
+    (Value, "_is_view", _VIEW, _is_view),
+)
+"""Class, name, what values say, and what they say while a capture asks."""
 
 
 def _given(value: object) -> list[str]:

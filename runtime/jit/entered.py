@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from ..aot.python_state.contents import SequenceItems
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.snapshot import Order, Snapshot, new_order
 from .same_containers import (
@@ -106,7 +107,8 @@ class Entered:
 
     ``left``: what was at the places at the end. ``orders``: those that the run leaves, by identity
     of the owner. ``found``, ``given``: what the run had for the containers at places and
-    in the arguments. ``originals``: the caller's own, those at places first.
+    in the arguments. ``originals``: the caller's own, those at places first. ``skipped``: the
+    further items that the run has given to a list or deque which it has given items at places.
     """
 
     def __init__(
@@ -120,12 +122,15 @@ class Entered:
         graph: Snapshot,
     ) -> None:
         self.left: list[Any] = []
+        self.skipped: list[Place] = []
         self.orders: dict[int, Order] = {}
         self._graph = graph
         self._places = places
         self._before = [place.current() for place in places]
         nodes = {id(place.node): place.node for place in places}.values()
         self._orders_before = [(node, node.order()) for node in nodes]
+        sequences = [node for node in nodes if isinstance(node, SequenceItems)]
+        self._lengths = [(node, len(node.look())) for node in sequences]
         self._entering = entering = _Entering(
             [*containers_in(tuple(self._before)), *given],
             containers_in((*copies, args, *kwargs.values())),
@@ -154,9 +159,18 @@ class Entered:
         self.left = [place.current() for place in self._places]
         pairs = self._orders_before
         self.orders = {id(node.owner): new_order(node, known) for node, known in pairs}
+        for node, length in self._lengths:
+            self.skipped += self._skipped(node, length)
         self.found.end()
         self.given.end()
         self._put_back()
+
+    def _skipped(self, node: SequenceItems, length: int) -> list[Place]:
+        """Return the items after the first ``length`` ones that are at no place, if some are."""
+        known = {place.key for place in self._places}
+        new = [Place(node, i) for i in range(length, len(node.look()))]
+        others = [place for place in new if place.key not in known]
+        return others if len(others) < len(new) else []
 
     def _put_back(self) -> None:
         self._entering.put_back()

@@ -354,6 +354,10 @@ class Steps:
                 raise self._again()
             changed = gradients.changed
             refuse_lost(tensors.values(), "a tensor that it is given", self._state)
+        # a sequence grows item by item, so that none of them may be unknown
+        if entered.skipped:
+            self.values.places += entered.skipped
+            raise self._again()
         return self._with_left(result, places, entered, (gradients, changed))
 
     def _with_left(
@@ -385,6 +389,7 @@ class Steps:
         names += [p.what for p, x, y in entries if _grows(x, y)]
         same = {index for index, (_, x, y) in enumerate(entries) if x is y}
         puts = [(index, place) for index, place in enumerate(to) if index not in same]
+        puts.sort(key=_in_order)
         carried = chain.from_iterable(entered.originals)
         self._beside = Beside(
             carried=frozenset(place.key for place in places),
@@ -592,6 +597,13 @@ def _refuse_histories(gradients: Sequence[Any]) -> None:
             "which a call cannot assign to .grad. Use torch.autograd.grad, "
             "or set .grad to None before the end."
         )
+
+
+def _in_order(put: tuple[int, Place]) -> int:
+    """Return the number of an item that is put into a sequence, which may grow by it. Anything else
+    comes first."""
+    label = put[1].label
+    return label if type(label) is int else -1
 
 
 def _grows(before: object, after: object) -> bool:

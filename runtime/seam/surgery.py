@@ -66,6 +66,17 @@ def refit(value: Any, fresh: Any) -> None:
     value._geometry = fresh._geometry
 
 
+def show_geometry(tensor: Any, like: Any, inner: Any) -> None:
+    """Give ``tensor`` the sizes and strides of ``like``, a detached view of it. History and version
+    stay. ``inner``: what a value holds from now on; None for a tensor that is no value."""
+    if inner is not None:
+        refit(tensor, like)
+        tensor._inner = inner
+        return
+    with without_dispatch_to_python(), without_keys(_UNASKED):
+        _set_data(tensor, like)
+
+
 def change_geometry(
     view_op: Any, target: Any, args: Sequence[object], kwargs: dict[str, Any]
 ) -> Any:

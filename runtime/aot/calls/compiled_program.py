@@ -173,7 +173,7 @@ class CompiledProgram:
         changes.reshape(leaves)
         # assign to Python's objects, and record the call
         outs = list(results[:n_forward])
-        recorded = False
+        recorded, saved, versions = False, [], []
         if history is None:
             self.effects.carry_out()
         else:
@@ -188,7 +188,12 @@ class CompiledProgram:
             if recorded:
                 history.record(targets, outs, saved, versions, leaves)
         # write to arguments, and then build results, which may be views of these
+        kept = tuple(saved) if recorded and changes.written else ()
         changes.write(leaves, outs, recorded)
+        # what the backward needs of written memory is a copy by now. Another argument may be a view
+        # of the same base, at other elements, and have its version.
+        if kept and history is not None:
+            versions[:] = history.versions(kept)
         values = outs[len(changes.written) :]
         returned = self.results.leaves(leaves, values)
         changes.replace_memory(leaves, values)

@@ -32,7 +32,7 @@ from ...session.tensor import unwrap
 from ...tape.values import edge_of
 from ...torch_private.graph_parts import TensorGuards
 from ...trace.generated_code import function
-from ..capture.aliasing import Group, sharing
+from ..capture.aliasing import Group, has_own_memory, sharing
 from ..python_state.reads import FACTS, Read
 from ..python_state.state_guard import StateGuard
 from ..python_state.values import same
@@ -335,9 +335,11 @@ def _pass_session_tensor(
 def _are_apart(
     groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[torch.Tensor]
 ) -> bool:
-    """Return whether no two tensors share memory, and all have a storage that would show it."""
+    """Return whether no two tensors share memory, and all have a storage that would show it: memory
+    of NumPy may have several."""
     tensors = [*(unwrap(x) for x in given if isinstance(x, torch.Tensor)), *outside]
-    return not groups and all(map(has_plain_geometry, tensors))
+    plain = not groups and all(map(has_plain_geometry, tensors))
+    return plain and all(map(has_own_memory, tensors))
 
 
 def _require_apart(
@@ -348,15 +350,22 @@ def _require_apart(
     Another condition asks that the tensors of ``outside`` are where they were.
     """
     arguments = [name for name, x in zip(plain, given, strict=True) if isinstance(x, torch.Tensor)]
-    if not arguments:
+    # one tensor alone shares memory with none
+    if not arguments or len(arguments) + len(outside) == 1:
         return
-    storages = source.constant(frozenset(tensor.untyped_storage()._cdata for tensor in outside))
-    of_arguments = [f"{name}.untyped_storage()._cdata" for name in arguments]
+    known = frozenset(tensor.untyped_storage()._cdata for tensor in outside)
+    storages = [f"storage{index}" for index in range(len(arguments))]
+    for storage, name in zip(storages, arguments, strict=True):
+        source.lines.append(f"{storage} = {name}.untyped_storage()")
+    source.require(*(f"{storage}.resizable()" for storage in storages))
     if len(arguments) == 1:
-        source.require(f"{of_arguments[0]} not in {storages}")
-    else:
-        source.lines.append(f"found = {{{', '.join(of_arguments)}}}")
-        source.require(f"len(found) == {len(arguments)}", f"found.isdisjoint({storages})")
+        source.require(f"{storages[0]}._cdata not in {source.constant(known)}")
+        return
+    numbers = ", ".join(f"{storage}._cdata" for storage in storages)
+    source.lines.append(f"found = {{{numbers}}}")
+    source.require(f"len(found) == {len(arguments)}")
+    if known:
+        source.require(f"found.isdisjoint({source.constant(known)})")
 
 
 def _require_geometry(

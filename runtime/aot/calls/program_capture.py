@@ -172,6 +172,7 @@ class _Capture:
         has_zero = any(type(value) is float and value == 0 for value in values)
         if has_zero or (pinned and not self.may_pin):
             raise Pinned(pinned)
+        self._pin_typed()
         # tensors that the program closes over enter as arguments do, and may share their memory
         outside = enter(joint.closed_over, self.tracked, False)
         assert outside is not None
@@ -200,6 +201,14 @@ class _Capture:
             unknown=self.unknown,
         )
         return CompiledProgram(joint, forward, backward, guard, effects, begin, self.recipe.retries)
+
+    def _pin_typed(self) -> None:
+        """Raise :class:`Pinned` for the user's numbers if the program asks for types: ``type`` of
+        an input of a graph is that of a symbol. Numbers of Python's state are not the user's."""
+        leading = self.recipe.before.leading
+        typed = [position for position in self.unknown if position >= leading]
+        if typed and self.state.graph.code.asks_types:
+            raise Pinned(typed)
 
     def _require_apart(self, closed_over: Sequence[torch.Tensor]) -> Apart:
         """Raise :class:`MetOutside` if the program reaches an argument by itself.

@@ -37,6 +37,12 @@ def refuse_untangled(
     """
     for group in groups:
         where = happened_at(_line_of_write(group, inputs))
+        if group.storages:
+            raise RuntimeError(
+                f"{_names_of(group, n_arguments)} share memory by several storages, as tensors of "
+                "one array of NumPy do, and the program writes to it. "
+                f"Make one tensor of the memory, and take views of it.{where}"
+            )
         if len(group.members) == 1 and not group.parts_of:
             _refuse_overlapping(group, call, n_arguments, where)
             continue

@@ -6,6 +6,7 @@ sharing([x[:2], y, x[1:]])      # one group, with members (0, 2)
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -188,7 +189,8 @@ class Group:
     the elements of the other, and not its history. ``firsts``: for each the first member that is
     the same tensor, which stands for both. ``parts_of``: the class of a member that consists of
     several tensors, if parts of it share memory with one another or with another argument. Then
-    there are no places.
+    there are no places. ``storages``: whether several storages have the memory, as those of
+    ``torch.from_numpy(a)`` and ``torch.from_numpy(a[1:])`` do. Then there are no places either.
     """
 
     members: tuple[int, ...]
@@ -200,6 +202,7 @@ class Group:
     histories: tuple[int, ...] = ()
     firsts: tuple[int, ...] = ()
     parts_of: str = ""
+    storages: bool = False
 
     @property
     def differentiated(self) -> bool:
@@ -257,20 +260,56 @@ def memory_of(tensor: torch.Tensor) -> int | None:
 def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
     """Return the groups of plain tensors among ``tensors`` that share memory."""
     by_storage: dict[int, list[int]] = {}
+    foreign = False
     for index, tensor in enumerate(tensors):
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided:
             # a part of it may share memory with any other tensor, so all are taken apart
             if composed(tensor):
                 return _sharing_of_parts(tensors)
-            by_storage.setdefault(storage_of(tensor)._cdata, []).append(index)
+            storage = storage_of(tensor)
+            foreign = foreign or not storage.resizable()
+            by_storage.setdefault(storage._cdata, []).append(index)
+    groups = _groups_over_storages(tensors, by_storage) if foreign else []
     # most calls end here: each tensor has a storage of its own
-    if len(by_storage) == len(tensors):
+    if len(by_storage) == len(tensors) and not groups:
         return ()
-    groups: list[Group] = []
     for numbers in by_storage.values():
         if len(numbers) > 1:
             groups += _groups({i: tensors[i] for i in numbers})  # type: ignore[misc]
     return tuple(groups)
+
+
+def has_own_memory(tensor: torch.Tensor) -> bool:
+    """Return whether torch has allocated the memory of ``tensor``, a strided one, so that no other
+    storage has it. That of NumPy, DLPack and buffers may have any number of storages."""
+    return bool(storage_of(tensor).resizable())
+
+
+def _groups_over_storages(
+    tensors: Sequence[Any], by_storage: Mapping[int, Sequence[int]]
+) -> list[Group]:
+    """Group tensors that share memory by several storages. ``by_storage``: the numbers of the
+    tensors of each storage."""
+    spans: list[tuple[int, int, int, int]] = []
+    for storage, numbers in by_storage.items():
+        for i in numbers:
+            start, end = _span(tensors[i])
+            if tensors[i].numel() and (first := storage_of(tensors[i]).data_ptr()):
+                spans.append((first + start, first + end, i, storage))
+    groups: list[Group] = []
+    # in the order of their addresses: a tensor belongs to the run that has not ended before it
+    members: list[int] = []
+    storages: set[int] = set()
+    reached = 0
+    for start, end, i, storage in [*sorted(spans), (math.inf, math.inf, -1, -1)]:
+        if start >= reached:
+            if len(storages) > 1:
+                groups.append(Group(tuple(sorted(members)), False, storages=True))
+            members, storages, reached = [], set(), 0
+        members.append(i)
+        storages.add(storage)
+        reached = max(reached, end)
+    return groups
 
 
 def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:

@@ -339,9 +339,23 @@ class Primals:
             seen,
             written=True,
             tangent=add(self.values[index], edge if recorded else None),
-            counted=store.counter[0] - len(seen.reshaped),
+            counted=store.counter[0] - self._count_of_reshapes(index, store),
             written_at=memory.written_at,
         )
+
+    def _count_of_reshapes(self, index: int, store: Store) -> int:
+        """Return how often the program has changed the geometry of primal ``index`` in place, and
+        of the arguments that are views of it. A call does that by ops, each of which counts.
+
+        ``store``: that of the primal.
+        """
+        counted = [index]
+        if self.groups:
+            values = map(self.functional_value, self.values)
+            shared = [v is not None and v._store.counter is store.counter for v in values]
+            counted = [i for i, is_shared in enumerate(shared) if is_shared]
+        once = [i for i in counted if not self._follows_another(i)]
+        return sum(len(self._changes_of_geometry(i)) for i in once)
 
     def _follows_another(self, index: int) -> bool:
         """Return whether primal ``index`` is the same view as an earlier one, whose record is for

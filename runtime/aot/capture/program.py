@@ -38,6 +38,7 @@ from .origins import Origins
 from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals
 from .pullback import DERIVATIVE, UNSEEN, WRITTEN
+from .state_in_backward import refusing_changes
 from .subclass_parts import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .tangents import mark
 
@@ -172,7 +173,7 @@ class Program:
             returned = [v for v in map(primals.functional_value, outs) if v is not None]
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
-            with functional.mode:
+            with functional.mode, refusing_changes() if roots else nullcontext():
                 grads = self._gradients(roots)
             # the backward is complete: what it has written, and its gradients
             self._refuse_writes_outside()

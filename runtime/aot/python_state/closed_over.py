@@ -23,15 +23,23 @@ from ...seam.level_mode import EnteringMode, call_below
 from ...seam.levels import Value, values_of
 from ...seam.memory_gate import address_of, elements_of, memory_gate
 from ...seam.shells import VALUES
+from ...seam.surgery import GEOMETRY
 from ...seam.user_code import unwatched
 from ...session.tensor import SESSION
 from ...trace.number_reads import number_of
 from ...trace.provenance import CALL, line_of, refuse_default_dtype
 from ...trace.symbols import SYMBOLIC
 from ...trace.trace_value import TracedValue
+from .outside_geometry import OutsideGeometry
 
 _OF_TORCH = frozenset(("aten", "prim", "prims", "quantized", "mkldnn"))
 _default_dtype = torch.get_default_dtype  # by one look-up
+_TURNS = frozenset(
+    getattr(packet, overload)
+    for packet in (getattr(torch.ops.aten, name) for name in GEOMETRY)
+    for overload in packet.overloads()
+)
+"""Ops that change sizes and strides of their argument in place."""
 
 
 class ClosedOver(EnteringMode):
@@ -46,6 +54,20 @@ class ClosedOver(EnteringMode):
         # tensors from outside whose elements the program has read, with the elements
         self.elements: list[tuple[torch.Tensor, bytes]] = []
         self._dtype = _default_dtype()
+        self._geometry = OutsideGeometry()
+        self._depth = 0  # an operator of control flow enters the mode once more
+
+    def __enter__(self) -> ClosedOver:
+        self._depth += 1
+        return super().__enter__()  # type: ignore[no-any-return, no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        self._depth -= 1
+        try:
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
+        finally:
+            if not self._depth:
+                self._geometry.restore()
 
     def value(self, tensor: Any) -> Any:
         """Return the value of a tensor from outside, one for each tensor. Anything else as it
@@ -126,7 +148,15 @@ class ClosedOver(EnteringMode):
                 torch.no_grad(),
             ):  # the dispatcher makes the result a view of a normal tensor
                 return func(*args, **kwargs)
-        return call_below(func, types, args, kwargs)
+        result = call_below(func, types, args, kwargs)
+        if func in _TURNS:
+            for tensor in self._shown_by(args[0]):
+                self._geometry.follow(tensor, func, args[1:], kwargs)
+        return result
+
+    def _shown_by(self, value: object) -> list[torch.Tensor]:
+        """Return the tensors from outside for which the program has ``value``."""
+        return [t for t in self.found if self._values[id(t)] is value]
 
 
 def _is_written(value: object) -> bool:

@@ -138,7 +138,11 @@ class SequenceItems(OneByOne):
 
     def assign(self, label: Label, value: Any) -> None:
         if value is not MISSING:
-            self.base.__setitem__(self.owner, label, value)
+            # a program that has found fewer items may have added this one
+            if label == self.base.__len__(self.owner):
+                self.base.append(self.owner, value)
+            else:
+                self.base.__setitem__(self.owner, label, value)
             return
         while self.base.__len__(self.owner) > label:  # nothing is there if it is shorter
             self.base.pop(self.owner)

@@ -11,13 +11,14 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from runtime import jit
+from runtime import dropin, jit
 
 X = torch.arange(1.0, 7.0).reshape(2, 3)
 
@@ -186,3 +187,36 @@ class Empty:
 def test_an_object_without_attributes_is_no_result_of_all_calls() -> None:
     with pytest.raises(RuntimeError, match="returns a Empty, which it has made"):
         jit(lambda x: (x * 2, Empty()))(X)
+
+
+FOREIGN_MEMORY: dict[str, Callable[[], object]] = {
+    "from_numpy": lambda: torch.from_numpy(np.arange(3.0)[::-1]),
+    "frombuffer": lambda: torch.frombuffer(bytearray(b"abc"), dtype=torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN_MEMORY)
+def test_an_error_of_foreign_memory_leaves_the_state_as_in_eager_mode(name: str) -> None:
+    def outcomes(compiled: Callable[[Any], Any]) -> list[object]:
+        held = SimpleNamespace(array=np.zeros(2), n=0, seen=[], fails=False)
+
+        def program(x: Any) -> Any:
+            held.array[0] += 1
+            held.n += 1
+            held.seen.append(1)
+            if held.fails:
+                FOREIGN_MEMORY[name]()
+            return x * 2
+
+        step = compiled(program)
+        found: list[object] = []
+        for held.fails in (False, True, False, True):
+            try:
+                step(torch.ones(2))
+            except ValueError as error:
+                found.append(type(error).__name__)
+            found.append((held.array.tolist(), held.n, len(held.seen)))
+        return found
+
+    with dropin.installed():
+        assert outcomes(jit) == outcomes(lambda f: f)

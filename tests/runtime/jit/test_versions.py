@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runtime import jit
+from runtime import jit, wrap
 
 PROGRAMS: dict[str, Callable[[Any], object]] = {
     "write": lambda a: a.mul_(2),
@@ -39,3 +39,62 @@ def test_versions_advance_as_in_eager_mode(name: str) -> None:
         f(jitted)
         assert jitted._version == eager._version
         assert jitted.shape == eager.shape
+
+
+SHARED: dict[str, Callable[[Any, Any], object]] = {
+    "sizes of one, and a write to the other": lambda a, b: (a.t_(), b.zero_()),
+    "sizes of the one that is written": lambda a, b: (b.unsqueeze_(0), b.zero_()),
+    "sizes of both, and a write": lambda a, b: (a.t_(), b.unsqueeze_(0), b.zero_(), a.t_()),
+    "sizes of both, and two writes": lambda a, b: (a.t_(), a.mul_(2), b.t_(), b.mul_(3)),
+}
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("name", SHARED)
+def test_arguments_that_share_memory_count_each_change_once(name: str, requires_grad: bool) -> None:
+    def program(a: Any, b: Any) -> Any:
+        SHARED[name](a, b)
+        return a + 1
+
+    def versions(f: Callable[[Any, Any], object]) -> list[object]:
+        base = wrap(torch.arange(12.0).reshape(3, 4), requires_grad=requires_grad) * 1
+        a, b = base[:2], base[1:]
+        f(a, b)
+        return [base._version, a._version, b._version, a.shape, b.shape]
+
+    f = jit(program)
+    for _ in range(3):
+        assert versions(f) == versions(program)
+
+
+WRITES: dict[str, Callable[[Any, Any], object]] = {
+    "a sum": lambda a, b: a.add_(b),
+    "a product": lambda a, b: a.mul_(b),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_row_beside_the_one_that_is_written_is_saved_for_the_gradient(name: str) -> None:
+    def program(a: Any, b: Any) -> Any:
+        WRITES[name](a, b)
+        return a * b
+
+    def gradient(f: Callable[[Any, Any], Any]) -> Any:
+        w = wrap(torch.arange(8.0).reshape(2, 4), requires_grad=True)
+        rows = w * 1
+        f(rows[0], rows[1]).sum().backward()
+        return w.grad.tolist()
+
+    f = jit(program)
+    for _ in range(3):
+        assert gradient(f) == gradient(program)
+
+
+def test_a_write_of_the_caller_to_what_is_saved_is_still_an_error() -> None:
+    f = jit(lambda a, b: (a.add_(b), a * b)[1])
+    w = wrap(torch.arange(8.0).reshape(2, 4), requires_grad=True)
+    rows = w * 1
+    result = f(rows[0], rows[1])
+    rows.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()

@@ -1,0 +1,97 @@
+"""What a program asks of its arguments beside their elements: the type of a number, and whether a
+tensor is a leaf or a view. A call in which the answer is another one is of another kind."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import runtime
+from runtime import jit
+
+OF_TYPES: dict[str, Callable[[Any], Any]] = {
+    "type is": lambda k: 2 if type(k) is int else 3,
+    "a table of types": lambda k: {int: 2, float: 3}.get(type(k), 7),
+    "a name": lambda k: len(type(k).__name__),
+    "issubclass": lambda k: 2 if issubclass(type(k), (int, float)) else 3,
+    "isinstance": lambda k: 2 if isinstance(k, int) else 3,
+}
+
+
+@pytest.mark.parametrize("name", OF_TYPES)
+def test_a_number_that_changes_keeps_its_type(name: str) -> None:
+    def program(x: Any, k: Any) -> Any:
+        return x * OF_TYPES[name](k) + k
+
+    compiled = jit(program)
+    for k in (2, 3, 4, 2.5, 3.5, 4.5):
+        assert torch.equal(compiled(torch.ones(2), k), program(torch.ones(2), k)), k
+
+
+def _kinds_of_tensors() -> dict[str, Any]:
+    leaf = runtime.wrap(torch.ones(2), requires_grad=True)
+    return {
+        "leaf": leaf,
+        "no leaf": leaf * 1,
+        "plain": torch.ones(2),
+        "a view": torch.ones(3)[:2],
+        "a view of a leaf": leaf[:],
+    }
+
+
+OF_TENSORS: dict[str, Callable[[Any], bool]] = {
+    "is_leaf": lambda x: x.is_leaf,
+    "grad_fn": lambda x: x.grad_fn is None,
+    "_is_view": lambda x: x._is_view(),
+}
+
+
+@pytest.mark.parametrize("name", OF_TENSORS)
+def test_a_tensor_that_is_given_says_what_it_is(name: str) -> None:
+    def program(x: Any) -> Any:
+        return x * (2 if OF_TENSORS[name](x) else 3)
+
+    compiled = jit(program)
+    for _ in range(2):
+        for kind, x in _kinds_of_tensors().items():
+            assert compiled(x).tolist() == program(x).tolist(), kind
+
+
+def test_a_leaf_that_the_program_keeps_has_its_history() -> None:
+    compiled = jit(lambda x: (x if x.is_leaf else x.detach()) * 2)
+    x = runtime.wrap(torch.ones(2), requires_grad=True)
+    for _ in range(3):
+        (gradient,) = runtime.autograd.grad(compiled(x).sum(), x)
+        assert gradient.tolist() == [2.0, 2.0]
+    assert not compiled(x * 1).requires_grad
+
+
+def test_a_leaf_that_is_written_to_under_a_history_is_none_any_more() -> None:
+    def program(x: Any, w: Any) -> Any:
+        y = x.is_leaf
+        x.mul_(w)
+        return x * (2 if y else 3) + (10 if x.is_leaf else 20)
+
+    w = runtime.wrap(torch.ones(2), requires_grad=True)
+    compiled = jit(program)
+    assert compiled(w * 1, w).tolist() == program(w * 1, w).tolist()
+
+
+def test_the_base_of_an_argument_is_refused_with_the_line() -> None:
+    compiled = jit(lambda x: x * 2 if x._base is None else x._base * 3)
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    with pytest.raises(RuntimeError, match=r"for its base.*\n?.*x\._base is None"):
+        compiled(torch.ones(3)[:2])
+
+
+def test_a_program_that_asks_nothing_is_one_for_leaves_and_views() -> None:
+    compiled = jit(lambda x: x * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in _kinds_of_tensors().values():
+            compiled(x)
+    assert len(jit.explain(compiled).programs) == 2
