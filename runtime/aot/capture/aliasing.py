@@ -6,7 +6,6 @@ sharing([x[:2], y, x[1:]])      # one group, with members (0, 2)
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -34,6 +33,10 @@ LINEAR = native_linear  # in graphs that are about to run, see :mod:`..compilers
 _UNDECLARED = frozenset(
     (aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default, aten._unsafe_view.default)
 )
+
+
+_BEYOND = 1 << 64
+"""An address after all memory."""
 
 
 def may_alias(node: fx.Node) -> bool:
@@ -301,7 +304,7 @@ def _groups_over_storages(
     members: list[int] = []
     storages: set[int] = set()
     reached = 0
-    for start, end, i, storage in [*sorted(spans), (math.inf, math.inf, -1, -1)]:
+    for start, end, i, storage in [*sorted(spans), (_BEYOND, _BEYOND, -1, -1)]:
         if start >= reached:
             if len(storages) > 1:
                 groups.append(Group(tuple(sorted(members)), False, storages=True))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -23,14 +23,14 @@ from ...seam.level_mode import EnteringMode, call_below
 from ...seam.levels import Value, values_of
 from ...seam.memory_gate import address_of, elements_of, memory_gate
 from ...seam.shells import VALUES
-from ...seam.surgery import GEOMETRY
+from ...seam.surgery import GEOMETRY, show_geometry
 from ...seam.user_code import unwatched
 from ...session.tensor import SESSION
+from ...torch_private.mode_stacks import unseen_by_handlers, without_modes
 from ...trace.number_reads import number_of
 from ...trace.provenance import CALL, line_of, refuse_default_dtype
 from ...trace.symbols import SYMBOLIC
 from ...trace.trace_value import TracedValue
-from .outside_geometry import OutsideGeometry
 
 _OF_TORCH = frozenset(("aten", "prim", "prims", "quantized", "mkldnn"))
 _default_dtype = torch.get_default_dtype  # by one look-up
@@ -266,3 +266,42 @@ def _is_set(cell: CellType) -> bool:
     except ValueError:
         return False
     return True
+
+
+class OutsideGeometry:
+    """Let tensors that a program closes over show, while it is captured, the sizes that it gives
+    them: ``self.v.unsqueeze_(0)``, and then ``self.v.dim()``.
+
+    The program has values in place of such tensors, but only in calls of ops. What a tensor says of
+    its sizes and strides is no call. So the tensor itself changes as the value does, and changes
+    back when the run ends: the call is what changes it for good. Each is held with a view from
+    before the first change.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+
+    def follow(
+        self, tensor: torch.Tensor, func: Any, rest: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Change ``tensor`` as ``func``, an op that changes sizes or strides in place, does."""
+        functional = op_of(func).functional
+        assert functional is not None, "a change of geometry is a view in place"
+        view_op = functional.func
+        with without_modes(), unseen_by_handlers(), torch.no_grad():
+            now = tensor.detach()
+            self._before.setdefault(id(tensor), (tensor, now, _inner_of(tensor)))
+            after = view_op(now, *rest, **kwargs)
+            show_geometry(tensor, after, _inner_of(after))
+
+    def restore(self) -> None:
+        """Give the tensors the geometry from before."""
+        with unseen_by_handlers():
+            for tensor, before, inner in self._before.values():
+                show_geometry(tensor, before, inner)
+        self._before.clear()
+
+
+def _inner_of(tensor: Any) -> Any:
+    """Return what ``tensor`` holds, if it is a value."""
+    return tensor._inner if isinstance(tensor, Value) else None
