@@ -13,6 +13,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gen.audit.campaign import Finding
 from gen.audit.reach import Reach, op_of
@@ -21,6 +22,7 @@ from gen.targets.faults import KINDS, REFUSED, Rule
 
 __all__ = ["RuleFault", "Rules"]
 
+T = TypeVar("T")
 CELLS = 150  # at most so many are tried for one fault
 # kinds that a watch may miss where values are batched
 _UNSEEN = frozenset(("saved", "edge", "swapped", "dropped", "dim"))
@@ -35,10 +37,12 @@ class RuleFault:
 
     @property
     def where(self) -> str:
+        """Return the part of the rule, by which a report groups faults."""
         return self.rule.part
 
     @property
     def family(self) -> str:
+        """Return the family of ops that the rule is of."""
         return self.rule.family
 
     def __str__(self) -> str:
@@ -66,13 +70,17 @@ class Rules:
 
         For a rule that no cell runs, the first kind of its part.
         """
-        running = self._running.get(rule.name)
-        if not running:
+        if rule.name not in self._running:
             return [rule.kinds[0]]
-        showing = frozenset[str]().union(
-            *(reach.rules[rule.name] for reach in running if REFUSED not in reach.rules[rule.name])
-        )
+        showing: set[str] = set()
+        for reach in self._answering(rule):
+            showing |= reach.rules[rule.name]
         return [kind for kind in rule.kinds if kind in showing]
+
+    def _answering(self, rule: Rule) -> list[Reach]:
+        """Return the cells that run a rule, without those in which it refuses."""
+        running = self._running.get(rule.name, ())
+        return [reach for reach in running if REFUSED not in reach.rules[rule.name]]
 
     @property
     def unrun(self) -> list[Rule]:
@@ -93,18 +101,18 @@ class Rules:
         The draw of one rule depends on no other rule. So adding or removing a rule moves the others
         by one place at most.
         """
-        pools: dict[str, list[tuple[Rule, list[str]]]] = defaultdict(list)
-        for rule in sorted(self.rules, key=lambda rule: self._lot(rule.name)):
-            pools[rule.part].append(
-                (rule, sorted(self.kinds(rule), key=lambda kind: self._lot(f"{rule.name} {kind}")))
-            )
+        rules = sorted(self.rules, key=lambda rule: self._lot(rule.name))
+        rounds: defaultdict[tuple[int, str], list[RuleFault]] = defaultdict(list)
+        for rule in rules:
+            for turn, kind in enumerate(self._kinds_by_lot(rule)):
+                rounds[turn, rule.part].append(RuleFault(rule, kind))
+        # a part has its turn where its first rule has one, also in rounds that lack this rule
+        parts = dict.fromkeys(rule.part for rule in rules)
         for turn in range(max(map(len, KINDS.values()))):
-            faults = {
-                part: [RuleFault(rule, kinds[turn]) for rule, kinds in pool if turn < len(kinds)]
-                for part, pool in pools.items()
-            }
-            for place in range(max(map(len, faults.values()), default=0)):
-                yield from (pool[place] for pool in faults.values() if place < len(pool))
+            yield from _take_turns([rounds[turn, part] for part in parts])
+
+    def _kinds_by_lot(self, rule: Rule) -> list[str]:
+        return sorted(self.kinds(rule), key=lambda kind: self._lot(f"{rule.name} {kind}"))
 
     def _lot(self, text: str) -> bytes:
         return hashlib.sha256(f"{self.seed} {text}".encode()).digest()
@@ -113,16 +121,14 @@ class Rules:
         """Return cells that may catch a fault: cheap ones first, and one of every check before a
         second of any.
         """
-        running = [
-            reach
-            for reach in self._running.get(fault.rule.name, ())
-            if REFUSED not in reach.rules[fault.rule.name]
-        ]
-        showing = [reach for reach in running if fault.kind in reach.rules[fault.rule.name]]
-        hidden = []
-        if fault.kind in _UNSEEN:
-            hidden = [reach for reach in running if fault.kind not in reach.rules[fault.rule.name]]
-        return (_take_turns(showing) + _take_turns(hidden))[:CELLS]
+        showing: list[Reach] = []
+        hidden: list[Reach] = []
+        for reach in self._answering(fault.rule):
+            if fault.kind in reach.rules[fault.rule.name]:
+                showing.append(reach)
+            elif fault.kind in _UNSEEN:
+                hidden.append(reach)
+        return [*_keys_by_turns(showing), *_keys_by_turns(hidden)][:CELLS]
 
     def related(self, rule: Rule, ops: Iterable[str]) -> set[str]:
         """Return the ops of `ops` whose cells may run the rule: they run another rule of its op, or
@@ -144,27 +150,29 @@ class Rules:
         with more cells, on which these faults are then tried.
         """
         survived: dict[RuleFault, Finding[RuleFault]] = {}
-        tried_cells: dict[RuleFault, set[str]] = {}
+        trials = {fault: self.cells(fault) for fault in faults}
+        for finding in self._try_faults(trials, workers):
+            if finding.caught is None:
+                survived[finding.fault] = finding
+            else:
+                yield finding
+        if not survived:
+            return
+        further({fault.rule for fault in survived})
         # A second round tries the survivors on the cells that `further` has added.
-        for last in (False, True):
-            tried = survived if last else faults
-            trials = {
-                fault: [key for key in self.cells(fault) if key not in tried_cells.get(fault, ())]
-                for fault in tried
-            }
-            tried_cells = {fault: set(cells) for fault, cells in trials.items()}
-            for finding in self._try_faults(trials, workers):
-                if finding.caught is not None:
-                    survived.pop(finding.fault, None)
-                    yield finding
-                elif not last or finding.cells:
-                    before = survived.get(finding.fault)
-                    survived[finding.fault] = replace(
-                        finding, cells=finding.cells + (before.cells if before else 0)
-                    )
-            if not last and survived:
-                further({fault.rule for fault in survived})
+        added = {fault: self._cells_but(fault, set(trials[fault])) for fault in survived}
+        for finding in self._try_faults(added, workers):
+            if finding.caught is None:
+                first = survived[finding.fault]
+                survived[finding.fault] = _both_rounds(first, finding)
+            else:
+                del survived[finding.fault]
+                yield finding
         yield from survived.values()
+
+    def _cells_but(self, fault: RuleFault, tried: set[str]) -> list[str]:
+        """Return cells that may catch a fault, without those on which it was tried."""
+        return [key for key in self.cells(fault) if key not in tried]
 
     def _try_faults(
         self, trials: Mapping[RuleFault, Sequence[str]], workers: Workers
@@ -190,13 +198,27 @@ class Rules:
                 yield Finding(fault, True, tried.caught, tried.why, tried.cells)
 
 
-def _take_turns(reached: Sequence[Reach]) -> list[str]:
-    """Return the keys of cells, one of each check, then a second of each, and so on."""
-    by_check: Mapping[str, list[str]] = defaultdict(list)
+def _both_rounds(first: Finding[RuleFault], second: Finding[RuleFault]) -> Finding[RuleFault]:
+    """Return the finding of a fault that survived two rounds, with the cells of both."""
+    if not second.cells:
+        return first
+    return replace(second, cells=first.cells + second.cells)
+
+
+def _keys_by_turns(reached: Iterable[Reach]) -> Iterator[str]:
+    """Yield the keys of cells, one of each check, then a second of each, and so on."""
+    by_check: defaultdict[str, list[str]] = defaultdict(list)
     for reach in reached:
         by_check[reach.key.split("::")[1].split("[")[0]].append(reach.key)
-    rounds = max(map(len, by_check.values()), default=0)
-    in_turns: list[str] = []
-    for turn in range(rounds):
-        in_turns += [keys[turn] for keys in by_check.values() if turn < len(keys)]
-    return in_turns
+    return _take_turns(list(by_check.values()))
+
+
+def _take_turns(pools: Sequence[Sequence[T]]) -> Iterator[T]:
+    """Yield the first of each pool, then the second of each, and so on.
+
+    A pool without so many is passed over: "abc" and "d" give "a", "d", "b", "c".
+    """
+    for turn in range(max(map(len, pools), default=0)):
+        for pool in pools:
+            if turn < len(pool):
+                yield pool[turn]

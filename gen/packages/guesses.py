@@ -9,7 +9,7 @@ A guess is a list of arguments as a sample of ``matrix.yaml`` has them. The like
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gen.packages.package_scan import TENSOR_NAMES, Parameter
@@ -77,11 +77,12 @@ _MOST = 60
 def guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
     """Yield lists of arguments for a call, by shape and domain of the tensors.
 
-    Parameters with a default are left out.
+    ``parameters``: those of the function, in order. Parameters with a default are left out.
+
+    The lists are in the order in which a caller tries them. Most of them are no call that the
+    function takes.
     """
-    required = [each for each in parameters if not each.has_default]
-    for domain, shape in _tries():
-        yield from _combinations([_values(each, shape, domain) for each in required])
+    return _guesses_of(_without_default(parameters), _values)
 
 
 def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
@@ -89,12 +90,20 @@ def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]
 
     The backward pass of an old-style Function often counts on all arguments.
     """
+    return _guesses_of(parameters, _default_or_values)
+
+
+def _guesses_of(
+    parameters: Sequence[Parameter],
+    values: Callable[[Parameter, Sequence[int], str], Sequence[Any]],
+) -> Iterator[list[Any]]:
+    """Yield the combinations of what `values` returns for each parameter, shape and domain."""
     for domain, shape in _tries():
-        choices = [
-            [each.default] if each.has_default else _values(each, shape, domain)
-            for each in parameters
-        ]
-        yield from _combinations(choices)
+        yield from _combinations([values(each, shape, domain) for each in parameters])
+
+
+def _without_default(parameters: Sequence[Parameter]) -> list[Parameter]:
+    return [each for each in parameters if not each.has_default]
 
 
 def _tries() -> Iterator[tuple[str, Sequence[int]]]:
@@ -112,12 +121,18 @@ def _has_domain(domain: str, shape: Sequence[int]) -> bool:
 
 
 def constructor_guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
-    """Yield lists of arguments for the constructor of a module: numbers."""
-    yield from _combinations([_numbers(each) for each in parameters if not each.has_default])
+    """Yield lists of arguments for the constructor of a module: numbers.
+
+    Parameters with a default are left out.
+    """
+    return _combinations(list(map(_numbers, _without_default(parameters))))
 
 
 def reshape(arguments: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> list[Any]:
-    """Return the arguments with tensors of the shape `old` as tensors of the shape `new`."""
+    """Return the arguments with tensors of the shape `old` as tensors of the shape `new`.
+
+    Tensors of other shapes stay, and so do numbers. `arguments` is left as it is.
+    """
     return [
         argument | {"shape": list(new)} if _has_shape(argument, old) else argument
         for argument in arguments
@@ -130,21 +145,35 @@ def _has_shape(argument: Any, shape: Sequence[int]) -> bool:
 
 def _combinations(choices: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
     """Yield the combinations of choices, those first that take the first choice of most."""
-    places = itertools.product(*(range(len(each)) for each in choices))
+    places = itertools.product(*map(range, map(len, choices)))
     ordered = sorted(itertools.islice(places, 5_000), key=sum)
     for indices in ordered[:_MOST]:
         yield [each[i] for each, i in zip(choices, indices, strict=True)]
 
 
+def _default_or_values(parameter: Parameter, shape: Sequence[int], domain: str) -> list[Any]:
+    """Return the default of a parameter alone. Without one, what the parameter may be."""
+    if parameter.has_default:
+        return [parameter.default]
+    return _values(parameter, shape, domain)
+
+
 def _values(parameter: Parameter, shape: Sequence[int], domain: str) -> list[Any]:
     """Return what a parameter of a call may be, the likely values first."""
-    if parameter.annotation and "Tensor" not in parameter.annotation:
-        return _numbers(parameter)
     name = parameter.name.lower()
-    if name in _NUMBERS and not parameter.annotation:
-        return [_NUMBERS[name], *_tensors(name, shape, domain)]
+    if not parameter.annotation:
+        return _values_by_name(name, shape, domain)
+    if "Tensor" in parameter.annotation:
+        return _tensors(name, shape, domain)
+    return _numbers(parameter)
+
+
+def _values_by_name(name: str, shape: Sequence[int], domain: str) -> list[Any]:
+    """Return what a parameter without an annotation may be, the likely values first."""
     tensors = _tensors(name, shape, domain)
-    if parameter.annotation or name in TENSOR_NAMES:
+    if name in _NUMBERS:
+        return [_NUMBERS[name], *tensors]
+    if name in TENSOR_NAMES:
         return tensors
     if any(word in name for word in _SMALL_WORDS):  # a large one would change the derivative
         return [1e-6, *tensors]

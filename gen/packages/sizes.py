@@ -9,8 +9,10 @@ Which of them the function takes is found by a call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, count, filterfalse
+from typing import Any, TypeGuard
 
 from gen.recording.hook import Sample
 
@@ -21,35 +23,34 @@ SMALL = 4
 
 
 def smaller(sample: Sample) -> Iterator[Sample]:
-    """Yield smaller forms of a sample, and the sample itself at the end."""
-    present = set(_sizes(sample)) | set(_listed(sample))
+    """Yield smaller forms of a sample, and the sample itself at the end.
+
+    `sample` has descriptions of tensors among its arguments, each with a ``shape``. It is left as
+    it is. Each form has other sizes in all shapes, and in the lists of numbers that may be sizes.
+    A form need not be a call that the function takes.
+    """
+    present = {*chain.from_iterable(_shapes(sample)), *_listed(sample)}
     large = sorted(n for n in present if n > SMALL)
     if large:
-        distinct = {n: SMALL + i for i, n in enumerate(large)}
-        for sizes in (distinct, _with_products(present), _parts(large), _largest(large)):
+        distinct = dict(zip(large, count(SMALL), strict=False))
+        small = present.intersection(range(2, SMALL + 1))
+        for sizes in (distinct, _with_products(large, small), _parts(large), _largest(large)):
             yield _replaced(sample, sizes)
     yield dict(sample)
 
 
 def elements(sample: Sample) -> int:
-    """Return how many elements the largest tensor of a sample has."""
-    counts = [1]
-    for shape in _shapes(sample):
-        count = 1
-        for n in shape:
-            count *= n
-        counts.append(count)
-    return max(counts)
+    """Return how many elements the largest tensor of a sample has. 1 if it has no tensor."""
+    return max([1, *map(math.prod, _shapes(sample))])
 
 
-def _with_products(present: set[int]) -> dict[int, int]:
-    """Return other sizes. A product of sizes becomes the product of their other sizes."""
+def _with_products(large: list[int], small: set[int]) -> dict[int, int]:
+    """Return other sizes for the large ones. A product of sizes becomes the product of their other
+    sizes.
+    """
     sizes: dict[int, int] = {}
-    small = {n for n in present if 1 < n <= SMALL}
     new = SMALL
-    for n in sorted(present):
-        if n <= SMALL:
-            continue
+    for n in large:
         product = _product(n, sizes, small)
         sizes[n] = product or new
         new += not product
@@ -72,21 +73,17 @@ def _product(n: int, sizes: Mapping[int, int], small: set[int]) -> int:
 
 def _parts(large: list[int]) -> dict[int, int]:
     """Return all sizes over the largest power of two that leaves at least two of each."""
+    common, smallest = math.gcd(*large), min(large)
     power = 1
-    while all(n % (2 * power) == 0 and n >= 4 * power for n in large):
+    while common % (2 * power) == 0 and smallest >= 4 * power:
         power *= 2
     return {n: n // power for n in large}
 
 
 def _largest(large: list[int]) -> dict[int, int]:
     """Return other sizes for the largest ones alone, such as those of a batch."""
-    free = (n for n in range(SMALL + 1, sum(large)) if n not in large)
+    free = filterfalse(large.__contains__, count(SMALL + 1))
     return {n: next(free) for n in large if n > 2 * SMALL}
-
-
-def _sizes(value: object) -> Iterator[int]:
-    for shape in _shapes(value):
-        yield from shape
 
 
 def _listed(sample: Sample) -> Iterator[int]:
@@ -96,25 +93,35 @@ def _listed(sample: Sample) -> Iterator[int]:
 
 
 def _numbers(value: object) -> Iterator[int]:
-    """Yield the whole numbers of a list, a tuple or an inner one."""
-    if isinstance(value, list):
-        yield from (each for each in value if type(each) is int)
-        for each in value:
-            yield from _numbers(each)
-    elif isinstance(value, Mapping) and "shape" not in value:
-        for each in value.values():
-            yield from _numbers(each)
+    """Yield the whole numbers of a list, a tuple or an inner one, but no size of a tensor."""
+    if _is_tensor(value):
+        return
+    for each in _children(value):
+        if isinstance(value, list) and type(each) is int:
+            yield each
+        yield from _numbers(each)
 
 
 def _shapes(value: object) -> Iterator[list[int]]:
+    """Yield the shapes of all tensors in a value, the outer ones before those inside of them."""
+    if _is_tensor(value):
+        yield value["shape"]
+    for each in _children(value):
+        yield from _shapes(each)
+
+
+def _is_tensor(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether a value describes a tensor."""
+    return isinstance(value, Mapping) and "shape" in value
+
+
+def _children(value: object) -> Iterable[object]:
+    """Return what is inside of a list or a mapping. Other values have nothing inside."""
     if isinstance(value, list):
-        for each in value:
-            yield from _shapes(each)
-    elif isinstance(value, Mapping):
-        if "shape" in value:
-            yield value["shape"]
-        for each in value.values():
-            yield from _shapes(each)
+        return value
+    if isinstance(value, Mapping):
+        return value.values()
+    return ()
 
 
 def _replaced(value: Any, sizes: Mapping[int, int]) -> Any:

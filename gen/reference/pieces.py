@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
+from functools import partial
+from itertools import islice, product, starmap
 
 import torch
 
@@ -38,23 +39,27 @@ class Split:
 
     def size(self, inputs: Sequence[Tensor]) -> int | None:
         """Return the number of pieces. None if the inputs do not agree on it."""
-        sizes = {
-            x.shape[dim]
-            for x, dim in zip(inputs, self.inputs, strict=True)
-            if dim is not None and dim < x.ndim
-        }
-        return sizes.pop() if len(sizes) == 1 else None
+        sizes = set(starmap(_size, zip(inputs, self.inputs, strict=True))) - {None}
+        if len(sizes) != 1:
+            return None
+        return sizes.pop()
 
     def has_results(self, outputs: Sequence[Tensor], size: int) -> bool:
         """Return whether there are as many results as at the trial, each cut into `size` pieces."""
-        return len(outputs) == len(self.outputs) and all(
-            dim < x.ndim and x.shape[dim] == size
-            for x, dim in zip(outputs, self.outputs, strict=True)
-        )
+        if len(outputs) != len(self.outputs):
+            return False
+        return set(map(_size, outputs, self.outputs)) <= {size}
 
     def piece(self, inputs: Sequence[Tensor], position: int) -> Inputs:
         """Return the inputs of one piece, with a size 1 where they are cut. Each is contiguous."""
         return tuple(_cut(x, dim, position) for x, dim in zip(inputs, self.inputs, strict=True))
+
+
+def _size(x: Tensor, dim: int | None) -> int | None:
+    """Return the size of a dimension. None if `x` is not cut, or has no such dimension."""
+    if dim is None or dim >= x.ndim:
+        return None
+    return x.shape[dim]
 
 
 def _cut(x: Tensor, dim: int | None, position: int) -> Tensor:
@@ -66,15 +71,18 @@ def _cut(x: Tensor, dim: int | None, position: int) -> Tensor:
 def splits(f: Function, inputs: Inputs) -> list[Split]:
     """Return the splits that `f` has at `inputs`: one for each dimension of its first result that
     has any.
+
+    `f` runs on the inputs, on other numbers, and on pieces of both. The list is empty if `f`
+    refuses the inputs, or if none of its dimensions is longer than 1. Errors of `f` are not raised.
     """
     outputs = _run(f, inputs)
     if not outputs:
         return []
-    found = []
+    found: list[Split] = []
     for dim, size in enumerate(outputs[0].shape):
-        choices = islice(_choices(inputs, outputs, dim, size), MOST if size > 1 else 0)
-        split = next((split for split in choices if _holds(f, inputs, split)), None)
-        found += [split] if split is not None else []
+        if size > 1:  # one piece alone shows nothing
+            choices = islice(_choices(inputs, outputs, dim, size), MOST)
+            found += islice(filter(partial(_holds, f, inputs), choices), 1)
     return found
 
 
@@ -83,7 +91,7 @@ def agree(f: Function, inputs: Inputs, others: Inputs) -> bool:
     first, second = _run(f, inputs), _run(f, others)
     if first is None or second is None:
         return False
-    return len(first) == len(second) and all(map(_agree, first, second))
+    return _all_agree(first, second)
 
 
 def positions(size: int) -> list[int]:
@@ -92,13 +100,18 @@ def positions(size: int) -> list[int]:
     """
     if size <= 20:
         return list(range(size))
-    return sorted(place for place in _EDGES | {size - 2, size - 1} if place < size)
+    looked_at = _EDGES | {size - 2, size - 1}
+    return sorted(looked_at.intersection(range(size)))
 
 
 def results(
     f: Function, inputs: Sequence[Tensor], split: Split, places: Sequence[int]
 ) -> tuple[Tensor, ...]:
-    """Return the results at `places`, each computed from a piece of the inputs."""
+    """Return the results at `places`, each computed from a piece of the inputs.
+
+    `split` is one of :func:`splits`. Raises what `f` raises for a piece, and what :func:`joined`
+    raises.
+    """
     return joined([f(*split.piece(inputs, place)) for place in places], split)
 
 
@@ -115,20 +128,22 @@ def _choices(inputs: Inputs, outputs: Sequence[Tensor], dim: int, size: int) -> 
     """Yield splits by which dimension `dim` of the first result may come about, those with the
     dimensions at the same place first.
     """
-    of_outputs = [_like(y, dim, outputs[0].ndim, size) for y in outputs]
-    if any(place is None for place in of_outputs):
-        return
+    rank = outputs[0].ndim
+    of_outputs = [_like(y, dim, rank, size) for y in outputs]
     cuts = tuple(place for place in of_outputs if place is not None)
-    options = [_dims(x, dim, outputs[0].ndim, size) for x in inputs]
-    for chosen in product(*options):
-        if any(place is not None for place in chosen):
+    if len(cuts) < len(outputs):
+        return
+    uncut = (None,) * len(inputs)
+    for chosen in product(*(_dims(x, dim, rank, size) for x in inputs)):
+        if chosen != uncut:
             yield Split(chosen, cuts)
 
 
 def _like(y: Tensor, dim: int, rank: int, size: int) -> int | None:
     """Return the dimension of another result that is like dimension `dim` of the first one."""
+    places = _places_of(y, size)
     for place in (dim, dim + y.ndim - rank):
-        if 0 <= place < y.ndim and y.shape[place] == size:
+        if place in places:
             return place
     return None
 
@@ -139,10 +154,17 @@ def _dims(x: Tensor, dim: int, rank: int, size: int) -> list[int | None]:
     The place to which broadcasting aligns it comes first, then None: an op like ``nextafter`` gives
     almost its first input, whatever else is cut.
     """
+    places = _places_of(x, size)
     likely = dim + x.ndim - rank
-    places = [place for place in range(x.ndim) if x.shape[place] == size]
-    first: list[int | None] = [place for place in places if place == likely]
-    return [*first, None, *(place for place in places if place != likely)]
+    if likely not in places:
+        return [None, *places]
+    places.remove(likely)
+    return [likely, None, *places]
+
+
+def _places_of(x: Tensor, size: int) -> list[int]:
+    """Return the dimensions of `x` that have this size."""
+    return [dim for dim in range(x.ndim) if x.shape[dim] == size]
 
 
 def _holds(f: Function, inputs: Inputs, split: Split) -> bool:
@@ -151,13 +173,13 @@ def _holds(f: Function, inputs: Inputs, split: Split) -> bool:
 
     Of zeros alone, a cumulative product is that of each piece too.
     """
+    if not _holds_at(f, inputs, split):
+        return False
     turned = tuple(x.flip(tuple(range(x.ndim))) for x in inputs)
+    if not _holds_at(f, turned, split, refused=True):
+        return False
     others = tuple(_numbered(x) if x.dtype is inputs[0].dtype else x for x in inputs)
-    return (
-        _holds_at(f, inputs, split)
-        and _holds_at(f, turned, split, refused=True)
-        and _holds_at(f, others, split, refused=True)
-    )
+    return _holds_at(f, others, split, refused=True)
 
 
 def _numbered(x: Tensor) -> Tensor:
@@ -180,11 +202,16 @@ def _holds_at(f: Function, inputs: Inputs, split: Split, refused: bool = False) 
         parts = results(f, inputs, split, range(size))
     except Exception:  # ops refuse pieces by different errors
         return False
-    return len(parts) == len(whole) and all(map(_agree, parts, whole))
+    return _all_agree(parts, whole)
+
+
+def _all_agree(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Return whether there are as many of both, and each agrees with the one at its place."""
+    return len(some) == len(others) and all(map(_agree, some, others))
 
 
 def _agree(a: Tensor, b: Tensor) -> bool:
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
     return bool(torch.isclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True).all())
 

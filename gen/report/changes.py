@@ -80,19 +80,25 @@ class Changes:
     without_result: Sequence[Lacking]
 
     def of(self, kind: str) -> list[Change]:
+        """Return the changes of one kind, of :data:`KINDS`. Empty if there are none."""
         return [change for change in self.cells if change.kind == kind]
 
     @property
     def by_kind(self) -> dict[str, list[Change]]:
         """Return the changes of each kind that happened."""
-        by_kind = {kind: self.of(kind) for kind in KINDS}
-        return {kind: some for kind, some in by_kind.items() if some}
+        return {kind: some for kind in KINDS if (some := self.of(kind))}
 
     @property
     def alone(self) -> bool:
         """Return whether a run has cells that the other one has not."""
-        of_one_run = (self.new_ops, self.new_cells, self.vanished_ops, self.vanished_cells)
-        return any(map(len, of_one_run)) or bool(self.without_result)
+        of_one_run = (
+            self.new_ops,
+            self.new_cells,
+            self.vanished_ops,
+            self.vanished_cells,
+            self.without_result,
+        )
+        return any(map(len, of_one_run))
 
     @property
     def worse(self) -> bool:
@@ -103,15 +109,19 @@ class Changes:
     def settings(self) -> list[tuple[str, str, str]]:
         """Return (name, before, now) of what the headers say otherwise, but for dates."""
         old, new = self.headers
-        names = [name for name in {**old, **new} if name not in _NO_SETTINGS]
-        pairs = [(name, str(old.get(name, "")), str(new.get(name, ""))) for name in names]
-        return [(name, before, now) for name, before, now in pairs if before != now]
+        settings = []
+        for name in {**old, **new}:
+            before, now = str(old.get(name, "")), str(new.get(name, ""))
+            if before != now and name not in _NO_SETTINGS:
+                settings.append((name, before, now))
+        return settings
 
 
 _NO_SETTINGS = ("date", "began", "event", "rules", "parts")
 
 
 def fails(cell: CellResult) -> bool:
+    """Return whether the outcome of a cell is one of :data:`FAILURES`."""
     return cell.outcome in FAILURES
 
 
@@ -122,8 +132,8 @@ def by_key(run: Results) -> dict[Key, CellResult]:
     cells: dict[Key, CellResult] = {}
     for cell in run.cells:
         key = (cell.check, cell.id)
-        before = cells.get(key)
-        if before is None or _badness(cell) >= _badness(before):
+        before = cells.get(key, cell)
+        if _badness(cell) >= _badness(before):
             cells[key] = cell
     return cells
 
@@ -171,6 +181,10 @@ def changes(
 
     ``before``: what each cell was the last time, if that is of several runs, and ``whole_before``
     whether one of them has all cells.
+
+    The result has each cell of both runs that is not as before, under the first of :data:`KINDS`
+    that fits it. Cells of one run alone are new or vanished if the other run is whole. Otherwise
+    they are listed as without a result.
     """
     cells_before = by_key(old) if before is None else before
     now = by_key(new)
@@ -188,11 +202,7 @@ def changes(
         # a cell that fails counts, also where the older run may have had no result of it
         new_failing=list(filter(fails, added.cells)),
         vanished_failing=list(filter(fails, gone.comparable)),
-        without_result=[
-            (name, unmatched.why, unmatched.cells)
-            for name, unmatched in (("A", added), ("B", gone))
-            if unmatched.why and unmatched.cells
-        ],
+        without_result=[*added.without_result("A"), *gone.without_result("B")],
     )
 
 
@@ -221,12 +231,21 @@ class _Unmatched:
         """Return the cells that are new or vanished: none if the other run is not whole."""
         return [] if self.why else self.cells
 
+    def without_result(self, other_run: str) -> list[Lacking]:
+        """Return the cells of which the other run may have no result, with its name. One entry, or
+        none if the other run is whole.
+        """
+        if not self.why or not self.cells:
+            return []
+        return [(other_run, self.why, self.cells)]
+
     def ops(self) -> dict[str, int]:
         """Return the ops that the other run lacks, with the numbers of their cells."""
         counts = Counter(cell.op for cell in self.comparable if cell.op not in self.other_ops)
         return dict(sorted(counts.items()))
 
     def cells_of_common_ops(self) -> list[CellResult]:
+        """Return the new or vanished cells of ops of which the other run has cells too."""
         return [cell for cell in self.comparable if cell.op in self.other_ops]
 
 
@@ -238,10 +257,8 @@ def _compare(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]
 
 def _kind(before: CellResult, now: CellResult) -> str:
     """Return what happened to a cell. Empty if nothing did."""
-    if fails(now) and not fails(before):
-        return "broken"
-    if fails(before) and not fails(now):
-        return "fixed"
+    if fails(now) != fails(before):
+        return "broken" if fails(now) else "fixed"
     if fails(now) and _failure(before, now) != _failure(now, before):
         return "failures"
     if before.outcome != now.outcome:
@@ -251,14 +268,15 @@ def _kind(before: CellResult, now: CellResult) -> str:
 
 def _kind_of_detail(before: CellResult, now: CellResult) -> str:
     """Return what is different in a cell whose outcome is as before. Empty if nothing is."""
-    if before.refusal != now.refusal or _why_without_answer(before) != _why_without_answer(now):
-        return "refusals"
-    if _values(before, now) != _values(now, before):
-        return "values"
-    if before.samples != now.samples:
-        return "samples"
-    if sorted(before.entries) != sorted(now.entries):
-        return "entries"
+    details = {
+        "refusals": (_without_answer(before), _without_answer(now)),
+        "values": (_values(before, now), _values(now, before)),
+        "samples": (before.samples, now.samples),
+        "entries": (sorted(before.entries), sorted(now.entries)),
+    }
+    for kind, (detail_before, detail_now) in details.items():
+        if detail_before != detail_now:
+            return kind
     return ""
 
 
@@ -272,6 +290,7 @@ def _values(cell: CellResult, other: CellResult) -> str | None:
     return None if other.values is None else cell.values
 
 
-def _why_without_answer(cell: CellResult) -> str:
-    """Return why a cell without an answer has none."""
-    return cell.why if cell.outcome in ("lacking", "skipped", "xfailed") else ""
+def _without_answer(cell: CellResult) -> tuple[str, str]:
+    """Return what refused a cell, and why it has no answer. Both are empty if it has one."""
+    has_none = cell.outcome in ("lacking", "skipped", "xfailed")
+    return cell.refusal, cell.why if has_none else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gen.report.changes import DETAILS, KINDS, Change, Changes, fails
+from gen.report.changes import DETAILS, KINDS, Change, Changes
 from gen.report.runs import History
 from gen.run.results import CellResult
 
@@ -16,7 +16,11 @@ _CALLED = {"failing": "failing sample", "entries": "known entries"}
 
 
 def changes_as_text(past: History, listed: int = LISTED) -> str:
-    """Return the changes of each kind, at most ``listed`` of one."""
+    """Return the changes of each kind as lines of text.
+
+    ``past``: the runs, of which the last two are compared. ``listed``: how many lines a section
+    has at most. Its headline counts all of them.
+    """
     return "\n".join(_lines(past, listed)) + "\n"
 
 
@@ -52,43 +56,56 @@ def _change(change: Change) -> str:
         return f"{now.node}: {_refusal(before)} -> {_refusal(now)}"
     if change.kind in ("samples", "entries"):
         return f"{now.node}: {_details(before, now, [change.kind])}"
-    why = f": {now.why or before.why}" if now.why or before.why else ""
-    line = f"{now.node}: {before.outcome} -> {now.outcome}{why}"
-    details = _details(before, now, DETAILS) if fails(before) and fails(now) else ""
+    line = _with_reason(f"{now.node}: {before.outcome} -> {now.outcome}", now.why or before.why)
+    if change.kind != "failures":  # of the kinds left, the one in which both runs fail
+        return line
+    details = _details(before, now, DETAILS)
     return f"{line} ({details})" if details else line
+
+
+def _with_reason(text: str, why: str) -> str:
+    """Return a text with the reason after it, if there is one."""
+    if not why:
+        return text
+    return f"{text}: {why}"
 
 
 def _details(before: CellResult, now: CellResult, names: Sequence[str]) -> str:
     """Say what else is not as before."""
-    pairs = {name: (getattr(before, name), getattr(now, name)) for name in names}
-    texts = [
-        f"{_CALLED.get(name, name)} {_value(was)} -> {_value(is_now)}"
-        for name, (was, is_now) in pairs.items()
-        if was != is_now
-    ]
+    texts = []
+    for name in names:
+        was, is_now = getattr(before, name), getattr(now, name)
+        if was != is_now:
+            texts.append(f"{_CALLED.get(name, name)} {_value(was)} -> {_value(is_now)}")
     if before.refusal != now.refusal and len(names) > 1:
         texts.append(f"refusal {_refusal(before)} -> {_refusal(now)}")
     return ", ".join(texts)
 
 
 def _value(value: object) -> str:
+    """Return a detail as text: a tuple as a list with commas, and nothing as "none"."""
     if isinstance(value, tuple):
-        return ", ".join(value) or "none"
+        value = ", ".join(value)
     return "none" if value in (None, "") else str(value)
 
 
 def _refusal(cell: CellResult) -> str:
-    return repr(cell.refusal or cell.why) if cell.refusal or cell.why else "an answer"
+    refusal = cell.refusal or cell.why
+    return repr(refusal) if refusal else "an answer"
 
 
 def _by_op(changes: Sequence[Change]) -> list[str]:
-    """Return how many cells of each op have other values."""
-    counts = Counter(change.now.op for change in changes)
-    lost = Counter(change.now.op for change in changes if not change.now.values)
-    return [
-        f"{op}: {count} cells" + (f", {lost[op]} without values now" if lost[op] else "")
-        for op, count in counts.most_common()
-    ]
+    """Return how many cells of each op have other values, the most first."""
+    counts: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
+    for change in changes:
+        counts[change.now.op] += 1
+        lost[change.now.op] += not change.now.values
+    lines = []
+    for op, count in counts.most_common():
+        without = f", {lost[op]} without values now" if lost[op] else ""
+        lines.append(f"{_op((op, count))}{without}")
+    return lines
 
 
 def _lines_of_one_run(changes: Changes, listed: int) -> Iterator[str]:
@@ -125,12 +142,11 @@ def _outcome_alone(cell: CellResult) -> str:
 
 def _outcome(cell: CellResult) -> str:
     """Return the outcome of a cell, with the reason if it has one."""
-    if cell.why:
-        return f"{_outcome_alone(cell)}: {cell.why}"
-    return _outcome_alone(cell)
+    return _with_reason(_outcome_alone(cell), cell.why)
 
 
 def _of_several(past: History, listed: int) -> Iterator[str]:
+    """Yield what only a row of runs shows: cells that got slower, and cells that are flaky."""
     slower = [f"{c.node}: {usual:.2f} -> {c.seconds:.2f} s" for c, usual in past.slower]
     yield from _section("slower by 2x", slower, listed)
     flaky = [f"{c.node}: {', '.join(outcomes)}" for c, outcomes in past.flaky]

@@ -10,7 +10,9 @@ which numbers the op refuses. A word of the axis ``values`` names the points of 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -24,6 +26,7 @@ __all__ = ["ARGUMENT_WORDS", "kinds_of"]
 Tensor = torch.Tensor
 Inputs = tuple[Tensor, ...]
 Filling = tuple[str, Inputs]
+Change = tuple[str, Tensor]
 
 WIDTHS = (7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257)
 """Sizes next to those at which kernels split: vectors of 8, 16, 32 and 64, and a block of 256."""
@@ -32,51 +35,69 @@ MOST_ELEMENTS = 20_000  # of the widest inputs
 USUAL_IGNORED = -100  # the default of `ignore_index` in every loss of torch
 _NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _INDEX_DTYPES = (torch.int64, torch.int32)
+_MASK_DTYPES = (torch.bool,)
+_INTEGERS = (
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
 
 
 # --- kinds of arguments ---------------------------------------------------------------------------
 
 
 def kinds_of(samples: Iterable[Sample]) -> set[str]:
-    """Return the kinds of arguments that the samples of an op have, of ``labels``, ``indices``,
-    ``masks`` and ``probabilities``, and ``several`` for more than one tensor.
+    """Return the kinds of arguments that the samples of an op have.
+
+    `samples`: some samples of one op. The op runs on changed inputs, to learn which numbers it
+    refuses.
+
+    The result has some of ``labels``, ``indices``, ``masks`` and ``probabilities``, and
+    ``several`` for more than one tensor. It is empty if no sample shows any of them.
     """
-    kinds: set[str] = set()
-    for sample in samples:
-        tests = {
-            "labels": _labels(sample),
-            "indices": _places(sample, _is_index),
-            "masks": _places(sample, _is_mask),
-            "several": sample.inputs[1:],
-            "probabilities": () if "probabilities" in kinds else _probabilities(sample),
-        }
-        kinds |= {kind for kind, places in tests.items() if places}
-    return kinds
+    shown = list(samples)
+    return {kind for kind, places in _PLACES_BY_KIND.items() if any(map(places, shown))}
 
 
-def _places(sample: Sample, is_of_kind: Callable[[Tensor], bool]) -> list[int]:
-    """Return the places of the inputs of a kind. The first input of integers is what the op is
-    of.
+def _later_places(sample: Sample) -> Sequence[int]:
+    """Return the places of all inputs but the first one."""
+    return range(1, len(sample.inputs))
+
+
+def _indices(sample: Sample) -> list[int]:
+    return _places(sample, _INDEX_DTYPES)
+
+
+def _masks(sample: Sample) -> list[int]:
+    return _places(sample, _MASK_DTYPES)
+
+
+def _places(sample: Sample, dtypes: Sequence[torch.dtype]) -> list[int]:
+    """Return the places of the inputs of some dtypes that have entries along a dimension.
+
+    There are none if all inputs have one dtype: the op is then of integers, or of masks.
     """
-    dtypes = {x.dtype for x in sample.inputs}
-    if len(dtypes) < 2:
+    if len({x.dtype for x in sample.inputs}) < 2:
         return []
-    return [place for place, x in enumerate(sample.inputs) if is_of_kind(x)]
+    filled = [place for place, x in enumerate(sample.inputs) if _has_entries(x)]
+    return [place for place in filled if sample.inputs[place].dtype in dtypes]
 
 
-def _is_index(x: Tensor) -> bool:
-    return x.dtype in _INDEX_DTYPES and x.ndim > 0 and x.numel() > 0
-
-
-def _is_mask(x: Tensor) -> bool:
-    return x.dtype is torch.bool and x.ndim > 0 and x.numel() > 0
+def _has_entries(x: Tensor) -> bool:
+    """Return whether `x` has a dimension, and none of size 0."""
+    return min(x.shape, default=0) > 0
 
 
 def _labels(sample: Sample) -> list[int]:
     """Return the places of integer inputs whose parameter is a target, or of an op that ignores an
     index.
     """
-    places = _places(sample, _is_index)
+    places = _indices(sample)
     if not places or _ignored(sample) is not None:
         return places
     return [place for place in places if _parameter(sample, place).startswith("target")]
@@ -84,13 +105,11 @@ def _labels(sample: Sample) -> list[int]:
 
 def _ignored(sample: Sample) -> int | None:
     """Return the label or index that the call ignores, or None if the op has no such argument."""
-    names = _names(sample.op.call)
     kwargs = sample.rebuild(sample.inputs)[1]
-    if "ignore_index" in names:
+    ignored = kwargs.get("padding_idx")
+    if "ignore_index" in _names(sample.op.call):
         ignored = kwargs.get("ignore_index", USUAL_IGNORED)
-        return ignored if isinstance(ignored, int) else None
-    padding = kwargs.get("padding_idx")
-    return padding if isinstance(padding, int) else None
+    return ignored if isinstance(ignored, int) else None
 
 
 def _names(call: Callable[..., object]) -> Sequence[str]:
@@ -103,31 +122,32 @@ def _names(call: Callable[..., object]) -> Sequence[str]:
 
 def _parameter(sample: Sample, place: int) -> str:
     """Return the name of the parameter that gets the input at `place`, or an empty text."""
-    marks: list[Any] = [object() for _ in sample.inputs]
-    args, kwargs = sample.rebuild(marks)
-    of_keywords = [name for name, value in kwargs.items() if value is marks[place]]
-    named = zip(_names(sample.op.call), args, strict=False)
-    of_places = [name for name, value in named if value is marks[place]]
-    return next(iter([*of_keywords, *of_places]), "")
+    mark: Any = object()
+    args, kwargs = sample.rebuild(_with(sample, place, mark))
+    named = [*kwargs.items(), *zip(_names(sample.op.call), args, strict=False)]
+    return next((name for name, value in named if value is mark), "")
 
 
 def _probabilities(sample: Sample) -> list[int]:
     """Return the places of inputs between 0 and 1 for which the op takes no number outside of
     that.
     """
-    places = []
-    for place, x in enumerate(sample.inputs):
-        if x.dtype not in _NUMBERS or not x.numel() or not _is_unit(x):
-            continue
-        if _takes(sample, place, 0.5) and not (
-            _takes(sample, place, 1.5) or _takes(sample, place, -0.5)
-        ):
-            places.append(place)
-    return places
+    units = [place for place, x in enumerate(sample.inputs) if _is_unit(x)]
+    return [place for place in units if _takes_units_alone(sample, place)]
 
 
 def _is_unit(x: Tensor) -> bool:
+    """Return whether `x` has real numbers, all of them between 0 and 1."""
+    if x.dtype not in _NUMBERS or not x.numel():
+        return False
     return bool(((x >= 0) & (x <= 1)).all())
+
+
+def _takes_units_alone(sample: Sample, place: int) -> bool:
+    """Return whether the op takes a number between 0 and 1 there, but none above or below."""
+    if not _takes(sample, place, 0.5):
+        return False
+    return not any(_takes(sample, place, outside) for outside in (1.5, -0.5))
 
 
 def _takes(sample: Sample, place: int, number: float) -> bool:
@@ -138,6 +158,16 @@ def _takes(sample: Sample, place: int, number: float) -> bool:
     except Exception:  # ops refuse numbers by different errors
         return False
     return True
+
+
+_PLACES_BY_KIND: dict[str, Callable[[Sample], Sequence[int]]] = {
+    "labels": _labels,
+    "indices": _indices,
+    "masks": _masks,
+    "several": _later_places,
+    "probabilities": _probabilities,
+}
+"""What finds the inputs of each kind. The kind is shown by a sample in which there are some."""
 
 
 # --- points ---------------------------------------------------------------------------------------
@@ -159,30 +189,47 @@ def _set(x: Tensor, where: slice | int, number: float) -> Tensor:
     return changed.view(x.shape)
 
 
+def _change_one(
+    sample: Sample,
+    places: Iterable[int],
+    changes: Callable[[Tensor], Iterator[Change]],
+    of: str = "in input",
+) -> Iterator[Filling]:
+    """Yield the inputs with one of them changed, for each of `places` in turn.
+
+    `changes` yields what an input may become, each with a label. `of` joins a label with the place
+    of the input: "increasing" becomes "increasing in input 2".
+    """
+    for place in places:
+        for label, changed in changes(sample.inputs[place]):
+            yield f"{label} {of} {place}", _with(sample, place, changed)
+
+
 def _label_points(sample: Sample) -> Iterator[Filling]:
     """Fill in labels: those that are ignored, −1, all equal, and one out of range."""
-    numbers = {-1, USUAL_IGNORED, _ignored(sample)} - {None}
-    for place in _labels(sample):
-        x = sample.inputs[place]
-        for number in sorted(number for number in numbers if number is not None):
-            yield f"{number} first in input {place}", _with(sample, place, _set(x, 0, number))
-            yield f"{number} last in input {place}", _with(sample, place, _set(x, -1, number))
-            every = _set(x, slice(None), number)
-            yield f"{number} everywhere in input {place}", _with(sample, place, every)
-        equal = torch.full_like(x, int(x.max()))
-        yield f"one label everywhere in input {place}", _with(sample, place, equal)
-        beyond = max(chain.from_iterable(y.shape for y in sample.inputs))
-        yield f"{beyond} first in input {place}", _with(sample, place, _set(x, 0, beyond))
+    return _change_one(sample, _labels(sample), partial(_other_labels, sample))
+
+
+def _other_labels(sample: Sample, x: Tensor) -> Iterator[Change]:
+    numbers = {-1, USUAL_IGNORED}
+    ignored = _ignored(sample)
+    if ignored is not None:
+        numbers.add(ignored)
+    for number in sorted(numbers):
+        yield f"{number} first", _set(x, 0, number)
+        yield f"{number} last", _set(x, -1, number)
+        yield f"{number} everywhere", _set(x, slice(None), number)
+    yield "one label everywhere", torch.full_like(x, int(x.max()))
+    beyond = max(chain.from_iterable(y.shape for y in sample.inputs))
+    yield f"{beyond} first", _set(x, 0, beyond)
 
 
 def _index_points(sample: Sample) -> Iterator[Filling]:
     """Fill in indices: in order, in the reverse one, in pairs, each the same, and negative."""
-    for place in _places(sample, _is_index):
-        for label, changed in _orders(sample.inputs[place]):
-            yield f"{label} in input {place}", _with(sample, place, changed)
+    return _change_one(sample, _indices(sample), _orders)
 
 
-def _orders(x: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _orders(x: Tensor) -> Iterator[Change]:
     """Yield an index in other orders, along its last dimension."""
     increasing = x.sort(-1).values
     yield "increasing", increasing
@@ -197,55 +244,58 @@ def _orders(x: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def _mask_points(sample: Sample) -> Iterator[Filling]:
     """Fill in masks: all true, none, one at either end, and all but one."""
-    for place in _places(sample, _is_mask):
-        x = sample.inputs[place]
-        none, every = torch.zeros_like(x), torch.ones_like(x)
-        yield f"all of mask {place}", _with(sample, place, every)
-        yield f"none of mask {place}", _with(sample, place, none)
-        for where, label in ((0, "the first"), (-1, "the last")):
-            yield f"{label} of mask {place}", _with(sample, place, _set(none, where, 1))
-            yield f"all but {label} of mask {place}", _with(sample, place, _set(every, where, 0))
+    return _change_one(sample, _masks(sample), _other_masks, of="of mask")
+
+
+def _other_masks(x: Tensor) -> Iterator[Change]:
+    none, every = torch.zeros_like(x), torch.ones_like(x)
+    yield "all", every
+    yield "none", none
+    for where, label in ((0, "the first"), (-1, "the last")):
+        yield label, _set(none, where, 1)
+        yield f"all but {label}", _set(every, where, 0)
 
 
 def _certain_points(sample: Sample) -> Iterator[Filling]:
     """Fill in the probabilities 0 and 1: one of them, all, and both in turn."""
-    for place in _probabilities(sample):
-        x = sample.inputs[place]
-        for number in (0.0, 1.0):
-            yield f"{number:g} first in input {place}", _with(sample, place, _set(x, 0, number))
-            every = torch.full_like(x, number)
-            yield f"{number:g} everywhere in input {place}", _with(sample, place, every)
-        in_turn = _set(torch.zeros_like(x), slice(1, None, 2), 1.0)
-        yield f"0 and 1 in turn in input {place}", _with(sample, place, in_turn)
+    return _change_one(sample, _probabilities(sample), _certainties)
+
+
+def _certainties(x: Tensor) -> Iterator[Change]:
+    for number in (0.0, 1.0):
+        yield f"{number:g} first", _set(x, 0, number)
+        yield f"{number:g} everywhere", torch.full_like(x, number)
+    yield "0 and 1 in turn", _set(torch.zeros_like(x), slice(1, None, 2), 1.0)
 
 
 def _end_points(sample: Sample) -> Iterator[Filling]:
     """Fill in integers at the ends of the dtype, and positive ones alone."""
-    for place, x in enumerate(sample.inputs):
-        if not _is_number(sample, x):
-            continue
-        info = torch.iinfo(x.dtype)
-        for number in dict.fromkeys((info.min, info.max, -1 if info.min else 0)):
-            every = torch.full_like(x, number)
-            yield f"{number} everywhere in input {place}", _with(sample, place, every)
-        positive = (torch.arange(x.numel()) % min(info.max, 120) + 1).to(x.dtype)
-        yield f"all positive in input {place}", _with(sample, place, positive.view(x.shape))
-        ends = torch.full_like(x, info.min)
-        in_turn = _set(ends, slice(1, None, 2), info.max)
-        yield f"both ends in turn in input {place}", _with(sample, place, in_turn)
+    return _change_one(sample, _integers(sample), _ends)
 
 
-def _is_number(sample: Sample, x: Tensor) -> bool:
-    """Return whether an input has integers that the op computes with, not indices."""
-    if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool or not x.numel():
-        return False
-    return x.dtype is sample.inputs[0].dtype
+def _integers(sample: Sample) -> list[int]:
+    """Return the places of integers that the op computes with. Indices differ from the first input
+    in dtype.
+    """
+    numbers = [place for place, x in enumerate(sample.inputs) if x.dtype in _INTEGERS and x.numel()]
+    return [place for place in numbers if sample.inputs[place].dtype is sample.inputs[0].dtype]
+
+
+def _ends(x: Tensor) -> Iterator[Change]:
+    info = torch.iinfo(x.dtype)
+    # without a sign, the number next to −1 that the dtype has is its lower end
+    for number in dict.fromkeys((info.min, info.max, max(info.min, -1))):
+        yield f"{number} everywhere", torch.full_like(x, number)
+    positive = (torch.arange(x.numel()) % min(info.max, 120) + 1).to(x.dtype)
+    yield "all positive", positive.view(x.shape)
+    ends = torch.full_like(x, info.min)
+    yield "both ends in turn", _set(ends, slice(1, None, 2), info.max)
 
 
 def _width_points(sample: Sample) -> Iterator[Filling]:
     """Repeat the inputs along each dimension as long as their last one, to other widths."""
     largest = max(sample.inputs, key=lambda x: x.numel(), default=None)
-    if largest is None or not largest.ndim or not largest.numel():
+    if largest is None or not _has_entries(largest):
         return
     size = largest.shape[-1]
     for width in WIDTHS:
@@ -264,13 +314,15 @@ def _widened(x: Tensor, size: int, width: int) -> Tensor:
 
 def _number_at_each_place(sample: Sample) -> Iterator[Filling]:
     """Replace one entry of one floating input by NaN, and by an infinity, at each place in turn."""
-    for place, x in enumerate(sample.inputs):
-        if not x.is_floating_point() or not x.numel():
-            continue
-        for at in _some_places(x.numel()):
-            for number in (float("nan"), float("inf") if at % 2 else float("-inf")):
-                label = f"{number} at {at} of input {place}"
-                yield label, _with(sample, place, _set(x, at, number))
+    floating = [place for place, x in enumerate(sample.inputs) if x.is_floating_point()]
+    return _change_one(sample, floating, _special_at_each_place, of="of input")
+
+
+def _special_at_each_place(x: Tensor) -> Iterator[Change]:
+    for at in _some_places(x.numel()):
+        infinity = math.inf if at % 2 else -math.inf
+        for number in (math.nan, infinity):
+            yield f"{number} at {at}", _set(x, at, number)
 
 
 def _some_places(count: int) -> list[int]:
@@ -283,14 +335,16 @@ def _some_places(count: int) -> list[int]:
 def _empty_dims(sample: Sample) -> Iterator[Filling]:
     """Give each size of the inputs the size 0, wherever it occurs, and each dimension alone."""
     sizes = dict.fromkeys(chain.from_iterable(x.shape for x in sample.inputs))
-    for size in sizes:
+    for size in filter(None, sizes):
+        yield f"no entries in place of {size}", tuple(_emptied(x, size) for x in sample.inputs)
+    places = range(len(sample.inputs))
+    yield from _change_one(sample, places, _with_an_empty_dim, of="of input")
+
+
+def _with_an_empty_dim(x: Tensor) -> Iterator[Change]:
+    for dim, size in enumerate(x.shape):
         if size:
-            yield f"no entries in place of {size}", tuple(_emptied(x, size) for x in sample.inputs)
-    for place, x in enumerate(sample.inputs):
-        for dim in range(x.ndim):
-            if x.shape[dim]:
-                label = f"no entries in dimension {dim} of input {place}"
-                yield label, _with(sample, place, x.narrow(dim, 0, 0).contiguous())
+            yield f"no entries in dimension {dim}", x.narrow(dim, 0, 0).contiguous()
 
 
 def _emptied(x: Tensor, size: int) -> Tensor:

@@ -56,6 +56,7 @@ class Call:
 
 
 def as_it_is(sample: Sample) -> Call:
+    """Return the call of the sample itself, which nothing is wrong with."""
     return Call("the sample as it is", sample, sample.inputs)
 
 
@@ -95,19 +96,15 @@ def _with_first_indices(sample: Sample) -> Inputs:
 
 def with_right_out(sample: Sample) -> Call | None:
     """Return the call with buffers as they should be. None if the op takes no ``out=`` here."""
-    results = _results(sample)
-    if results is None:
+    buffers = _buffers(sample)
+    if not buffers:
         return None
-    buffers = tuple(map(torch.zeros_like, results))
     return _call(sample, "out= as it should be", buffers)
 
 
 def of_out(sample: Sample) -> Iterator[Call]:
     """Yield calls with a buffer of another dtype, device or shape, or over an input."""
-    results = _results(sample)
-    if results is None:
-        return
-    buffers = tuple(map(torch.zeros_like, results))
+    buffers = _buffers(sample)
     for place, buffer in enumerate(buffers):
         for dtype in _OTHERS_OF_RESULTS.get(buffer.dtype, ()):
             other = _with(buffers, place, buffer.to(dtype))
@@ -127,17 +124,23 @@ def _other_shape(x: Tensor) -> tuple[int, ...]:
     return (x.numel(),)
 
 
-def _results(sample: Sample) -> tuple[Tensor, ...] | None:
-    """Return the raw results of the op, which buffers are like. None without ``out=``."""
+def _buffers(sample: Sample) -> Inputs:
+    """Return zeros like the raw results of the op, for ``out=``. Empty if the op has no ``out=``,
+    or gives anything but strided tensors.
+    """
     if sample.op.out is None:
-        return None
+        return ()
     raw = sample.raw(sample.op.call, [x.clone() for x in sample.inputs])
     if isinstance(raw, bool):
-        return None
+        return ()
     results = (raw,) if isinstance(raw, Tensor) else tuple(raw)
-    if not all(isinstance(x, Tensor) and x.layout is torch.strided for x in results):
-        return None
-    return results
+    if not all(map(_is_strided, results)):
+        return ()
+    return tuple(map(torch.zeros_like, results))
+
+
+def _is_strided(result: object) -> bool:
+    return isinstance(result, Tensor) and result.layout is torch.strided
 
 
 def _call(sample: Sample, label: str, buffers: Inputs, **flags: bool) -> Call:
