@@ -6,7 +6,6 @@ sharing([x[:2], y, x[1:]])      # one group, with members (0, 2)
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -301,15 +300,19 @@ def _groups_over_storages(
     members: list[int] = []
     storages: set[int] = set()
     reached = 0
-    for start, end, i, storage in [*sorted(spans), (math.inf, math.inf, -1, -1)]:
+    for start, end, i, storage in sorted(spans):
         if start >= reached:
-            if len(storages) > 1:
-                groups.append(Group(tuple(sorted(members)), False, storages=True))
-            members, storages, reached = [], set(), 0
+            groups += _group_over(storages, members)
+            members, storages = [], set()
         members.append(i)
         storages.add(storage)
         reached = max(reached, end)
-    return groups
+    return [*groups, *_group_over(storages, members)]
+
+
+def _group_over(storages: Collection[int], members: Iterable[int]) -> list[Group]:
+    """Return the group of ``members``, if these have several ``storages``."""
+    return [Group(tuple(sorted(members)), False, storages=True)] if len(storages) > 1 else []
 
 
 def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,10 @@ from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
 from ..control_flow.branches import ControlFlow
 from ..python_state.closed_over import ClosedOver
+from ..python_state.name_lines import line_naming
+from ..python_state.nodes import Change
 from ..python_state.program_state import RUN
+from ..python_state.reads import same
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
@@ -38,7 +41,6 @@ from .origins import Origins
 from .outputs import Computed, leaf_of, released, repeated
 from .primals import Primals
 from .pullback import DERIVATIVE, UNSEEN, WRITTEN
-from .state_in_backward import refusing_changes
 from .subclass_parts import Layout, Layouts, composed, count, flattened, layout_of, rebuilt
 from .tangents import mark
 
@@ -173,7 +175,7 @@ class Program:
             returned = [v for v in map(primals.functional_value, outs) if v is not None]
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
-            with functional.mode, refusing_changes() if roots else nullcontext():
+            with functional.mode, _refusing_changes() if roots else nullcontext():
                 grads = self._gradients(roots)
             # the backward is complete: what it has written, and its gradients
             self._refuse_writes_outside()
@@ -444,3 +446,35 @@ class Program:
                 "and returns it or a view of it beside a result that depends on it. "
                 "Do that before the call, or return one of them."
             )
+
+
+@contextmanager
+def _refusing_changes() -> Iterator[None]:
+    """Run a backward pass that is traced. ``RuntimeError`` if it changes Python's state: in eager
+    mode it does so when the caller runs it, and a call runs the graph of it alone."""
+    state = RUN.state
+    if state is None:
+        yield
+        return
+    before = state.changes()
+    yield
+    change = _first_new(before, state.changes())
+    if change is not None:
+        code = state.graph.code
+        line = line_naming(str(change.label), code.entered.values()) or code.first_line
+        raise RuntimeError(
+            f"the program changes {change.what} in the backward pass of a result: in a custom "
+            "Function or in a hook. In eager mode that happens when the caller runs the pass, and "
+            "a graph has tensors alone. Let the program run backward() itself, name the object in "
+            f"ignore=, or leave the Function out of what is compiled.{happened_at(line)}"
+        )
+
+
+def _first_new(before: Sequence[Change], after: Sequence[Change]) -> Change | None:
+    """Return the first change that is not among those ``before``."""
+    known = {(id(change.node), change.label): change for change in before}
+    for change in after:
+        old = known.pop((id(change.node), change.label), None)
+        if old is None or not same(old.now, change.now):
+            return change
+    return next(iter(known.values()), None)
