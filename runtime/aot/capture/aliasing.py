@@ -35,10 +35,6 @@ _UNDECLARED = frozenset(
 )
 
 
-_BEYOND = 1 << 64
-"""An address after all memory."""
-
-
 def may_alias(node: fx.Node) -> bool:
     """Return whether the result of a call may share memory with an argument."""
     func: Any = node.target
@@ -304,15 +300,19 @@ def _groups_over_storages(
     members: list[int] = []
     storages: set[int] = set()
     reached = 0
-    for start, end, i, storage in [*sorted(spans), (_BEYOND, _BEYOND, -1, -1)]:
+    for start, end, i, storage in sorted(spans):
         if start >= reached:
-            if len(storages) > 1:
-                groups.append(Group(tuple(sorted(members)), False, storages=True))
-            members, storages, reached = [], set(), 0
+            groups += _group_over(storages, members)
+            members, storages = [], set()
         members.append(i)
         storages.add(storage)
         reached = max(reached, end)
-    return groups
+    return [*groups, *_group_over(storages, members)]
+
+
+def _group_over(storages: Collection[int], members: Iterable[int]) -> list[Group]:
+    """Return the group of ``members``, if these have several ``storages``."""
+    return [Group(tuple(sorted(members)), False, storages=True)] if len(storages) > 1 else []
 
 
 def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:

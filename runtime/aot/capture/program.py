@@ -32,7 +32,7 @@ from ..python_state.closed_over import ClosedOver
 from ..python_state.name_lines import line_naming
 from ..python_state.nodes import Change
 from ..python_state.program_state import RUN
-from ..python_state.values import same
+from ..python_state.reads import same
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary
@@ -175,7 +175,7 @@ class Program:
             returned = [v for v in map(primals.functional_value, outs) if v is not None]
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
-            with functional.mode, refusing_changes() if roots else nullcontext():
+            with functional.mode, _refusing_changes() if roots else nullcontext():
                 grads = self._gradients(roots)
             # the backward is complete: what it has written, and its gradients
             self._refuse_writes_outside()
@@ -449,12 +449,9 @@ class Program:
 
 
 @contextmanager
-def refusing_changes() -> Iterator[None]:
-    """Run a backward pass that is traced. ``RuntimeError`` if it changes Python's state.
-
-    ``stats.calls += 1`` in the backward of a Function happens in eager mode at each backward pass.
-    A capture runs that pass once, to trace it, and a call runs its graph alone.
-    """
+def _refusing_changes() -> Iterator[None]:
+    """Run a backward pass that is traced. ``RuntimeError`` if it changes Python's state: in eager
+    mode it does so when the caller runs it, and a call runs the graph of it alone."""
     state = RUN.state
     if state is None:
         yield

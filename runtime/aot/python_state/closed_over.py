@@ -54,7 +54,7 @@ class ClosedOver(EnteringMode):
         # tensors from outside whose elements the program has read, with the elements
         self.elements: list[tuple[torch.Tensor, bytes]] = []
         self._dtype = _default_dtype()
-        self._geometry = OutsideGeometry()
+        self._geometry = _Geometry()
         self._depth = 0  # an operator of control flow enters the mode once more
 
     def __enter__(self) -> ClosedOver:
@@ -157,6 +157,47 @@ class ClosedOver(EnteringMode):
     def _shown_by(self, value: object) -> list[torch.Tensor]:
         """Return the tensors from outside for which the program has ``value``."""
         return [t for t in self.found if self._values[id(t)] is value]
+
+
+class _Geometry:
+    """Let tensors from outside show, while a program runs, the sizes that it gives them.
+
+        self.v.unsqueeze_(0)
+        return x * self.v.dim()         # asks the tensor itself, and is to get 2 for a vector
+
+    What a tensor says of its sizes is no call of an op, so that no value can answer. The tensor
+    changes as its value does, and changes back when the run ends: a call changes it for good.
+
+    ``_before``: by identity, each such tensor with a view from before the first change.
+    """
+
+    def __init__(self) -> None:
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
+
+    def follow(
+        self, tensor: torch.Tensor, func: Any, rest: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Change ``tensor`` as ``func``, an op that changes sizes or strides in place, does."""
+        functional = op_of(func).functional
+        assert functional is not None, "a change of geometry is a view in place"
+        view_op = functional.func
+        with without_modes(), unseen_by_handlers(), torch.no_grad():
+            now = tensor.detach()
+            self._before.setdefault(id(tensor), (tensor, now, _inner_of(tensor)))
+            after = view_op(now, *rest, **kwargs)
+            show_geometry(tensor, after, _inner_of(after))
+
+    def restore(self) -> None:
+        """Give the tensors the geometry from before."""
+        with unseen_by_handlers():
+            for tensor, before, inner in self._before.values():
+                show_geometry(tensor, before, inner)
+        self._before.clear()
+
+
+def _inner_of(tensor: Any) -> Any:
+    """Return what ``tensor`` holds, if it is a value."""
+    return tensor._inner if isinstance(tensor, Value) else None
 
 
 def _is_written(value: object) -> bool:
@@ -266,42 +307,3 @@ def _is_set(cell: CellType) -> bool:
     except ValueError:
         return False
     return True
-
-
-class OutsideGeometry:
-    """Let tensors that a program closes over show, while it is captured, the sizes that it gives
-    them: ``self.v.unsqueeze_(0)``, and then ``self.v.dim()``.
-
-    The program has values in place of such tensors, but only in calls of ops. What a tensor says of
-    its sizes and strides is no call. So the tensor itself changes as the value does, and changes
-    back when the run ends: the call is what changes it for good. Each is held with a view from
-    before the first change.
-    """
-
-    def __init__(self) -> None:
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor, Any]] = {}
-
-    def follow(
-        self, tensor: torch.Tensor, func: Any, rest: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Change ``tensor`` as ``func``, an op that changes sizes or strides in place, does."""
-        functional = op_of(func).functional
-        assert functional is not None, "a change of geometry is a view in place"
-        view_op = functional.func
-        with without_modes(), unseen_by_handlers(), torch.no_grad():
-            now = tensor.detach()
-            self._before.setdefault(id(tensor), (tensor, now, _inner_of(tensor)))
-            after = view_op(now, *rest, **kwargs)
-            show_geometry(tensor, after, _inner_of(after))
-
-    def restore(self) -> None:
-        """Give the tensors the geometry from before."""
-        with unseen_by_handlers():
-            for tensor, before, inner in self._before.values():
-                show_geometry(tensor, before, inner)
-        self._before.clear()
-
-
-def _inner_of(tensor: Any) -> Any:
-    """Return what ``tensor`` holds, if it is a value."""
-    return tensor._inner if isinstance(tensor, Value) else None

@@ -15,7 +15,7 @@ from runtime import jit
 
 
 def _held() -> Any:
-    return SimpleNamespace(n=0, seen=[], items={"k": 0}, last=None)
+    return SimpleNamespace(n=0, seen=[], items={"k": 0}, last=None, log=[])
 
 
 def _count(held: Any) -> None:
@@ -47,6 +47,7 @@ def _doubling(held: Any, change: Callable[[Any], None]) -> Any:
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
             held.n += 1
+            held.log.append(held.n)
             return x * 2
 
         @staticmethod
@@ -102,7 +103,7 @@ def test_what_the_forward_changes_is_changed_by_each_call() -> None:
     compiled = jit(lambda x: doubling.apply(x))
     for calls in range(1, 5):
         compiled(_leaf()).sum().backward()
-        assert held.n == calls
+        assert held.n == calls and held.log == list(range(1, calls + 1))
 
 
 def test_a_pass_that_the_program_runs_changes_state_in_each_call() -> None:

@@ -258,15 +258,16 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     "no shared memory of one": (
         lambda: taking([plain()], groups=()),
         "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (tensors.check(x0)); "
-        "? (x0.untyped_storage()._cdata not in k); return Call([x0], [x0], [], k)",
+        "return Call([x0], [x0], [], k)",
     ),
     "no shared memory of two": (
         lambda: taking([plain(), 1, plain()], groups=()),
         (
             "[x0, x1, x2] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? "
             "(type(x1) is T); ? (x1 == k); ? (type(x2) is T); ? (not x2.requires_grad); "
-            "? (tensors.check(x0, x2)); found = {x0.untyped_storage()._cdata, "
-            "x2.untyped_storage()._cdata}; ? (len(found) == 2 and found.isdisjoint(k)); "
+            "? (tensors.check(x0, x2)); storage0 = x0.untyped_storage(); "
+            "storage1 = x2.untyped_storage(); ? (storage0.resizable() and storage1.resizable()); "
+            "found = {storage0._cdata, storage1._cdata}; ? (len(found) == 2); "
             "return Call([x0, x1, x2], [x0, x1, x2], [], k)"
         ),
     ),
@@ -275,8 +276,10 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
         (
             "[x0, x1] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (type(x1) is T); "
             "? (not x1.requires_grad); ? (tensors.check(x0, x1, *k)); "
-            "? (list(map(k, k)) == k); found = {x0.untyped_storage()._cdata, "
-            "x1.untyped_storage()._cdata}; ? (len(found) == 2 and found.isdisjoint(k)); "
+            "? (list(map(k, k)) == k); storage0 = x0.untyped_storage(); "
+            "storage1 = x1.untyped_storage(); ? (storage0.resizable() and storage1.resizable()); "
+            "found = {storage0._cdata, storage1._cdata}; ? (len(found) == 2); "
+            "? (found.isdisjoint(k)); "
             "return Call([x0, x1, *k], [x0, x1, *k], [], k)"
         ),
     ),
