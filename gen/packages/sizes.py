@@ -142,6 +142,6 @@ def _smaller_tensor(tensor: Sample, sizes: Mapping[int, int]) -> Sample:
     smaller = dict(tensor)
     smaller["shape"] = [sizes.get(n, n) for n in tensor["shape"]]
     if tensor.get("high", 0) > SMALL:
-        smaller["high"] = min(SMALL, *sizes.values())
+        smaller["high"] = min([SMALL, *sizes.values()])
         smaller["low"] = min(tensor["low"], smaller["high"] - 1)
     return smaller

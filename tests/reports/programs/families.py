@@ -68,7 +68,10 @@ def largest_of_a_transposed_nested_tensor():
 @report("F116.1", kernel=True, raises="has no attribute 'sub'")
 def gradient_of_the_product_along_the_ragged_dimension():
     """The backward pass of the product along the ragged dimension of a nested tensor raises an
-    AttributeError."""
+    AttributeError.
+
+    The derivative of a product of two numbers by either is the other one.
+    """
     x = torch.tensor([[2.0], [3.0]], requires_grad=True)
     nested = nested_tensor_from_jagged(x, torch.tensor([0, 2]))
     nested.prod(1).sum().backward()
@@ -108,7 +111,10 @@ def rate_of_asgd_in_double_precision():
 @report("F117.3", kernel=True, rtol=1e-10)
 def product_of_nadam_in_double_precision():
     """NAdam keeps a product of momenta in single precision, though the parameter is in double
-    precision."""
+    precision.
+
+    One step from 0 with the gradient 1 is a number that the definition gives in closed form.
+    """
     p = torch.zeros(1, dtype=torch.float64)
     optimizer = torch.optim.NAdam([p], lr=0.1, betas=(0.9, 0.99), eps=0.0, momentum_decay=0.004)
     p.grad = torch.ones_like(p)
