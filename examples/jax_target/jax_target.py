@@ -77,6 +77,7 @@ class JaxTarget:
         "functional",
         "session",
         "part",
+        "state",
         "training",
         "fake",
     }

@@ -48,7 +48,8 @@ class Planted:
         self.inner, self.where, self.kind = inner, where, kind
         self.name, self.lacks = (
             inner.name,
-            inner.lacks | {"jit", "checkpoint", "functional", "session", "part", "training"},
+            inner.lacks
+            | {"jit", "state", "checkpoint", "functional", "session", "part", "training"},
         )  # a jitted cell has the stages of its plain form
         self.differed = False
         # an error of the corruption itself, which is no fault of the target

@@ -214,10 +214,8 @@ class Case:
         """
         axes = self.axes
         needed = {
-            "jit": axes.jitted
-            or axes.by == "jit"
-            or axes.moment is not None
-            or axes.trains != "eagerly",
+            "jit": axes.jitted or axes.by == "jit" or axes.trains != "eagerly",
+            "state": axes.moment is not None,
             "cuts": axes.cuts == "loaded",
             "per_sample_answer": axes.of is not None,
             "fake": "fake" in words,

@@ -70,7 +70,8 @@ _SOURCES = {
 }
 # helpers that call the engine of torch, by the stages that they stand for
 _EAGER = {"engine_vjp": "backward", "dual_jvp": "dual"}
-_COMPILED = ("aot_eager", "inductor")  # torch.compile of the whole program
+# torch.compile of the whole program, with the backend of each target
+_COMPILED = {"dynamo": "eager", "aot_eager": "aot_eager", "inductor": "inductor"}
 _WHY = {
     "loop": (
         "transforms one by one: a loop of single calls for vmap, "
@@ -258,7 +259,8 @@ def _actual(
     arguments = [tracer.named(name, x) for name, x in zip(names, inputs, strict=True)]
     if target in _COMPILED:
         name, outputs = tracer.function(f, arguments)
-        text = tracer.assign(f'torch.compile({name}, backend="{target}")({", ".join(names)})')
+        compiled = f'torch.compile({name}, backend="{_COMPILED[target]}")'
+        text = tracer.assign(f"{compiled}({', '.join(names)})")
         parts = [text]
         if len(outputs) > 1:
             parts = [f"{text}[{k}]" for k in range(len(outputs))]

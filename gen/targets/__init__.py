@@ -1,9 +1,9 @@
 """Load the implementations that a matrix can exercise, by name.
 
-``torch``, ``runtime``, ``aot_eager`` and ``inductor`` are built in; any other name is an entry
-point of the group ``matrix.targets``. ``protocol`` has the methods that a target needs, ``faults``
-what the audit asks of it. The package imports ``language.pipeline``, and ``runtime_*`` import the
-runtime. Start with ``protocol.py``.
+``torch``, ``runtime``, ``dynamo``, ``aot_eager`` and ``inductor`` are built in; any other name is
+an entry point of the group ``matrix.targets``. ``protocol`` has the methods that a target needs,
+``faults`` what the audit asks of it. The package imports ``language.pipeline``, and ``runtime_*``
+import the runtime. Start with ``protocol.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _BUILT_IN = {
     "torch": ("gen.targets.torch_target", "TorchTarget", ()),
     "runtime": ("gen.targets.runtime_target", "RuntimeTarget", ()),
     "aot_eager": ("gen.targets.compiled_target", "CompiledTarget", ("aot_eager",)),
+    "dynamo": ("gen.targets.compiled_target", "CompiledTarget", ("eager", "dynamo")),
     "inductor": ("gen.targets.compiled_target", "CompiledTarget", ("inductor",)),
 }
 

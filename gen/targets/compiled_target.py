@@ -1,5 +1,5 @@
-"""Test ``torch.compile`` as a target: a whole pipeline is one compiled function, with Inductor or
-with AOTAutograd alone.
+"""Test ``torch.compile`` as a target: a whole pipeline is one compiled function, with Inductor,
+with AOTAutograd alone, or with Dynamo alone.
 
 Dynamo has to take the pipeline as one graph (``fullgraph``). Where it does not, the cell fails: the
 rest would run eagerly and prove nothing. Every function is compiled afresh. Inductor keeps its
@@ -29,10 +29,10 @@ _CACHE = Path(".cache/inductor")
 class CompiledTarget:
     """Compile whole pipelines, see :class:`gen.targets.protocol.Target`.
 
-    `backend` is a name that ``torch.compile`` takes.
+    `backend` is a name that ``torch.compile`` takes, `name` that of the target.
     """
 
-    # Every pipeline is compiled, so `jit` would be a second time. The others are not what
+    # Every pipeline is compiled, so `jit` of it would be a second time. The others are not what
     # torch.compile offers.
     lacks = frozenset(
         ("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")
@@ -55,9 +55,10 @@ class CompiledTarget:
     }
     slow = True
 
-    def __init__(self, backend: str) -> None:
-        self.name = backend
-        self.levels = (backend,)
+    def __init__(self, backend: str, name: str = "") -> None:
+        self.backend = backend
+        self.name = name or backend
+        self.levels = (self.name,)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE.resolve()))
         # a pool of processes would outlive the cell that started it
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
@@ -88,15 +89,16 @@ class CompiledTarget:
         # only a few times
         reset_dynamo()
         inductor_config.fallback_random = True  # eager's draws
-        compiled = torch.compile(f, backend=self.name, fullgraph=True, dynamic=dynamic)
+        return _quiet(torch.compile(f, backend=self.backend, fullgraph=True, dynamic=dynamic))
 
-        def g(*args: object) -> Any:
-            with warnings.catch_warnings():
-                # those of the compiler, which are about speed and its own code
-                warnings.simplefilter("ignore")
-                return compiled(*args)
+    def jit(self, f: Callable[..., object]) -> Callable[..., Any]:
+        """Return a program with a state in Python, compiled as users compile one: in parts, where
+        Dynamo cannot take it as one graph.
+        """
+        from gen.torch_private.compilers import reset_dynamo
 
-        return g
+        reset_dynamo()
+        return _quiet(torch.compile(f, backend=self.backend))
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
         return self._compile(function)
@@ -148,3 +150,15 @@ class CompiledTarget:
 
     def hessian(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return torch.func.hessian(f, argnums=argnums)
+
+
+def _quiet(compiled: Callable[..., object]) -> Callable[..., Any]:
+    """Return a compiled function without the warnings of the compiler."""
+
+    def call(*args: object) -> Any:
+        with warnings.catch_warnings():
+            # those of the compiler, which are about speed and its own code
+            warnings.simplefilter("ignore")
+            return compiled(*args)
+
+    return call

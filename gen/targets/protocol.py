@@ -174,8 +174,8 @@ class Target(Protocol):
 
 
 class Jitting(Target, Protocol):
-    """A target that offers `jit` too, which ``run: jitted`` asks for. Any other target lists
-    it in ``lacks``."""
+    """A target that offers `jit` too, which ``run: jitted`` asks for, and programs with a state in
+    Python. Any other target lists ``jit`` or ``state`` in ``lacks``, or both."""
 
     def jit(self, f: Flat) -> Flat:
         """Return ``g(*args)``: `f`, captured at its first call and replayed by the next ones.

@@ -75,7 +75,7 @@ class TorchTarget:
     levels = ("eager",)
     # torch.compile is no `jit`: it takes functions apart, and may run parts of them eagerly. It
     # takes no whole step of training, and without it such a step is the reference itself.
-    lacks = frozenset(("jit", "per_sample_answer", "training", "cuts", "refusal"))
+    lacks = frozenset(("jit", "state", "per_sample_answer", "training", "cuts", "refusal"))
     loops = _loops
 
     def __init__(self) -> None:

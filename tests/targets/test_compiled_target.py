@@ -1,4 +1,4 @@
-"""Targets aot_eager and inductor: whole pipelines are compiled, not taken apart."""
+"""Targets dynamo, aot_eager and inductor: whole pipelines are compiled, not taken apart."""
 
 import os
 import subprocess
@@ -120,3 +120,32 @@ def test_inductor_compiles_and_keeps_its_kernels_in_files(tmp_path: Path) -> Non
         for _ in range(2)
     ]
     assert [int(text) > 0 for text in found] == [False, True]
+
+
+class Doubling:
+    """A program that Dynamo takes in two parts, with a state in Python."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = x * 2
+        # a number of a tensor ends a graph
+        if y.sum().item() > 0:
+            y = y + self.calls
+        return y
+
+
+@pytest.mark.parametrize("name", ["dynamo", "aot_eager"])
+def test_a_program_with_a_state_is_compiled_in_parts(name: str) -> None:
+    plain, compiled = Doubling(), Doubling()
+    jitted = load(name).jit(compiled.step)  # type: ignore[attr-defined]
+    for _ in range(4):
+        assert torch.equal(jitted(X), plain.step(X))
+    assert compiled.calls == 4
+
+
+def test_a_target_has_the_name_of_its_own_and_the_backend_of_dynamo() -> None:
+    target: Any = load("dynamo")
+    assert (target.name, target.backend, target.levels) == ("dynamo", "eager", ("dynamo",))

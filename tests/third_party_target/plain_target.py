@@ -35,6 +35,7 @@ class PlainTarget:
         "linearize",
         "dual",
         "jit",
+        "state",
         "per_sample",
         "per_sample_answer",
         "checkpoint",
