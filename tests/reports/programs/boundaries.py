@@ -8,7 +8,7 @@ from torch._functorch import config
 from tests.reports.report import report
 
 
-@report("F76.1")
+@report("F76.1", "pytorch#190717")
 def draws_under_a_memory_budget():
     """With activation_memory_budget below one, aot_function draws again in the backward pass,
     and other numbers.

@@ -43,7 +43,7 @@ def gradient_of_softmax_along_the_last_dimension():
     return found, right
 
 
-@report("F114.1", kernel=True)
+@report("F114.1", "pytorch#159380", kernel=True)
 def padded_form_of_a_nested_tensor():
     """A nested tensor is padded to the number of all rows, if its longest component has not been
     asked for.
