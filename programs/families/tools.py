@@ -17,6 +17,11 @@ REFUSALS = (NotImplementedError, RuntimeError, TypeError, ValueError)
 Program = Callable[..., Sequence[Tensor]]
 
 
+class BackwardError(RuntimeError):
+    """Say that torch computed a result and then failed in its backward pass, so that a report
+    tells that from a call which torch refuses."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A program of a family.
@@ -84,7 +89,12 @@ def gradients(results: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tenso
     loss = weighted(results)
     if not loss.requires_grad:
         return [torch.zeros_like(x) for x in leaves]
-    found = torch.autograd.grad(loss, leaves, allow_unused=True)
+    try:
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+    except NotImplementedError:
+        raise
+    except REFUSALS as error:
+        raise BackwardError(f"the backward pass of a result raises {error!r}") from error
     return [
         torch.zeros_like(x) if one is None else one for one, x in zip(found, leaves, strict=True)
     ]
