@@ -7,15 +7,14 @@ and another process goes on.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
+import os
 import queue
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,8 @@ from gen.plan.expand import Plan
 from gen.plan.matrix_plan import above, load_plan
 from gen.plan.reduce import bits
 from gen.run.project_defaults import declared
+from gen.severity import Severity
+from gen.soak.findings import Finding, finding_of, summary, write
 from gen.soak.search import Search
 from gen.soak.space import Draw, Entry, Subject, subject_dtypes
 from gen.soak.trial import Failure, text
@@ -71,27 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A cause, by its simplest draw."""
-
-    op: str
-    dtype: str
-    pipeline: str
-    layout: str
-    values: str
-    against: str
-    kind: str
-    message: str
-    draw: str
-    script: str | None = None
-    why_no_script: str = ""
-
-
 def run(args: argparse.Namespace) -> int:
     """Draw, and write each cause as a row and as a program.
 
-    Return 0 if there is no cause, 1 if there is one, 2 if the input is wrong.
+    Return 0 if there is no cause but refusals, 1 if there is one, 2 if the input is wrong.
     """
     args.target = args.target or declared(args.matrix.parent).target
     try:
@@ -110,11 +94,12 @@ def run(args: argparse.Namespace) -> int:
         args.target, subjects, number, time.monotonic() + 60 * args.minutes, out, args.most
     )
     soak.run(60 * args.minutes)
-    print(
-        f"{soak.run_count} draws, {soak.rejected} of them no cells; "
-        f"{len(soak.findings)} causes{f' in {out}' if soak.findings else ''}"
-    )
-    return 1 if soak.findings else 0
+    if soak.findings:
+        soak.write()
+    print(f"\n{soak.run_count} draws, {soak.rejected} of them no cells")
+    for line in summary([*soak.findings.values()], out):
+        print(line)
+    return int(any(not finding.is_refusal for finding in soak.findings.values()))
 
 
 def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
@@ -183,10 +168,9 @@ class _Soak:
     end: float
     out: Path
     most: int | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
     run_count: int = 0
     rejected: int = 0
-    _known: set[tuple[str, ...]] = field(default_factory=set)
 
     def run(self, seconds: float) -> None:
         """Run processes of draws until the time is over, and show how many draws there were."""
@@ -214,7 +198,8 @@ class _Soak:
 
     @property
     def _enough(self) -> bool:
-        return self.most is not None and len(self.findings) >= self.most
+        causes = sum(not finding.is_refusal for finding in self.findings.values())
+        return self.most is not None and causes >= self.most
 
     def _process(self, number: int, show: Callable[[], None]) -> None:
         """Run one process to its end or death."""
@@ -225,7 +210,7 @@ class _Soak:
             self.subjects,
             number,
             self.end - time.monotonic(),
-            self._known,
+            set(self.findings),
             messages,
         )
         process = context.Process(target=_work, args=arguments, daemon=True)
@@ -260,6 +245,8 @@ class _Soak:
             if kind == "trying":
                 trying, by_target, counts = content
                 since = time.monotonic()
+            elif kind == "again":
+                self._note_again(*content)
             else:
                 self._add(*content)
                 if self._enough:
@@ -282,86 +269,25 @@ class _Soak:
                 f"\n{trying.draw}\n  left out, since the op itself or its reference {kind}: {why}"
             )
             return
-        self._add(Finding(**{**asdict(trying), "kind": kind, "message": why}), (trying.op, kind))
+        severity = Severity.CRASH if kind == "crashed" else Severity.SLOW
+        found = replace(trying, kind=kind, message=why, severity=severity.word, ops=(trying.op,))
+        self._add(found, (trying.op, kind))
 
     def _add(self, finding: Finding, cause: tuple[str, ...]) -> None:
         """Add a finding, write all of them, and print it."""
-        self._known.add(cause)
-        self.findings.append(finding)
-        write(self.out, self.findings, self.target)
-        print(
-            f"\n{finding.draw}\n"
-            f"  {finding.kind}: {finding.message.splitlines()[0][:200] if finding.message else ''}"
-        )
+        self.findings[cause] = finding
+        self.write()
+        print(f"\n{finding.draw}\n  {finding.kind}: {finding.first_line[:200]}")
 
+    def _note_again(self, op: str, cause: tuple[str, ...]) -> None:
+        """Note that another op has a cause."""
+        known = self.findings[cause]
+        if op not in known.ops:
+            self.findings[cause] = replace(known, ops=(*known.ops, op))
 
-def write(out: Path, findings: Sequence[Finding], target: str) -> None:
-    """Write `findings.json`, `rows.yaml`, and a program for each finding that has one."""
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "findings.json").write_text(
-        json.dumps(list(map(asdict, findings)), indent=1), encoding="utf-8"
-    )
-    (out / "rows.yaml").write_text(
-        "\n".join(row(one, target, number) for number, one in enumerate(findings, 1)),
-        encoding="utf-8",
-    )
-    for number, one in enumerate(findings, 1):
-        if one.script is not None:
-            name = re.sub(r"\W+", "_", one.op)
-            (out / f"{number:03}_{name}.py").write_text(one.script, encoding="utf-8")
-
-
-def row(finding: Finding, target: str, number: int) -> str:
-    """Return the YAML of a check that has the finding as a cell. A person writes the reason."""
-    axes = [
-        f"    {name}: {value}"
-        for name, value in (("layout", finding.layout), ("values", finding.values))
-        if value not in _USUAL
-    ]
-    return "\n".join(
-        [
-            f"# {finding.draw}",
-            (
-                f"# target {target}: {finding.kind}: "
-                f"{finding.message.splitlines()[0] if finding.message else ''}"
-            ),
-            "checks:",
-            f"  soaked_{number}:",
-            f"    claim: {finding.pipeline} of {finding.op} agrees with its reference.",
-            f"    pipeline: {finding.pipeline}",
-            f"    against: {finding.against}",
-            f"    dtypes: [{finding.dtype}]",
-            f"    ops: [{finding.op}]",
-            *axes,
-            "",
-        ]
-    )
-
-
-_USUAL = ("contiguous", "ordinary")
-
-
-def _finding(
-    draw: Draw,
-    against: str = "loop",
-    kind: str = "",
-    message: str = "",
-    program: tuple[str | None, str] = (None, ""),
-) -> Finding:
-    """Return a draw as a finding, by the texts that a file has of it."""
-    values, stages = "extreme" if draw.extreme else "ordinary", str(pipeline.Pipeline(draw.stages))
-    return Finding(
-        draw.subject.name,
-        draw.dtype,
-        stages,
-        draw.layout,
-        values,
-        against,
-        kind,
-        message,
-        str(draw),
-        *program,
-    )
+    def write(self) -> None:
+        """Write all findings, in the order in which they were found."""
+        write(self.out, [*self.findings.values()], self.target)
 
 
 def _work(
@@ -379,17 +305,33 @@ def _work(
     loaded = load(target)
     loop: Search
 
+    parent = multiprocessing.parent_process()
+
     def trying(draw: Draw, by_target: bool) -> None:
+        if parent is not None and not parent.is_alive():
+            os._exit(1)  # nobody reads what is found
         messages.put(
-            ("trying", (_finding(draw), by_target, (loop.counts.run, loop.counts.rejected)))
+            ("trying", (finding_of(draw), by_target, (loop.counts.run, loop.counts.rejected)))
         )
 
     def found(failure: Failure) -> None:
-        finding = _finding(
-            failure.draw, failure.word, failure.kind, str(failure.error), text(failure, loaded)
+        program: tuple[str | None, str] = (None, "the target refuses")
+        if failure.severity is not Severity.REFUSED:
+            program = text(failure, loaded)
+        finding = replace(
+            finding_of(failure.draw, failure.word),
+            kind=failure.kind,
+            message=str(failure.error),
+            script=program[0],
+            why_no_script=program[1],
+            severity=failure.severity.word,
+            ops=(failure.draw.subject.name,),
         )
         messages.put(("found", (finding, failure.cause)))
 
-    loop = Search(loaded, subjects, trying, found, set(known))
+    def again(failure: Failure) -> None:
+        messages.put(("again", (failure.draw.subject.name, failure.cause)))
+
+    loop = Search(loaded, subjects, trying, found, again, set(known))
     loop.until(time.monotonic() + seconds, number)
     messages.put((_ENDED, None))

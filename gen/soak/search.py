@@ -29,13 +29,15 @@ class Search:
     """Draw cells and group their failures by cause.
 
     `trying` is called with each draw, and with whether the target runs now and not the op or a
-    reference. `found` is called with each failure when it is as simple as it gets.
+    reference. `found` is called with each failure when it is as simple as it gets, `again` with
+    each one of a cause that is known.
     """
 
     target: Target
     subjects: Sequence[Subject]
     trying: Callable[[Draw, bool], None]
     found: Callable[[Failure], None]
+    again: Callable[[Failure], None] = lambda failure: None
     known: set[tuple[str, ...]] = field(default_factory=set)
     counts: Counts = field(default_factory=Counts)
 
@@ -59,9 +61,10 @@ class Search:
             report_multiple_bugs=False,
             print_blob=False,
         )
-        @given(draws(self.subjects))
+        @given(draws(self.subjects, self.target.lacks))
         def trial(draw: Draw) -> None:
-            if time.monotonic() > end and not failures:
+            # a failure that is not made smaller in time is kept as it is
+            if time.monotonic() > end:
                 return
             failure = self._run(draw)
             if failure is not None:
@@ -85,7 +88,10 @@ class Search:
         except Rejected:
             self.counts.rejected += 1
             return None
-        return None if failure is None or failure.cause in self.known else failure
+        if failure is not None and failure.cause in self.known:
+            self.again(failure)
+            return None
+        return failure
 
     def _keep(self, failure: Failure) -> None:
         self.known.add(failure.cause)

@@ -4,7 +4,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,11 +122,12 @@ def subject_dtypes(names: frozenset[str]) -> tuple[str, ...]:
 
 
 @st.composite
-def draws(draw: st.DrawFn, subjects: Sequence[Subject]) -> Draw:
-    """Draw any cell of one of `subjects`."""
+def draws(draw: st.DrawFn, subjects: Sequence[Subject], lacks: Set[str] = frozenset()) -> Draw:
+    """Draw any cell of one of `subjects`, without stages that the target `lacks`."""
     subject = draw(st.sampled_from(subjects))
     dtype = draw(st.sampled_from(subject.dtypes))
-    allowed = [stage for stage in _STAGES if _takes(subject, dtype, stage)]
+    offered = [stage for stage in _STAGES if stage not in lacks]
+    allowed = [stage for stage in offered if _takes(subject, dtype, stage)]
     stages = draw(st.lists(st.sampled_from(allowed), max_size=MOST_STAGES).filter(_is_affordable))
     extreme = draw(st.booleans()) and len(stages) <= 1
     return Draw(

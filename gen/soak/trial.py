@@ -17,6 +17,7 @@ from gen.checks.tables import Cell, Family
 from gen.language.axes import USUAL
 from gen.outcomes import Mismatch, stable_part
 from gen.samples.samples import Sample, candidates, make_op
+from gen.severity import Severity, severity_of_error
 from gen.soak.space import Draw, derivatives
 from gen.targets.protocol import Target
 
@@ -33,7 +34,7 @@ class Rejected(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """What a target did wrong. `cause` is the same for draws that fail alike."""
+    """What a target did wrong."""
 
     draw: Draw
     word: str
@@ -45,8 +46,16 @@ class Failure:
         return type(self.error).__name__
 
     @property
-    def cause(self) -> tuple[str, str, str]:
-        return self.draw.subject.name, self.kind, stable_part(self.error)
+    def severity(self) -> Severity:
+        return severity_of_error(self.error)
+
+    @property
+    def cause(self) -> tuple[str, ...]:
+        """What draws have in common that fail alike: an error and its text, whatever op shows it.
+        Wrong values are of their op."""
+        if self.severity is Severity.WRONG:
+            return self.draw.subject.name, self.kind, stable_part(self.error)
+        return self.kind, stable_part(self.error)
 
 
 _pools: OrderedDict[tuple[str, str, bool], list[Sample]] = OrderedDict()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import torch
 
 from gen.checks import known
 from gen.cli import main
-from gen.commands.soak import Finding, row, write
+from gen.severity import Severity
 from gen.soak import trial
+from gen.soak.findings import Finding, row, summary, write
 from gen.soak.search import Search
 from gen.soak.space import Draw, Entry, Subject, derivatives
 from gen.soak.trial import Failure, Rejected
@@ -101,6 +105,91 @@ def test_a_right_target_has_no_failure() -> None:
     )
     search._round(time.monotonic() + 60, 0)
     assert search.counts.run - search.counts.rejected > 20
+
+
+class Refuses(TorchTarget):
+    """A target that refuses every vmap."""
+
+    lacks = TorchTarget.lacks | {"functionalize"}
+
+    def vmap(self, f: Any, in_dims: Any, out_dims: Any = 0) -> Any:
+        raise NotImplementedError("no batches here")
+
+
+def test_what_a_target_refuses_is_one_cause_whatever_op_shows_it() -> None:
+    found: list[Failure] = []
+    again: list[str] = []
+    search = Search(
+        Refuses(),
+        [SIN, MUL],
+        lambda draw, runs: None,
+        found.append,
+        lambda failure: again.append(failure.draw.subject.name),
+    )
+    end = time.monotonic() + 60
+    for number in range(20):
+        search._round(end, number)
+        if {"torch.sin", "torch.mul"} <= set(again):
+            break
+    (cause,) = found
+    assert cause.severity is Severity.REFUSED
+    assert set(again) == {"torch.sin", "torch.mul"}
+
+
+def test_a_cause_that_is_not_made_small_in_time_is_kept() -> None:
+    class Slow(NestsWrongly):
+        """Takes the time that is left as soon as it is wrong."""
+
+        def vjp(self, f: Any, *primals: Any) -> Any:
+            if self.inside:
+                time.sleep(max(0.0, end - time.monotonic()) + 0.01)
+            return super().vjp(f, *primals)
+
+    found: list[Failure] = []
+    search = Search(Slow(), [SIN, MUL], lambda draw, runs: None, found.append)
+    for number in range(20):
+        end = time.monotonic() + 5
+        search._round(end, number)
+        if found:
+            break
+    assert [failure.kind for failure in found] == ["Mismatch"]
+    assert time.monotonic() < end + 5
+
+
+def test_a_stage_that_a_target_lacks_is_not_drawn() -> None:
+    class Lacks(TorchTarget):
+        lacks = TorchTarget.lacks | {"vmap", "functionalize"}
+
+    drawn: list[Draw] = []
+    search = Search(Lacks(), [SIN, MUL], lambda draw, runs: drawn.append(draw), lambda _: None)
+    search._round(time.monotonic() + 60, 0)
+    stages = {stage for draw in drawn for stage in draw.stages}
+    assert not {"vmap", "functionalize"} & stages
+    assert "vjp" in stages
+
+
+def finding(severity: Severity, op: str, *ops: str) -> Finding:
+    return Finding(
+        *(op, "float64", "vmap", "contiguous", "ordinary", "loop", "Error", "It failed.\nThere."),
+        draw=op,
+        severity=severity.word,
+        ops=(op, *ops),
+    )
+
+
+def test_a_summary_has_the_worst_first_and_counts_refusals_apart() -> None:
+    ops = [f"torch.op{number}" for number in range(6)]
+    lines = [
+        *summary(
+            [finding(Severity.REFUSED, *ops), finding(Severity.WRONG, "torch.sin")], Path("soaked")
+        )
+    ]
+    assert lines == [
+        "causes: 1, refusals: 1, in soaked",
+        "  wrong    torch.sin: Error: It failed.",
+        "  refused  torch.op0, torch.op1, torch.op2, torch.op3 and 2 more: Error: It failed.",
+    ]
+    assert [*summary([], Path("soaked"))] == ["causes: 0, refusals: 0"]
 
 
 def test_draws_of_one_seed_are_the_same_and_of_another_are_not() -> None:
@@ -274,3 +363,40 @@ def test_a_glob_that_matches_no_op_is_an_error(
     matrix.write_text(MATRIX)
     assert main(["soak", "--matrix", str(matrix), "--op", "nothing.*"]) == 2
     assert "no op of" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for child processes")
+def test_the_process_that_draws_ends_with_its_parent(tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(MATRIX)
+    command = [sys.executable, "-m", "gen", "soak", "--matrix", str(matrix), "--op", "own.wrong"]
+    with subprocess.Popen(
+        [*command, "--minutes", "5", "--target", "torch", "--out", str(tmp_path / "out")],
+        stdout=subprocess.DEVNULL,
+    ) as soak:
+        drawing = _until(lambda: _drawing_for(soak.pid), "it draws")
+        assert all(map(_is_alive, drawing))
+        soak.kill()
+    _until(lambda: not any(map(_is_alive, drawing)), "nothing draws")
+
+
+def _drawing_for(parent: int) -> list[int]:
+    """Return the processes that a soak has started."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(child) for child in children]
+
+
+def _is_alive(process: int) -> bool:
+    state = Path(f"/proc/{process}/stat")
+    return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def _until(happens: Callable[[], Any], what: str) -> Any:
+    """Wait until something happens, and return it."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        happened = happens()
+        if happened:
+            return happened
+        time.sleep(0.2)
+    raise TimeoutError(what)
