@@ -96,11 +96,14 @@ def _settings(target: str, device: str) -> Settings:
     return Settings(target, device, version("torch"), datetime.date.today())
 
 
-def eligible(checks: Iterable[Check], tier: str) -> dict[str, tuple[Check, Cell]]:
-    """Return the cells of a tier that can run a rule, by key: those whose pipeline has a stage."""
+def eligible(
+    checks: Iterable[Check], tier: str, in_stages: bool = True
+) -> dict[str, tuple[Check, Cell]]:
+    """Return the cells of a tier that can run a rule, by key. ``in_stages``: only those whose
+    pipeline has a stage."""
     cells = {}
     for check in checks:
-        if check.stages:
+        if check.stages or not in_stages:
             for cell in check.cells.at(tier):
                 cells[f"{check.file}::{check.name}[{cell.id}]"] = (check, cell)
     return cells

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gen.checks
 from gen.audit.generated_modules import Check
@@ -20,9 +22,11 @@ from gen.checks.tables import Cell
 from gen.language.pipeline import CAPTURES, PARTS
 from gen.targets.faults import KINDS, REFUSED
 
-__all__ = ["Map", "Reach", "content", "op_of", "telling"]
+__all__ = ["Map", "Reach", "content", "op_of", "spread", "take_turns", "telling"]
 
-SAVE_EVERY = 500  # cells; progress is reported and saved then, so a stopped run loses little
+T = TypeVar("T")
+
+SAVE_EVERY = 15.0  # seconds; progress is reported and saved then, so a stopped run loses little
 # a program that compiles parts of itself runs rules that no op's cell does
 _GRAPHS = CAPTURES - {PARTS}
 WIDEST = ("float64", "complex128", "float32", "complex64", "bfloat16", "float16")
@@ -57,6 +61,29 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
         kinds[kind] = min(kinds.get(kind, (width, key)), (width, key))
     for kinds in widest_by_check.values():
         yield from (key for kind, (_, key) in kinds.items() if kind != "other" or len(kinds) == 1)
+
+
+def spread(keys: Iterable[str], count: int, seed: int) -> list[str]:
+    """Draw ``count`` cells: one of each check, then a second of each, and so on."""
+
+    def lot(key: str) -> bytes:
+        return hashlib.sha256(f"{seed} {key}".encode()).digest()
+
+    by_check: dict[str, list[str]] = {}
+    for key in sorted(keys, key=lot):
+        by_check.setdefault(key.split("[")[0], []).append(key)
+    return list(islice(take_turns(list(by_check.values())), count))
+
+
+def take_turns(pools: Sequence[Sequence[T]]) -> Iterator[T]:
+    """Yield the first of each pool, then the second of each, and so on.
+
+    A pool without so many is passed over: "abc" and "d" give "a", "d", "b", "c".
+    """
+    for turn in range(max(map(len, pools), default=0)):
+        for pool in pools:
+            if turn < len(pool):
+                yield pool[turn]
 
 
 def _kind_and_width(dtype: str) -> tuple[str, int]:
@@ -108,15 +135,15 @@ class Map:
         for key in keys:
             if key not in self._cells:
                 groups.setdefault((key.split("::")[0], op_of(key)), []).append(key)
-        count, done, reported = sum(map(len, groups.values())), 0, 0
+        count, done, reported = sum(map(len, groups.values())), 0, time.monotonic()
         for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
             self._cells.update(dict.fromkeys(job.arguments))
             self._cells.update(
                 {key: Reach(key, seconds, rules) for key, seconds, rules in result or ()}
             )
             done += len(job.arguments)
-            if done == count or done - reported >= SAVE_EVERY:
-                reported = done
+            if done == count or time.monotonic() - reported >= SAVE_EVERY:
+                reported = time.monotonic()
                 progress(done, count)
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self.path.write_text(

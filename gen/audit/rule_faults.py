@@ -13,16 +13,14 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from gen.audit.campaign import Finding
-from gen.audit.reach import Reach, op_of
+from gen.audit.reach import Reach, op_of, take_turns
 from gen.audit.workers import Job, Workers
 from gen.targets.faults import KINDS, REFUSED, Rule
 
 __all__ = ["RuleFault", "Rules"]
 
-T = TypeVar("T")
 CELLS = 150  # at most so many are tried for one fault
 # kinds that a watch may miss where values are batched
 _UNSEEN = frozenset(("saved", "edge", "swapped", "dropped", "dim"))
@@ -109,7 +107,7 @@ class Rules:
         # a part has its turn where its first rule has one, also in rounds that lack this rule
         parts = dict.fromkeys(rule.part for rule in rules)
         for turn in range(max(map(len, KINDS.values()))):
-            yield from _take_turns([rounds[turn, part] for part in parts])
+            yield from take_turns([rounds[turn, part] for part in parts])
 
     def _kinds_by_lot(self, rule: Rule) -> list[str]:
         return sorted(self.kinds(rule), key=lambda kind: self._lot(f"{rule.name} {kind}"))
@@ -210,15 +208,4 @@ def _keys_by_turns(reached: Iterable[Reach]) -> Iterator[str]:
     by_check: defaultdict[str, list[str]] = defaultdict(list)
     for reach in reached:
         by_check[reach.key.split("::")[1].split("[")[0]].append(reach.key)
-    return _take_turns(list(by_check.values()))
-
-
-def _take_turns(pools: Sequence[Sequence[T]]) -> Iterator[T]:
-    """Yield the first of each pool, then the second of each, and so on.
-
-    A pool without so many is passed over: "abc" and "d" give "a", "d", "b", "c".
-    """
-    for turn in range(max(map(len, pools), default=0)):
-        for pool in pools:
-            if turn < len(pool):
-                yield pool[turn]
+    return take_turns(list(by_check.values()))

@@ -4,6 +4,7 @@ one rule.
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 import warnings
@@ -22,6 +23,7 @@ from gen.audit.generated_modules import Check, eligible, load_modules, run_cell
 from gen.checks.tables import Cell
 from gen.targets import load
 from gen.targets.faults import REFUSED, Auditable, Watch
+from gen.targets.protocol import Target
 
 __all__ = ["Job", "Tried", "Workers"]
 
@@ -100,7 +102,8 @@ class Workers:
 
 @dataclass
 class _State:
-    target: Auditable
+    target: Target
+    faults: Auditable
     device: str
     cells: dict[str, tuple[Check, Cell]]
     watching: tuple[AbstractContextManager[Watch], Watch] | None = None
@@ -113,9 +116,11 @@ def _begin(target: str, device: str, modules: Path) -> None:
     """Prepare a worker: load the target and the cells."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)  # a compiler logs each error that a fault leads to
     loaded = load(target)
     assert isinstance(loaded, Auditable)
-    _STATE[:] = [_State(loaded, device, eligible(load_modules(modules), "full"))]
+    cells = eligible(load_modules(modules), "full", loaded.in_stages)
+    _STATE[:] = [_State(loaded, loaded, device, cells)]
 
 
 def _do(job: Job) -> object:
@@ -128,7 +133,7 @@ def _record(keys: Sequence[str]) -> list[tuple[str, float, dict[str, frozenset[s
     """
     state = _STATE[0]
     if state.watching is None:  # to hook every rule takes longer than to run a cell
-        manager = state.target.watched()
+        manager = state.faults.watched()
         state.watching = (manager, manager.__enter__())
     watch = state.watching[1]
     records = []
@@ -150,7 +155,7 @@ def _try(job: Job) -> Tried:
         state.watching = None
     for tried, key in enumerate(job.arguments, 1):
         check, cell = state.cells[key]
-        with state.target.planted(job.rule, job.kind), _patience():
+        with state.faults.planted(job.rule, job.kind), _patience():
             verdict = run_cell(state.target, check, cell, state.device)
         if verdict.failed and _outcome(key) == "passed":
             return Tried(key, verdict.why, tried)

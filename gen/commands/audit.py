@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -58,6 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--only",
         metavar="GLOB",
         help='with --rules: all faults that match this, such as "sin vjp *"',
+    )
+    parser.add_argument(
+        "--cells",
+        type=above(0, kind=int),
+        metavar="N",
+        help="with --rules: run at most N cells to learn which rules they run, drawn so that each "
+        "check has its share; for targets that take long, such as torch.compile",
     )
     parser.add_argument("--seed", type=int, default=0, help="which faults are drawn (default 0)")
     parser.add_argument(
@@ -141,8 +148,8 @@ def _require_fitting_options(args: argparse.Namespace, target: Target) -> None:
             f"target {args.target} does not show its rules; "
             "--rules needs the methods of gen.targets.faults.Auditable"
         )
-    if (args.all or args.only) and not args.rules:
-        raise ValueError("--all and --only go with --rules")
+    if (args.all or args.only or args.cells) and not args.rules:
+        raise ValueError("--all, --only and --cells go with --rules")
 
 
 def _write_report(
@@ -182,14 +189,17 @@ def _of_rules(
     args: argparse.Namespace, target: Auditable, checks: Sequence[Check]
 ) -> list[Finding[RuleFault]]:
     """Plant faults in rules, and run on each the cells that run the rule."""
-    cells = eligible(checks, args.tier)
+    cells = eligible(checks, args.tier, target.in_stages)
     workers = Workers(args.workers, args.target, args.device, args.modules)
     # First learn which cells run which rules, so that a fault is tried on those alone.
     reach_map = reach.Map(
         CACHE / f"reach-{args.target}-{args.device}.json",
         reach.content(target.fingerprint(), args.modules),
     )
-    reach_map.learn(reach.telling(cells), workers, _progress)
+    telling: Iterable[str] = reach.telling(cells)
+    if args.cells:
+        telling = reach.spread(telling, args.cells, args.seed)
+    reach_map.learn(telling, workers, _progress)
     rules = Rules(target.rules(), reach_map.reached(), args.seed)
 
     def further(some: set[Rule]) -> None:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gen.language.pipeline import COMPILED
+from gen.targets.faults import Rule, Watch
 from gen.targets.torch_target import gradients
 
 __all__ = ["CompiledTarget"]
@@ -54,9 +56,10 @@ class CompiledTarget:
         "family modes_of_modules",
     }
     slow = True
+    in_stages = False  # every cell compiles
 
     def __init__(self, backend: str, name: str = "") -> None:
-        self.backend = backend
+        self.backend: str | Callable[..., Any] = backend
         self.name = name or backend
         self.levels = (self.name,)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE.resolve()))
@@ -150,6 +153,28 @@ class CompiledTarget:
 
     def hessian(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return torch.func.hessian(f, argnums=argnums)
+
+    # --- faults for the audit, see gen.targets.faults; Dynamo is slow to import
+
+    def fingerprint(self) -> str:
+        from gen.targets.compiler_faults import places
+
+        return places.fingerprint()
+
+    def rules(self) -> list[Rule]:
+        from gen.targets.compiler_faults import places
+
+        return places.rules()
+
+    def watched(self, kinds: bool = True) -> AbstractContextManager[Watch]:
+        from gen.targets.compiler_faults import places
+
+        return places.watched(self)
+
+    def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
+        from gen.targets.compiler_faults import places
+
+        return places.planted(self, rule, kind)
 
 
 def _quiet(compiled: Callable[..., object]) -> Callable[..., Any]:

@@ -17,8 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from gen.targets.protocol import Target
-
 __all__ = [
     "KINDS",
     "OWN",
@@ -84,9 +82,12 @@ class Watch(Protocol):
 
 
 @runtime_checkable
-class Auditable(Target, Protocol):
-    """A target that offers its rules to the audit. Its context managers affect everything that the
-    process runs inside them."""
+class Auditable(Protocol):
+    """What a target has, besides the methods of :class:`gen.targets.protocol.Target`, that offers
+    its rules to the audit. Its context managers affect everything that the process runs inside
+    them. ``in_stages``: whether rules run only in cells whose pipeline has a stage."""
+
+    in_stages: bool
 
     def fingerprint(self) -> str:
         """Return a text that changes with every change of a rule or of the code that runs it."""
@@ -338,6 +339,31 @@ KINDS: dict[str, tuple[str, ...]] = {
         "detached",
     ),
     "per_sample": ("sign", "scaled", "zeroed", "leaked", "rolled", "transposed", "mixed", "shared"),
+    # of compilers, see gen.targets.compiler_faults
+    "graph": (
+        "cast",
+        "alias",
+        "stride",
+        "write",
+        "order",
+        "index",
+        "transpose",
+        "operands",
+        "mask",
+        "number",
+        "sign",
+        "conjugate",
+        "zeros",
+        "accumulate",
+        "precision",
+        "draw",
+    ),
+    "alias": ("copied", "detached"),
+    "arguments": ("separate", "unadvanced"),
+    "saved_values": ("exchanged",),
+    "facts": ("constant", "write", "hidden", "untracked"),
+    "effect": ("hook", "list", "dictionary", "cell", "object"),
+    "guard": ("unasked",),
 }
 """The kinds of each part.
 

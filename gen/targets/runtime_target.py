@@ -56,6 +56,7 @@ class RuntimeTarget:
         )
     )
     loops = fallbacks
+    in_stages = True
 
     def forward(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """Return `f` on tensors of level zero, so that the forward pass goes through the runtime's

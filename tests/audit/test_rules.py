@@ -19,6 +19,7 @@ from gen.audit.workers import Job, Tried, Workers
 from gen.commands import audit
 from gen.targets import load
 from gen.targets.faults import KINDS, Auditable, Call, Rule, change, differs
+from gen.targets.runtime_target import RuntimeTarget
 
 A = torch.arange(1.0, 5.0, dtype=torch.float64).reshape(2, 2)
 Z = torch.complex(A, A + 1)
@@ -54,9 +55,9 @@ ORDER = {"mixed", "rolled", "transposed"}
 
 
 @pytest.fixture(scope="module")
-def runtime() -> Auditable:
+def runtime() -> RuntimeTarget:
     target = load("runtime")
-    assert isinstance(target, Auditable)
+    assert isinstance(target, Auditable) and isinstance(target, RuntimeTarget)
     return target
 
 
@@ -127,13 +128,15 @@ def test_a_way_to_be_wrong_of_the_targets_own_is_taken() -> None:
     assert not differs(change(other, "swapped", A), A + 5)
 
 
-def test_every_part_has_kinds_and_the_runtime_has_rules_of_every_part(runtime: Auditable) -> None:
-    assert {rule.part for rule in runtime.rules()} == set(KINDS)
+def test_every_part_has_kinds_and_a_target_has_rules_of_it(runtime: RuntimeTarget) -> None:
+    compiler = load("aot_eager")
+    assert isinstance(compiler, Auditable)
+    assert {rule.part for rule in (*runtime.rules(), *compiler.rules())} == set(KINDS)
     names = [rule.name for rule in runtime.rules()]
     assert len(set(names)) == len(names) > 800
 
 
-def test_what_only_refuses_and_what_is_a_number_are_no_rules(runtime: Auditable) -> None:
+def test_what_only_refuses_and_what_is_a_number_are_no_rules(runtime: RuntimeTarget) -> None:
     names = {rule.name for rule in runtime.rules()}
     assert (
         "histc decomposition" in names
@@ -153,13 +156,13 @@ def gradient(target: Any, x: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def test_a_fault_holds_inside_its_block_and_no_longer(runtime: Auditable) -> None:
+def test_a_fault_holds_inside_its_block_and_no_longer(runtime: RuntimeTarget) -> None:
     with runtime.planted("sin vjp self", "sign"):
         assert torch.equal(gradient(runtime, A), -A.cos())
     assert torch.equal(gradient(runtime, A), A.cos())
 
 
-def test_a_fault_is_undone_when_what_runs_with_it_fails(runtime: Auditable) -> None:
+def test_a_fault_is_undone_when_what_runs_with_it_fails(runtime: RuntimeTarget) -> None:
     with pytest.raises(ZeroDivisionError), runtime.planted("sin vjp self", "sign"):
         raise ZeroDivisionError
     assert torch.equal(gradient(runtime, A), A.cos())
@@ -183,7 +186,9 @@ def test_a_fault_is_undone_when_what_runs_with_it_fails(runtime: Auditable) -> N
         ),
     ],
 )
-def test_every_part_takes_a_fault(runtime: Auditable, rule: str, run: Callable[[Any], Any]) -> None:
+def test_every_part_takes_a_fault(
+    runtime: RuntimeTarget, rule: str, run: Callable[[Any], Any]
+) -> None:
     honest = run(runtime)
     part = next(known.part for known in runtime.rules() if known.name == rule)
     with runtime.planted(rule, KINDS[part][0]):
@@ -191,13 +196,13 @@ def test_every_part_takes_a_fault(runtime: Auditable, rule: str, run: Callable[[
     assert not differs(run(runtime), honest)
 
 
-def test_a_dropped_tangent_is_one_of_several(runtime: Auditable) -> None:
+def test_a_dropped_tangent_is_one_of_several(runtime: RuntimeTarget) -> None:
     with runtime.planted("mul.Tensor jvp", "dropped"):
         assert torch.equal(runtime.jvp(lambda x, y: (x * y,), (A, A), (A, A))[1][0], A * A)
         assert torch.equal(runtime.jvp(lambda x: (x * A,), (A,), (A,))[1][0], A * A)
 
 
-def test_a_detached_value_shows_in_a_second_derivative_alone(runtime: Auditable) -> None:
+def test_a_detached_value_shows_in_a_second_derivative_alone(runtime: RuntimeTarget) -> None:
     def second() -> torch.Tensor:
         found: torch.Tensor = runtime.vjp(
             lambda x: (runtime.vjp(lambda y: (y.sin(),), x)[1]((A,))[0],), A
@@ -210,7 +215,7 @@ def test_a_detached_value_shows_in_a_second_derivative_alone(runtime: Auditable)
         assert not second().any()
 
 
-def test_a_watch_tells_what_ran_and_which_faults_would_show(runtime: Auditable) -> None:
+def test_a_watch_tells_what_ran_and_which_faults_would_show(runtime: RuntimeTarget) -> None:
     with runtime.watched() as watch:
         gradient(runtime, A)
         seen = watch.taken()
@@ -225,7 +230,7 @@ def test_a_watch_tells_what_ran_and_which_faults_would_show(runtime: Auditable) 
     assert complex_seen["sin vjp self"] == seen["sin vjp self"] | {"conjugated"}
 
 
-def test_a_gradient_that_nobody_asks_for_cannot_be_wrong(runtime: Auditable) -> None:
+def test_a_gradient_that_nobody_asks_for_cannot_be_wrong(runtime: RuntimeTarget) -> None:
     lu, pivots = torch.linalg.lu_factor(A)
     with runtime.watched() as watch:
         runtime.vjp(lambda x: (torch.linalg.lu_solve(lu, pivots, x),), A)[1]((A,))
@@ -235,7 +240,7 @@ def test_a_gradient_that_nobody_asks_for_cannot_be_wrong(runtime: Auditable) -> 
 
 
 def test_a_value_that_counts_as_constant_is_a_fault_only_where_the_rule_has_a_derivative_by_it(
-    runtime: Auditable,
+    runtime: RuntimeTarget,
 ) -> None:
     with runtime.watched() as watch:
         for f in (torch.sin, torch.relu):
@@ -244,7 +249,7 @@ def test_a_value_that_counts_as_constant_is_a_fault_only_where_the_rule_has_a_de
     assert "detached" in seen["sin vjp self"] and "detached" not in seen["relu vjp self"]
 
 
-def test_another_arguments_gradient_counts_as_the_engine_takes_it(runtime: Auditable) -> None:
+def test_another_arguments_gradient_counts_as_the_engine_takes_it(runtime: RuntimeTarget) -> None:
     with runtime.watched() as watch:
         runtime.vjp(lambda x, y: (x + y,), A[:1], A)[1]((A,))
         same = watch.taken()
@@ -255,7 +260,7 @@ def test_another_arguments_gradient_counts_as_the_engine_takes_it(runtime: Audit
     )
 
 
-def test_one_of_several_results_is_moved_by_its_own_shape(runtime: Auditable) -> None:
+def test_one_of_several_results_is_moved_by_its_own_shape(runtime: RuntimeTarget) -> None:
     x, weight, bias = torch.randn(3, 1, 3, 4), torch.randn(3, 3, 3), torch.randn(3)
 
     def gradients(x: torch.Tensor) -> Any:
@@ -273,7 +278,7 @@ def test_one_of_several_results_is_moved_by_its_own_shape(runtime: Auditable) ->
     )
 
 
-def test_a_batch_rule_that_runs_for_the_watch_alone_is_not_seen(runtime: Auditable) -> None:
+def test_a_batch_rule_that_runs_for_the_watch_alone_is_not_seen(runtime: RuntimeTarget) -> None:
     with runtime.watched() as watch:
         runtime.jacrev(lambda x: (x.sin() * x.exp(),), (0,))(A)
         seen = watch.taken()
@@ -281,7 +286,7 @@ def test_a_batch_rule_that_runs_for_the_watch_alone_is_not_seen(runtime: Auditab
     assert "mul.Tensor batch" not in seen
 
 
-def test_a_watch_and_a_fault_leave_draws_alone(runtime: Auditable) -> None:
+def test_a_watch_and_a_fault_leave_draws_alone(runtime: RuntimeTarget) -> None:
     def drawn() -> torch.Tensor:
         torch.manual_seed(0)
         runtime.jvp(lambda x: (x.sin(),), (A,), (A,))
@@ -344,7 +349,7 @@ def test_a_rule_that_no_cell_runs_is_a_survivor_and_one_that_nothing_changes_is_
     assert found == [Finding(fault, True, why="no cell that passes runs the rule")]
 
 
-def test_what_nothing_defines_cannot_be_wrong(runtime: Auditable) -> None:
+def test_what_nothing_defines_cannot_be_wrong(runtime: RuntimeTarget) -> None:
     harmless = {rule.name: set(KINDS[rule.part]) - set(rule.kinds) for rule in runtime.rules()}
     assert harmless["new_empty batch"] == ORDER | {"shared", "scaled"}
     assert (
