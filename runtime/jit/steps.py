@@ -341,7 +341,7 @@ class Steps:
         entered = self._entered(places, values, args, kwargs, sharing)
         with (
             going(side.way),
-            self.attributes.shown(attributes, tensors, self._again),
+            self.attributes.shown(attributes, tensors, self._state.graph.code, self._again),
             self._with_sharing(places, entered, sharing),
             entered,
             LeafGradients(entry.given, given) as gradients,
@@ -354,6 +354,7 @@ class Steps:
                 raise self._again()
             changed = gradients.changed
             refuse_lost(tensors.values(), "a tensor that it is given", self._state)
+        self._state.left = list(zip(places, entered.left, strict=True))
         # a sequence grows item by item, so that none of them may be unknown
         if entered.skipped:
             self.values.places += entered.skipped

@@ -32,6 +32,7 @@ from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
 from ..compilers.staged import Staged
 from ..control_flow.torch_operators import transformable
 from ..partition.absent import without
+from ..python_state.backward_reads import BackwardReads
 from .arguments import Target
 from .subclass_calls import Part, Watch, backward_of_whole_tensors, zeros_of
 
@@ -47,8 +48,9 @@ class Backward:
     second derivative needs too.
 
     ``exposed``: which of the stored values the caller can write to. ``at_risk``: which of them the
-    program itself may write over. ``watch``: finds tensors with parts that are stored. ``devices``
-    and ``metas``: of the cotangents.
+    program itself may write over. ``reads``: what the backward pass asks of Python's state; None
+    if it runs no code of the user's. ``watch``: finds tensors with parts that are stored.
+    ``devices`` and ``metas``: of the cotangents.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Backward:
         # compiled functions, by the bits of the cotangents that are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
         self._lock = lock_of(self, "_lock")
+        self.reads: BackwardReads | None = None
 
     def _list_reread(self) -> tuple[int, ...]:
         """List the primals that the pullback needs and that the forward graph does not save."""
@@ -310,11 +313,13 @@ class CompiledBackward(Node):
     get their ``AccumulateGrad`` nodes when somebody asks for ``edges``. A backward pass that starts
     here and has no hooks does not ask. ``written``: the arguments that the backward writes to.
     ``parts``: by number of the result, its parts, if one is no plain tensor. ``watched``: tensors
-    that consist of saved values, with their versions.
+    that consist of saved values, with their versions. ``found``: what the backward reads of
+    Python's state.
     """
 
     __slots__ = (
         "backward",
+        "found",
         "known_edges",
         "parts",
         "saved",
@@ -344,6 +349,9 @@ class CompiledBackward(Node):
         self.written = written
         self.parts: dict[int, list[Part]] = {}
         self.watched: list[tuple[torch.Tensor, int]] = []
+        self.found: list[Any] = []
+        if backward.reads is not None:
+            self.found = backward.reads.look()
         if hooks := HOOKS.innermost():
             self._pack(hooks)
 
@@ -454,6 +462,8 @@ class CompiledBackward(Node):
         A backward that needs no saved value can run again, as a node that saves nothing.
         """
         saved = self.saved
+        if self.backward.reads is not None:
+            self.backward.reads.require(self.found)
         if saved is None:
             if self.backward.n_saved or create_graph:
                 raise RuntimeError(FREED)

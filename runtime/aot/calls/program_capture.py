@@ -42,6 +42,7 @@ from ..capture.subclass_parts import refuse_functions
 from ..compilers.boxed import Boxed, as_boxed, examples, nop
 from ..compilers.placing import DESTINATIONS, destinations
 from ..partition.partitions import default_partition, without_round_trips
+from ..python_state.backward_reads import BackwardReads
 from ..python_state.program_state import Effects, ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
 from ..python_state.values import SIMPLE
@@ -189,6 +190,11 @@ class _Capture:
         # the only program serves all calls, so none may ask for what the program itself changes
         if self.recipe.single:
             carried |= self.state.written
+        if backward is not None:
+            code, written = self.state.graph.code, self.state.written
+            backward.reads = BackwardReads.of(
+                self.state.graph, [*code.of_backward.values()], written
+            )
         # the graph of this call may raise, and then the call is to have done nothing
         undo = self.recipe.retries or bool(_branches(joint))
         guard = ProgramGuard(

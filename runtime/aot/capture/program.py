@@ -267,7 +267,7 @@ class Program:
         self.boundary = Boundary(
             inputs, outputs, tangents, repeated(outs), again, begun=tuple(sorted(computed.begun))
         )
-        self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.items()))
+        self.boundary = dataclasses.replace(self.boundary, placed=tuple(computed.placed.values()))
         if torch.is_inference_mode_enabled():
             first = len(results) - len(tangents)
             ordinary = tuple(first + i for i in self._ordinary_among(computed.values))
@@ -456,11 +456,16 @@ def _refusing_changes() -> Iterator[None]:
     if state is None:
         yield
         return
-    before = state.changes()
-    yield
-    change = _first_new(before, state.changes())
+    code = state.graph.code
+    with state.as_left():
+        before = state.changes()
+        code.in_backward = True
+        try:
+            yield
+        finally:
+            code.in_backward = False
+        change = _first_new(before, state.changes())
     if change is not None:
-        code = state.graph.code
         line = line_naming(str(change.label), code.entered.values()) or code.first_line
         raise RuntimeError(
             f"the program changes {change.what} in the backward pass of a result: in a custom "

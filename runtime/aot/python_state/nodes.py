@@ -550,9 +550,13 @@ class Attributes(Named):
 
 
 class Cell(OneByOne):
-    """A variable of an enclosing function."""
+    """The ``variable`` of an enclosing function."""
 
-    __slots__ = ()
+    __slots__ = ("variable",)
+
+    def __init__(self, owner: Any, name: str, variable: str) -> None:
+        self.variable = variable
+        super().__init__(owner, name)
 
     def values_before(self) -> Iterable[tuple[Label, Any]]:
         return ((None, value) for value in self.had)

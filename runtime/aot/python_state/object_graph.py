@@ -166,7 +166,7 @@ class ObjectGraph(Snapshot):
         with unseen_by_handlers():
             for node, label in places:
                 if isinstance(node, Cell):
-                    self._variable(node.owner, node.name)
+                    self._variable(node.owner, node.name, node.variable)
                 elif isinstance(node, Globals):
                     self._ask(self._globals(node.owner, node.name), (label,))
                 else:
@@ -295,13 +295,13 @@ class ObjectGraph(Snapshot):
         for variable, cell in zip(
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
-            self._variable(cell, f"{variable!r} around {function.__qualname__}")
+            self._variable(cell, f"{variable!r} around {function.__qualname__}", variable)
         self._object(function, function.__qualname__)
 
-    def _variable(self, cell: object, name: str) -> None:
+    def _variable(self, cell: object, name: str, variable: str) -> None:
         if id(cell) not in self._reached:
             self._reached[id(cell)] = cell
-            self._add(Cell(cell, name))
+            self._add(Cell(cell, name, variable))
 
     def _module(self, m: ModuleType, name: str) -> None:
         if is_followed_module(m.__name__):

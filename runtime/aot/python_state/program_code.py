@@ -58,7 +58,8 @@ class ProgramCode:
     ``words``: of texts. ``loaded``: the names that code does not only store to. ``of_schedulers``:
     names in the code of torch's schedulers that ran. ``computed``: whether code looks attributes up
     by names that it computes. ``asks_types``: whether it calls ``type``, which tells symbols from
-    numbers. ``fresh``: names that no object has been asked for yet."""
+    numbers. ``fresh``: names that no object has been asked for yet. ``of_backward``: as
+    ``entered``, what ran while ``in_backward``: in the backward pass that the caller runs."""
 
     def __init__(self) -> None:
         self.entered: dict[int, Code] = {}
@@ -69,6 +70,8 @@ class ProgramCode:
         self.computed = False
         self.asks_types = False
         self.fresh: list[str] = []
+        self.of_backward: dict[int, Code] = {}
+        self.in_backward = False
 
     def has(self, code: CodeType) -> bool:
         return id(code) in self.entered

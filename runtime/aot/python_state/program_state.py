@@ -19,6 +19,7 @@ import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -200,6 +201,8 @@ class ProgramState:
         self._raised: BaseException | None = None
         self.guard: StateGuard | None = None  # when the capture has ended
         self._made: Sequence[Change] = ()  # which are put back
+        # what the run has left at the places whose values are arguments of the graph
+        self.left: Sequence[tuple[Place, Any]] = ()
         # keys of the places that the program has changed
         self.written: frozenset[tuple[int, Any]] = frozenset()
 
@@ -217,6 +220,19 @@ class ProgramState:
             raise
         finally:
             RUN.state = around
+
+    @contextmanager
+    def as_left(self) -> Iterator[None]:
+        """Have, while entered, what the run has left at places that are arguments of the graph: a
+        backward pass reads them after it."""
+        before = [(place, place.current()) for place, _ in self.left]
+        try:
+            for place, value in self.left:
+                place.put(value)
+            yield
+        finally:
+            for place, value in before:
+                place.put(value)
 
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
         """Return where ``tensors`` and those of the graph are, as far as the program's code has

@@ -379,7 +379,7 @@ def test_values_are_held_at_their_places_for_a_while() -> None:
     x, f, d = Plain(), cell_of(1), {"a": 1}
     places = [
         Place(Attributes(x, "x", vars(x), lambda x, n: True), "a"),
-        Place(Cell(f.__closure__[0], "f"), None),  # type: ignore[index]
+        Place(Cell(f.__closure__[0], "f", "x"), None),  # type: ignore[index]
         Place(DictItems(d, "d"), "a"),
     ]
     before = [p.current() for p in places]

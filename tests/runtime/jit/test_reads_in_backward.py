@@ -1,0 +1,185 @@
+"""What a custom Function's backward and a hook read of Python's state: the values of the call, or a
+refusal where they have changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import runtime.dropin
+from runtime import jit
+
+Program = Callable[[Tensor], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def _recorded_by_the_runtime() -> Iterator[None]:
+    with runtime.dropin.installed():
+        yield
+
+
+class State:
+    """Holds a factor in several ways, and programs whose backward pass reads one."""
+
+    def __init__(self) -> None:
+        self.number = 2.0
+        self.tensor = torch.tensor([2.0])
+        self.items = [2.0]
+        self.table = {"factor": [2.0]}
+        self.holder = SimpleNamespace(factor=2.0)
+
+    def set(self, factor: float) -> None:
+        self.number = factor
+        self.tensor = torch.tensor([factor])
+        self.items[0] = factor
+        self.table["factor"] = [factor]
+        self.holder.factor = factor
+
+    def read(self, way: str) -> Any:
+        readers: dict[str, Callable[[], Any]] = {
+            "number": lambda: self.number,
+            "tensor": lambda: self.tensor,
+            "item": lambda: self.items[0],
+            "table": lambda: self.table["factor"][0],
+            "held": lambda: self.holder.factor,
+            "computed name": lambda: getattr(self, "num" + "ber"),
+        }
+        return readers[way]()
+
+    def by_function(self, way: str) -> Program:
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return x * 1
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Tensor:
+                return gradient * self.read(way)  # type: ignore[no-any-return]
+
+        return lambda x: Scale.apply(x) * 1
+
+    def by_hook(self, way: str) -> Program:
+        def program(x: Tensor) -> Tensor:
+            y = x * 1
+            y.register_hook(lambda gradient: gradient * self.read(way))
+            return y * 1
+
+        return program
+
+
+WAYS = ["number", "tensor", "item", "table", "held", "computed name"]
+FACTORS = [2.0, 2.0, 3.0, 3.0, 4.0, 5.0, 6.0, 2.0]
+
+
+def leaf() -> Tensor:
+    return torch.ones(1, requires_grad=True)
+
+
+def slope(program: Program) -> float:
+    x = leaf()
+    program(x).sum().backward()
+    assert x.grad is not None
+    return x.grad.item()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["by_function", "by_hook"])
+def test_a_backward_pass_reads_what_was_there_at_the_call(kind: str, way: str) -> None:
+    state = State()
+    program = jit(getattr(state, kind)(way))
+    found = []
+    for factor in FACTORS:
+        state.set(factor)
+        found.append(slope(program))
+    assert found == FACTORS
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["by_function", "by_hook"])
+def test_a_backward_pass_is_refused_if_what_it_reads_has_changed_since(kind: str, way: str) -> None:
+    state = State()
+    program = jit(getattr(state, kind)(way))
+    for factor in (3.0, 4.0, 5.0):
+        state.set(2.0)
+        x = leaf()
+        y = program(x)
+        state.set(factor)
+        with pytest.raises(RuntimeError, match="changed since the call"):
+            y.sum().backward()
+        assert x.grad is None
+    state.set(2.0)
+    assert slope(program) == 2.0
+
+
+def test_a_change_of_what_a_backward_pass_does_not_read_is_none_of_it() -> None:
+    holder = SimpleNamespace(factor=2.0, other=1.0)
+
+    def program(x: Tensor) -> Tensor:
+        y = x * holder.other
+        y.register_hook(lambda gradient: gradient * holder.factor)
+        return y * 1
+
+    x = leaf()
+    y = jit(program)(x)
+    holder.other = 3.0
+    y.sum().backward()
+    assert x.grad is not None and x.grad.item() == 2.0
+
+
+def test_the_refusal_names_the_place_and_the_line() -> None:
+    holder = SimpleNamespace(factor=2.0)
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * holder.factor)
+        return y * 1
+
+    y = jit(program)(leaf())
+    holder.factor = 3.0
+    with pytest.raises(RuntimeError, match=r"reads 'factor' of .*holder.*\n?.*register_hook"):
+        y.sum().backward()
+
+
+def test_a_second_derivative_reads_what_was_there_at_the_call() -> None:
+    state = State()
+    scaled = state.by_function("number")
+    jitted = jit(lambda x: scaled(x**3))
+    found = []
+    for factor in FACTORS:
+        state.set(factor)
+        x = leaf()
+        (first,) = torch.autograd.grad(jitted(x).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x)
+        found.append((first.item(), second.item()))
+    assert found == [(3 * factor, 6 * factor) for factor in FACTORS]
+
+
+def test_a_step_that_runs_its_own_backward_pass_reads_the_present_values() -> None:
+    state = State()
+    by_hook = state.by_hook("number")
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad(by_hook(x).sum(), x)
+        return gradient
+
+    found = []
+    for factor in FACTORS:
+        state.set(factor)
+        found.append(step(leaf()).item())
+    assert found == FACTORS
+
+
+def test_two_calls_in_a_row_have_their_backward_passes_after_both() -> None:
+    state = State()
+    program = jit(state.by_function("number"))
+    inputs = [leaf(), leaf()]
+    results = [program(x) for x in inputs]
+    for y in results:
+        y.sum().backward()
+    assert [x.grad.item() for x in inputs if x.grad is not None] == [2.0, 2.0]
