@@ -60,8 +60,9 @@ class View:
     ``chain``: per view op (func, arguments after self, kwargs, output number or None). Example:
     ``x[0]`` is ``((aten.select.int, (0, 0), {}, None),)``. ``creation``: why a write to the view
     may not be recorded. It was created in ``"no_grad"`` or ``"inference"`` mode, by an op with
-    several views (``"multi"``) or by a custom Function (``"function"``). ``""``: a write may be
-    recorded. ``generation`` and ``reshaped``: the base's, when the view last took its history.
+    several views (``"multi"``) or by a custom Function (``"function"``), or has a hook and was
+    returned by a compiled program (``"hook"``). ``""``: a write may be recorded. ``generation`` and
+    ``reshaped``: the base's, when the view last took its history.
     """
 
     __slots__ = ("base", "chain", "creation", "generation", "reshaped")
@@ -369,6 +370,11 @@ _REASONS = {
         "The history of a view that is written to is made from its base, "
         "which would leave out the Function's backward. Write to a clone of the output."
     ),
+    "hook": (
+        "A compiled program has returned it with a hook that it has registered. "
+        "The history of a view that is written to is made from its base, "
+        "which would leave out the hook. Register the hook on the result of the call."
+    ),
 }
 
 
@@ -378,7 +384,7 @@ def refuse_rebase(value: Any, what: str) -> None:
     creation = value._view.creation
     node, index = getattr(value, "_edge", None) or (None, 0)
     by_mode = creation in ("no_grad", "inference")
-    if node is not None and len(node.metas) > 1 and not by_mode:
+    if node is not None and len(node.metas) > 1 and creation == "function":
         creation = "multi"
     mode, now = "no_grad mode", "with grad mode enabled"
     if creation == "inference":

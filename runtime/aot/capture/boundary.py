@@ -23,6 +23,7 @@ from ...seam.keys import uncounted
 from ...session.leaf import plain_of
 from ...session.tensor import SESSION, Tensor, unwrap, wrap
 from ...tape.values import edge_of
+from ...tape.view_history import View
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.native_autograd import increment_version
 from ...torch_private.native_functions import copy_each
@@ -342,6 +343,32 @@ class Output:
 
 
 @dataclass(frozen=True)
+class Alias:
+    """Put result ``number`` of the graph into the memory that ``place`` shows. It keeps the history
+    of the result. ``creation``: why the caller may not write to it, as of
+    :class:`~...tape.view_history.View`."""
+
+    number: int
+    place: Output
+    creation: str = ""
+
+    def of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
+        """Return the tensor in that memory. Arguments are as :meth:`Output.of` takes them."""
+        shown, result = self.place.of(arguments, results), results[self.number]
+        edge = edge_of(result) if isinstance(result, Tensor) else None
+        alias = shown.detach()
+        if edge is None:
+            return alias
+        alias = SESSION.wrap(unwrap(alias), edge)
+        if self.creation and isinstance(shown, Tensor):
+            base, chain = shown, ()
+            if shown._view is not None:
+                base, chain = shown._view.base, shown._view.chain
+            alias._view = View(base, chain, self.creation)
+        return alias
+
+
+@dataclass(frozen=True)
 class Boundary:
     """Describe what a program does at its boundary.
 
@@ -354,7 +381,7 @@ class Boundary:
     the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
     ``begun``: the computed results that the program has called ``requires_grad_()`` of, and returns
     views of. ``placed``: the computed results that lie in the memory of an argument or of another
-    result, and do not have its history, with how that memory is viewed.
+    result, and do not have its history.
     ``once``: why the program has no second derivative, or empty. ``reach``: for each gradient which
     cotangents it depends on, as the bits of a number. ``asking``: see
     :meth:`.program.Reach.asking`.
@@ -370,7 +397,7 @@ class Boundary:
     released: tuple[tuple[int, int], ...] = ()
     backward_written: tuple[int, ...] = ()
     begun: tuple[int, ...] = ()
-    placed: tuple[tuple[int, Output], ...] = ()
+    placed: tuple[Alias, ...] = ()
     once: str = ""
     reach: tuple[int, ...] = ()
     asking: Mapping[str, Set[frozenset[int]]] = field(default_factory=dict)
@@ -382,13 +409,8 @@ class Boundary:
 
         That comes before views of them are taken.
         """
-        for i, place in self.placed:
-            alias = place.of(arguments, results).detach()
-            # the memory is that of the place, and the history that of the result
-            edge = edge_of(results[i]) if isinstance(results[i], Tensor) else None
-            if edge is not None:
-                alias = SESSION.wrap(unwrap(alias), edge)
-            results[i] = alias
+        for alias in self.placed:
+            results[alias.number] = alias.of(arguments, results)
         for i in self.begun:
             results[i] = _as_leaf(results[i])
 

@@ -22,7 +22,7 @@ from ...torch_private.pytrees import pytree
 from ...trace.provenance import made_at
 from ...trace.symbols import SYMBOLIC
 from ..python_state.closed_over import computed_at, holds_values
-from .boundary import Made, Output, Size, ViewStep, geometry
+from .boundary import Alias, Made, Output, Size, ViewStep, geometry
 from .primals import Primals
 
 
@@ -40,7 +40,7 @@ class Computed:
         self.whole = whole
         self.values: list[Any] = []
         self.begun: set[int] = set()
-        self.placed: dict[int, Output] = {}
+        self.placed: dict[int, Alias] = {}
         self._numbers: dict[int, int] = {}  # by id of a value
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for output in outs:
@@ -172,7 +172,8 @@ class Computed:
             return Output(Made.RESULT, self._number(output))
         # the graph computes the base, and the call puts it into the memory of ``whole``
         place = self._view_of(made, number, self._steps(own, whole), False)
-        self.placed.setdefault(self._number(base), place)
+        alias = Alias(self._number(base), place, self._creation(base))
+        self.placed.setdefault(alias.number, alias)
         if self.primals.is_leaf(base) and output is not base:
             self.begun.add(self._number(base))
         if output is base:
@@ -246,16 +247,25 @@ class Computed:
 
     def _has_own_history(self, output: object) -> bool:
         """Return whether ``output``, a view, has a history that its view ops do not tell."""
+        return self._creation(output) in ("function", "hook")
+
+    def _creation(self, output: object) -> str:
+        """Return how ``output`` was created, if it is a view: ``"function"``, ``"hook"`` if it or
+        a view on the way has one, or an empty text."""
         view: Any = getattr(output, "_view", None)
+        if view is None:
+            return ""
         if view.creation == "function":
-            return True
+            return "function"
         before = set(nodes_at([self.primals.edge(view.base)]))
 
         def nodes_of_views(node: Node) -> list[Node]:
             return [one for one in nodes_after(node) if one not in before]
 
         starts = set(nodes_at([self.primals.edge(output)])) - before
-        return any(node.tensor_hooks for node in walk(starts, nodes_of_views))
+        if any(node.tensor_hooks for node in walk(starts, nodes_of_views)):
+            return "hook"
+        return ""
 
     def _base(self, shared: Sequence[object]) -> Any:
         """Return the value whose views are all of ``shared``, if there is one."""

@@ -293,3 +293,42 @@ def test_a_hook_of_a_view_that_the_program_returns_changes_its_gradient(name: st
     with runtime.dropin.installed():
         for _ in range(2):
             assert torch.equal(gradients(jitted), gradients(VIEWS[name]))
+
+
+@pytest.mark.parametrize("name", ["a view of an argument", "a view and the argument"])
+def test_a_write_to_a_returned_view_with_a_hook_is_refused(name: str) -> None:
+    jitted = jit(VIEWS[name])
+    with runtime.dropin.installed():
+        for _ in range(2):
+            x = torch.arange(6.0).reshape(2, 3).requires_grad_()
+            argument = x * 1
+            view = jitted(argument)[0]
+            assert view._is_view()
+            with pytest.raises(RuntimeError, match=r"(?s)is a view and.*with a hook"):
+                view.mul_(2)
+            assert argument.tolist() == x.tolist()
+
+
+class Flat(torch.autograd.Function):
+    """Returns a view, whose gradient is three times that of a view."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view(2, 3) * 3
+
+
+def test_a_write_to_a_view_that_a_function_returns_is_refused_as_in_eager_mode() -> None:
+    def error(function: Callable[[Tensor], Tensor]) -> str:
+        argument = torch.ones(2, 3, requires_grad=True) * 1
+        view = function(argument)
+        with pytest.raises(RuntimeError, match="custom Function") as caught:
+            view.mul_(2)
+        view.sum().backward()
+        return str(caught.value).partition("This view")[2]
+
+    with runtime.dropin.installed():
+        assert error(jit(Flat.apply)) == error(Flat.apply)

@@ -49,7 +49,9 @@ def text(b: Boundary) -> str:
     for name in ("repeated", "released", "backward_written", "begun", "ordinary", "reach", "once"):
         found += f" {name}={getattr(b, name)}" if getattr(b, name) else ""
     return found + (
-        " placed=" + ", ".join(f"{i}:{_output(o)}" for i, o in b.placed) if b.placed else ""
+        " placed=" + ", ".join(f"{a.number}:{_output(a.place)}" for a in b.placed)
+        if b.placed
+        else ""
     )
 
 
