@@ -22,6 +22,7 @@ import torch
 from ..aot.capture import opened
 from ..aot.capture.tree_structure import constant
 from ..aot.python_state.nodes import Place
+from ..aot.python_state.program_code import ProgramCode
 from ..aot.python_state.program_state import ProgramState
 from ..aot.python_state.values import MISSING, SIMPLE, attributes_of
 from ..seam.ambient import Ambient
@@ -29,6 +30,8 @@ from ..seam.levels import Value
 from ..seam.locks import lock_of
 from ..session.subclasses import class_of_results
 from ..tape.values import GradValue
+from ..torch_private.native_autograd import set_version_counters
+from ..torch_private.native_tensors import TensorBase
 from ..trace.provenance import happened_at, here
 
 Key = object
@@ -66,10 +69,12 @@ class TensorAttributes:
         self,
         attributes: Attributes,
         values: Mapping[Key, Any],
+        code: ProgramCode,
         again: Callable[[], BaseException],
     ) -> Iterator[None]:
         """Show, while entered, the ``attributes`` of tensors by the ``values`` that stand for them.
-        ``again``: makes the error that has the program captured with more of them."""
+        ``code``: of the program. ``again``: makes the error that has the program captured with more
+        of them."""
         keys = {id(v): key for key, v in values.items()}
         known = attributes.found
 
@@ -84,8 +89,27 @@ class TensorAttributes:
                 return object.__getattribute__(value, name)
             return _only_constant(known[which], name)
 
-        with _asked(ask, {id(v): getattr(v, "_edge", None) for v in values.values()}):
+        def ask_versions() -> None:
+            # what records calls asks for versions, too
+            if _VERSION not in code.names and not code.computed:
+                return
+            unknown = [(key, _VERSION) for key in values if (key, _VERSION) not in known]
+            if unknown:
+                self.asked += unknown
+                raise again()
+
+        _start_versions(values, known)
+        edges = {id(v): getattr(v, "_edge", None) for v in values.values()}
+        with _asked(ask, ask_versions, edges):
             yield
+
+
+def _start_versions(values: Mapping[Key, Any], known: Mapping[tuple[Key, str], Any]) -> None:
+    """Give ``values`` the versions that are ``known`` of the tensors for which they stand."""
+    for key, value in values.items():
+        version = known.get((key, _VERSION), MISSING)
+        if version is not MISSING:
+            set_version_counters((value,), (version,))
 
 
 def refuse_lost(values: Iterable[object], what: str, state: ProgramState) -> None:
@@ -145,6 +169,7 @@ _IS_PARAMETER = "_is_param"
 """What ``isinstance(x, torch.nn.Parameter)`` asks of a tensor that is of another class."""
 
 _IS_VIEW = "_is_view"
+_VERSION = "_version"
 
 
 def _attribute(tensor: object, name: str) -> object:
@@ -152,6 +177,8 @@ def _attribute(tensor: object, name: str) -> object:
         return True if isinstance(tensor, torch.nn.Parameter) else MISSING
     if name == _IS_VIEW:
         return isinstance(tensor, torch.Tensor) and tensor._is_view()
+    if name == _VERSION and isinstance(tensor, torch.Tensor) and tensor.is_inference():
+        return MISSING
     return MISSING if tensor is None else getattr(tensor, name, MISSING)
 
 
@@ -172,10 +199,11 @@ def _only_constant(value: object, name: str) -> object:
 
 class _Asking(Ambient):
     """``ask``: gives what the tensor has for which a value of this thread's capture stands; raises
-    ``AttributeError`` if there is nothing. ``edges``: by identity of such a value the history that
-    the program finds."""
+    ``AttributeError`` if there is nothing. ``ask_versions``: asks for the versions of all such
+    tensors. ``edges``: by identity of such a value the history that the program finds."""
 
     ask: Callable[[Any, str], Any] | None = None
+    ask_versions: Callable[[], None] = lambda: None
     edges: Mapping[int, object] = {}
 
 
@@ -185,18 +213,22 @@ _count = 0  # how many captures ask, in all threads
 
 
 @contextmanager
-def _asked(ask: Callable[[Any, str], object], edges: Mapping[int, object]) -> Iterator[None]:
+def _asked(
+    ask: Callable[[Any, str], object],
+    ask_versions: Callable[[], None],
+    edges: Mapping[int, object],
+) -> Iterator[None]:
     """Answer by ``ask(value, name)``, while entered, when this thread asks for an attribute that
     Python does not find. At other times the class has no ``__getattr__``: Dynamo takes one for a
-    reason to know nothing of the tensors of a class. ``edges``: see :class:`_Asking`."""
-    around = _ASKING.ask, _ASKING.edges
-    _ASKING.ask, _ASKING.edges = ask, edges
+    reason to know nothing of the tensors of a class. See :class:`_Asking`."""
+    around = _ASKING.ask, _ASKING.ask_versions, _ASKING.edges
+    _ASKING.ask, _ASKING.ask_versions, _ASKING.edges = ask, ask_versions, edges
     _ask_of_values(1)
     try:
         yield
     finally:
         _ask_of_values(-1)
-        _ASKING.ask, _ASKING.edges = around
+        _ASKING.ask, _ASKING.ask_versions, _ASKING.edges = around
 
 
 def _ask_of_values(change: int) -> None:
@@ -254,18 +286,28 @@ def _is_view(value: Any) -> bool:
 
 
 def _base(value: Any) -> Any:
-    """Return None for a given tensor that is no view. ``RuntimeError`` for a view, whose base is
-    not given."""
-    if not _asks(value):
-        return _BASE.fget(value)
-    if not _is_view(value):
-        return None
+    """Return the tensor that ``value`` is a view of, or None. ``RuntimeError`` for a given tensor
+    that is a view, and for a view of it: the base of both is not given."""
+    base = root = _BASE.fget(value)
+    if _asks(value):
+        base, root = None, value
+    if not _asks(root) or not _is_view(root):
+        return base
     raise RuntimeError(
         "the program asks a tensor that it is given for its base, '_base', which it is not given. "
         f"Pass the base, and take the view in the program.{here()}"
     )
 
 
+def _version(value: Any) -> int:
+    """Return the version, after the versions of all given tensors are asked for: any of them may
+    share its counter."""
+    _ASKING.ask_versions()
+    version: int = _VERSION_OF.__get__(value)
+    return version
+
+
+_VERSION_OF: Any = vars(TensorBase)[_VERSION]
 _LEAF, _GRAD_FN = vars(GradValue)["is_leaf"], vars(GradValue)["grad_fn"]
 _BASE, _VIEW = vars(Value)["_base"], vars(Value)["_is_view"]
 _OF_ARGUMENTS: tuple[tuple[Any, str, Any, Any], ...] = (
@@ -273,6 +315,7 @@ _OF_ARGUMENTS: tuple[tuple[Any, str, Any, Any], ...] = (
     (GradValue, "grad_fn", _GRAD_FN, property(_grad_fn)),
     (Value, "_base", _BASE, property(_base)),
     (Value, "_is_view", _VIEW, _is_view),
+    (Value, _VERSION, _VERSION_OF, property(_version)),
 )
 """Class, name, what values say, and what they say while a capture asks."""
 

@@ -95,3 +95,15 @@ def test_a_program_that_asks_nothing_is_one_for_leaves_and_views() -> None:
         for x in _kinds_of_tensors().values():
             compiled(x)
     assert len(jit.explain(compiled).programs) == 2
+
+
+@pytest.mark.parametrize("view", [lambda x: x.view(-1), lambda x: x[:1][:1]], ids=["one", "two"])
+def test_the_base_of_a_view_is_the_argument_unless_that_is_a_view(view: Any) -> None:
+    def program(x: Any) -> Any:
+        return x * (2 if view(x)._base is x else 3)
+
+    compiled = jit(program)
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
+        with pytest.raises(RuntimeError, match="for its base"):
+            compiled(torch.ones(3)[:2])

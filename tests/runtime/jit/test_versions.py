@@ -98,3 +98,39 @@ def test_a_write_of_the_caller_to_what_is_saved_is_still_an_error() -> None:
     rows.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
+
+
+def _written(times: int) -> Tensor:
+    x = torch.ones(3)
+    for _ in range(times):
+        x.fill_(1)
+    return x
+
+
+def test_an_argument_has_the_version_of_before_the_call() -> None:
+    def program(x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        before = x._version
+        x.add_(1)
+        return x * 1, (before, x._version, x[1:]._version, x.detach()._version, (x * 2)._version)
+
+    compiled = jit(program)
+    for times in (0, 1, 0, 2, 2, 1, 0):
+        found, right = compiled(_written(times)), program(_written(times))
+        assert found[1] == right[1]
+        assert torch.equal(found[0], right[0])
+
+
+def test_arguments_that_share_memory_share_a_version() -> None:
+    def program(x: Tensor, y: Tensor) -> tuple[int, ...]:
+        before = x._version, y._version
+        x.add_(1)
+        return *before, x._version, y._version
+
+    def given(kind: str) -> tuple[Tensor, Tensor]:
+        x = _written(2)
+        others = {"apart": _written(1), "itself": x, "a view": x[1:], "detached": x.detach()}
+        return x, others[kind]
+
+    compiled = jit(program)
+    for kind in ("apart", "a view", "itself", "detached", "apart"):
+        assert compiled(*given(kind)) == program(*given(kind)), kind
