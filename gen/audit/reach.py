@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,7 @@ from gen.checks.tables import Cell
 from gen.language.pipeline import CAPTURES, PARTS
 from gen.targets.faults import KINDS, REFUSED
 
-__all__ = ["Map", "Reach", "content", "op_of", "spread", "take_turns", "telling"]
+__all__ = ["Map", "Reach", "content", "op_of", "promising", "spread", "take_turns", "telling"]
 
 T = TypeVar("T")
 
@@ -65,14 +66,43 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
 
 def spread(keys: Iterable[str], count: int, seed: int) -> list[str]:
     """Draw ``count`` cells: one of each check, then a second of each, and so on."""
+    pools = _by_check(keys, seed).values()
+    return list(islice(take_turns(list(pools)), count))
+
+
+def promising(
+    keys: Iterable[str], reached: Iterable[Reach], count: int, seed: int
+) -> Iterator[str]:
+    """Draw about ``count`` further cells: of each check as many as its cells that are ``reached``
+    show kinds of fault."""
+    shown: Counter[str] = Counter()
+    cells: Counter[str] = Counter()
+    known = set()
+    for reach in reached:
+        known.add(reach.key)
+        cells[check_of(reach.key)] += 1
+        shown[check_of(reach.key)] += sum(map(len, reach.rules.values()))
+    weights = {check: shown[check] / cells[check] for check in cells}
+    total = sum(weights.values())
+    for check, pool in _by_check((key for key in keys if key not in known), seed).items():
+        yield from pool[: round(count * weights.get(check, 0.0) / (total or 1.0))]
+
+
+def _by_check(keys: Iterable[str], seed: int) -> dict[str, list[str]]:
+    """Return cells by check, in the order of a draw."""
 
     def lot(key: str) -> bytes:
         return hashlib.sha256(f"{seed} {key}".encode()).digest()
 
-    by_check: dict[str, list[str]] = {}
+    pools: dict[str, list[str]] = {}
     for key in sorted(keys, key=lot):
-        by_check.setdefault(key.split("[")[0], []).append(key)
-    return list(islice(take_turns(list(by_check.values())), count))
+        pools.setdefault(check_of(key), []).append(key)
+    return pools
+
+
+def check_of(key: str) -> str:
+    """Return the module and the check of a cell's key."""
+    return key.split("[")[0]
 
 
 def take_turns(pools: Sequence[Sequence[T]]) -> Iterator[T]:

@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -63,8 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cells",
         type=above(0, kind=int),
         metavar="N",
-        help="with --rules: run at most N cells to learn which rules they run, drawn so that each "
-        "check has its share; for targets that take long, such as torch.compile",
+        help="with --rules: run about N cells to learn which rules they run, first some of each "
+        "check, then more of those that show many faults; for targets that take long, such as "
+        "torch.compile",
     )
     parser.add_argument("--seed", type=int, default=0, help="which faults are drawn (default 0)")
     parser.add_argument(
@@ -196,9 +197,13 @@ def _of_rules(
         CACHE / f"reach-{args.target}-{args.device}.json",
         reach.content(target.fingerprint(), args.modules),
     )
-    telling: Iterable[str] = reach.telling(cells)
+    telling = list(reach.telling(cells))
     if args.cells:
-        telling = reach.spread(telling, args.cells, args.seed)
+        # some of each check, then more of those whose cells show many kinds
+        first = reach.spread(telling, args.cells // 3, args.seed)
+        reach_map.learn(first, workers, _progress)
+        rest = args.cells - len(first)
+        telling = list(reach.promising(telling, reach_map.reached(), rest, args.seed))
     reach_map.learn(telling, workers, _progress)
     rules = Rules(target.rules(), reach_map.reached(), args.seed)
 
