@@ -10,11 +10,9 @@ attribute that the program gives to an argument would not reach the caller's ten
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +22,7 @@ from ..aot.capture.tree_structure import constant
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.program_code import ProgramCode
 from ..aot.python_state.program_state import ProgramState
+from ..aot.python_state.value_attributes import attributes_of_user, is_own
 from ..aot.python_state.values import MISSING, SIMPLE, attributes_of
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
@@ -250,8 +249,8 @@ def _ask_of_values(change: int) -> None:
 def _answer(value: object, name: str) -> object:
     """Return what ``value.name`` is, which Python has not found."""
     kind: Any = type(value)
-    is_own = name.startswith("__") or (name != _IS_PARAMETER and _is_own(kind, name))
-    if _ASKING.ask is None or is_own:
+    of_class = name.startswith("__") or (name != _IS_PARAMETER and is_own(kind, name))
+    if _ASKING.ask is None or of_class:
         return object.__getattribute__(value, name)  # the same error once more
     return _ASKING.ask(value, name)
 
@@ -322,11 +321,4 @@ _OF_ARGUMENTS: tuple[tuple[Any, str, Any, Any], ...] = (
 
 def _given(value: object) -> list[str]:
     """Return the names of the attributes that a program has given to the value ``value``."""
-    kind: Any = type(value)
-    return [name for name in vars(value) if not (name.startswith("__") or _is_own(kind, name))]
-
-
-@cache
-def _is_own(kind: Any, name: str) -> bool:
-    """Return whether ``name`` is one of the class, and not of the user's."""
-    return hasattr(kind, name) or any(name in inspect.get_annotations(cls) for cls in kind.__mro__)
+    return [name for name in attributes_of_user(value) if not name.startswith("__")]

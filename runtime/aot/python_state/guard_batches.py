@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from ...torch_private.graph_parts import dict_version
 from .nodes import Attributes, Cell, ClassParts, FunctionParts, Node, class_name
+from .value_attributes import OF_PACKAGE, ValueAttributes
 from .values import MISSING
 
 Constant = Callable[[Any], str]
@@ -246,6 +247,21 @@ class EmptyOwn:
         if len(self._nodes) > FEW:
             return f"not any(map({constant(_own)}, {constant(self._owners)}))"
         return " and ".join(f"not {constant(x)}.__dict__" for x in self._owners)
+
+    def compare(self) -> bool:
+        return _all_hold(self._nodes)
+
+
+class WithoutNames:
+    """Tensors of the session to which the user has given no attribute."""
+
+    def __init__(self, nodes: Sequence[ValueAttributes]) -> None:
+        self._nodes = nodes
+        self._owners = [node.owner for node in nodes]
+
+    def condition(self, constant: Constant) -> str:
+        now = f"map({constant(_own)}, {constant(self._owners)})"
+        return f"all(map({constant(OF_PACKAGE.issuperset)}, {now}))"
 
     def compare(self) -> bool:
         return _all_hold(self._nodes)

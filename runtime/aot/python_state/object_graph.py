@@ -81,6 +81,7 @@ from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
 from .trusted import RUNNERS, is_followed, is_followed_module
+from .value_attributes import ValueAttributes
 from .values import (
     MISSING,
     PLAIN_TENSORS,
@@ -427,9 +428,9 @@ class ObjectGraph(Snapshot):
             return
         self.tensors[id(tensor)] = Read(tensor, FACTS_OF_TENSOR, facts(tensor))
         # most have no attribute yet, and are asked for the first one
-        if type(tensor) in PLAIN_TENSORS or (
-            is_of_user(type(tensor)) and not isinstance(tensor, Value)
-        ):
+        if isinstance(tensor, Value):
+            self._names_of(ValueAttributes(tensor, name, self.code.counts), tensor)
+        elif type(tensor) in PLAIN_TENSORS or is_of_user(type(tensor)):
             self._object(tensor, name)
 
     def _array(self, x: np.ndarray[Any, Any], name: str) -> None:

@@ -35,6 +35,7 @@ from .guard_batches import (
     PartsOfClasses,
     Sequences,
     Versions,
+    WithoutNames,
     finds_own,
 )
 from .nodes import (
@@ -49,6 +50,7 @@ from .nodes import (
     OneByOne,
     Place,
 )
+from .value_attributes import ValueAttributes
 from .values import PLAIN_TENSORS, shown
 
 
@@ -120,6 +122,7 @@ class _Sorted:
         self.own: list[Attributes] = []
         self.without_attributes: list[Attributes] = []
         self.named: list[Attributes] = []
+        self.without_names: list[ValueAttributes] = []
         self.items: list[Node] = []
         self.replaced: list[Attributes] = []
         self.cells: list[Cell] = []
@@ -137,6 +140,7 @@ class _Sorted:
             (Classes, self.objects),
             (OwnVersions, self.own),
             (EmptyOwn, self.without_attributes),
+            (WithoutNames, self.without_names),
             (Dictionaries, self.replaced),
             (OwnNames, self.named),
             (Items, self.items),
@@ -152,6 +156,9 @@ class _Sorted:
     def _add_named(self, node: Node) -> bool:
         if isinstance(node, Attributes):
             return self._add_attributes(node)
+        if isinstance(node, ValueAttributes):
+            (self.others if node.copy else self.without_names).append(node)
+            return True
         if isinstance(node, ClassNames):
             self.versioned.append((node.dictionary, node))
             return True

@@ -1,0 +1,107 @@
+"""The attributes that users give to tensors of the session, beside those of the package itself.
+
+    x = runtime.wrap(torch.ones(2))
+    x.scale = 3.0
+    attributes_of_user(x)           # {"scale": 3.0}
+
+Such a tensor keeps both in one dictionary. The package changes its own in each backward pass.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from ...seam.shells import VALUES
+from .nodes import Change, Label, Named
+from .values import MISSING, same
+
+
+@cache
+def is_own(kind: Any, name: str) -> bool:
+    """Return whether ``name`` is an attribute of the class ``kind``, and not of the user's."""
+    return hasattr(kind, name) or name in _annotated(kind)
+
+
+def _annotated(kind: Any) -> frozenset[str]:
+    """Return the names that a class and those that it inherits from have annotations for."""
+    return frozenset().union(*(inspect.get_annotations(cls) for cls in kind.__mro__))
+
+
+OF_PACKAGE: frozenset[str] = frozenset().union(*map(_annotated, VALUES))
+"""The attributes that the package itself gives to tensors of the session."""
+
+
+def attributes_of_user(x: Any) -> dict[str, Any]:
+    """Return the attributes that the user has given to a tensor of the session."""
+    own = object.__getattribute__(x, "__dict__")
+    return {name: value for name, value in own.items() if not is_own(type(x), name)}
+
+
+class ValueAttributes(Named):
+    """The user's attributes of a tensor of the session.
+
+    ``copy``: all of them when it was reached. ``counts``: as that of :class:`~.nodes.Attributes`.
+    """
+
+    __slots__ = ("copy", "counts")
+
+    def __init__(self, owner: Any, name: str, counts: Callable[[Any, str], bool]) -> None:
+        self.copy = attributes_of_user(owner)
+        self.counts = counts
+        super().__init__(owner, name)
+
+    @property
+    def names(self) -> dict[str, Any]:
+        return attributes_of_user(self.owner)
+
+    def before(self, name: str) -> Any:
+        return self.copy.get(name, MISSING)
+
+    def own_dictionary(self) -> dict[str, Any]:
+        own: dict[str, Any] = object.__getattribute__(self.owner, "__dict__")
+        return own
+
+    def assign(self, label: Label, value: Any) -> None:
+        if value is MISSING:
+            self.own_dictionary().pop(label, None)
+        else:
+            self.own_dictionary()[label] = value
+
+    def holds(self) -> bool:
+        now = self.names
+        if not all(same(now.get(name, MISSING), was) for name, was in self.had.items()):
+            return not self.differences()
+        return now.keys() <= self.copy.keys() or not self._appeared()
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        new = [(name, MISSING, self.at(name)) for name in self._appeared()]
+        return [*super().differences(), *new]
+
+    def changes(self) -> list[Change]:
+        now = self.names
+        return [
+            Change(self, name, was, now.get(name, MISSING))
+            for name, was in {**dict.fromkeys(now, MISSING), **self.copy}.items()
+            if not same(now.get(name, MISSING), was)
+        ]
+
+    def renew(self) -> None:
+        self.copy = self.names
+        super().renew()
+
+    def settle(self) -> None:
+        self.copy = dict.fromkeys(self.copy)  # the names, and not what was there
+
+    def order(self) -> list[Label]:
+        return list(self.names)
+
+    def first_order(self) -> Iterable[Label]:
+        return self.copy
+
+    def _appeared(self) -> list[str]:
+        """List the attributes that count, and that the tensor did not have."""
+        new = [n for n in self.names if n not in self.had and n not in self.copy]
+        return [n for n in new if n not in self.free and self.counts(self.owner, n)]
