@@ -31,8 +31,8 @@ from gen.plan.matrix_plan import above, load_plan
 from gen.plan.reduce import bits
 from gen.run.project_defaults import declared
 from gen.severity import Severity
-from gen.soak.findings import Finding, finding_of, summary, write
 from gen.soak.search import Search
+from gen.soak.soak_findings import Finding, finding_of, summary, write
 from gen.soak.space import Draw, Entry, Subject, subject_dtypes
 from gen.soak.trial import Failure, text
 from gen.targets import load

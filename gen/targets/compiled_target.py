@@ -157,24 +157,24 @@ class CompiledTarget:
     # --- faults for the audit, see gen.targets.faults; Dynamo is slow to import
 
     def fingerprint(self) -> str:
-        from gen.targets.compiler_faults import places
+        from gen.targets.compiler_faults import compiler_rules
 
-        return places.fingerprint()
+        return compiler_rules.fingerprint()
 
     def rules(self) -> list[Rule]:
-        from gen.targets.compiler_faults import places
+        from gen.targets.compiler_faults import compiler_rules
 
-        return places.rules()
+        return compiler_rules.rules()
 
     def watched(self, kinds: bool = True) -> AbstractContextManager[Watch]:
-        from gen.targets.compiler_faults import places
+        from gen.targets.compiler_faults import compiler_rules
 
-        return places.watched(self)
+        return compiler_rules.watched(self)
 
     def planted(self, rule: str, kind: str) -> AbstractContextManager[None]:
-        from gen.targets.compiler_faults import places
+        from gen.targets.compiler_faults import compiler_rules
 
-        return places.planted(self, rule, kind)
+        return compiler_rules.planted(self, rule, kind)
 
 
 def _quiet(compiled: Callable[..., object]) -> Callable[..., Any]:

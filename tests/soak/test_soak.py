@@ -18,8 +18,8 @@ from gen.checks import known
 from gen.cli import main
 from gen.severity import Severity
 from gen.soak import trial
-from gen.soak.findings import Finding, row, summary, write
 from gen.soak.search import Search
+from gen.soak.soak_findings import Finding, row, summary, write
 from gen.soak.space import Draw, Entry, Subject, derivatives
 from gen.soak.trial import Failure, Rejected
 from gen.targets.protocol import Target

@@ -18,7 +18,17 @@ from typing import Any
 
 import torch
 
-from gen.torch_private import compiler_stages as torch_stages
+from gen.torch_private.compiler_stages import (
+    CellsOfDynamo,
+    DictionariesOfDynamo,
+    Effects,
+    Guards,
+    ListsOfDynamo,
+    calls_around_graphs,
+    collection_of_facts,
+    compilation_of_frames,
+    values_saved_for_backward,
+)
 
 __all__ = ["RECOMPILES", "STAGES", "Stage"]
 
@@ -58,7 +68,7 @@ class Stage:
 
         def observe(function: Function) -> Function:
             @functools.wraps(function)
-            def seen(*args: Any, **options: Any) -> Any:
+            def seen(*args: object, **options: object) -> object:
                 result = function(*args, **options)
                 kinds = set(self.faults)
                 if self.shows is not None:
@@ -81,7 +91,7 @@ def _changes_result(change: Callable[[Any], Any]) -> Fault:
 
     def fault(function: Function) -> Function:
         @functools.wraps(function)
-        def faulty(*args: Any, **options: Any) -> Any:
+        def faulty(*args: object, **options: object) -> object:
             return change(function(*args, **options))
 
         return faulty
@@ -98,8 +108,10 @@ def _takes_apart(function: Function) -> Function:
     """Treat arguments that share memory as tensors with memory of their own."""
 
     @functools.wraps(function)
-    def faulty(config: Any, inputs: Any, descriptions: Any, *_: Any, **__: Any) -> Any:
-        return inputs, descriptions or [None] * len(inputs), None
+    def faulty(
+        _: object, inputs: Sequence[object], names: Sequence[object], *__: object, **___: object
+    ) -> object:
+        return inputs, names or [None] * len(inputs), None
 
     return faulty
 
@@ -112,7 +124,7 @@ def _does_nothing(function: Function) -> Function:
     """Leave the step out."""
 
     @functools.wraps(function)
-    def faulty(*_: Any, **__: Any) -> None:
+    def faulty(*_: object, **__: object) -> None:
         return None
 
     return faulty
@@ -122,7 +134,7 @@ def _exchanges_saved(function: Function) -> Function:
     """Save the last two results of the graph in the other order, where they are of one shape."""
 
     @functools.wraps(function)
-    def faulty(state: Any, context: Any, results: Any) -> Any:
+    def faulty(state: Any, context: object, results: Sequence[object]) -> object:
         if _has_two_saved(state, results):
             *others, a, b = results
             results = (*others, b, a)
@@ -188,13 +200,11 @@ def _facts_that_show(_: object, metadata: Any) -> set[str]:
 # --- Dynamo --------------------------------------------------------------------------------------
 
 EFFECTS: dict[str, Callable[[Any], bool]] = {
-    "list": lambda variable: isinstance(variable, torch_stages.Lists),
-    "dictionary": lambda variable: isinstance(variable, torch_stages.Dictionaries),
-    "cell": lambda variable: isinstance(variable, torch_stages.Cells),
+    "list": lambda variable: isinstance(variable, ListsOfDynamo),
+    "dictionary": lambda variable: isinstance(variable, DictionariesOfDynamo),
+    "cell": lambda variable: isinstance(variable, CellsOfDynamo),
     "object": lambda variable: (
-        not isinstance(
-            variable, (torch_stages.Lists, torch_stages.Dictionaries, torch_stages.Cells)
-        )
+        not isinstance(variable, (ListsOfDynamo, DictionariesOfDynamo, CellsOfDynamo))
     ),
 }
 """Changes of Python's objects that are lost, by the kind of object."""
@@ -225,7 +235,7 @@ def _counts_writes(kept: bool, metadata: Any) -> bool:
 STAGES: dict[str, Stage] = {
     "aliases": Stage(
         "alias",
-        torch_stages.runtime_wrappers,
+        calls_around_graphs,
         "gen_alias_from_base",
         {
             "copied": _changes_result(lambda alias: alias.clone()),
@@ -234,28 +244,28 @@ STAGES: dict[str, Stage] = {
     ),
     "shared_arguments": Stage(
         "arguments",
-        torch_stages.runtime_wrappers,
+        calls_around_graphs,
         "merge_view_inputs",
         {"separate": _takes_apart},
         lambda _, result: _kinds(result[2] is not None, "separate"),
     ),
     "versions": Stage(
         "arguments",
-        torch_stages.runtime_wrappers,
+        calls_around_graphs,
         "_codegen_increment_mutation_versions",
         {"unadvanced": _does_nothing},
         lambda given, _: _kinds(_counts_writes(*given[2:]), "unadvanced"),
     ),
     "saved_values": Stage(
         "saved_values",
-        torch_stages.runtime_wrappers._AutogradSavedState,
+        values_saved_for_backward,
         "save_from_forward",
         {"exchanged": _exchanges_saved},
         lambda given, _: _kinds(_has_two_saved(given[0], given[2]), "exchanged"),
     ),
     "facts": Stage(
         "facts",
-        torch_stages.aot_autograd,
+        collection_of_facts,
         "run_functionalized_fw_and_collect_metadata",
         {kind: _changes_facts(*fact) for kind, fact in METADATA.items()},
         _facts_that_show,
@@ -263,26 +273,25 @@ STAGES: dict[str, Stage] = {
     ),
     "hooks": Stage(
         "effect",
-        torch_stages.SideEffects,
+        Effects,
         "codegen_hooks",
         {"hook": _does_nothing},
         lambda given, _: _kinds(bool(given[0].tensor_hooks), "hook"),
     ),
     "effects": Stage(
         "effect",
-        torch_stages.SideEffects,
+        Effects,
         "_get_modified_vars",
         {kind: _loses(of) for kind, of in EFFECTS.items()},
         _effects_that_show,
     ),
     **{
-        name: Stage("guard", torch_stages.GuardBuilder, name, {"unasked": _does_nothing})
-        for name in torch_stages.GUARDS
+        name: Stage("guard", Guards, name, {"unasked": _does_nothing})
+        for name in vars(Guards)
+        if name.isupper()
     },
 }
 """The stages by name, which has no spaces: it is a word of a rule's."""
 
-RECOMPILES = Stage(
-    "guard", torch_stages.convert_frame, "get_and_maybe_log_recompilation_reasons", {}
-)
+RECOMPILES = Stage("guard", compilation_of_frames, "get_and_maybe_log_recompilation_reasons", {})
 """What runs where no program of a function is for a call."""

@@ -28,6 +28,7 @@ from ...trace.random_states import RandomStates, Seeding
 from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
 from ..control_flow.branches import ControlFlow
+from ..python_state.backward_reads import at_places
 from ..python_state.closed_over import ClosedOver
 from ..python_state.name_lines import line_naming
 from ..python_state.nodes import Change
@@ -457,7 +458,7 @@ def _refusing_changes() -> Iterator[None]:
         yield
         return
     code = state.graph.code
-    with state.as_left():
+    with at_places(state.left):
         before = state.changes()
         code.in_backward = True
         try:

@@ -12,19 +12,34 @@ changes it, too.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from ...trace.provenance import happened_at
 from .code_names import names_of
 from .lookups import COMPUTED
 from .name_lines import line_naming
-from .nodes import Cell, Label, Named, Node, OneByOne
+from .nodes import Cell, Label, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph
 from .program_code import Code
 from .reads import same
 from .values import marks_of, shown
 
 _CONTAINERS = (list, dict, set)
+
+
+@contextmanager
+def at_places(values: Sequence[tuple[Place, Any]]) -> Iterator[None]:
+    """Have, while entered, ``values`` at places: what a run has left where the graph has an
+    argument, which a backward pass reads after it."""
+    before = [(place, place.current()) for place, _ in values]
+    try:
+        for place, value in values:
+            place.put(value)
+        yield
+    finally:
+        for place, value in before:
+            place.put(value)
 
 
 class _Question:

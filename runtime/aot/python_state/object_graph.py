@@ -567,8 +567,8 @@ class ObjectGraph(Snapshot):
             table.clear()
 
 
+# adds an object, with its name, to a graph
 Visit = Callable[[ObjectGraph, Any, str], None]
-"""Adds an object, with its name, to a graph."""
 
 
 def _visit_of(x: object) -> Visit:
@@ -587,16 +587,9 @@ def _visit_of(x: object) -> Visit:
     return lambda graph, y, name: graph._by_row(row, y, name)
 
 
-BUDGET = 1_000
-"""Nodes of an early graph."""
-
-
-def early_graph(roots: Iterable[object], ignore: Iterable[object] = ()) -> ObjectGraph:
-    """Return what can be known before the program runs: of all code that it may come to, the
-    nearest first."""
-    return ObjectGraph(roots, ignore, budget=BUDGET)
-
-
+early_graph = functools.partial(ObjectGraph, budget=1_000)
+"""Makes a graph of what can be known before the program runs: of all code that it may come to, the
+nearest 1,000 nodes."""
 _VISITS: tuple[tuple[Any, Visit], ...] = (
     ((weakref.ProxyType, weakref.CallableProxyType), ObjectGraph._proxy),
     (torch.Tensor, ObjectGraph._tensor),

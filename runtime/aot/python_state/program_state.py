@@ -19,7 +19,6 @@ import warnings
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from enum import Enum
 from types import FunctionType, ModuleType
 from typing import Any, NoReturn, TypeVar
@@ -220,19 +219,6 @@ class ProgramState:
             raise
         finally:
             RUN.state = around
-
-    @contextmanager
-    def as_left(self) -> Iterator[None]:
-        """Have, while entered, what the run has left at places that are arguments of the graph: a
-        backward pass reads them after it."""
-        before = [(place, place.current()) for place, _ in self.left]
-        try:
-            for place, value in self.left:
-                place.put(value)
-            yield
-        finally:
-            for place, value in before:
-                place.put(value)
 
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
         """Return where ``tensors`` and those of the graph are, as far as the program's code has

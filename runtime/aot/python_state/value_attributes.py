@@ -30,14 +30,15 @@ def _annotated(kind: Any) -> frozenset[str]:
     return frozenset().union(*(inspect.get_annotations(cls) for cls in kind.__mro__))
 
 
-OF_PACKAGE: frozenset[str] = frozenset().union(*map(_annotated, VALUES))
+OF_PACKAGE: frozenset[str] = frozenset().union(*(_annotated(kind) for kind in VALUES))
 """The attributes that the package itself gives to tensors of the session."""
 
 
 def attributes_of_user(x: Any) -> dict[str, Any]:
     """Return the attributes that the user has given to a tensor of the session."""
-    own = object.__getattribute__(x, "__dict__")
-    return {name: value for name, value in own.items() if not is_own(type(x), name)}
+    own: dict[str, Any] = object.__getattribute__(x, "__dict__")
+    kind: Any = type(x)
+    return {name: value for name, value in own.items() if not is_own(kind, name)}
 
 
 class ValueAttributes(Named):

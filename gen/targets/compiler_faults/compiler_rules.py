@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 from torch import fx
 
-from gen.targets.compiler_faults.graph_edits import EDITS, edit_graph
+from gen.targets.compiler_faults.graph_faults import EDITS, edit_graph
 from gen.targets.compiler_faults.stage_faults import RECOMPILES, STAGES
 from gen.targets.faults import Rule, Watch
-from gen.torch_private.compiler_stages import aot_backend, boxed_nop
+from gen.torch_private.compiler_stages import aot_backend, as_it_is
 
 __all__ = ["Compiling", "fingerprint", "planted", "rules", "watched"]
 
@@ -92,7 +92,7 @@ def _graphs_seen(target: Compiling, see: See) -> Iterator[None]:
     def compiler(place: str) -> Callable[..., Any]:
         def compile_graph(module: fx.GraphModule, inputs: list[Any]) -> Any:
             see(place, module)
-            return boxed_nop(module, inputs)
+            return as_it_is(module, inputs)
 
         return compile_graph
 
