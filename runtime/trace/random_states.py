@@ -242,6 +242,17 @@ def refuse_states(values: Iterable[object]) -> None:
             states.refuse_seed(value)
 
 
+@contextmanager
+def states_kept(generators: Iterable[object]) -> Iterator[None]:
+    """Put back, at the end, the states of those of ``generators`` that are torch's."""
+    before = [(g, g.get_state()) for g in generators if isinstance(g, torch.Generator)]
+    try:
+        yield
+    finally:
+        for generator, state in before:
+            generator.set_state(state)
+
+
 class RandomStates:
     """The states of the default generator of the CPU, and of ``generators``, after the last
     draw of a trace.

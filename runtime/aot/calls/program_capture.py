@@ -191,9 +191,8 @@ class _Capture:
         if self.recipe.single:
             carried |= self.state.written
         if backward is not None:
-            code, written = self.state.graph.code, self.state.written
             backward.reads = BackwardReads.of(
-                self.state.graph, [*code.of_backward.values()], written
+                self.state.backward, self.state.graph.nodes, self.state.written
             )
         # the graph of this call may raise, and then the call is to have done nothing
         undo = self.recipe.retries or bool(_branches(joint))

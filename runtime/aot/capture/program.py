@@ -24,7 +24,7 @@ from ...tape.nodes import Input as Leaf
 from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import happened_at
-from ...trace.random_states import RandomStates, Seeding
+from ...trace.random_states import RandomStates, Seeding, states_kept
 from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
 from ..control_flow.branches import ControlFlow
@@ -176,7 +176,8 @@ class Program:
             returned = [v for v in map(primals.functional_value, outs) if v is not None]
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
-            with functional.mode, _refusing_changes() if roots else nullcontext():
+            watch = _refusing_changes() if roots else nullcontext()
+            with functional.mode, watch, states_kept(self.generators):  # a hook may draw
                 grads = self._gradients(roots)
             # the backward is complete: what it has written, and its gradients
             self._refuse_writes_outside()
@@ -457,16 +458,16 @@ def _refusing_changes() -> Iterator[None]:
     if state is None:
         yield
         return
-    code = state.graph.code
-    with at_places(state.left):
+    with at_places(state.left), states_kept(state.graph.generators):
         before = state.changes()
-        code.in_backward = True
+        state.graph.backward = state.backward
         try:
             yield
         finally:
-            code.in_backward = False
+            state.graph.backward = None
         change = _first_new(before, state.changes())
     if change is not None:
+        code = state.graph.code
         line = line_naming(str(change.label), code.entered.values()) or code.first_line
         raise RuntimeError(
             f"the program changes {change.what} in the backward pass of a result: in a custom "

@@ -217,8 +217,8 @@ class _Watcher:
             elif code.co_filename == _OF_SCHEDULERS:
                 self.graph.enter_scheduler(code)
                 self._refuse_opaque()
-        if self.graph.code.in_backward and self.known[id(code)][1]:
-            self.graph.code.of_backward[id(code)] = code, frame.f_globals
+        if self.graph.backward is not None and self.known[id(code)][1]:
+            self.graph.backward.enter(code, frame.f_globals, frame.f_locals)
 
     def _refuse_opaque(self) -> None:
         """Refuse what code has a name for, now that the graph has grown and before the code may

@@ -69,6 +69,7 @@ from .object_kinds import (
     row_of,
 )
 from .program_code import (
+    BackwardEntries,
     Code,
     NameIndex,
     ProgramCode,
@@ -132,6 +133,7 @@ class ObjectGraph(Snapshot):
         self.opaque: list[tuple[Any, str]] = []
         self.roots: list[Any] = list(roots)
         self.code = ProgramCode()
+        self.backward: BackwardEntries | None = None  # while such a pass is traced
         self.large: list[str] = []
         self.moving: set[int] = set()  # identities of what the program may not move
         self.iterators = Positions()

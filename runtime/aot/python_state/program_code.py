@@ -14,7 +14,7 @@ import itertools
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
@@ -28,7 +28,7 @@ from .lookups import COMPUTED
 from .nodes import Attributes, Cell, FunctionParts, Named, Node, class_name
 from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE, row_of
 from .trusted import is_followed_module
-from .values import SIMPLE, module_of
+from .values import SIMPLE, attributes_of, module_of
 
 Code = tuple[CodeType, dict[str, Any]]
 """A function's code, and its globals."""
@@ -53,13 +53,29 @@ _READS_STATE: tuple[tuple[type, frozenset[str]], ...] = (
 _PICKLES = frozenset(("dump", "dumps", "Pickler", "__getstate__", "__reduce__"))
 
 
+class BackwardEntries:
+    """What a backward pass enters that the caller runs. ``codes``: of functions, by identity.
+    ``found``: by identity what their variables have when they begin."""
+
+    def __init__(self) -> None:
+        self.codes: dict[int, Code] = {}
+        self.found: dict[int, Any] = {}
+
+    def enter(self, code: CodeType, names: dict[str, Any], variables: Mapping[str, Any]) -> None:
+        """Note that a function begins. ``names``: its globals."""
+        self.codes[id(code)] = code, names
+        for x in variables.values():
+            self.found[id(x)] = x
+            if is_of_ours(type(x)) and not isinstance(x, torch.Tensor):  # a context of a Function
+                self.found |= {id(y): y for y in (attributes_of(x) or {}).values()}
+
+
 class ProgramCode:
     """See above. ``entered``: by identity of the code. ``names``: of globals and attributes.
     ``words``: of texts. ``loaded``: the names that code does not only store to. ``of_schedulers``:
     names in the code of torch's schedulers that ran. ``computed``: whether code looks attributes up
     by names that it computes. ``asks_types``: whether it calls ``type``, which tells symbols from
-    numbers. ``fresh``: names that no object has been asked for yet. ``of_backward``: as
-    ``entered``, what ran while ``in_backward``: in the backward pass that the caller runs."""
+    numbers. ``fresh``: names that no object has been asked for yet."""
 
     def __init__(self) -> None:
         self.entered: dict[int, Code] = {}
@@ -70,8 +86,6 @@ class ProgramCode:
         self.computed = False
         self.asks_types = False
         self.fresh: list[str] = []
-        self.of_backward: dict[int, Code] = {}
-        self.in_backward = False
 
     def has(self, code: CodeType) -> bool:
         return id(code) in self.entered

@@ -40,7 +40,7 @@ from .nodes import Attributes, Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
 from .object_kinds import PLAIN, row_of
 from .opaque_objects import opaque_objects_named, refuse_opaque_objects
-from .program_code import Code, is_of_ours, is_of_user
+from .program_code import BackwardEntries, Code, is_of_ours, is_of_user
 from .reads import OF_MEMORY, Read, has_place
 from .snapshot import Order, new_order
 from .state_guard import StateGuard
@@ -200,6 +200,7 @@ class ProgramState:
         self._raised: BaseException | None = None
         self.guard: StateGuard | None = None  # when the capture has ended
         self._made: Sequence[Change] = ()  # which are put back
+        self.backward = BackwardEntries()
         # what the run has left at the places whose values are arguments of the graph
         self.left: Sequence[tuple[Place, Any]] = ()
         # keys of the places that the program has changed
