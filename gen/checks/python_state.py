@@ -83,7 +83,7 @@ class ProgramModule:
 
     def arguments(self, x: Tensor, *flags: bool) -> tuple[object, ...]:
         """Return the arguments of a call: the tensor, the flag, and what the text has for it."""
-        own = getattr(self.module, "arguments", tuple)()
+        own: tuple[object, ...] = getattr(self.module, "arguments", tuple)()
         return (x, *(flags or own[:1]), *own[1:])
 
     def alter(self) -> str:

@@ -54,7 +54,7 @@ class Path:
         """The program without a change, of a number in a global."""
         names: dict[str, Any] = {"__name__": __name__}
         exec(self.text("global", "number", "between"), names)
-        return names["step"](x)
+        return names["step"](x, *names["arguments"]())
 
     def programs(self, moment: str) -> list[tuple[str, str]]:
         """The holder and the change of each program of this path at ``moment``.
