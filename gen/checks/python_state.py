@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import linecache
 import random
 import sys
@@ -79,6 +80,11 @@ class ProgramModule:
     def close(self) -> None:
         for name in (self.name, self.other.__name__):
             sys.modules.pop(name, None)
+
+    def arguments(self, x: Tensor, *flags: bool) -> tuple[object, ...]:
+        """Return the arguments of a call: the tensor, the flag, and what the text has for it."""
+        own: tuple[object, ...] = getattr(self.module, "arguments", tuple)()
+        return (x, *(flags or own[:1]), *own[1:])
 
     def alter(self) -> str:
         """Change the state. Return the class of the error if Python raises one, else ""."""
@@ -176,8 +182,8 @@ class _Comparison:
             if self.ended:
                 return
         self._assert_equal(
-            _outcome(self.plain.step, self.x),
-            _outcome(self.compiled.step, self.x),
+            _outcome(self.plain.step, *self.plain.arguments(self.x)),
+            _outcome(self.compiled.step, *self.compiled.arguments(self.x)),
             "a plain call at the end",
         )
 
@@ -185,12 +191,12 @@ class _Comparison:
         """Call both steps, and compare the results and the states."""
         # Each step has other numbers, and a letter `o` another size.
         x = self.x[: len(self.x) - (letter == "o")] + place / 4
-        arguments = (x, True) if letter == "f" else (x,)
-        expected = _outcome(self.plain.step, *arguments)
+        flags = (True,) if letter == "f" else ()
+        expected = _outcome(self.plain.step, *self.plain.arguments(x, *flags))
         if place == 0 and isinstance(expected, Exception):
             raise Unsuitable(f"the plain program raises {expected!r}")
         before = self.compiled.state()
-        actual = _outcome(self.jitted, *arguments)
+        actual = _outcome(self.jitted, *self.compiled.arguments(x, *flags))
         if isinstance(actual, Exception) and not isinstance(expected, Exception):
             self._assert_refused(actual, before, where)
             return
@@ -347,6 +353,9 @@ _PARTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (torch.Generator, lambda x: [x.get_state()]),
     (torch.nn.Module, _parts_of_layer),
     (types.FunctionType, _parts_of_function),
+    (types.MethodType, lambda x: [x.__func__, x.__self__]),
+    (functools.partial, lambda x: [x.func, *x.args, x.keywords]),
+    ((torch.dtype, torch.device, bytearray), lambda x: [str(x)]),
     (types.CodeType, lambda x: [x.co_name]),
     (type, lambda x: [x.__name__]),
     (types.ModuleType, lambda x: []),

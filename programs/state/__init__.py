@@ -5,6 +5,7 @@ changes, and when.
 ``holders``    where it is: axis ``holder``
 ``changes``    what it is, and how it becomes another one: axis ``change``
 ``moments``    when it changes, and which calls there are: axis ``moment``
+``ways``       more rows, and ``more_changes`` those that their programs make
 ``grammar``    the text of a program of four parts
 
 Each part fits each other part, so each cell is a program. The parts import nothing but Python's

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from string import Template
 from typing import Any
@@ -37,18 +38,23 @@ _INSIDE = frozenset(("cell",))  # holders that are variables of a function aroun
 @dataclass(frozen=True)
 class Path:
     """How a program comes to a value. ``setup``: what it defines. ``read``: the value.
-    ``result``: what the program computes, where that is not ``use(x, value)``."""
+    ``result``: what the program computes, where that is not ``use(x, value)``. ``given``: what the
+    caller gives it as the argument ``given``. ``own``: the value's name in the program, if not
+    that of its place. ``changes``: those that its programs make."""
 
     setup: str
     read: str = ""
     result: str = ""
+    given: str = ""
+    own: str = ""
+    changes: Mapping[str, Change] = field(default_factory=lambda: CHANGES)
     number: int = field(default_factory=itertools.count().__next__)
 
     def __call__(self, x: Any) -> Any:
         """The program without a change, of a number in a global."""
         names: dict[str, Any] = {"__name__": __name__}
         exec(self.text("global", "number", "between"), names)
-        return names["step"](x)
+        return names["step"](x, *names["arguments"]())
 
     def programs(self, moment: str) -> list[tuple[str, str]]:
         """The holder and the change of each program of this path at ``moment``.
@@ -57,7 +63,7 @@ class Path:
         holder, a change, a moment and a path: holder ``h`` of path ``p`` has the change ``h + p``
         and the moment ``h + 2 p``. The number of moments is odd, so that any of them occurs beside
         each holder and each change."""
-        changes, moments = list(CHANGES), list(MOMENTS)
+        changes, moments = list(self.changes), list(MOMENTS)
         return [
             (holder, changes[(h + self.number) % len(changes)])
             for h, holder in enumerate(HOLDERS)
@@ -66,13 +72,14 @@ class Path:
 
     def text(self, holder: str, change: str, moment: str) -> str:
         """The text of a program."""
-        place, alteration, when = HOLDERS[holder], CHANGES[change], MOMENTS[moment]
+        place, when = HOLDERS[holder], MOMENTS[moment]
+        alteration = self.changes.get(change) or CHANGES[change]
         body = "\n".join(
             (_parts(self, place, alteration), _functions(self, place, alteration, when))
         )
         if holder in _INSIDE:
-            inner = textwrap.indent(f"{body}\nreturn step, alter, look", "    ")
-            body = f"def make():\n{inner}\nstep, alter, look = make()\n"
+            inner = textwrap.indent(f"{body}\nreturn step, alter, look, arguments", "    ")
+            body = f"def make():\n{inner}\nstep, alter, look, arguments = make()\n"
         return f"{_IMPORTS}{alteration.setup}\n{body}"
 
     def calls(self, moment: str) -> str:
@@ -97,26 +104,35 @@ def _parts(path: Path, place: Holder, change: Change) -> str:
 def _functions(path: Path, place: Holder, change: Change, moment: Moment) -> str:
     get = "found()" if change.toggles else place.get
     statements = _alteration(place, change)
+    own = _alteration(place, change, path.own)
+    parameters = "x, flag=False, given=None" if path.given else "x, flag=False"
     result = _filled(path.result or f"use(x, {path.read})", get=get)
     lines = [
         place.declare,
-        _filled(moment.before, alter=statements),
+        _filled(moment.before, alter=own),
         f"result = {result}",
-        _filled(moment.after, alter=statements),
+        _filled(moment.after, alter=own),
         "return result",
     ]
     return "\n".join(
         (
             _function("alter()", [place.declare, statements]),
             moment.setup,
-            _function("step(x, flag=False)", lines),
+            _function(f"step({parameters})", lines),
+            _arguments(path.given, get),
             _function("look()", [f"return {place.get}"]),
         )
     )
 
 
-def _alteration(place: Holder, change: Change) -> str:
-    """The statements that change the value."""
+def _arguments(given: str, get: str) -> str:
+    """What the caller gives a program beside the tensor and the flag."""
+    values = f"(False, {_filled(given, get=get)})" if given else "()"
+    return _function("arguments()", [f"return {values}"])
+
+
+def _alteration(place: Holder, change: Change, own: str = "") -> str:
+    """The statements that change the value, which a program may have under a name of its own."""
     if change.toggles:
         there = _filled(place.put, new=change.start)
         return (
@@ -124,7 +140,7 @@ def _alteration(place: Holder, change: Change) -> str:
             f"if there:\n    {place.drop}\nelse:\n    {there}"
         )
     if change.do:
-        return _filled(change.do, get=place.get)
+        return _filled(change.do, get=own or place.get)
     return _filled(place.put, new=_filled(change.new, get=place.get))
 
 

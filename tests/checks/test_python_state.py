@@ -3,7 +3,7 @@ targets pass, and each kind of fault of a jit is found."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path as FilePath
 from typing import Any
@@ -17,21 +17,24 @@ import runtime
 from gen.language.axes import AXES
 from gen.outcomes import Mismatch, Vacuous
 from gen.targets.torch_target import TorchTarget
-from programs.state import paths
-from programs.state.changes import CHANGES
+from programs.state import paths, ways
+from programs.state.changes import CHANGES, Change
 from programs.state.grammar import Path
 from programs.state.holders import HOLDERS
 from programs.state.moments import MOMENTS
+from programs.state.more_changes import MORE_CHANGES
 from tests.checks.cells import case, row_of
 
 PATHS = {name: path for name, path in vars(paths).items() if isinstance(path, Path)}
+WAYS = {name: path for name, path in vars(ways).items() if isinstance(path, Path)}
+GROUPS = [(PATHS, CHANGES), (WAYS, MORE_CHANGES)]  # rows, and the changes that they make
 MATRIX = FilePath(__file__).parent.parent.parent / "matrix/state.yaml"
 ROWS = "programs.state.paths."
 
 
-def programs() -> Iterator[tuple[str, str, str, str]]:
-    """The path, holder, change and moment of each program of the family."""
-    for name, path in PATHS.items():
+def programs(rows: Mapping[str, Path] = PATHS) -> Iterator[tuple[str, str, str, str]]:
+    """The path, holder, change and moment of each program of some rows of the family."""
+    for name, path in rows.items():
         for moment in MOMENTS:
             for holder, change in path.programs(moment):
                 yield name, holder, change, moment
@@ -115,30 +118,34 @@ def check_path(jit: Callable[..., Any], path: str, moment: str) -> None:
 
 def test_the_matrix_names_each_path_and_each_moment() -> None:
     family = yaml.safe_load(MATRIX.read_text())
-    rows = [row["op"].removeprefix(ROWS) for row in family["families"]["state"]["ops"]]
-    assert rows == list(PATHS)
+    rows = [row["op"].removeprefix("programs.state.") for row in family["families"]["state"]["ops"]]
+    assert rows == [*(f"paths.{name}" for name in PATHS), *(f"ways.{name}" for name in WAYS)]
     moments = family["checks"]["state_of_jit"]["over"]["moment"]
     assert moments == list(MOMENTS) == list(AXES["moment"])
 
 
-def test_each_pair_of_parts_occurs_in_a_program() -> None:
-    tables: list[dict[str, Any]] = [PATHS, HOLDERS, CHANGES, MOMENTS]
-    found = list(programs())
+@pytest.mark.parametrize(("rows", "changes"), GROUPS, ids=["paths", "ways"])
+def test_each_pair_of_parts_occurs_in_a_program(
+    rows: dict[str, Path], changes: dict[str, Change]
+) -> None:
+    tables: list[dict[str, Any]] = [rows, HOLDERS, changes, MOMENTS]
+    found = list(programs(rows))
     assert len(found) == len(set(found)) >= 2000
     for a, b in combinations(range(4), 2):
         pairs = {(program[a], program[b]) for program in found}
         assert len(pairs) == len(tables[a]) * len(tables[b])
 
 
-def test_each_program_is_one_of_python() -> None:
-    for name, holder, change, moment in programs():
-        compile(PATHS[name].text(holder, change, moment), f"{name} {holder}", "exec")
+@pytest.mark.parametrize("rows", [PATHS, WAYS], ids=["paths", "ways"])
+def test_each_program_is_one_of_python(rows: dict[str, Path]) -> None:
+    for name, holder, change, moment in programs(rows):
+        compile(rows[name].text(holder, change, moment), f"{name} {holder}", "exec")
 
 
-def results_of(change: str, more: str = "") -> list[tuple[Any, ...]]:
+def results_of(plain: Path, change: str, more: str = "") -> list[tuple[Any, ...]]:
     """Return the results of the calls of a program, to whose text `more` is added."""
-    one.path, one.program = PATHS["plain"], ("global", change)
-    one.written = one.path.text("global", change, "between") + more
+    one.path, one.program = plain, ("global", change)
+    one.written = plain.text("global", change, "between") + more
     results: list[tuple[Any, ...]] = []
 
     def noting(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,9 +160,10 @@ def results_of(change: str, more: str = "") -> list[tuple[Any, ...]]:
     return results
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", [*CHANGES, *MORE_CHANGES])
 def test_each_change_shows_in_the_next_result(change: str) -> None:
-    altered, plain = results_of(change), results_of(change, "\ndef alter(): pass\n")
+    path = PATHS["plain"] if change in CHANGES else WAYS["plain"]
+    altered, plain = results_of(path, change), results_of(path, change, "\ndef alter(): pass\n")
     assert altered[:2] == plain[:2]  # the third call is the first one after an alteration
     assert altered[2] != plain[2]
 

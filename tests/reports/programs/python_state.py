@@ -1,0 +1,716 @@
+"""State of Python under torch.compile: what a program reads, and what changes between calls.
+
+The programs are compiled with `backend="eager"`, so no graph is rewritten: Dynamo, which traces
+Python, is what is wrong. The right value is that of the same program without a compiler."""
+
+import random
+import threading
+
+import torch
+from torch import nn
+
+from tests.reports.report import report
+
+
+@report("F160.1", compiled=True)
+def assigned_method():
+    """Compiled code calls a method that its class no longer has.
+
+    The object and its class are the same as before, and Python looks the method up at each call.
+    """
+
+    class Scaled:
+        def scale(self, x):
+            return x * 2
+
+    scaled = Scaled()
+    compiled = torch.compile(lambda x: scaled.scale(x), backend="eager")
+    compiled(torch.ones(()))
+    Scaled.scale = lambda self, x: x * 3
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F160.2", "pytorch#197860", compiled=True)
+def assigned_code_of_a_method():
+    """Compiled code runs the old code of a method whose code was replaced.
+
+    A function that is no method is looked at again, and gives 3 in the same program.
+    """
+
+    class Scaled:
+        def scale(self, x):
+            return x * 2
+
+    scaled = Scaled()
+    compiled = torch.compile(lambda x: scaled.scale(x), backend="eager")
+    compiled(torch.ones(()))
+    Scaled.scale.__code__ = (lambda self, x: x * 3).__code__
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F160.3", compiled=True, torch="<2.15")
+def assigned_class_method():
+    """Compiled code calls a class method that its class no longer has.
+
+    A static method that is assigned is noticed.
+    """
+
+    class Scaled:
+        @classmethod
+        def scale(cls, x):
+            return x * 2
+
+    compiled = torch.compile(lambda x: Scaled.scale(x), backend="eager")
+    compiled(torch.ones(()))
+    Scaled.scale = classmethod(lambda cls, x: x * 3)
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F160.4", compiled=True)
+def assigned_forward_of_a_class():
+    """Compiled code runs the old forward of a class of modules.
+
+    A forward that is assigned to the module itself is noticed.
+    """
+
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    scaled = Scaled()
+    compiled = torch.compile(lambda x: scaled(x), backend="eager")
+    compiled(torch.ones(()))
+    Scaled.forward = lambda self, x: x * 3
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F160.5", compiled=True)
+def assigned_length():
+    """Compiled code calls a __len__ that the class no longer has.
+
+    len(x) is type(x).__len__(x), by the definition of Python.
+    """
+
+    class Sized:
+        def __len__(self):
+            return 2
+
+    sized = Sized()
+    compiled = torch.compile(lambda x: x * len(sized), backend="eager")
+    compiled(torch.ones(()))
+    Sized.__len__ = lambda self: 3
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F160.6", compiled=True)
+def assigned_initializer():
+    """Compiled code makes objects by an __init__ that the class no longer has.
+
+    A class that is called runs the __init__ that it has at that time.
+    """
+
+    class Scale:
+        def __init__(self):
+            self.value = 2.0
+
+    def initialize(self):
+        self.value = 3.0
+
+    compiled = torch.compile(lambda x: x * Scale().value, backend="eager")
+    compiled(torch.ones(()))
+    Scale.__init__ = initialize
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F161.1", compiled=True, torch="<2.15")
+def attribute_that_comes_to_a_derived_class():
+    """Compiled code reads the attribute of a base class when the derived class has one, too.
+
+    Python looks in the derived class first. A write to the base class is noticed.
+    """
+
+    class Base:
+        rate = 2.0
+
+    class Derived(Base):
+        pass
+
+    derived = Derived()
+    compiled = torch.compile(lambda x: x * derived.rate, backend="eager")
+    compiled(torch.ones(()))
+    Derived.rate = 3.0
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F161.2", compiled=True, torch="<2.15")
+def method_that_comes_to_a_derived_class():
+    """Compiled code calls the method of a base class when the derived class has one, too.
+
+    Python looks in the derived class first.
+    """
+
+    class Base:
+        def scale(self, x):
+            return x * 2
+
+    class Derived(Base):
+        pass
+
+    derived = Derived()
+    compiled = torch.compile(lambda x: derived.scale(x), backend="eager")
+    compiled(torch.ones(()))
+    Derived.scale = lambda self, x: x * 3
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F162.1", compiled=True)
+def class_attribute_read_through_an_object_after_a_write():
+    """Compiled code writes to a class attribute, and an object of the class still has the old one.
+
+    The object has no attribute of that name. `Box.rate` gives 3 at the same place.
+    """
+
+    class Box:
+        rate = 2.0
+
+    box = Box()
+
+    def f(x):
+        Box.rate = 3.0
+        return x * box.rate
+
+    return torch.compile(f, backend="eager")(torch.ones(())).item(), 3.0
+
+
+@report("F162.2", compiled=True)
+def method_called_after_a_write_to_its_class():
+    """Compiled code assigns a method, and the next line calls the old one.
+
+    The object has no attribute of that name.
+    """
+
+    class Scaled:
+        def scale(self, x):
+            return x * 2
+
+    scaled = Scaled()
+
+    def f(x):
+        Scaled.scale = lambda self, x: x * 3
+        return scaled.scale(x)
+
+    return torch.compile(f, backend="eager")(torch.ones(())).item(), 3.0
+
+
+@report("F163.1", compiled=True)
+def attribute_of_a_metaclass():
+    """Compiled code does not notice that an attribute of a metaclass changes.
+
+    The class has no attribute of that name, so Python looks in the class of the class.
+    """
+
+    class Meta(type):
+        rate = 2.0
+
+    class Box(metaclass=Meta):
+        pass
+
+    compiled = torch.compile(lambda x: x * Box.rate, backend="eager")
+    compiled(torch.ones(()))
+    Meta.rate = 3.0
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F163.2", compiled=True)
+def attribute_of_a_metaclass_after_a_write():
+    """Compiled code writes to an attribute of a metaclass, and its class still has the old one.
+
+    The class has no attribute of that name.
+    """
+
+    class Meta(type):
+        rate = 2.0
+
+    class Box(metaclass=Meta):
+        pass
+
+    def f(x):
+        Meta.rate = 3.0
+        return x * Box.rate
+
+    return torch.compile(f, backend="eager")(torch.ones(())).item(), 3.0
+
+
+@report("F163.3", compiled=True)
+def property_of_a_metaclass_after_a_write():
+    """Compiled code computes a property of a metaclass as if it had written nothing before.
+
+    The property reads a dictionary, to which the line before writes.
+    """
+    table = {"rate": 2.0}
+
+    class Meta(type):
+        @property
+        def rate(cls):
+            return table["rate"]
+
+    class Box(metaclass=Meta):
+        pass
+
+    def f(x):
+        table["rate"] = 3.0
+        return x * Box.rate
+
+    return torch.compile(f, backend="eager")(torch.ones(())).item(), 3.0
+
+
+@report("F164.1", "pytorch#191059", compiled=True)
+def finalizer_of_an_object_of_the_call():
+    """The __del__ of one object runs twice.
+
+    The first call makes one object. The tracer makes another one of the class, and drops it.
+    """
+    dropped = []
+
+    class Dropped:
+        def __del__(self):
+            dropped.append(1)
+
+    def f(x):
+        Dropped()
+        return x + 1
+
+    torch.compile(f, backend="eager")(torch.ones(()))
+    return len(dropped), 1
+
+
+@report("F165.1", "pytorch#145445", compiled=True, torch="<2.15")
+def draw_of_a_generator_of_python():
+    """Compiled code draws the same number at each call, from a random.Random.
+
+    The generator is an object of its own, and each draw moves it. Those of the module `random`
+    differ from call to call."""
+    generator, same = random.Random(0), random.Random(0)
+    compiled = torch.compile(lambda x: x * generator.random(), backend="eager")
+    x = torch.ones((), dtype=torch.float64)
+    return [compiled(x).item() for _ in range(2)], [same.random(), same.random()]
+
+
+@report("F166.1", "pytorch#192604", compiled=True, torch="<2.15")
+def negative_zero_as_an_argument():
+    """Compiled code that has seen 0.0 takes -0.0 for the same number.
+
+    copysign tells the two zeros apart, and so do atan2 and a division.
+    """
+    compiled = torch.compile(
+        lambda x, zero: torch.copysign(x, torch.full_like(x, zero)), backend="eager"
+    )
+    x = torch.ones(())
+    return [compiled(x, 0.0).item(), compiled(x, -0.0).item()], [1.0, -1.0]
+
+
+@report("F167.1", compiled=True)
+def item_of_a_set_of_another_type():
+    """Compiled code that has seen a set of 1 takes a set of 1.0 for the same.
+
+    The two numbers are equal and of two types, which the program tells apart. Dictionaries
+    with these keys are told apart."""
+    compiled = torch.compile(lambda x, items: x * next(iter(items)), backend="eager")
+    x = torch.ones((), dtype=torch.int64)
+    return [str(compiled(x, items).dtype) for items in ({1}, {1.0})], [
+        "torch.int64",
+        "torch.float32",
+    ]
+
+
+@report("F168.1", compiled=True)
+def attribute_that_comes_after_an_error():
+    """Compiled code that has caught an AttributeError does not notice the attribute when it is
+    there.
+
+    The same with hasattr, or with a default of getattr, is noticed.
+    """
+
+    class Box:
+        pass
+
+    box = Box()
+
+    def f(x):
+        try:
+            return x * box.rate
+        except AttributeError:
+            return x * 2
+
+    compiled = torch.compile(f, backend="eager")
+    compiled(torch.ones(()))
+    box.rate = 3.0
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F168.2", compiled=True)
+def key_that_comes_after_an_error():
+    """Compiled code that has caught a KeyError does not notice the key when it is there.
+
+    The same with `get` or `in` is noticed.
+    """
+    table = {}
+
+    def f(x):
+        try:
+            return x * table["rate"]
+        except KeyError:
+            return x * 2
+
+    compiled = torch.compile(f, backend="eager")
+    compiled(torch.ones(()))
+    table["rate"] = 3.0
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F168.3", compiled=True)
+def class_attribute_that_comes_after_an_error():
+    """Compiled code that has caught an AttributeError of a class does not notice the attribute when
+    it is there.
+
+    The same with hasattr is noticed."""
+
+    class Box:
+        pass
+
+    def f(x):
+        try:
+            return x * Box.rate
+        except AttributeError:
+            return x * 2
+
+    compiled = torch.compile(f, backend="eager")
+    compiled(torch.ones(()))
+    Box.rate = 3.0
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F168.4", compiled=True, torch=">=2.14")
+def variable_that_comes_after_an_error():
+    """Compiled code that has caught a NameError does not notice the global variable when it is
+    there.
+
+    torch 2.13 notices it."""
+    names = {"torch": torch}
+    text = (
+        "def f(x):\n    try:\n        return x * RATE\n    except NameError:\n        return x * 2"
+    )
+    exec(text, names)
+    compiled = torch.compile(names["f"], backend="eager")
+    compiled(torch.ones(()))
+    names["RATE"] = 3.0
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F169.1", compiled=True, torch="<2.15")
+def set_cleared_and_filled_again():
+    """Compiled code that clears a set, adds an object and reads it leaves the set as it was.
+
+    The result is that of the new object."""
+
+    class Box:
+        def __init__(self, rate):
+            self.rate = rate
+
+    boxes = {Box(2.0)}
+
+    def f(x):
+        boxes.clear()
+        boxes.add(Box(3.0))
+        return x * next(iter(boxes)).rate
+
+    torch.compile(f, backend="eager")(torch.ones(()))
+    return [box.rate for box in boxes], [3.0]
+
+
+@report("F170.1", compiled=True)
+def hook_registered_after_the_call():
+    """Compiled code that registers a hook after it has called the module does not run the hook at
+    the next calls.
+
+    The hook is there after the first call, and the second call doubles."""
+    module = nn.Identity()
+
+    def f(x):
+        y = module(x)
+        module.register_forward_hook(lambda module, args, y: y * 2)
+        return y
+
+    compiled = torch.compile(f, backend="eager")
+    return [compiled(torch.ones(())).item() for _ in range(3)], [1.0, 2.0, 4.0]
+
+
+@report("F171.1", compiled=True)
+def class_in_a_closure():
+    """Compiled code uses the class that a variable around a function was bound to before.
+
+    A number in the same place is noticed, and so is a class in an attribute.
+    """
+
+    class Double:
+        def scale(self, x):
+            return x * 2
+
+    class Triple:
+        def scale(self, x):
+            return x * 3
+
+    def made(kind):
+        return lambda: kind
+
+    held = [made(Double)]
+    compiled = torch.compile(lambda x: held[0]()().scale(x), backend="eager")
+    compiled(torch.ones(()))
+    held[0] = made(Triple)
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report(
+    "F172.1",
+    compiled=True,
+    raises="method_setattr_standard() missing 1 required positional argument",
+)
+def deleted_attribute_of_a_thread():
+    """Compiled code cannot delete an attribute of a threading.local: the compiler itself fails.
+
+    Reading and writing such an attribute are traced, and the same of another object."""
+    local = threading.local()
+    local.rate = 2.0
+
+    def f(x):
+        del local.rate
+        return x + 1
+
+    return torch.compile(f, backend="eager")(torch.ones(())).item(), 2.0
+
+
+@report("F173.1", compiled=True)
+def coroutine_that_nobody_awaits():
+    """Compiled code runs the body of a coroutine that is made and not awaited.
+
+    A call of an async function makes a coroutine, whose body runs when it is awaited."""
+    seen = []
+
+    async def note(x):
+        seen.append(1)
+        return x
+
+    def f(x):
+        coroutine = note(x)
+        return x * len(seen), coroutine
+
+    return torch.compile(f, backend="eager")(torch.ones(()))[0].item(), 0.0
+
+
+@report("F173.2", compiled=True, raises="has no attribute 'send'")
+def coroutine_that_is_sent_to():
+    """Compiled code that sends to a coroutine of tensors fails, since the call has run its body.
+
+    The coroutine ends at once with the product."""
+
+    async def doubled(x):
+        return x * 2
+
+    def ended(coroutine):
+        try:
+            coroutine.send(None)
+        except StopIteration as end:
+            return end.value
+
+    return torch.compile(lambda x: ended(doubled(x)), backend="eager")(torch.ones(())).item(), 2.0
+
+
+@report("F174.1", compiled=True, torch="<2.15")
+def flag_that_a_hook_writes_over_a_number():
+    """A hook of compiled code that writes True over 1 to a class leaves 1.
+
+    The two are equal and of two types. The hook runs once for each gradient, and writes 2 over 1 as
+    it should."""
+
+    class Box:
+        rate = 1
+
+    def alter(gradient):
+        Box.rate = True
+
+    def f(x):
+        leaf = x.detach().requires_grad_()
+        y = leaf * 2
+        y.register_hook(alter)
+        return torch.autograd.grad(y, leaf)[0]
+
+    torch.compile(f, backend="eager")(torch.ones(()))
+    return str(Box.rate), "True"
+
+
+@report("F175.1", compiled=True)
+def property_of_super_after_a_write():
+    """Compiled code that breaks its graph reads a property of super() as it was before the write
+    above it.
+
+    The property is read when the graph ends, and the dictionary is written afterwards."""
+    table = {"rate": 2.0}
+
+    class Base:
+        @property
+        def rate(self):
+            return table["rate"]
+
+    class Derived(Base):
+        def read(self):
+            return super().rate
+
+    derived = Derived()
+
+    def f(x):
+        table["rate"] = 3.0
+        rate = derived.read()
+        torch._dynamo.graph_break()
+        return x * rate
+
+    return torch.compile(f, backend="eager")(torch.ones(())).item(), 3.0
+
+
+@report("F176.1", compiled=True, torch="<2.14")
+def float_formatted_to_one_digit():
+    """Compiled code that formats a float to one digit gives all digits, from the second value on.
+
+    f'{1.76:.1f}' is '1.8'. torch 2.14 and 2.15 fail inside of the compiler, which formats a text
+    with a code for numbers."""
+    compiled = torch.compile(lambda x, rate: x * float(f"{rate:.1f}"), backend="eager")
+    return [compiled(torch.ones(()), rate).item() for rate in (1.5, 1.76)], [1.5, 1.8]
+
+
+@report("F176.2", compiled=True, raises="is not a constant")
+def float_formatted_by_a_function():
+    """Compiled code that calls format(x, '.1f') fails inside of the compiler, from the second value
+    on.
+
+    The text is '1.8'."""
+    compiled = torch.compile(lambda x, rate: x * float(format(rate, ".1f")), backend="eager")
+    return [compiled(torch.ones(()), rate).item() for rate in (1.5, 1.76)], [1.5, 1.8]
+
+
+@report("F177.1", compiled=True, raises="SymNodeVariable() is not a constant")
+def list_sorted_in_an_order_that_numbers_decide():
+    """Compiled code that sorts a list in reverse if one number is less than another fails inside of
+    the compiler.
+
+    `reverse` is True for the first call and False for the second one."""
+
+    def f(x, numbers):
+        numbers.sort(reverse=numbers[0] < numbers[1])
+        return x * numbers[0]
+
+    compiled = torch.compile(f, backend="eager")
+    results = [compiled(torch.ones(()), list(numbers)) for numbers in ((1.0, 2.0), (4.0, 3.0))]
+    return [result.item() for result in results], [2.0, 3.0]
+
+
+@report("F178.1", compiled=True, torch="<2.15")
+def instance_check_of_a_number():
+    """Compiled code does not ask the __instancecheck__ of a class about a number.
+
+    isinstance(x, Kind) is type(Kind).__instancecheck__(Kind, x), unless Kind is the type of x."""
+
+    class Meta(type):
+        def __instancecheck__(cls, other):
+            return True
+
+    class Kind(metaclass=Meta):
+        pass
+
+    compiled = torch.compile(lambda x: x * (2 if isinstance(0.5, Kind) else 3), backend="eager")
+    return compiled(torch.ones(())).item(), 2.0
+
+
+@report("F178.2", compiled=True)
+def instance_check_that_changes():
+    """Compiled code does not ask an __instancecheck__ again whose answer depends on an attribute.
+
+    The attribute is one of the class, and it changes between two calls."""
+
+    class Meta(type):
+        def __instancecheck__(cls, other):
+            return cls.accepts
+
+    class Kind(metaclass=Meta):
+        accepts = True
+
+    compiled = torch.compile(lambda x: x * (2 if isinstance(0.5, Kind) else 3), backend="eager")
+    first = compiled(torch.ones(())).item()
+    Kind.accepts = False
+    return [first, compiled(torch.ones(())).item()], [2.0, 3.0]
+
+
+@report("F179.1", compiled=True)
+def key_that_comes_to_the_attributes():
+    """Compiled code that has not found a name in vars(x) does not notice the attribute when it is
+    there.
+
+    vars(x) is the dictionary of the attributes of x. The same of another dictionary is noticed."""
+
+    class Box:
+        pass
+
+    box = Box()
+    compiled = torch.compile(lambda x: x * vars(box).get("rate", 2.0), backend="eager")
+    compiled(torch.ones(()))
+    box.rate = 3.0
+    return compiled(torch.ones(())).item(), 3.0
+
+
+@report("F179.2", compiled=True)
+def number_of_attributes():
+    """Compiled code takes the number of attributes of an object for a constant.
+
+    The object has no attribute at the first call, and one at the second call."""
+
+    class Box:
+        pass
+
+    box = Box()
+    compiled = torch.compile(lambda x: x * len(vars(box)), backend="eager")
+    compiled(torch.ones(()))
+    box.rate = 3.0
+    return compiled(torch.ones(())).item(), 1.0
+
+
+@report("F180.1", "pytorch#196173", compiled=True)
+def attributes_that_become_one_object():
+    """Compiled code that has found two attributes to be two objects does not notice that they are
+    one.
+
+    One attribute is assigned between the calls, an object of the same class."""
+
+    class Box:
+        pass
+
+    box = Box()
+    box.left, box.right = Box(), Box()
+    compiled = torch.compile(lambda x: x * (2.0 if box.left is box.right else 3.0), backend="eager")
+    first = compiled(torch.ones(())).item()
+    box.right = box.left
+    return [first, compiled(torch.ones(())).item()], [3.0, 2.0]
+
+
+@report("F180.2", "pytorch#196173", compiled=True)
+def list_that_contains_an_object():
+    """Compiled code that has not found an object in a list of another does not notice it once it
+    is there.
+
+    `in` compares by identity first. The arguments are the same object at the second call."""
+
+    class Box:
+        pass
+
+    compiled = torch.compile(
+        lambda x, left, right: x * (2.0 if left in [right] else 3.0), backend="eager"
+    )
+    a, b = Box(), Box()
+    return [compiled(torch.ones(()), a, one).item() for one in (b, a)], [3.0, 2.0]
