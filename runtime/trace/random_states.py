@@ -242,14 +242,26 @@ def refuse_states(values: Iterable[object]) -> None:
             states.refuse_seed(value)
 
 
-@contextmanager
-def states_kept(generators: Iterable[object]) -> Iterator[None]:
-    """Put back, at the end, the states of those of ``generators`` that are torch's."""
-    before = [(g, g.get_state()) for g in generators if isinstance(g, torch.Generator)]
-    try:
+class UndoneDraws:
+    """The generators that a backward pass draws from after its program has returned: hooks may. At
+    the end they have the states of before."""
+
+    def __init__(self) -> None:
+        # by address, since a call of ATen gets another object for a generator
+        self.before: dict[int, tuple[Any, torch.Tensor]] = {}
+
+    @contextmanager
+    def drawing(self, generators: Sequence[Any]) -> Iterator[None]:
+        """Run a call that may draw from ``generators``."""
+        for generator in generators:
+            self.before.setdefault(generator._cdata, (generator, generator.get_state()))
         yield
-    finally:
-        for generator, state in before:
+
+    def __enter__(self) -> UndoneDraws:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for generator, state in self.before.values():
             generator.set_state(state)
 
 

@@ -47,7 +47,7 @@ from .graph_edits import add_call
 from .number_reads import TracedNumber, number_of, with_values
 from .outside import OutsideMemory, detach_from_tapes, private_copy, refuse_made_of_values
 from .provenance import Provenance, here, refuse_default_dtype
-from .random_states import RandomStates
+from .random_states import RandomStates, UndoneDraws
 from .symbol_values import has_symbols
 from .symbols import SYMBOLIC, Abstraction
 from .torch_checks import complaint
@@ -109,6 +109,7 @@ class Trace(Level):
         "provenance",
         "random_states",
         "reads",
+        "undone_draws",
     )
     what = "trace (make_fx, aot_function or export)"
     leaves_parts = False
@@ -137,6 +138,7 @@ class Trace(Level):
         self.outside = OutsideMemory(abstraction is not None)
         # if a program that sets such a state is refused
         self.random_states: RandomStates | None = None
+        self.undone_draws: UndoneDraws | None = None
         self.decompositions = decompositions or {}
         self.abstraction = abstraction
         self.abstract = AbstractValues(
@@ -365,7 +367,8 @@ class Trace(Level):
     def drawing(self, generators: Sequence[object]) -> AbstractContextManager[None]:
         """Return the context for a call that may draw from ``generators``, see
         :meth:`.random_states.RandomStates.drawing`."""
-        return _NOTHING if self.random_states is None else self.random_states.drawing(generators)
+        states = self.random_states or self.undone_draws
+        return _NOTHING if states is None else states.drawing(generators)
 
     def computed(self, func: Any, args: Sequence[object]) -> Any:
         """Run a call that only computes, of values of plain tensors and literals, as :meth:`call`

@@ -24,7 +24,7 @@ from ...tape.nodes import Input as Leaf
 from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import happened_at
-from ...trace.random_states import RandomStates, Seeding, states_kept
+from ...trace.random_states import RandomStates, Seeding, UndoneDraws
 from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
 from ..control_flow.branches import ControlFlow
@@ -177,8 +177,9 @@ class Program:
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
             watch = _refusing_changes() if roots else nullcontext()
-            with functional.mode, watch, states_kept(self.generators):  # a hook may draw
+            with functional.mode, watch, UndoneDraws() as self.trace.undone_draws:
                 grads = self._gradients(roots)
+            self.trace.undone_draws = None
             # the backward is complete: what it has written, and its gradients
             self._refuse_writes_outside()
             primals.refuse_writes_to_parts()
@@ -458,7 +459,7 @@ def _refusing_changes() -> Iterator[None]:
     if state is None:
         yield
         return
-    with at_places(state.left), states_kept(state.graph.generators):
+    with at_places(state.left):
         before = state.changes()
         state.graph.backward = state.backward
         try:
