@@ -581,7 +581,9 @@ class Steps:
         self._beside = replace(
             self._beside,
             reads=without_hooks([*added, *gradients.differentiated]),
-            begin=Beginning(tensors, arguments, self.donates, self._require_alone).of,
+            begin=Beginning(
+                tensors, arguments, self.donates, self._require_alone, gradients.added_at
+            ).of,
         )
 
 

@@ -95,6 +95,7 @@ class LeafGradients:
         self.arguments = arguments
         self._keys = {id(v): key for key, v in arguments.items()}
         self.asked: list[Any] = []  # leaves, or keys of arguments
+        self.added_at = ""  # the user's line of the first backward pass that reaches a leaf
         self.spent: set[Node] = set()  # nodes that a pass has freed
         # tensors from outside whose gradients the program has asked torch.autograd.grad for
         self.differentiated: list[torch.Tensor] = []
@@ -397,6 +398,7 @@ class LeafGradients:
         """
         entry = self._entry_of_node(node)
         entry.added = True
+        self.added_at = self.added_at or here()
         self.check_leaf(entry, node)
         if not entry.known:
             self.read(entry, False)

@@ -256,7 +256,7 @@ def test_a_leaf_at_a_place_gets_its_gradient(place: str) -> None:
             run()
             assert torch.equal(holder.x.grad, torch.full((2, 2), right)), kind
         holder.x = KINDS["hooked"]()
-        with pytest.raises(RuntimeError, match="an argument with hooks"):
+        with pytest.raises(RuntimeError, match=r"argument with hooks.*It happened at .*backward"):
             run()
 
 
@@ -288,3 +288,17 @@ def test_an_argument_that_requires_no_grad_may_get_a_gradient(kind: str) -> None
         x = KINDS[kind]()
         run(x)
         assert torch.equal(x.grad, torch.full((2, 2), 2.0))
+
+
+@pytest.mark.parametrize("kind", ["hooked", "retains"])
+def test_a_backward_pass_that_reaches_such_an_argument_is_refused_with_the_line(kind: str) -> None:
+    def program(x: Any) -> Any:
+        (x * 2).sum().backward()
+        return x.detach() * 1
+
+    with dropin.installed():
+        run = jit(program)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=r"an argument.*It happened at .*backward"):
+                run(KINDS[kind]())
+            run(_leaf())
