@@ -63,12 +63,14 @@ class Beginning:
     """``leaves``: those whose gradients the call assigns. ``arguments``: the numbers of those that
     get gradients, so that they must be leaves without hooks. ``donates``: whether the call takes
     the memory of arguments. ``require_alone``: raises an error where the call assigns and others
-    may run beside it; None if it assigns nothing."""
+    may run beside it; None if it assigns nothing. ``added_at``: the user's line of the backward
+    pass that reaches the arguments, as the end of an error."""
 
     leaves: Sequence[torch.Tensor]
     arguments: Sequence[int]
     donates: bool
     require_alone: Callable[[], None] | None
+    added_at: str = ""
 
     def of(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call of this program does, which returns what an error of the graph does
@@ -111,6 +113,7 @@ class Beginning:
             if hooked(call.leaves[i]):
                 raise RuntimeError(
                     f"backward() in a jitted function reaches an argument with hooks, {HOOKS}"
+                    f"{self.added_at}"
                 )
             if not call.leaves[i].is_leaf:
-                raise RuntimeError(NO_LEAF)
+                raise RuntimeError(f"{NO_LEAF}{self.added_at}")

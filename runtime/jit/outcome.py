@@ -21,6 +21,7 @@ from ..session.leaf import OF_TORCH
 from ..session.tensor import SESSION, Tensor, unwrap
 from ..tape.nodes import Node
 from ..tape.saved import FREED
+from .given_tensors import Key, owners
 from .same_containers import (
     containers_at,
     containers_given,
@@ -63,8 +64,8 @@ class Float:
 
 
 class Layout:
-    """Which gradients and values the programs of one function take. ``asked``: leaves, or numbers
-    of arguments. ``places``: of Python's state. It is part of the kind of a call, so that no
+    """Which gradients and values the programs of one function take. ``asked``: leaves, or keys
+    of given tensors. ``places``: of Python's state. It is part of the kind of a call, so that no
     program takes values of other places."""
 
     def __init__(self, asked: Sequence[Any] = (), places: Sequence[Place] = ()) -> None:
@@ -83,10 +84,20 @@ class Entry:
     values: list[Any]
 
     @property
-    def given(self) -> dict[int, Any]:
-        """The gradients, by id of the leaf or by number of the argument."""
-        keys = (x if type(x) is int else id(x) for x in self.layout.asked)
+    def given(self) -> dict[Key, Any]:
+        """The gradients, by id of the leaf or by key of the given tensor."""
+        keys = (id(x) if isinstance(x, torch.Tensor) else x for x in self.layout.asked)
         return dict(zip(keys, self.gradients, strict=True))
+
+    @property
+    def inputs(self) -> dict[Key, int]:
+        """The numbers of the inputs of the graph that are values at places, by key."""
+        keys = [
+            (place.key, index)
+            for place, value in zip(self.layout.places, self.values, strict=True)
+            for index in range(len(opened.flatten(value)[0]))
+        ]
+        return {key: 1 + len(self.gradients) + i for i, key in enumerate(keys)}
 
 
 class SameAs:
@@ -198,11 +209,11 @@ class ContainerChanges(NamedTuple):
 
 
 class Destinations:
-    """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or numbers of
-    arguments, each with a gradient. ``frozen``: tensors that require no grad afterwards. ``spent``:
-    the numbers of the results whose histories have been freed. ``puts``: the places in Python's
-    state to which the program assigns, each with the number of its value among those that it
-    leaves. The others it has only read, and another thread may have assigned to them since.
+    """Where the tensors of an :class:`Outcome` belong. ``leaves``: tensors, or keys of
+    given ones, each with a gradient. ``frozen``: tensors that require no grad afterwards.
+    ``spent``: the numbers of the results whose histories have been freed. ``puts``: the places in
+    Python's state to which the program assigns, each with the number of its value among those that
+    it leaves. The others it has only read, and another thread may have assigned to them since.
     ``orders``: of what is assigned to objects and dictionaries that had nothing there.
     ``containers``: what becomes of those from before.
 
@@ -237,8 +248,11 @@ class Outcome:
     def carry_out(self, args: Any, kwargs: Any) -> Any:
         """Put all where it belongs, in a call with these arguments. What is for the caller."""
         to = self.destinations
-        for leaf, grad in zip(to.leaves, self.gradients, strict=True):
-            _owner_of(leaf, args, kwargs).grad = grad
+        leaves = owners(to.leaves, args, kwargs, to.containers.places)
+        for key, leaf, grad in zip(to.leaves, leaves, self.gradients, strict=True):
+            if leaf is not key and not leaf.is_leaf:
+                raise RuntimeError(NO_LEAF)
+            leaf.grad = grad
         for t in to.frozen:
             t.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
@@ -266,13 +280,3 @@ class Outcome:
                 tensor, (_Spent(SESSION, (), ((tensor.shape, tensor.dtype),)), 0)
             )
         return opened.unflatten(flat, spec)
-
-
-def _owner_of(leaf: Any, args: Any, kwargs: Any) -> Any:
-    """Return the tensor that ``leaf`` is, or the argument of that number."""
-    if type(leaf) is not int:
-        return leaf
-    argument = opened.flatten((args, kwargs))[0][leaf]
-    if not argument.is_leaf:
-        raise RuntimeError(NO_LEAF)
-    return argument

@@ -48,10 +48,10 @@ from .asked_attributes import (
     TensorAttributes,
     refuse_dictionaries,
     refuse_lost,
-    tensors_by_key,
 )
 from .beginning import Beginning, without_hooks
 from .entered import Entered
+from .given_tensors import owners, tensors_by_key
 from .optimizer_steps import refuse_strangers
 from .outcome import (
     ContainerChanges,
@@ -121,7 +121,7 @@ class Steps:
     """The programs of one jitted function ``f``, as functions without effects on Python's state.
     ``program``: what is captured.
 
-    ``asked``: the leaves, or numbers of arguments, whose gradients from before a call the programs
+    ``asked``: the leaves, or keys of given tensors, whose gradients from before a call the programs
     read. ``values``: the places of Python's state whose values they take. ``layout``: both, for
     the next call. ``sides``: of their branches. ``shared``: what they ask of containers that a
     call is given. ``attributes``: of tensors. ``donates``: whether calls take the memory of
@@ -308,10 +308,8 @@ class Steps:
 
     @staticmethod
     def _entry(layout: Layout, args: Any, kwargs: Any) -> Entry:
-        by_number = any(type(x) is int for x in layout.asked)
-        flat = opened.flatten((args, kwargs))[0] if by_number else ()
-        leaves = [flat[x] if type(x) is int else x for x in layout.asked]
-        gradients = [value._grad if isinstance(value, Tensor) else value.grad for value in leaves]
+        leaves = owners(layout.asked, args, kwargs, layout.places)
+        gradients = list(map(_gradient_of, leaves))
         return Entry(layout, gradients, values_at(layout.places))
 
     # --- captures ---------------------------------------------------------------------------------
@@ -326,6 +324,7 @@ class Steps:
             return watched(self.f, *args, **kwargs)
         self._offset = len(opened.flatten(ours)[0])
         entry, side = _first(ours, Entry, _NO_ENTRY), _first(ours, Side, _NO_SIDE)
+        self._inputs = entry.inputs
         places = entry.layout.places
         if entry.layout is not self.layout and not (entry is _NO_ENTRY and self.layout.is_empty):
             raise _Again(self)  # another thread's capture has changed what programs take
@@ -341,10 +340,10 @@ class Steps:
         entered = self._entered(places, values, args, kwargs, sharing)
         with (
             going(side.way),
-            self.attributes.shown(attributes, tensors, self._state.graph.code, self._again),
+            self.attributes.shown(attributes, tensors, self._again),
             self._with_sharing(places, entered, sharing),
             entered,
-            LeafGradients(entry.given, given) as gradients,
+            LeafGradients(entry.given, tensors) as gradients,
             refuse_strangers(self._state.graph),
         ):
             with self._restarts(numbers), same_modes():
@@ -574,13 +573,24 @@ class Steps:
         """Note what a call asks and does of gradients before its graph runs. ``leaves``: those that
         get another gradient."""
         added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
-        arguments = [self._offset + x for x in gradients.added if isinstance(x, int)]
+        given = [x for x in gradients.added if not isinstance(x, torch.Tensor)]
+        arguments = [
+            self._offset + key if isinstance(key, int) else self._inputs[key] for key in given
+        ]
         tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
         self._beside = replace(
             self._beside,
             reads=without_hooks([*added, *gradients.differentiated]),
-            begin=Beginning(tensors, arguments, self.donates, self._require_alone).of,
+            begin=Beginning(
+                tensors, arguments, self.donates, self._require_alone, gradients.added_at
+            ).of,
         )
+
+
+def _gradient_of(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor):  # this call has none there
+        return None
+    return leaf._grad if isinstance(leaf, Tensor) else leaf.grad
 
 
 def _refuse_retained(results: Sequence[object]) -> None:

@@ -75,7 +75,10 @@ def refuse_data() -> NoReturn:
 
 # What reaches for the memory without a call of ATen. The values of some levels have better answers
 # for others: `numpy`, `tolist`, `__dlpack__`, `copy.deepcopy` and pickle.
-_OF_MEMORY = ("_typed_storage", "data_ptr", "share_memory_", "storage", "untyped_storage")
+_OF_MEMORY = (
+    *("_typed_storage", "const_data_ptr", "data_ptr", "share_memory_", "storage"),
+    "untyped_storage",
+)
 # What writes to the memory by a function of Python, which no level sees.
 _LOOPS = ("apply_", "map2_", "map_")
 # What `torch.utils.swap_tensors` asks of both before it exchanges them. A tensor from outside would

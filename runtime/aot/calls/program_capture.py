@@ -45,6 +45,7 @@ from ..partition.partitions import default_partition, without_round_trips
 from ..python_state.backward_reads import BackwardReads
 from ..python_state.program_state import Effects, ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
+from ..python_state.shared_memory import refuse_shared_writes
 from ..python_state.values import SIMPLE
 from .arguments import Call, enter, of_leaves
 from .backward_calls import Backward
@@ -183,6 +184,7 @@ class _Capture:
             forward, backward = self._compile(joint)
         # what a call has to ask, and to do before and after the graph
         beside, effects = self._settle_effects()
+        self._refuse_shared_writes(joint, outside)
         begin = None
         if beside.begin is not None:
             begin = beside.begin(joint)
@@ -206,6 +208,12 @@ class _Capture:
             unknown=self.unknown,
         )
         return CompiledProgram(joint, forward, backward, guard, effects, begin, self.recipe.retries)
+
+    def _refuse_shared_writes(self, joint: Joint, outside: Call) -> None:
+        given = zip((*self.call.plain, *outside.plain), joint.boundary.inputs, strict=False)
+        tensors = [(x, entry) for x, entry in given if isinstance(x, torch.Tensor)]
+        graph, changed = self.state.graph, self.state.written
+        refuse_shared_writes(graph.nodes, self.call.given, tensors, changed, graph.code.first_line)
 
     def _pin_typed(self) -> None:
         """Raise :class:`Pinned` for the user's numbers if the program asks for types: ``type`` of

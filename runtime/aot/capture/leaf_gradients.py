@@ -53,6 +53,7 @@ from .program_tape import Argument, ProgramTape
 _grad: Any = TensorBase.grad  # what gives the attribute: torch's stubs take it for a tensor
 _data_of: Any = TensorBase.data
 _plain_grad = _grad.__get__
+_private_grad: Any = TensorBase._grad  # another name for the same
 _requires_grad: Any = TensorBase.requires_grad
 HOOKS = (
     "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
@@ -68,7 +69,7 @@ _ZEROING = tuple(
 class KeptGradient:
     """Store the gradient of one leaf.
 
-    ``leaf``: the tensor from outside, or the number of an argument; None for a leaf of the program
+    ``leaf``: the tensor from outside, or the key of an argument; None for a leaf of the program
     itself. ``like``: the value that stands for the leaf. ``known``: whether ``value`` is the
     gradient, else nobody has read it yet. ``changed``: whether a call is to assign it. ``added``:
     whether a backward pass has added to it.
@@ -85,14 +86,16 @@ class KeptGradient:
 class LeafGradients:
     """Store the gradients that one run of a program sees.
 
-    ``given``: those that are arguments of the graph, by id of the leaf or by number of an argument.
-    ``arguments``: the values that the program has in place of its arguments.
+    ``given``: those that are arguments of the graph, by id of the leaf or by key of an argument.
+    ``arguments``: the values that the program has in place of tensors that it is given, by key.
     """
 
-    def __init__(self, given: Mapping[int, Any], arguments: Sequence[object]) -> None:
+    def __init__(self, given: Mapping[Any, Any], arguments: Mapping[Any, Any]) -> None:
         self.given = given
         self.arguments = arguments
-        self.asked: list[Any] = []  # leaves, or numbers of arguments
+        self._keys = {id(v): key for key, v in arguments.items()}
+        self.asked: list[Any] = []  # leaves, or keys of arguments
+        self.added_at = ""  # the user's line of the first backward pass that reaches a leaf
         self.spent: set[Node] = set()  # nodes that a pass has freed
         # tensors from outside whose gradients the program has asked torch.autograd.grad for
         self.differentiated: list[torch.Tensor] = []
@@ -118,7 +121,7 @@ class LeafGradients:
 
     @property
     def changed(self) -> list[tuple[Any, Any]]:
-        """List (leaf or number of an argument, gradient) for each gradient that a call assigns."""
+        """List (leaf or key of an argument, gradient) for each gradient that a call assigns."""
         return [
             (entry.leaf, entry.value)
             for entry in self._kept.values()
@@ -126,8 +129,8 @@ class LeafGradients:
         ]
 
     @property
-    def added(self) -> list[torch.Tensor | int]:
-        """List the leaves, or numbers of arguments, whose gradients grew in a backward pass."""
+    def added(self) -> list[Any]:
+        """List the leaves, or keys of arguments, whose gradients grew in a backward pass."""
         return [
             entry.leaf for entry in self._kept.values() if entry.added and entry.leaf is not None
         ]
@@ -184,17 +187,18 @@ class LeafGradients:
         # the call has it as an argument already, or asks for it as a further one
         if dropped:
             entry.changed = True
-        elif entry.leaf is not None and id(entry.leaf) in self.given:
-            entry.value = self.given[id(entry.leaf)]
-        elif isinstance(entry.leaf, int) and entry.leaf in self.given:
-            entry.value = self.given[entry.leaf]
         elif entry.leaf is not None:
+            is_tensor = isinstance(entry.leaf, torch.Tensor)
+            key = id(entry.leaf) if is_tensor else entry.leaf
+            if key in self.given:
+                entry.value = self.given[key]
+                return
             self.asked.append(entry.leaf)
             entry.value = self.as_value(self._gradient_of_leaf(entry.leaf))
 
-    def _gradient_of_leaf(self, leaf: torch.Tensor | int) -> object:
-        """Return the gradient that ``leaf`` has now; None for the number of an argument."""
-        if isinstance(leaf, int):
+    def _gradient_of_leaf(self, leaf: object) -> object:
+        """Return the gradient that ``leaf`` has now; None for the key of an argument."""
+        if not isinstance(leaf, torch.Tensor):
             return None
         if isinstance(leaf, Tensor):
             return leaf._grad
@@ -212,16 +216,22 @@ class LeafGradients:
         entry.value = self.as_value(g)
         entry.known = entry.changed = True
 
-    def retain(self, tensor: object) -> None:
+    def retain(self, tensor: Any) -> None:
         """Do ``tensor.retain_grad()``."""
         v = self.inside(tensor)
         edge = edge_of(v)
         if edge is None:
             raise settled(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
-        # a leaf and an argument have their gradients anyway
-        if not v.is_leaf and not isinstance(edge[0], Argument) and not v._retains:
-            hooks.retain(v, *edge)
-            v._retains, v._grad = True, None
+        # a leaf has its gradient anyway
+        if tensor.is_leaf or tensor.retains_grad:
+            return
+        if isinstance(edge[0], Argument):
+            raise RuntimeError(
+                "the program calls retain_grad() of a tensor that it is given, which has a "
+                f"history. Call it before the program does.{here()}"
+            )
+        hooks.retain(v, *edge)
+        v._retains, v._grad = True, None
 
     def require(self, tensor: Any, flag: bool = True) -> Any:
         """Do ``tensor.requires_grad_(flag)`` for a ``tensor`` from outside."""
@@ -299,7 +309,7 @@ class LeafGradients:
         mode = _mode()
         cotangents = () if grad_outputs is None else grad_outputs
         shown = [
-            *self.arguments,
+            *self.arguments.values(),
             *map(mode.value, mode.found),
             *(entry.value for entry in self._kept.values()),
             *session.listed(cotangents),
@@ -341,13 +351,19 @@ class LeafGradients:
             # it has a history
             return self._entry_of_node(edge_of(self._frozen[id(tensor)][1])[0])  # type: ignore[index]
         if not tensor.requires_grad:
-            if isinstance(tensor, Value) and tensor._level.number:
-                return None
-            return self._kept.setdefault(id(tensor), KeptGradient(tensor, tensor))
+            return self._entry_without_grad(tensor)
         node = _end(self.inside(tensor))
         if node is None:
             return None
         return self._entry_of_node(node)
+
+    def _entry_without_grad(self, tensor: Any) -> KeptGradient | None:
+        """Return the entry of ``tensor``, which does not require grad; None for a value that the
+        program has computed."""
+        leaf = self._keys.get(id(tensor), tensor)
+        if leaf is tensor and isinstance(tensor, Value) and tensor._level.number:
+            return None
+        return self._kept.setdefault(id(tensor), KeptGradient(leaf, tensor))
 
     def _entry_of_node(self, node: Node) -> KeptGradient:
         """Return the entry of the leaf at ``node``, a new one the first time."""
@@ -359,9 +375,9 @@ class LeafGradients:
 
     def _leaf(self, node: Node) -> KeptGradient:
         """Return a new entry for the leaf at ``node``."""
-        for index, v in enumerate(self.arguments):
+        for key, v in self.arguments.items():
             if _end(v) is node:
-                return KeptGradient(index, v)
+                return KeptGradient(key, v)
         mode = _mode()
         for tensor in mode.found:
             # in place of a frozen tensor the mode has a value without a history
@@ -382,6 +398,7 @@ class LeafGradients:
         """
         entry = self._entry_of_node(node)
         entry.added = True
+        self.added_at = self.added_at or here()
         self.check_leaf(entry, node)
         if not entry.known:
             self.read(entry, False)
@@ -626,6 +643,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _plain_grad: LeafGradients.gradient,
     _grad.__set__: LeafGradients.assign,
     _grad.__delete__: lambda gradients, t: gradients.assign(t, None),
+    _private_grad.__get__: LeafGradients.gradient,
+    _private_grad.__set__: LeafGradients.assign,
     TensorBase.retain_grad: LeafGradients.retain,
     TensorBase.requires_grad_: LeafGradients.require,
     _requires_grad.__set__: LeafGradients.require,

@@ -84,7 +84,7 @@ class TracedGradients(LeafGradients):
     """
 
     def __init__(self, inputs: Sequence[object], arguments: Sequence[object]) -> None:
-        super().__init__({}, arguments)
+        super().__init__({}, dict(enumerate(arguments)))
         self.inputs = inputs
 
     def tensor_of(self, entry: KeptGradient) -> Any:

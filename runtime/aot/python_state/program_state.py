@@ -41,7 +41,7 @@ from .object_graph import ObjectGraph, early_graph
 from .object_kinds import PLAIN, row_of
 from .opaque_objects import opaque_objects_named, refuse_opaque_objects
 from .program_code import BackwardEntries, Code, is_of_ours, is_of_user
-from .reads import OF_MEMORY, Read, has_place
+from .reads import Read, asked_by_name
 from .snapshot import Order, new_order
 from .state_guard import StateGuard
 from .values import MISSING, SIMPLE, attributes_of, look_into, referent_of, slots_of
@@ -222,14 +222,10 @@ class ProgramState:
             RUN.state = around
 
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
-        """Return where ``tensors`` and those of the graph are, as far as the program's code has
-        names for such questions."""
-        asked = [name for name in OF_MEMORY if name in self.graph.code.names]
-        if not asked:
-            return []
-        known = [*tensors, *(read.owner for read in self.graph.tensors.values())]
-        known = list(filter(has_place, known))
-        return [Read(t, name, OF_MEMORY[name](t)) for t in known for name in asked]
+        """Return where ``tensors`` and those of the graph are, and what else they say of
+        themselves, as far as the program's code has names for such questions."""
+        known = (read.owner for read in self.graph.tensors.values())
+        return asked_by_name(self.graph.code.names, [*tensors, *known])
 
     def _empty_caches(self, all_of_them: bool) -> None:
         """Empty each cache of a function that has kept a value of the trace, or ``all_of_them`` to

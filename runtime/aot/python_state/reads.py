@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -121,11 +121,38 @@ def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 OF_MEMORY: dict[str, Callable[[Any], Any]] = {
+    "const_data_ptr": lambda t: unwrap(t).data_ptr(),
     "data_ptr": lambda t: unwrap(t).data_ptr(),
     "storage_offset": lambda t: unwrap(t).storage_offset(),
     "_version": lambda t: t._version,
 }
 """What the elements or the place of a tensor change, by the name that a program asks for."""
+
+
+def _count(hooks: Any) -> int:
+    return len(hooks or ())
+
+
+OF_OBJECT: dict[str, Callable[[Any], Any]] = {
+    "_backward_hooks": lambda t: _count(t._backward_hooks),
+    "_grad": lambda t: t.grad is None if t.is_leaf else None,
+    "_post_accumulate_grad_hooks": lambda t: _count(t._post_accumulate_grad_hooks),
+    "grad_dtype": lambda t: t.grad_dtype if t.is_leaf else None,
+    "is_shared": lambda t: unwrap(t).is_shared(),
+    "output_nr": lambda t: t.output_nr,
+    "retains_grad": lambda t: t.retains_grad,
+}
+"""What else may change while a tensor is the same object, by the name that a program asks for."""
+
+
+def asked_by_name(names: Collection[str], tensors: Sequence[torch.Tensor]) -> list[Read]:
+    """Return the questions to ``tensors`` for which a program has ``names``."""
+    reads: list[Read] = []
+    for name in filter(names.__contains__, OF_MEMORY):
+        reads += [Read(t, name, OF_MEMORY[name](t)) for t in filter(has_place, tensors)]
+    for name in filter(names.__contains__, OF_OBJECT):
+        reads += [Read(t, name, OF_OBJECT[name](t)) for t in tensors]
+    return reads
 
 
 def has_place(tensor: torch.Tensor) -> bool:
@@ -138,7 +165,12 @@ def _elements(tensor: torch.Tensor) -> bytes:
     return elements_of(unwrap(tensor))
 
 
-_OF_TENSORS: dict[Any, Callable[[Any], Any]] = {FACTS: facts, ELEMENTS: _elements}
+_OF_TENSORS: dict[Any, Callable[[Any], Any]] = {
+    FACTS: facts,
+    ELEMENTS: _elements,
+    **OF_MEMORY,
+    **OF_OBJECT,
+}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -154,7 +186,7 @@ def same(a: Any, b: Any) -> bool:
 def look_up(owner: Any, name: Any) -> Any:
     """Return what ``owner`` has under ``name``, or ``MISSING``."""
     if isinstance(owner, torch.Tensor):
-        return _OF_TENSORS[name](owner) if name in _OF_TENSORS else OF_MEMORY[name](owner)
+        return _OF_TENSORS[name](owner)
     if isinstance(owner, Mapping):
         return owner.get(name, MISSING)
     return getattr(owner.of, name, MISSING)
