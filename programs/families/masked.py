@@ -312,7 +312,8 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 WITHOUT_GRADIENT = frozenset(
     ("sigmoid", "tangent", "floor", "rectified", "power", "larger", "smaller", "angle", "log_sum")
 )
-"""Functions whose backward pass torch lacks for masked tensors: their values are compared."""
+"""Functions whose backward pass torch lacks for some mask. Their values are compared without it. A
+row ``NAME_with_gradient`` compares both."""
 
 
 def _elementwise(f: Callable[..., Any], count: int, differentiable: bool) -> Row:
@@ -347,6 +348,8 @@ def _rows() -> dict[str, Row]:
     for count, functions in ((1, UNARY), (2, BINARY)):
         for name, f in functions.items():
             rows[name] = _elementwise(f, count, name not in WITHOUT_GRADIENT)
+            if name in WITHOUT_GRADIENT:
+                rows[f"{name}_with_gradient"] = _elementwise(f, count, True)
     for name, (end, dims) in itertools.product(OF_SHOWN, DIMENSIONS.items()):
         if name in ("median", "logsumexp", "argmax", "argmin") and not isinstance(dims, int):
             continue

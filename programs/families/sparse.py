@@ -123,10 +123,9 @@ def _as_dense(result: Tensor) -> Tensor:
     return result if result.layout is torch.strided else result.to_dense()
 
 
-def _row(name: str, on_sparse: OfMatrix, on_dense: OfMatrix | None = None) -> Row:
+def _row(on_sparse: OfMatrix, on_dense: OfMatrix | None, differentiable: bool) -> Row:
     """Return the row of an op. Without `on_dense`, the same op of the dense matrix is right."""
     of_dense = on_dense or on_sparse
-    differentiable = name not in WITHOUT_GRADIENT
 
     def program(v: Tensor, d: Tensor, e: Tensor, *, made: str, pattern: str) -> Results:
         leaves = leaves_of(v, d, e)
@@ -271,11 +270,17 @@ WITHOUT_GRADIENT = frozenset(
         "row",
     )
 )
-"""Rows whose backward pass torch lacks for sparse layouts: their values are compared."""
+"""Rows whose backward pass torch lacks for some layout. Their values are compared without it. A row
+``NAME_with_gradient`` compares both."""
 
 
 def _rows() -> dict[str, Row]:
-    rows = {name: _row(name, *(f if isinstance(f, tuple) else (f,))) for name, f in OPS.items()}
+    rows = {}
+    for name, f in OPS.items():
+        on_sparse, on_dense = f if isinstance(f, tuple) else (f, None)
+        rows[name] = _row(on_sparse, on_dense, name not in WITHOUT_GRADIENT)
+        if name in WITHOUT_GRADIENT:
+            rows[f"{name}_with_gradient"] = _row(on_sparse, on_dense, True)
     for dim in (0, 1):
         rows[f"softmax_{dim}"] = _softmax(dim, False)
         rows[f"log_softmax_{dim}"] = _softmax(dim, True)

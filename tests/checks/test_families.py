@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from gen.outcomes import Lacking, Mismatch
+from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.targets.torch_target import TorchTarget
 from programs.families import jagged, masked, modules, optimizers, sparse
-from programs.families.tools import Row
+from programs.families.tools import BackwardError, Results, Row, gradients
 from tests.checks.cells import case
 
 ROWS = {
@@ -91,6 +91,39 @@ def test_a_refusal_of_all_samples_is_lacking() -> None:
         cell("programs.families.sparse.softmax_0", "csr").assert_same(
             "forward", against="reference"
         )
+
+
+class _Doubled(torch.autograd.Function):
+    """A function whose backward pass raises the error that it is called with."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, error: Exception) -> Tensor:
+        ctx.error = error
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Any) -> Any:
+        raise ctx.error
+
+
+def row_that_fails_backward(error: Exception) -> Row:
+    def program(x: Tensor) -> Results:
+        result: Tensor = _Doubled.apply(x, error)  # type: ignore[no-untyped-call]
+        return tuple(gradients([result], [x]))
+
+    return Row(program, program, may_refuse=True)
+
+
+def test_a_backward_pass_that_fails_is_no_refusal() -> None:
+    row = row_that_fails_backward(RuntimeError("expand is unsupported"))
+    with pytest.raises(BackwardError, match="expand is unsupported"):
+        row(torch.ones(2, requires_grad=True))
+
+
+def test_a_derivative_that_is_not_implemented_is_a_refusal() -> None:
+    row = row_that_fails_backward(NotImplementedError("no formula"))
+    with pytest.raises(Unsuitable, match="refused: no formula"):
+        row(torch.ones(2, requires_grad=True))
 
 
 def test_the_components_of_a_nested_tensor_are_rows() -> None:
