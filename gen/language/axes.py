@@ -82,6 +82,9 @@ Made = Literal[
     "for_loop", "foreach", "fused", "differentiable",
     # modules
     "evaluated", "without_grad", "in_inference", "trained",
+    # where special numbers stand in a line
+    "ordinary", "nan_first", "nan_last", "nan_inside", "nan_often", "all_nan", "infinities",
+    "nan_and_infinities", "zeros", "all_equal", "ends_of_dtype",
     # subclasses
     "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
 ]  # fmt: skip

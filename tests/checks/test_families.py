@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.targets.torch_target import TorchTarget
-from programs.families import jagged, masked, modules, optimizers, sparse
+from programs.families import jagged, masked, modules, optimizers, ordering, sparse
 from programs.families.tools import BackwardError, Results, Row, gradients
 from tests.checks.cells import case
 
@@ -19,6 +19,7 @@ ROWS = {
     "programs.families.sparse.times_turned": "coo",
     "programs.families.optimizers.adam": "foreach",
     "programs.families.modules.attention": "trained",
+    "programs.families.ordering.both_ends": "zeros",
 }
 SAMPLES = {"programs.families.optimizers.adam": "samples_of_adam"}
 
@@ -167,6 +168,44 @@ def test_attention_of_equal_rows_is_the_value_of_one() -> None:
     later, *_ = results(modules, "attention", x, made="without_grad", hidden="later")
     torch.testing.assert_close(plain, later)
     torch.testing.assert_close(plain[0, 0], plain[2, 3])
+
+
+@pytest.mark.parametrize(
+    ("name", "made", "expected"),
+    [
+        ("largest", "nan_inside", [math.nan, 2]),  # the place of the NaN
+        ("smallest", "infinities", [-math.inf, 4]),
+        ("median", "nan_last", [math.nan]),
+        ("nanmedian", "nan_last", [-1.0]),  # of -1, 2.5, 0.5, -1.5
+        ("mode", "nan_first", [-1.5]),  # each number occurs once, and the least one counts
+        ("kth_all", "nan_inside", [math.nan]),
+        ("bottom_half", "nan_first", [[-1.5, 0.5]]),
+        ("quantile_lower", "infinities", [-math.inf]),
+        ("in_few", "nan_first", [[False, True, False, False, False]]),
+        ("counted", "nan_and_infinities", [[1, 0, 0, 1, 0]]),
+        ("distinct", "all_equal", [[1.0], [1.0] * 5, [5]]),
+    ],
+)
+def test_an_order_puts_nan_behind_all_numbers(name: str, made: str, expected: list[Any]) -> None:
+    """The line is -1, 2.5, 0.5, -1.5, 2 before special numbers stand in it."""
+    mark = torch.zeros(2, dtype=torch.float64)
+    found = results(ordering, name, mark, made=made, width=5, how="rows")
+    for one, right in zip(found, expected, strict=False):
+        first = one if name == "distinct" else one[0]
+        torch.testing.assert_close(
+            first, torch.tensor(right).to(first.dtype), rtol=0, atol=0, equal_nan=True
+        )
+
+
+def test_a_nan_is_sought_behind_all_numbers() -> None:
+    """The line is -1.5, 0.5, 2, 2.5, NaN. Sought are -inf, …, 0.25, 1, 2.5, 3, inf and NaN."""
+    mark = torch.zeros(2, dtype=torch.float64)
+    (left,) = results(ordering, "searched_lines_left", mark, made="nan_first", width=5, how="rows")
+    (right,) = results(
+        ordering, "searched_lines_right", mark, made="nan_first", width=5, how="rows"
+    )
+    assert left[0].tolist() == [0, 0, 1, 1, 1, 1, 2, 3, 4, 4, 4]
+    assert right[0].tolist() == [0, 0, 1, 1, 1, 1, 2, 4, 4, 4, 5]
 
 
 def test_a_target_may_lack_a_family() -> None:
