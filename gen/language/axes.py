@@ -85,6 +85,9 @@ Made = Literal[
     # where special numbers stand in a line
     "ordinary", "nan_first", "nan_last", "nan_inside", "nan_often", "all_nan", "infinities",
     "nan_and_infinities", "zeros", "all_equal", "ends_of_dtype",
+    # what is asked of a law of random numbers
+    "densities", "probabilities", "quantiles", "no_quantiles", "moments", "modes", "entropies",
+    "batches", "outside", "draws", "draw_slopes", "divergences",
     # subclasses
     "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.targets.torch_target import TorchTarget
-from programs.families import jagged, masked, modules, optimizers, ordering, sparse
+from programs.families import jagged, laws, masked, modules, optimizers, ordering, sparse
 from programs.families.tools import BackwardError, Results, Row, gradients
 from tests.checks.cells import case
 
@@ -20,8 +20,13 @@ ROWS = {
     "programs.families.optimizers.adam": "foreach",
     "programs.families.modules.attention": "trained",
     "programs.families.ordering.both_ends": "zeros",
+    "programs.families.distributions.gamma": "entropies",
+    "programs.families.distributions.poisson": "moments",
 }
-SAMPLES = {"programs.families.optimizers.adam": "samples_of_adam"}
+SAMPLES = {
+    f"programs.families.{name}": f"samples_of_{name.partition('.')[2]}"
+    for name in ("optimizers.adam", "distributions.gamma", "distributions.poisson")
+}
 
 
 def cell(op: str, made: str, target: Any = None) -> Any:
@@ -206,6 +211,42 @@ def test_a_nan_is_sought_behind_all_numbers() -> None:
     )
     assert left[0].tolist() == [0, 0, 1, 1, 1, 1, 2, 3, 4, 4, 4]
     assert right[0].tolist() == [0, 0, 1, 1, 1, 1, 2, 4, 4, 4, 5]
+
+
+LAWS_AND_PARAMETERS = [(name, p) for name, law in laws.LAWS.items() for p in law.parameters]
+
+
+@pytest.mark.parametrize(("name", "p"), LAWS_AND_PARAMETERS)
+def test_a_density_has_the_integral_1(name: str, p: dict[str, float]) -> None:
+    assert laws.LAWS[name].probability(math.inf, **p) == pytest.approx(1.0, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("name", "p", "mean", "variance"),
+    [
+        ("normal", {"loc": 3.0, "scale": 2.0}, 3.0, 4.0),
+        ("exponential", {"rate": 4.0}, 0.25, 0.0625),
+        ("uniform", {"low": 1.0, "high": 4.0}, 2.5, 0.75),
+        ("pareto", {"scale": 2.0, "alpha": 4.0}, 8 / 3, 8 / 9),
+        ("laplace", {"loc": 0.0, "scale": 1.5}, 0.0, 4.5),
+        ("gumbel", {"loc": 0.0, "scale": 1.0}, 0.5772156649015329, math.pi**2 / 6),
+        ("geometric", {"probs": 0.25}, 3.0, 12.0),
+        ("binomial", {"probs": 0.2}, 1.0, 0.8),
+    ],
+)
+def test_moments_by_quadrature_are_those_of_textbooks(
+    name: str, p: dict[str, float], mean: float, variance: float
+) -> None:
+    law = laws.LAWS[name]
+    assert law.expected(lambda x: x, **p) == pytest.approx(mean, rel=1e-10, abs=1e-12)
+    assert law.expected(lambda x: (x - mean) ** 2, **p) == pytest.approx(variance, rel=1e-10)
+
+
+def test_a_probability_is_the_integral_up_to_a_number() -> None:
+    law = laws.LAWS["cauchy"]
+    for x in (-30.0, -1.0, 0.0, 0.3, 5.0):
+        right = 0.5 + math.atan(x) / math.pi
+        assert law.probability(x, loc=0.0, scale=1.0) == pytest.approx(right, rel=1e-11)
 
 
 def test_a_target_may_lack_a_family() -> None:
