@@ -83,7 +83,7 @@ def _joined(x: Tensor, sizes: Sequence[int]) -> Any:
     return torch.cat([nested[..., :1], nested[..., 1:]], dim=-1)
 
 
-_MADE: dict[str, Callable[[Tensor, Sequence[int]], Any]] = {
+MADE: dict[str, Callable[[Tensor, Sequence[int]], Any]] = {
     "of_list": lambda x, sizes: torch.nested.as_nested_tensor(
         _slices(x, sizes), layout=torch.jagged
     ),
@@ -121,7 +121,7 @@ def _samples(sizes_of: Sequence[list[int]]) -> list[dict[str, Any]]:
             "args": [{"shape": [sum(sizes) + len(sizes), WIDTH]}, {"shape": [WIDTH, WIDTH]}],
             "kwargs": {"made": made, "sizes": list(sizes)},
         }
-        for made in _MADE
+        for made in MADE
         for sizes in sizes_of
     ]
 
@@ -148,7 +148,7 @@ def _row(on_nested: OnNested, on_component: OnComponent, differentiable: bool = 
 
     def program(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:
         leaves = leaves_of(x, w) if differentiable else [x.detach(), w.detach()]
-        parts = _parts_of(on_nested(_MADE[made](leaves[0], sizes), leaves[1]))
+        parts = _parts_of(on_nested(MADE[made](leaves[0], sizes), leaves[1]))
         return _results(parts, leaves, differentiable)
 
     def definition(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:
@@ -181,7 +181,7 @@ def _whole_row(
 
     def program(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:
         leaves = leaves_of(x, w) if differentiable else [x.detach(), w.detach()]
-        parts = _parts_of(on_nested(_MADE[made](leaves[0], sizes), leaves[1]))
+        parts = _parts_of(on_nested(MADE[made](leaves[0], sizes), leaves[1]))
         return _results(parts, leaves, differentiable)
 
     def definition(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:

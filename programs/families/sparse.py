@@ -92,7 +92,7 @@ def _dense(v: Tensor, places: Places) -> Tensor:
     return zeros.index_put((rows, columns), v[: len(places)], accumulate=True)
 
 
-def _sparse(v: Tensor, made: str, pattern: str) -> Tensor:
+def sparse_matrix(v: Tensor, made: str, pattern: str) -> Tensor:
     places = PATTERNS[pattern]
     if made == "hybrid":
         return _hybrid(v, places)
@@ -131,7 +131,9 @@ def _row(on_sparse: OfMatrix, on_dense: OfMatrix | None, differentiable: bool) -
         leaves = leaves_of(v, d, e)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # compressed layouts are in beta state
-            result = _as_dense(on_sparse(_sparse(leaves[0], made, pattern), leaves[1], leaves[2]))
+            result = _as_dense(
+                on_sparse(sparse_matrix(leaves[0], made, pattern), leaves[1], leaves[2])
+            )
             found = _gradients_of(result, leaves, differentiable)
         return *detached([result]), *found
 
@@ -156,7 +158,7 @@ def _softmax(dim: int, log: bool) -> Row:
     def program(v: Tensor, d: Tensor, e: Tensor, *, made: str, pattern: str) -> Results:
         leaves = leaves_of(v)
         f = torch.sparse.log_softmax if log else torch.sparse.softmax
-        result = f(_sparse(leaves[0], made, pattern), dim).to_dense()
+        result = f(sparse_matrix(leaves[0], made, pattern), dim).to_dense()
         return *detached([result]), *gradients([result], leaves)
 
     def definition(v: Tensor, d: Tensor, e: Tensor, *, made: str, pattern: str) -> Results:

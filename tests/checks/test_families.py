@@ -9,7 +9,16 @@ from torch import Tensor
 
 from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.targets.torch_target import TorchTarget
-from programs.families import jagged, laws, masked, modules, optimizers, ordering, sparse
+from programs.families import (
+    equivalents,
+    jagged,
+    laws,
+    masked,
+    modules,
+    optimizers,
+    ordering,
+    sparse,
+)
 from programs.families.tools import BackwardError, Results, Row, gradients
 from tests.checks.cells import case
 
@@ -247,6 +256,35 @@ def test_a_probability_is_the_integral_up_to_a_number() -> None:
     for x in (-30.0, -1.0, 0.0, 0.3, 5.0):
         right = 0.5 + math.atan(x) / math.pi
         assert law.probability(x, loc=0.0, scale=1.0) == pytest.approx(right, rel=1e-11)
+
+
+def marks(*forms: Any) -> list[int]:
+    """Return the marks of forms of a call."""
+    row = equivalents.row_of(forms, lambda x: (x,))
+    return row(torch.ones(2))[1].tolist()  # type: ignore[no-any-return]
+
+
+def refused(error: Exception) -> Any:
+    """Return a form of a call that is refused."""
+
+    def form(x: Tensor) -> Tensor:
+        raise error
+
+    return form
+
+
+def test_forms_that_mean_the_same_are_compared() -> None:
+    assert marks(lambda x: x * 2, lambda x: 2 * x, lambda x: x + x) == [1, 1, 1]
+    assert marks(lambda x: x * 2, refused(RuntimeError("no strides"))) == [1, 0]
+    assert marks(refused(IndexError("out of range")), lambda x: x * 2) == [0, 1]
+    assert marks(lambda x: x * 2, lambda x: x * 3) == [1, 2]
+    assert marks(lambda x: x * 2, lambda x: x[:1] * 2) == [1, 2]
+
+
+def test_a_form_that_torch_does_not_have_is_left_out() -> None:
+    assert marks(lambda x: x * 2, refused(NotImplementedError("no kernel"))) == [1, 1]
+    with pytest.raises(Unsuitable, match="refused in each form"):
+        marks(refused(RuntimeError("no strides")), refused(TypeError("no dims")))
 
 
 def test_a_target_may_lack_a_family() -> None:
