@@ -88,6 +88,8 @@ Made = Literal[
     # what is asked of a law of random numbers
     "densities", "probabilities", "quantiles", "no_quantiles", "moments", "modes", "entropies",
     "batches", "outside", "draws", "draw_slopes", "divergences",
+    # dtypes of quantized numbers
+    "quint8", "qint8", "qint32",
     # subclasses
     "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
 ]  # fmt: skip

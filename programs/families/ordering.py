@@ -1,6 +1,6 @@
 """Sorting, searching and selecting numbers among which are NaN, infinities, zeros and equal ones.
 
-    largest(mark, made="nan_inside", width=17, how="columns")    # max along a dim, and indices
+    largest(mark, made="nan_inside", shapes=[(17, "columns")])    # max along a dim, and indices
 
 ``made`` says where the special numbers stand in a line of the given width. The definition is plain
 Python over the numbers of one line: NaN is greater than all numbers and equal to none, not even to
@@ -10,6 +10,7 @@ NaN, and -0 equals 0. An index that torch leaves open is compared by the number 
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,8 +28,21 @@ Found = Sequence[Any]
 OnLines = Callable[[Tensor, int], Sequence[Tensor]]
 OnLine = Callable[[Line], Found]
 
-WIDTHS = (1, 2, 5, 8, 16, 17, 33, 257)
-HOW = ("rows", "columns", "with_gaps")
+SHAPES = (
+    (1, "rows"),
+    (2, "columns"),
+    (5, "with_gaps"),
+    (8, "rows"),
+    (8, "columns"),
+    (16, "with_gaps"),
+    (17, "rows"),
+    (17, "columns"),
+    (33, "with_gaps"),
+    (33, "rows"),
+    (257, "columns"),
+    (257, "with_gaps"),
+)
+"""Widths of lines and their layouts. Three of them are a sample, so that a cell runs all."""
 INF, NAN = math.inf, math.nan
 
 
@@ -100,10 +114,9 @@ def _laid_out(x: Tensor, how: str) -> tuple[Tensor, int]:
 def samples(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
     """Return a tensor that shows the dtype alone, and how lines are made."""
     return [
-        {"args": [{"shape": [2]}], "kwargs": {"made": made, "width": width, "how": how}}
+        {"args": [{"shape": [2]}], "kwargs": {"made": made, "shapes": list(SHAPES[first::4])}}
         for made in MADE
-        for width in WIDTHS
-        for how in HOW
+        for first in range(4)
     ]
 
 
@@ -634,4 +647,18 @@ def _rows() -> dict[str, Row]:
     return rows
 
 
-globals().update(_rows())
+def _over_shapes(row: Row) -> Row:
+    """Return a row as one that takes several widths and layouts."""
+
+    def program(mark: Tensor, *, made: str, shapes: Sequence[tuple[int, str]]) -> Results:
+        found = (row.program(mark, made=made, width=width, how=how) for width, how in shapes)
+        return tuple(itertools.chain.from_iterable(found))
+
+    def definition(mark: Tensor, *, made: str, shapes: Sequence[tuple[int, str]]) -> Results:
+        found = (row.definition(mark, made=made, width=width, how=how) for width, how in shapes)
+        return tuple(itertools.chain.from_iterable(found))
+
+    return Row(program, definition)
+
+
+globals().update({name: _over_shapes(row) for name, row in _rows().items()})

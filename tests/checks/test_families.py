@@ -17,6 +17,7 @@ from programs.families import (
     modules,
     optimizers,
     ordering,
+    quantized,
     sparse,
 )
 from programs.families.tools import BackwardError, Results, Row, gradients
@@ -203,7 +204,7 @@ def test_attention_of_equal_rows_is_the_value_of_one() -> None:
 def test_an_order_puts_nan_behind_all_numbers(name: str, made: str, expected: list[Any]) -> None:
     """The line is -1, 2.5, 0.5, -1.5, 2 before special numbers stand in it."""
     mark = torch.zeros(2, dtype=torch.float64)
-    found = results(ordering, name, mark, made=made, width=5, how="rows")
+    found = results(ordering, name, mark, made=made, shapes=[(5, "rows")])
     for one, right in zip(found, expected, strict=False):
         first = one if name == "distinct" else one[0]
         torch.testing.assert_close(
@@ -214,9 +215,9 @@ def test_an_order_puts_nan_behind_all_numbers(name: str, made: str, expected: li
 def test_a_nan_is_sought_behind_all_numbers() -> None:
     """The line is -1.5, 0.5, 2, 2.5, NaN. Sought are -inf, …, 0.25, 1, 2.5, 3, inf and NaN."""
     mark = torch.zeros(2, dtype=torch.float64)
-    (left,) = results(ordering, "searched_lines_left", mark, made="nan_first", width=5, how="rows")
+    (left,) = results(ordering, "searched_lines_left", mark, made="nan_first", shapes=[(5, "rows")])
     (right,) = results(
-        ordering, "searched_lines_right", mark, made="nan_first", width=5, how="rows"
+        ordering, "searched_lines_right", mark, made="nan_first", shapes=[(5, "rows")]
     )
     assert left[0].tolist() == [0, 0, 1, 1, 1, 1, 2, 3, 4, 4, 4]
     assert right[0].tolist() == [0, 0, 1, 1, 1, 1, 2, 4, 4, 4, 5]
@@ -285,6 +286,18 @@ def test_a_form_that_torch_does_not_have_is_left_out() -> None:
     assert marks(lambda x: x * 2, refused(NotImplementedError("no kernel"))) == [1, 1]
     with pytest.raises(Unsuitable, match="refused in each form"):
         marks(refused(RuntimeError("no strides")), refused(TypeError("no dims")))
+
+
+@pytest.mark.parametrize(
+    ("number", "last", "first"),
+    [(2.5, 10, 9), (-2.5, 4, 5), (0.5, 8, 7), (-0.5, 6, 7), (1.2, 8, 8)],
+)
+def test_a_number_between_two_whole_ones_goes_to_the_even_one(
+    number: float, last: int, first: int
+) -> None:
+    """The zero point is 7, so that the sum of 0.5 and 7 is rounded up, and 0.5 itself down."""
+    assert quantized.rounds_last(number, 1.0, 7) == last
+    assert quantized.rounds_first(number, 1.0, 7) == first
 
 
 def test_a_target_may_lack_a_family() -> None:
