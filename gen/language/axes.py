@@ -82,6 +82,14 @@ Made = Literal[
     "for_loop", "foreach", "fused", "differentiable",
     # modules
     "evaluated", "without_grad", "in_inference", "trained",
+    # where special numbers stand in a line
+    "ordinary", "nan_first", "nan_last", "nan_inside", "nan_often", "all_nan", "infinities",
+    "nan_and_infinities", "zeros", "all_equal", "ends_of_dtype",
+    # what is asked of a law of random numbers
+    "densities", "probabilities", "quantiles", "no_quantiles", "moments", "modes", "entropies",
+    "batches", "outside", "draws", "draw_slopes", "divergences",
+    # dtypes of quantized numbers
+    "quint8", "qint8", "qint32",
     # subclasses
     "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
 ]  # fmt: skip

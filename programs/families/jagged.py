@@ -83,7 +83,7 @@ def _joined(x: Tensor, sizes: Sequence[int]) -> Any:
     return torch.cat([nested[..., :1], nested[..., 1:]], dim=-1)
 
 
-_MADE: dict[str, Callable[[Tensor, Sequence[int]], Any]] = {
+MADE: dict[str, Callable[[Tensor, Sequence[int]], Any]] = {
     "of_list": lambda x, sizes: torch.nested.as_nested_tensor(
         _slices(x, sizes), layout=torch.jagged
     ),
@@ -121,7 +121,7 @@ def _samples(sizes_of: Sequence[list[int]]) -> list[dict[str, Any]]:
             "args": [{"shape": [sum(sizes) + len(sizes), WIDTH]}, {"shape": [WIDTH, WIDTH]}],
             "kwargs": {"made": made, "sizes": list(sizes)},
         }
-        for made in _MADE
+        for made in MADE
         for sizes in sizes_of
     ]
 
@@ -148,7 +148,7 @@ def _row(on_nested: OnNested, on_component: OnComponent, differentiable: bool = 
 
     def program(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:
         leaves = leaves_of(x, w) if differentiable else [x.detach(), w.detach()]
-        parts = _parts_of(on_nested(_MADE[made](leaves[0], sizes), leaves[1]))
+        parts = _parts_of(on_nested(MADE[made](leaves[0], sizes), leaves[1]))
         return _results(parts, leaves, differentiable)
 
     def definition(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:
@@ -181,7 +181,7 @@ def _whole_row(
 
     def program(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:
         leaves = leaves_of(x, w) if differentiable else [x.detach(), w.detach()]
-        parts = _parts_of(on_nested(_MADE[made](leaves[0], sizes), leaves[1]))
+        parts = _parts_of(on_nested(MADE[made](leaves[0], sizes), leaves[1]))
         return _results(parts, leaves, differentiable)
 
     def definition(x: Tensor, w: Tensor, *, made: str, sizes: Sequence[int]) -> Results:
@@ -231,7 +231,8 @@ def _by_dimension(name: str, dim: int, keep: bool) -> Callable[[Any], Any]:
 
 
 _VALUES = ("sum", "mean", "norm", "logsumexp", "var", "any", "argmax")
-"""Reductions of which torch has no gradient for nested tensors, or nobody has."""
+"""Reductions of which torch lacks the gradient in some layout, or which have none."""
+_WITHOUT_SLOPES = ("any", "argmax")
 REDUCTIONS = ("sum", "mean", "amax", "amin", "prod", "norm", "logsumexp", "var", "any", "argmax")
 DIMENSIONS = ((1, False), (1, True), (2, False), (2, True))
 
@@ -241,9 +242,10 @@ def _reductions() -> dict[str, Row]:
     for name in REDUCTIONS:
         for dim, keep in DIMENSIONS:
             nested, component = _by_dimension(name, dim, keep), _by_dimension(name, dim - 1, keep)
-            rows[f"{name}_{dim}{'_kept' * keep}"] = _row(
-                _alone(nested), _alone(component), name not in _VALUES
-            )
+            row = f"{name}_{dim}{'_kept' * keep}"
+            rows[row] = _row(_alone(nested), _alone(component), name not in _VALUES)
+            if name in _VALUES and name not in _WITHOUT_SLOPES:
+                rows[f"{row}_with_gradient"] = _row(_alone(nested), _alone(component))
     return rows
 
 
@@ -416,18 +418,26 @@ WITHOUT_GRADIENT = frozenset(
         "norm_of_all",
     )
 )
-"""Rows whose backward pass torch lacks: their values are compared."""
+"""Rows whose backward pass torch lacks in some layout. Their values are compared without it. A row
+``NAME_with_gradient`` compares both."""
 
 
 def _rows() -> dict[str, Row]:
     rows = {}
     for name, f in ELEMENTWISE.items():
         rows[name] = _row(_alone(f), _alone(f))
-    for name, (on_nested, on_component) in OF_COMPONENTS.items():
-        rows[name] = _row(on_nested, on_component, name not in WITHOUT_GRADIENT)
-    for name, (on_all, on_components) in OF_ALL.items():
-        rows[name] = _whole_row(on_all, on_components, name not in WITHOUT_GRADIENT)
+    for name, on_one in OF_COMPONENTS.items():
+        rows |= _with_gradient(name, _row, on_one)
+    for name, on_all in OF_ALL.items():
+        rows |= _with_gradient(name, _whole_row, on_all)
     return rows | _reductions()
+
+
+def _with_gradient(name: str, row: Callable[..., Row], functions: Sequence[Any]) -> dict[str, Row]:
+    """Return the row of an op, and that with its gradient where torch lacks some."""
+    if name not in WITHOUT_GRADIENT:
+        return {name: row(*functions)}
+    return {name: row(*functions, False), f"{name}_with_gradient": row(*functions)}
 
 
 globals().update(_rows())

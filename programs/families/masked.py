@@ -45,7 +45,7 @@ def _one(shape: Sequence[int]) -> Tensor:
     return mask
 
 
-_MASKS: dict[str, Callable[[Sequence[int]], Tensor]] = {
+MASKS: dict[str, Callable[[Sequence[int]], Tensor]] = {
     "all_shown": lambda shape: torch.ones(*shape, dtype=torch.bool),
     "none_shown": lambda shape: torch.zeros(*shape, dtype=torch.bool),
     "some_shown": _some,
@@ -67,7 +67,7 @@ def samples_without_empty(dtype: torch.dtype, device: str) -> list[dict[str, Any
 def _samples(shapes: Sequence[list[int]]) -> list[dict[str, Any]]:
     return [
         {"args": [{"shape": shape}, {"shape": shape}], "kwargs": {"made": made, "shape": shape}}
-        for made in _MASKS
+        for made in MASKS
         for shape in shapes
     ]
 
@@ -156,7 +156,7 @@ def _undefined(name: str, mask: Tensor, dims: Dims) -> Tensor:
 
 def _reduction(name: str, dims: Dims) -> Row:
     def program(x: Tensor, y: Tensor, *, made: str, shape: Sequence[int]) -> Results:
-        mask = _MASKS[made](shape)
+        mask = MASKS[made](shape)
         undefined = _undefined(name, mask, dims)
         found: list[Tensor] = []
         for keep in (False, True):
@@ -166,7 +166,7 @@ def _reduction(name: str, dims: Dims) -> Row:
         return tuple(found)
 
     def definition(x: Tensor, y: Tensor, *, made: str, shape: Sequence[int]) -> Results:
-        mask = _MASKS[made](shape)
+        mask = MASKS[made](shape)
         undefined = _undefined(name, mask, dims)
         (leaf,) = leaves_of(x)
         result = _settled(_loop(name, leaf, mask, dims), undefined)
@@ -207,14 +207,14 @@ def _method(name: str, dims: Dims) -> Row:
         (leaf,) = leaves_of(x)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # masked tensors are a prototype
-            masked = as_masked_tensor(leaf, _MASKS[made](shape))
+            masked = as_masked_tensor(leaf, MASKS[made](shape))
             dense, shown = _as_dense(_reduced(name, masked, None, dims, False))
         dense, shown = dense.to(torch.float64).flatten(), shown.flatten()
         dense = torch.where(shown, dense, torch.zeros_like(dense))
         return dense.detach(), shown, *_dense_gradients(dense, [leaf])
 
     def definition(x: Tensor, y: Tensor, *, made: str, shape: Sequence[int]) -> Results:
-        mask = _MASKS[made](shape)
+        mask = MASKS[made](shape)
         (leaf,) = leaves_of(x)
         counts = [bool(mask.flatten()[places].any()) for places in _groups(shape, dims)]
         shown = torch.tensor(counts, dtype=torch.bool)
@@ -250,13 +250,13 @@ def _along(name: str, dim: int) -> Row:
     by_torch, of_line = ALONG[name]
 
     def program(x: Tensor, y: Tensor, *, made: str, shape: Sequence[int]) -> Results:
-        mask = _MASKS[made](shape)
+        mask = MASKS[made](shape)
         (leaf,) = leaves_of(x)
         result = torch.where(mask, by_torch(leaf, dim, mask=mask), torch.zeros_like(leaf))
         return result.detach(), *gradients([result], [leaf])
 
     def definition(x: Tensor, y: Tensor, *, made: str, shape: Sequence[int]) -> Results:
-        mask = _MASKS[made](shape).flatten()
+        mask = MASKS[made](shape).flatten()
         (leaf,) = leaves_of(x)
         result = torch.zeros(math.prod(shape), dtype=x.dtype)
         for places in _groups(shape, dim):
@@ -312,12 +312,13 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 WITHOUT_GRADIENT = frozenset(
     ("sigmoid", "tangent", "floor", "rectified", "power", "larger", "smaller", "angle", "log_sum")
 )
-"""Functions whose backward pass torch lacks for masked tensors: their values are compared."""
+"""Functions whose backward pass torch lacks for some mask. Their values are compared without it. A
+row ``NAME_with_gradient`` compares both."""
 
 
 def _elementwise(f: Callable[..., Any], count: int, differentiable: bool) -> Row:
     def program(x: Tensor, y: Tensor, *, made: str, shape: Sequence[int]) -> Results:
-        mask = _MASKS[made](shape)
+        mask = MASKS[made](shape)
         leaves = (leaves_of(x, y) if differentiable else [x, y])[:count]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # masked tensors are a prototype
@@ -326,7 +327,7 @@ def _elementwise(f: Callable[..., Any], count: int, differentiable: bool) -> Row
         return result.detach(), shown, *_dense_gradients(result, leaves if differentiable else [])
 
     def definition(x: Tensor, y: Tensor, *, made: str, shape: Sequence[int]) -> Results:
-        mask = _MASKS[made](shape)
+        mask = MASKS[made](shape)
         leaves = (leaves_of(x, y) if differentiable else [x, y])[:count]
         # what is hidden is a number on which each function is smooth
         inner = [torch.where(mask, leaf, torch.full_like(leaf, 0.75)) for leaf in leaves]
@@ -347,6 +348,8 @@ def _rows() -> dict[str, Row]:
     for count, functions in ((1, UNARY), (2, BINARY)):
         for name, f in functions.items():
             rows[name] = _elementwise(f, count, name not in WITHOUT_GRADIENT)
+            if name in WITHOUT_GRADIENT:
+                rows[f"{name}_with_gradient"] = _elementwise(f, count, True)
     for name, (end, dims) in itertools.product(OF_SHOWN, DIMENSIONS.items()):
         if name in ("median", "logsumexp", "argmax", "argmin") and not isinstance(dims, int):
             continue

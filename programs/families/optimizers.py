@@ -147,9 +147,11 @@ RULES: dict[str, tuple[Any, Step, Options, Sequence[Options]]] = {
         torch.optim.Adam,
         _adam,
         _ADAM | {"amsgrad": False},
-        ({"amsgrad": True}, {"betas": (0.0, 0.9)}, {"decoupled_weight_decay": True}),
+        ({"betas": (0.0, 0.9)}, {"decoupled_weight_decay": True}),
     ),
-    "adamw": (torch.optim.AdamW, _adam, _ADAM | {"amsgrad": False}, ({"amsgrad": True},)),
+    "adam_amsgrad": (torch.optim.Adam, _adam, _ADAM | {"amsgrad": True}, ()),
+    "adamw": (torch.optim.AdamW, _adam, _ADAM | {"amsgrad": False}, ()),
+    "adamw_amsgrad": (torch.optim.AdamW, _adam, _ADAM | {"amsgrad": True}, ()),
     "adamax": (torch.optim.Adamax, _adamax, _ADAM, ()),
     "nadam": (
         torch.optim.NAdam,

@@ -92,7 +92,7 @@ def _dense(v: Tensor, places: Places) -> Tensor:
     return zeros.index_put((rows, columns), v[: len(places)], accumulate=True)
 
 
-def _sparse(v: Tensor, made: str, pattern: str) -> Tensor:
+def sparse_matrix(v: Tensor, made: str, pattern: str) -> Tensor:
     places = PATTERNS[pattern]
     if made == "hybrid":
         return _hybrid(v, places)
@@ -123,16 +123,17 @@ def _as_dense(result: Tensor) -> Tensor:
     return result if result.layout is torch.strided else result.to_dense()
 
 
-def _row(name: str, on_sparse: OfMatrix, on_dense: OfMatrix | None = None) -> Row:
+def _row(on_sparse: OfMatrix, on_dense: OfMatrix | None, differentiable: bool) -> Row:
     """Return the row of an op. Without `on_dense`, the same op of the dense matrix is right."""
     of_dense = on_dense or on_sparse
-    differentiable = name not in WITHOUT_GRADIENT
 
     def program(v: Tensor, d: Tensor, e: Tensor, *, made: str, pattern: str) -> Results:
         leaves = leaves_of(v, d, e)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # compressed layouts are in beta state
-            result = _as_dense(on_sparse(_sparse(leaves[0], made, pattern), leaves[1], leaves[2]))
+            result = _as_dense(
+                on_sparse(sparse_matrix(leaves[0], made, pattern), leaves[1], leaves[2])
+            )
             found = _gradients_of(result, leaves, differentiable)
         return *detached([result]), *found
 
@@ -157,7 +158,7 @@ def _softmax(dim: int, log: bool) -> Row:
     def program(v: Tensor, d: Tensor, e: Tensor, *, made: str, pattern: str) -> Results:
         leaves = leaves_of(v)
         f = torch.sparse.log_softmax if log else torch.sparse.softmax
-        result = f(_sparse(leaves[0], made, pattern), dim).to_dense()
+        result = f(sparse_matrix(leaves[0], made, pattern), dim).to_dense()
         return *detached([result]), *gradients([result], leaves)
 
     def definition(v: Tensor, d: Tensor, e: Tensor, *, made: str, pattern: str) -> Results:
@@ -271,11 +272,17 @@ WITHOUT_GRADIENT = frozenset(
         "row",
     )
 )
-"""Rows whose backward pass torch lacks for sparse layouts: their values are compared."""
+"""Rows whose backward pass torch lacks for some layout. Their values are compared without it. A row
+``NAME_with_gradient`` compares both."""
 
 
 def _rows() -> dict[str, Row]:
-    rows = {name: _row(name, *(f if isinstance(f, tuple) else (f,))) for name, f in OPS.items()}
+    rows = {}
+    for name, f in OPS.items():
+        on_sparse, on_dense = f if isinstance(f, tuple) else (f, None)
+        rows[name] = _row(on_sparse, on_dense, name not in WITHOUT_GRADIENT)
+        if name in WITHOUT_GRADIENT:
+            rows[f"{name}_with_gradient"] = _row(on_sparse, on_dense, True)
     for dim in (0, 1):
         rows[f"softmax_{dim}"] = _softmax(dim, False)
         rows[f"log_softmax_{dim}"] = _softmax(dim, True)

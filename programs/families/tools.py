@@ -37,6 +37,8 @@ class Row:
     def __call__(self, *args: Any, **options: Any) -> Results:
         try:
             return described(self.program(*args, **options))
+        except BackwardError:
+            raise  # torch gave a result, so it does not lack the program
         except REFUSALS as error:
             if not self.may_refuse:
                 raise
