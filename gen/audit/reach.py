@@ -73,19 +73,18 @@ def spread(keys: Iterable[str], count: int, seed: int) -> list[str]:
 def promising(
     keys: Iterable[str], reached: Iterable[Reach], count: int, seed: int
 ) -> Iterator[str]:
-    """Draw about ``count`` further cells: of each check as many as its cells that are ``reached``
-    show kinds of fault."""
-    shown: Counter[str] = Counter()
-    cells: Counter[str] = Counter()
-    known = set()
+    """Draw about ``count`` further cells: more of the checks whose cells that are ``reached`` show
+    faults which few other checks show."""
+    known, shown = set[str](), dict[str, set[tuple[str, str]]]()
     for reach in reached:
         known.add(reach.key)
-        cells[check_of(reach.key)] += 1
-        shown[check_of(reach.key)] += sum(map(len, reach.rules.values()))
-    weights = {check: shown[check] / cells[check] for check in cells}
-    total = sum(weights.values())
+        faults = {(rule, kind) for rule, kinds in reach.rules.items() for kind in kinds}
+        shown.setdefault(check_of(reach.key), set()).update(faults)
+    checks = Counter(fault for faults in shown.values() for fault in faults)
+    weights = {check: sum(1 / checks[fault] for fault in shown[check]) for check in shown}
+    total = sum(weights.values()) or 1.0
     for check, pool in _by_check((key for key in keys if key not in known), seed).items():
-        yield from pool[: round(count * weights.get(check, 0.0) / (total or 1.0))]
+        yield from pool[: round(count * weights.get(check, 0.0) / total)]
 
 
 def _by_check(keys: Iterable[str], seed: int) -> dict[str, list[str]]:

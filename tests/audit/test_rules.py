@@ -13,7 +13,7 @@ import torch
 
 from gen.audit.campaign import Finding, Survivors
 from gen.audit.generated_modules import eligible, load_modules
-from gen.audit.reach import Map, Reach, telling
+from gen.audit.reach import Map, Reach, promising, spread, telling
 from gen.audit.rule_faults import RuleFault, Rules
 from gen.audit.workers import Job, Tried, Workers
 from gen.commands import audit
@@ -557,3 +557,22 @@ def test_a_job_that_kills_its_process_costs_no_other_job(folder: Path) -> None:
     fates = {job.kind: result for job, result in Workers(1, "runtime", "cpu", folder).each(jobs)}
     assert fates[""] is None
     assert fates["sign"].caught == fates["scaled"].caught == cell
+
+
+def test_a_draw_of_cells_has_each_check_and_more_of_those_that_show_what_few_show() -> None:
+    keys = [
+        f"m.py::{check}[op{i}-float64]" for check in ("rare", "common", "other") for i in range(9)
+    ]
+    first = spread(keys, 6, seed=1)
+    assert sorted(key.split("[")[0] for key in first) == sorted(
+        ["m.py::rare", "m.py::common", "m.py::other"] * 2
+    )
+    assert first == spread(keys, 6, seed=1) != spread(keys, 6, seed=2)
+    reached = [
+        Reach(key, 1.0, {"a vjp": frozenset(("sign", "edge") if "rare" in key else ("sign",))})
+        for key in first
+    ]
+    further = list(promising(keys, reached, 6, seed=1))
+    assert not set(further) & set(first)
+    counts = {check: sum(check in key for key in further) for check in ("rare", "common", "other")}
+    assert counts["rare"] > counts["common"] == counts["other"] > 0
