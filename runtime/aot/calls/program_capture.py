@@ -45,7 +45,6 @@ from ..partition.partitions import default_partition, without_round_trips
 from ..python_state.backward_reads import BackwardReads
 from ..python_state.program_state import Effects, ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
-from ..python_state.shared_memory import refuse_shared_writes
 from ..python_state.values import SIMPLE
 from .arguments import Call, enter, of_leaves
 from .backward_calls import Backward
@@ -54,7 +53,7 @@ from .identities import Apart, Outside, Repeat, refuse_outside
 from .numbers import Pinned, pinned_numbers
 from .program_guard import ProgramGuard
 from .recipe import Beside, Recipe
-from .shared_arguments import refuse_untangled, with_autograd_base, with_bases
+from .shared_arguments import refuse_shared_writes, refuse_untangled, with_autograd_base, with_bases
 
 # leaves that lead to no other object, or that the graph has as arguments
 _NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat, Outside)

@@ -237,8 +237,10 @@ class ProgramState:
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
         """Return where ``tensors`` and those of the graph are, and what else they say of
         themselves, as far as the program's code has names for such questions."""
-        known = (read.owner for read in self.graph.tensors.values())
-        return asked_by_name(self.graph.code.names, [*tensors, *known])
+        return asked_by_name(
+            self.graph.code.names,
+            [*tensors, *(read.owner for read in self.graph.tensors.values())],
+        )
 
     def _empty_caches(self, all_of_them: bool) -> None:
         """Empty each cache of a function that has kept a value of the trace, or ``all_of_them`` to
