@@ -319,7 +319,7 @@ def _common_base(group: Group, call: Call) -> Tensor | None:
     return common
 
 
-# --- arrays over the memory of tensors -------------------------------------------------------------
+# --- arrays over the memory of tensors ------------------------------------------------------------
 
 Range = tuple[int, int]
 _ARRAYS = (np.ndarray, array.array, bytearray, memoryview)
