@@ -31,7 +31,8 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "aot/python_state/closed_over.py": {"frames": _LINE},
     "aot/python_state/entry_hook.py": {
-        "frames": "the optimizer that a program makes, which a function that is entered has",
+        "frames": "the optimizer that a program makes, which a function that is entered has; the "
+        "objects that functions of a backward pass have when they begin",
     },
     "aot/python_state/python_hooks.py": {
         "frames": "that of the function that is entered, which sys.monitoring does not give",

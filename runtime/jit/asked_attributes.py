@@ -58,10 +58,12 @@ class TensorAttributes:
         self,
         attributes: Attributes,
         values: Mapping[Key, Any],
+        may_have: Callable[[str], bool],
         again: Callable[[], BaseException],
     ) -> Iterator[None]:
         """Show, while entered, the ``attributes`` of tensors by the ``values`` that stand for them.
-        ``again``: makes the error that has the program captured with more of them."""
+        ``may_have``: tells whether the program's code may have a name. ``again``: makes the error
+        that has the program captured with more of them."""
         keys = {id(v): key for key, v in values.items()}
         known = attributes.found
 
@@ -85,7 +87,7 @@ class TensorAttributes:
 
         _start_versions(values, known)
         edges = {id(v): getattr(v, "_edge", None) for v in values.values()}
-        with answering(ask, ask_all, edges):
+        with answering(ask, ask_all, may_have, edges):
             yield
 
 

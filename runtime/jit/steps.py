@@ -340,7 +340,9 @@ class Steps:
         entered = self._entered(places, values, args, kwargs, sharing)
         with (
             going(side.way),
-            self.attributes.shown(attributes, tensors, self._again),
+            self.attributes.shown(
+                attributes, tensors, self._state.graph.code.may_have, self._again
+            ),
             self._with_sharing(places, entered, sharing),
             entered,
             LeafGradients(entry.given, tensors) as gradients,

@@ -23,10 +23,11 @@ from ..seam.ambient import Ambient
 from ..seam.level_mode import entering_mode
 from ..seam.levels import Value
 from ..seam.locks import lock_of
+from ..seam.user_code import is_user_code_watched
 from ..session.captures import CAPTURE
 from ..tape.values import GradValue
 from ..torch_private.native_tensors import TensorBase
-from ..trace.provenance import here, is_of_package
+from ..trace.provenance import here
 
 _IS_PARAMETER = "_is_param"
 """What ``isinstance(x, torch.nn.Parameter)`` asks of a tensor that is of another class."""
@@ -60,10 +61,12 @@ def answer_of(tensor: Any, name: str) -> object:
 class _Asking(Ambient):
     """``ask``: gives what the tensor has for which a value of this thread's capture stands; raises
     ``AttributeError`` if there is nothing. ``ask_all``: gives the answers of all such tensors.
-    ``edges``: by identity of such a value the history that the program finds."""
+    ``may_have``: tells whether the program's code may have a name. ``edges``: by identity of such a
+    value the history that the program finds."""
 
     ask: Callable[[Any, str], Any] | None = None
     ask_all: Callable[[str], list[object]]
+    may_have: Callable[[str], bool]
     edges: Mapping[int, object] = {}
 
 
@@ -76,6 +79,7 @@ _count = 0  # how many captures ask, in all threads
 def answering(
     ask: Callable[[Any, str], object],
     ask_all: Callable[[str], list[object]],
+    may_have: Callable[[str], bool],
     edges: Mapping[int, object],
 ) -> Iterator[None]:
     """Answer by ``ask(value, name)``, while entered, when this thread asks for an attribute that
@@ -83,6 +87,7 @@ def answering(
     reason to know nothing of the tensors of a class. See :class:`_Asking`."""
     around = dict(vars(_ASKING))
     _ASKING.ask, _ASKING.ask_all, _ASKING.edges = ask, ask_all, edges
+    _ASKING.may_have = may_have
     _ask_of_values(1)
     try:
         yield
@@ -131,11 +136,11 @@ def _is_as_given(value: Any) -> bool:
     return _asks(value) and getattr(value, "_edge", None) is _ASKING.edges[id(value)]
 
 
-def _is_by_user() -> bool:
-    """Return whether a program that is captured asks, and no code of this package. To be called by
-    the function that is asked."""
-    asker = sys._getframe(2).f_code.co_filename
-    return _ASKING.ask is not None and not is_of_package(asker)
+def _may_be_asked(name: str) -> bool:
+    """Return whether a program that is captured may ask for ``name``: the user's code runs, and has
+    the name."""
+    asks = _ASKING.ask is not None and is_user_code_watched()
+    return asks and _ASKING.may_have(name)
 
 
 def _ask(value: object, name: str) -> Any:
@@ -182,7 +187,7 @@ def _base(value: Any) -> Any:
 def _version(value: Any) -> Any:
     """Return the version, after the versions of all given tensors are asked for: any of them may
     share its counter."""
-    if _is_by_user() and MISSING in _ASKING.ask_all(VERSION):
+    if _may_be_asked(VERSION) and MISSING in _ASKING.ask_all(VERSION):
         _refuse(VERSION, "and is given one of inference mode, which has none. Pass its clone().")
     return _NATIVE[VERSION].__get__(value)
 
@@ -190,7 +195,7 @@ def _version(value: Any) -> Any:
 def _storage_offset(value: Any) -> Any:
     """Return the offset, after the offsets of all given tensors are asked for: any of them may have
     ``value`` as a view."""
-    if _is_by_user():
+    if _may_be_asked(_OFFSET):
         _ASKING.ask_all(_OFFSET)
     return _NATIVE[_OFFSET](value)
 
@@ -198,7 +203,7 @@ def _storage_offset(value: Any) -> Any:
 def _is_inference(value: Any) -> Any:
     """Return whether ``value`` is of inference mode. ``RuntimeError`` for what the program computes
     where a tensor from outside is: what is a view of it is, too."""
-    if not _is_by_user():
+    if not _may_be_asked(_IS_INFERENCE):
         return _NATIVE[_IS_INFERENCE](value)
     of_given = _ASKING.ask_all(_IS_INFERENCE)
     if _asks(value):
@@ -221,7 +226,7 @@ def _as_given(value: Any, name: str, of_value: Any) -> Any:
 def _hooks(value: Any, name: str, of_value: Any) -> Any:
     """Return the hooks of the program's own. ``RuntimeError`` where the tensor that is given has
     some."""
-    if _asks(value) and _is_by_user():
+    if _asks(value) and _may_be_asked(name):
         _ask(value, name)
     return of_value(value)
 
@@ -229,7 +234,7 @@ def _hooks(value: Any, name: str, of_value: Any) -> Any:
 def _grad_dtype(value: Any) -> Any:
     """Return the dtype of gradients. ``RuntimeError`` for what is no leaf: from which version of
     torch on that has one is not known here."""
-    if not _is_by_user():
+    if not _may_be_asked(_GRAD_DTYPE):
         return _NATIVE[_GRAD_DTYPE].__get__(value)
     found = _ask(value, _GRAD_DTYPE) if _is_as_given(value) else _NO_LEAF
     if found == _NO_LEAF:
@@ -253,13 +258,13 @@ def _set_gradient(value: Any, new: object) -> None:
 
 def _refused(value: Any, name: str) -> Any:
     """Raise: ``name`` tells the stand-in of a capture from the tensor for which it stands."""
-    if not _is_by_user():
+    if not _may_be_asked(name):
         return _NATIVE[name].__get__(value)
     _refuse(name, "which says what no later call has: a capture has a stand-in for the tensor.")
 
 
 def _not_assigned(value: Any, new: object, name: str) -> None:
-    if not _is_by_user():
+    if not _may_be_asked(name):
         _NATIVE[name].__set__(value, new)
         return
     raise RuntimeError(

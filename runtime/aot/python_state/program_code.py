@@ -177,6 +177,10 @@ class ProgramCode:
         """Return whether ``name`` is in code, also in a text."""
         return name in self.names or name in self.words
 
+    def may_have(self, name: str) -> bool:
+        """Return whether code has a name, or computes names."""
+        return self.computed or self.has_name(name)
+
     def named_objects(self, nodes: Iterable[Node], roots: Iterable[object]) -> set[int]:
         """Return the identities of the objects that the program has names for, and of those in
         them.
