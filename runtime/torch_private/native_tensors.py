@@ -10,6 +10,8 @@ import torch._utils
 
 TensorBase = torch._C.TensorBase
 """The class of tensors in C++. Its attributes are those that no class in Python has replaced."""
+other_name_of_grad: Any = torch._C.TensorBase._grad
+"""The attribute for the gradient under its other name."""
 use_count = torch._C.TensorBase._use_count  # type: ignore[attr-defined]
 """How many owners a tensor has in C++."""
 make_subclass = torch.Tensor._make_subclass

@@ -43,7 +43,7 @@ from ...tape.values import GradValue, edge_of
 from ...torch_private.functorch_state import is_functorch_wrapped
 from ...torch_private.global_settings import without_autocast
 from ...torch_private.mode_stacks import unseen_by_handlers
-from ...torch_private.native_tensors import TensorBase
+from ...torch_private.native_tensors import TensorBase, other_name_of_grad
 from ...torch_private.pytrees import pytree
 from ...trace.outside import address
 from ...trace.provenance import here
@@ -53,7 +53,6 @@ from .program_tape import Argument, ProgramTape
 _grad: Any = TensorBase.grad  # what gives the attribute: torch's stubs take it for a tensor
 _data_of: Any = TensorBase.data
 _plain_grad = _grad.__get__
-_private_grad: Any = TensorBase._grad  # another name for the same
 _requires_grad: Any = TensorBase.requires_grad
 HOOKS = (
     "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
@@ -643,8 +642,8 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _plain_grad: LeafGradients.gradient,
     _grad.__set__: LeafGradients.assign,
     _grad.__delete__: lambda gradients, t: gradients.assign(t, None),
-    _private_grad.__get__: LeafGradients.gradient,
-    _private_grad.__set__: LeafGradients.assign,
+    other_name_of_grad.__get__: LeafGradients.gradient,
+    other_name_of_grad.__set__: LeafGradients.assign,
     TensorBase.retain_grad: LeafGradients.retain,
     TensorBase.requires_grad_: LeafGradients.require,
     _requires_grad.__set__: LeafGradients.require,

@@ -589,9 +589,9 @@ def _visit_of(x: object) -> Visit:
     return lambda graph, y, name: graph._by_row(row, y, name)
 
 
+# makes a graph of what can be known before the program runs: of all code that it may come to, the
+# nearest 1,000 nodes
 early_graph = functools.partial(ObjectGraph, budget=1_000)
-"""Makes a graph of what can be known before the program runs: of all code that it may come to, the
-nearest 1,000 nodes."""
 _VISITS: tuple[tuple[Any, Visit], ...] = (
     ((weakref.ProxyType, weakref.CallableProxyType), ObjectGraph._proxy),
     (torch.Tensor, ObjectGraph._tensor),
