@@ -175,7 +175,9 @@ class _Comparison:
         """Make the steps of the caller, a letter each, and at the end one plain call more."""
         for place, letter in enumerate(letters):
             where = f"step {place} ({letter}) of {letters}"
-            if letter in "cof":
+            if letter in "gl":
+                self._call_and_pass(letter, place, where)
+            elif letter in "cof":
                 self._call(letter, place, where)
             else:
                 self._alter(letter, where)
@@ -197,6 +199,21 @@ class _Comparison:
             raise Unsuitable(f"the plain program raises {expected!r}")
         before = self.compiled.state()
         actual = _outcome(self.jitted, *self.compiled.arguments(x, *flags))
+        if isinstance(actual, Exception) and not isinstance(expected, Exception):
+            self._assert_refused(actual, before, where)
+            return
+        self._assert_equal(expected, actual, where)
+        self.ended = isinstance(expected, Exception)
+        if not self.ended:
+            self._assert_state(where)
+
+    def _call_and_pass(self, letter: str, place: int, where: str) -> None:
+        """Call both steps and run the backward passes of the results. Compare the gradients."""
+        x = self.x + place / 4
+        expected, _ = _gradient_of(self.plain, self.plain.step, x, letter == "l")
+        if place == 0 and isinstance(expected, Exception):
+            raise Unsuitable(f"the plain program raises {expected!r}")
+        actual, before = _gradient_of(self.compiled, self.jitted, x, letter == "l")
         if isinstance(actual, Exception) and not isinstance(expected, Exception):
             self._assert_refused(actual, before, where)
             return
@@ -277,6 +294,22 @@ def _outcome(function: Callable[..., object], *arguments: object) -> object:
         return function(*arguments)
     except Exception as error:
         return error
+
+
+def _gradient_of(
+    module: ProgramModule, step: Callable[..., Any], x: Tensor, alters: bool
+) -> tuple[object, object]:
+    """Return the gradient of what a step returns, or the exception that the call or the pass
+    raises, and the state before the one that raises. ``alters``: the state, before the pass."""
+    leaf, before = x.clone().requires_grad_(), module.state()
+    result: Any = _outcome(step, *module.arguments(leaf))
+    if isinstance(result, Exception):
+        return result, before
+    if alters:
+        module.alter()
+    before = module.state()
+    error = _outcome(result.sum().backward)
+    return error if isinstance(error, Exception) else leaf.grad, before
 
 
 def _in_thread(alter: Callable[[], str]) -> str:

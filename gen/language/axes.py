@@ -64,7 +64,8 @@ Moment = Literal[
     "between", "between_often", "between_kinds", "in_thread", "by_other_program", "inside_before",
     "inside_after", "helper_before", "helper_after", "once", "on_flag", "twice", "in_finally",
     "in_context", "in_layer_hook", "in_backward", "in_tensor_hook", "in_finalizer",
-    "inside_and_between",
+    "inside_and_between", "read_by_hook", "read_by_hook_later", "read_by_function",
+    "read_by_function_later",
 ]  # fmt: skip
 Again = Literal[
     "again", "sizes", "one", "single", "grad", "no_grad", "strides", "types", "inference",

@@ -16,7 +16,7 @@ from typing import Any
 
 from .changes import CHANGES, Change
 from .holders import HOLDERS, Holder
-from .moments import MOMENTS, Moment
+from .moments import MOMENTS, PASSES, Moment
 
 _IMPORTS = """\
 import collections, contextlib, contextvars, dataclasses, enum, functools, importlib, io
@@ -32,6 +32,7 @@ def first(value):
 def second(value, other):
     return value
 """
+_ALL = {**MOMENTS, **PASSES}
 _INSIDE = frozenset(("cell",))  # holders that are variables of a function around
 
 
@@ -62,8 +63,17 @@ class Path:
         A path has a program for each holder. Those of all paths and moments have each pair of a
         holder, a change, a moment and a path: holder ``h`` of path ``p`` has the change ``h + p``
         and the moment ``h + 2 p``. The number of moments is odd, so that any of them occurs beside
-        each holder and each change."""
-        changes, moments = list(self.changes), list(MOMENTS)
+        each holder and each change. Of the moments at which a value is read in the backward pass
+        each has every sixteenth holder, another one for the next path."""
+        changes = list(self.changes)
+        if moment in PASSES:
+            turn = list(PASSES).index(moment) + self.number
+            return [
+                (holder, changes[(h + 3 * self.number) % len(changes)])
+                for h, holder in enumerate(HOLDERS)
+                if (h + turn) % (4 * len(PASSES)) == 0
+            ]
+        moments = list(MOMENTS)
         return [
             (holder, changes[(h + self.number) % len(changes)])
             for h, holder in enumerate(HOLDERS)
@@ -72,7 +82,7 @@ class Path:
 
     def text(self, holder: str, change: str, moment: str) -> str:
         """The text of a program."""
-        place, when = HOLDERS[holder], MOMENTS[moment]
+        place, when = HOLDERS[holder], _ALL[moment]
         alteration = self.changes.get(change) or CHANGES[change]
         body = "\n".join(
             (_parts(self, place, alteration), _functions(self, place, alteration, when))
@@ -84,7 +94,7 @@ class Path:
 
     def calls(self, moment: str) -> str:
         """The letters of the calls of a program."""
-        return MOMENTS[moment].calls
+        return _ALL[moment].calls
 
 
 def _parts(path: Path, place: Holder, change: Change) -> str:
@@ -110,7 +120,7 @@ def _functions(path: Path, place: Holder, change: Change, moment: Moment) -> str
     lines = [
         place.declare,
         _filled(moment.before, alter=own),
-        f"result = {result}",
+        _result(moment, result, place.declare),
         _filled(moment.after, alter=own),
         "return result",
     ]
@@ -123,6 +133,13 @@ def _functions(path: Path, place: Holder, change: Change, moment: Moment) -> str
             _function("look()", [f"return {place.get}"]),
         )
     )
+
+
+def _result(moment: Moment, result: str, declare: str) -> str:
+    """What gives the result of a program."""
+    if not moment.result:
+        return f"result = {result}"
+    return _filled(moment.result, result=result, declare=declare or "pass")
 
 
 def _arguments(given: str, get: str) -> str:

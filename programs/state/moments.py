@@ -12,6 +12,8 @@
 | ``a`` | an alteration |
 | ``t`` | an alteration in another thread |
 | ``j`` | an alteration by another jitted program |
+| ``g`` | a call, and the backward pass of its result |
+| ``l`` | a call, an alteration, and then the pass |
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from typing import NamedTuple
 
 class Moment(NamedTuple):
     """Text of one moment. ``before``, ``after``: statements of the program around its result.
-    ``$alter``: those of the alteration itself. ``$declare``: what they need to be told first."""
+    ``$alter``: those of the alteration itself. ``$declare``: what they need to be told first.
+    ``result``: statements that give the program's result, which in the backward pass is $result of
+    the gradient ``x``; where there are none, $result is that of the program."""
 
     calls: str
     setup: str = ""
     before: str = ""
     after: str = ""
+    result: str = ""
 
 
 _MANY = "cccccccccc"  # more than a jitted function has states before it refuses
@@ -81,3 +86,29 @@ MOMENTS: dict[str, Moment] = {
     ),
     "inside_and_between": Moment("ccaccacca", after="$alter"),
 }
+
+_BY_HOOK = """
+def hook(x):
+    $declare
+    return $result
+y = x * 1
+y.register_hook(hook)
+result = y * 1"""
+_BY_FUNCTION = """
+class Reading(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+    @staticmethod
+    def backward(ctx, x):
+        $declare
+        return $result
+result = Reading.apply(x) * 1"""
+
+PASSES: dict[str, Moment] = {
+    "read_by_hook": Moment("ggaggagagg", result=_BY_HOOK),
+    "read_by_hook_later": Moment("gglglalg", result=_BY_HOOK),
+    "read_by_function": Moment("ggaggagagg", result=_BY_FUNCTION),
+    "read_by_function_later": Moment("gglglalg", result=_BY_FUNCTION),
+}
+"""Moments of programs that come to their value in the backward pass of their result."""

@@ -338,6 +338,8 @@ class Steps:
         self._given = set(map(id, (*given, *tensors.values())))
         sharing = _first(ours, Sharing, None)
         entered = self._entered(places, values, args, kwargs, sharing)
+        made = containers_given(entered.args, entered.kwargs)
+        self._state.backward.given = frozenset(map(id, made))
         with (
             going(side.way),
             self.attributes.shown(

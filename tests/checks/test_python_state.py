@@ -21,7 +21,7 @@ from programs.state import paths, ways
 from programs.state.changes import CHANGES, Change
 from programs.state.grammar import Path
 from programs.state.holders import HOLDERS
-from programs.state.moments import MOMENTS
+from programs.state.moments import MOMENTS, PASSES
 from programs.state.more_changes import MORE_CHANGES
 from tests.checks.cells import case, row_of
 
@@ -35,7 +35,7 @@ ROWS = "programs.state.paths."
 def programs(rows: Mapping[str, Path] = PATHS) -> Iterator[tuple[str, str, str, str]]:
     """The path, holder, change and moment of each program of some rows of the family."""
     for name, path in rows.items():
-        for moment in MOMENTS:
+        for moment in (*MOMENTS, *PASSES):
             for holder, change in path.programs(moment):
                 yield name, holder, change, moment
 
@@ -121,7 +121,9 @@ def test_the_matrix_names_each_path_and_each_moment() -> None:
     rows = [row["op"].removeprefix("programs.state.") for row in family["families"]["state"]["ops"]]
     assert rows == [*(f"paths.{name}" for name in PATHS), *(f"ways.{name}" for name in WAYS)]
     moments = family["checks"]["state_of_jit"]["over"]["moment"]
-    assert moments == list(MOMENTS) == list(AXES["moment"])
+    passes = family["checks"]["state_of_backward"]["over"]["moment"]
+    assert (moments, passes) == (list(MOMENTS), list(PASSES))
+    assert list(AXES["moment"]) == [*moments, *passes]
 
 
 @pytest.mark.parametrize(("rows", "changes"), GROUPS, ids=["paths", "ways"])
@@ -129,7 +131,7 @@ def test_each_pair_of_parts_occurs_in_a_program(
     rows: dict[str, Path], changes: dict[str, Change]
 ) -> None:
     tables: list[dict[str, Any]] = [rows, HOLDERS, changes, MOMENTS]
-    found = list(programs(rows))
+    found = [program for program in programs(rows) if program[3] in MOMENTS]
     assert len(found) == len(set(found)) >= 2000
     for a, b in combinations(range(4), 2):
         pairs = {(program[a], program[b]) for program in found}
@@ -166,6 +168,45 @@ def test_each_change_shows_in_the_next_result(change: str) -> None:
     altered, plain = results_of(path, change), results_of(path, change, "\ndef alter(): pass\n")
     assert altered[:2] == plain[:2]  # the third call is the first one after an alteration
     assert altered[2] != plain[2]
+
+
+def test_each_place_and_each_row_is_read_in_each_backward_pass() -> None:
+    found = [program for program in programs() if program[3] in PASSES]
+    tables: list[dict[str, Any]] = [PATHS, HOLDERS]
+    for place, table in enumerate(tables):
+        pairs = {(program[place], program[3]) for program in found}
+        assert len(pairs) == len(table) * len(PASSES)
+    assert {change for _, _, change, _ in found} == set(CHANGES)
+
+
+def baked(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A jit whose backward pass goes on with the gradient of its first call."""
+    slopes: list[Any] = []
+
+    class Baked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient * slopes[0]
+
+    def run(x: Any, flag: bool = False) -> Any:
+        if not slopes:
+            leaf = x.detach().requires_grad_()
+            slopes.extend(torch.autograd.grad(f(leaf).sum(), leaf))
+        apply: Any = Baked.apply
+        return apply(x)
+
+    return run
+
+
+@pytest.mark.parametrize("moment", PASSES)
+def test_a_jit_whose_backward_pass_ignores_state_is_found(moment: str) -> None:
+    for holder, change in (("attribute", "number"), ("cell", "sign"), ("dict", "list_grows")):
+        assert outcome(lambda f: f, "plain", holder, change, moment) == "right"
+        assert "plain Python" in outcome(baked, "plain", holder, change, moment)
 
 
 def stale(f: Callable[..., Any]) -> Callable[..., Any]:

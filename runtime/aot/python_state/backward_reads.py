@@ -66,6 +66,14 @@ class BackwardReads:
         codes = list(entries.codes.values())
         if not codes:
             return None
+        if not entries.given.isdisjoint(entries.found):
+            code = codes[0][0]
+            raise RuntimeError(
+                "the backward pass of the program comes to a container that the program is given, "
+                "in a custom Function or in a hook. A call would not see that it changes before "
+                "the pass. Pass its items, or let the program run backward() itself."
+                f"{happened_at((code.co_filename, code.co_firstlineno, code.co_name))}"
+            )
         graph = ObjectGraph([x for x in entries.found.values() if not isinstance(x, Value)])
         for code, names in codes:
             graph.enter(code, names)

@@ -55,9 +55,11 @@ _PICKLES = frozenset(("dump", "dumps", "Pickler", "__getstate__", "__reduce__"))
 
 class BackwardEntries:
     """What a backward pass enters that the caller runs. ``codes``: of functions, by identity.
-    ``found``: by identity what their variables have when they begin."""
+    ``found``: by identity what their variables have when they begin. ``given``: identities of the
+    containers that the run has in place of the caller's."""
 
     def __init__(self) -> None:
+        self.given: frozenset[int] = frozenset()
         self.codes: dict[int, Code] = {}
         self.found: dict[int, Any] = {}
 

@@ -160,6 +160,28 @@ def test_a_second_derivative_reads_what_was_there_at_the_call() -> None:
     assert found == [(3 * factor, 6 * factor) for factor in FACTORS]
 
 
+def test_a_container_that_is_given_is_refused_where_the_backward_pass_reads_it() -> None:
+    def program(x: Tensor, given: dict[str, float]) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * given["factor"])
+        return y * 1
+
+    with pytest.raises(RuntimeError, match="a container that the program is given"):
+        jit(program)(leaf(), {"factor": 2.0})
+
+    def by_item(x: Tensor, given: dict[str, float]) -> Tensor:
+        factor = given["factor"]
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * factor)
+        return y * 1
+
+    compiled = jit(by_item)
+    for factor in (2.0, 3.0, 4.0):
+        x = leaf()
+        compiled(x, {"factor": factor}).sum().backward()
+        assert x.grad is not None and x.grad.item() == factor
+
+
 def test_a_step_that_runs_its_own_backward_pass_reads_the_present_values() -> None:
     state = State()
     by_hook = state.by_hook("number")
