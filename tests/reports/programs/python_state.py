@@ -714,3 +714,63 @@ def list_that_contains_an_object():
     )
     a, b = Box(), Box()
     return [compiled(torch.ones(()), a, one).item() for one in (b, a)], [3.0, 2.0]
+
+
+@report("F181.1", compiled=True)
+def state_that_a_function_reads_in_the_backward_pass():
+    """The backward pass of compiled code goes on with the state of the call, where a custom
+    Function reads a state in its backward.
+
+    Eager mode runs the Function's backward when the caller runs the pass, after the assignment."""
+
+    class Box:
+        rate = 2.0
+
+    box = Box()
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * box.rate
+
+    compiled = torch.compile(lambda x: Scale.apply(x) * 1, backend="eager")
+    found = []
+    for rate in (2.0, 3.0):
+        x = torch.ones((), requires_grad=True)
+        y = compiled(x)
+        box.rate = rate
+        y.backward()
+        found.append(x.grad.item())
+    return found, [2.0, 3.0]
+
+
+@report("F181.2", compiled=True)
+def state_that_a_hook_reads_in_the_backward_pass():
+    """The backward pass of compiled code goes on with the state of the call, where a hook of a
+    tensor reads a state.
+
+    Eager mode calls the hook when the gradient arrives, after the assignment."""
+
+    class Box:
+        rate = 2.0
+
+    box = Box()
+
+    def program(x):
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * box.rate)
+        return y * 1
+
+    compiled = torch.compile(program, backend="eager")
+    found = []
+    for rate in (2.0, 3.0):
+        x = torch.ones((), requires_grad=True)
+        y = compiled(x)
+        box.rate = rate
+        y.backward()
+        found.append(x.grad.item())
+    return found, [2.0, 3.0]
