@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-from ...seam.levels import Value
+import torch
+
 from ...trace.provenance import happened_at
 from .contents import Cursor, Draws, Fact
 from .name_lines import line_naming
-from .nodes import Cell, Globals, Node, Place
+from .nodes import Cell, Globals, Named, Node, Place
 from .object_graph import ObjectGraph
 from .program_code import BackwardEntries, Code
+from .reads import Read
 from .values import shown
 
 
@@ -44,13 +46,18 @@ def at_places(values: Sequence[tuple[Place, Any]]) -> Iterator[None]:
 
 
 class BackwardReads:
-    """Ask for the objects ``nodes``. ``codes``: of the functions that come to them. ``written``:
-    keys of the places that the program changes."""
+    """Ask for the objects ``nodes``, and for what ``tensors`` say of themselves. ``codes``: of the
+    functions that come to them. ``written``: keys of the places that the program changes."""
 
     def __init__(
-        self, nodes: Sequence[Node], codes: Sequence[Code], written: Collection[tuple[int, Any]]
+        self,
+        nodes: Sequence[Node],
+        tensors: Sequence[Read],
+        codes: Sequence[Code],
+        written: Collection[tuple[int, Any]],
     ) -> None:
         self.nodes = nodes
+        self.tensors = tensors
         self.codes = codes
         self.written = written
 
@@ -74,14 +81,16 @@ class BackwardReads:
                 "the pass. Pass its items, or let the program run backward() itself."
                 f"{happened_at((code.co_filename, code.co_firstlineno, code.co_name))}"
             )
-        graph = ObjectGraph([x for x in entries.found.values() if not isinstance(x, Value)])
+        graph = ObjectGraph(entries.found.values())
         for code, names in codes:
             graph.enter(code, names)
         for module in _modules_of(known):
             graph.enter_module(module)  # a function may import it by any name
         variables = {name for code, _ in codes for name in code.co_freevars}
         cells = [x for x in known if isinstance(x, Cell) and x.variable in variables]
-        return cls([*filter(_may_be_asked, graph.nodes), *cells], codes, written)
+        nodes = [*filter(_may_be_asked, graph.nodes), *cells, *_holders(known, entries.codes)]
+        nodes.append(Fact(torch.get_default_dtype, "torch.get_default_dtype()"))
+        return cls(nodes, list(graph.tensors.values()), codes, written)
 
     def look(self) -> list[Node]:
         """Return the objects with what they have now."""
@@ -98,15 +107,17 @@ class BackwardReads:
                 continue
             for label, _, _ in node.differences():
                 if not self._is_written(node, label):
-                    self._refuse(node, label)
+                    self._refuse(node.name if label is None else f"{shown(label)} of {node.name}")
+        for read in self.tensors:
+            if not read.holds():
+                self._refuse("what a tensor says of itself")
 
     def _is_written(self, node: Node, label: object) -> bool:
         """Return whether the program changes what the object has at ``label``, or as a whole."""
         owner = id(node.owner)
         return (owner, label) in self.written or (owner, None) in self.written
 
-    def _refuse(self, node: Node, label: object) -> None:
-        what = node.name if label is None else f"{shown(label)} of {node.name}"
+    def _refuse(self, what: str) -> None:
         line = line_naming(what, self.codes)
         if line is None:
             code = self.codes[0][0]
@@ -119,6 +130,28 @@ class BackwardReads:
         )
 
 
+def _holders(nodes: Iterable[Node], codes: Mapping[int, Code]) -> Iterator[Node]:
+    """Yield what holds the functions that have run, such as the class of a Function: another one
+    may take the place."""
+    for node in nodes:
+        if not isinstance(node, Named):
+            continue
+        labels = [name for name, x in node.had.items() if id(_code_of(x)) in codes]
+        if labels:
+            holder = copy.copy(node)
+            holder.had = {name: node.had[name] for name in labels}
+            yield holder
+
+
+def _code_of(x: object) -> object:
+    """Return the code of a function or of a method of a class; None of anything else."""
+    if isinstance(x, (staticmethod, classmethod)):
+        x = x.__func__
+    if isinstance(x, FunctionType):
+        return x.__code__
+    return None
+
+
 def _modules_of(nodes: Iterable[Node]) -> Iterator[ModuleType]:
     """Yield the modules whose names are among the objects of a program."""
     for node in nodes:
@@ -129,6 +162,5 @@ def _modules_of(nodes: Iterable[Node]) -> Iterator[ModuleType]:
 
 
 def _may_be_asked(node: Node) -> bool:
-    """Return whether it can be asked later what an object has. A pass has modes of its own, and
-    other code draws and iterates."""
-    return node.watched and not isinstance(node, (Cursor, Draws, Fact))
+    """Return whether it can be asked later what an object has: other code draws and iterates."""
+    return node.watched and not isinstance(node, (Cursor, Draws))

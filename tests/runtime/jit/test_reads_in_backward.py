@@ -160,6 +160,79 @@ def test_a_second_derivative_reads_what_was_there_at_the_call() -> None:
     assert found == [(3 * factor, 6 * factor) for factor in FACTORS]
 
 
+CHANGES: dict[str, Callable[[], tuple[Program, Callable[[], object]]]] = {}
+
+
+def _change(make: Callable[[], tuple[Program, Callable[[], object]]]) -> Any:
+    CHANGES[make.__name__] = make
+    return make
+
+
+@_change
+def attribute_of_a_parameter() -> tuple[Program, Callable[[], object]]:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    parameter.scale = 2.0  # type: ignore[attr-defined]
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * parameter.scale)  # type: ignore[attr-defined]
+        return y * 1
+
+    return program, lambda: setattr(parameter, "scale", 3.0)
+
+
+@_change
+def flag_of_a_parameter() -> tuple[Program, Callable[[], object]]:
+    parameter = torch.nn.Parameter(torch.ones(1))
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * (2 if parameter.requires_grad else 3))
+        return y * 1
+
+    return program, lambda: parameter.requires_grad_(False)
+
+
+@_change
+def default_dtype() -> tuple[Program, Callable[[], object]]:
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda g: g * (2 if torch.get_default_dtype() is torch.float32 else 3))
+        return y * 1
+
+    return program, lambda: torch.set_default_dtype(torch.float64)
+
+
+@_change
+def method_of_a_function() -> tuple[Program, Callable[[], object]]:
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+    apply: Any = Scale.apply
+    other = staticmethod(lambda ctx, gradient: gradient * 3)
+    return lambda x: apply(x) * 1, lambda: setattr(Scale, "backward", other)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_else_a_backward_pass_may_read_is_compared(name: str) -> None:
+    program, change = CHANGES[name]()
+    compiled = jit(program)
+    assert slope(compiled) == slope(compiled) == 2.0
+    y = compiled(leaf())
+    try:
+        change()
+        with pytest.raises(RuntimeError, match="changed since the call"):
+            y.sum().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_a_container_that_is_given_is_refused_where_the_backward_pass_reads_it() -> None:
     def program(x: Tensor, given: dict[str, float]) -> Tensor:
         y = x * 1
