@@ -223,6 +223,7 @@ class Entering(EnteringMode):
         self.first, self.functional = first, functional
         self.known = known
         self.enter = enter
+        self.found = []
         self.recording = torch.is_grad_enabled()
 
     def value(self, tensor: object) -> Any:
@@ -235,6 +236,7 @@ class Entering(EnteringMode):
         value = self.known.get(id(tensor))
         if value is None:
             value = self.known[id(tensor)] = self.enter(tensor)
+            self.found.append(tensor)
         return value
 
     def __torch_dispatch__(

@@ -302,3 +302,19 @@ def test_a_backward_pass_that_reaches_such_an_argument_is_refused_with_the_line(
             with pytest.raises(RuntimeError, match=r"an argument.*It happened at .*backward"):
                 run(KINDS[kind]())
             run(_leaf())
+
+
+def test_a_branch_of_a_program_may_ask_its_tensors() -> None:
+    scale = torch.full((2,), 3.0)
+
+    def program(x: Any, name: str) -> Any:
+        def doubled(x: Any) -> Any:
+            return x * scale * (5 if getattr(x * 1, name)() else 2)
+
+        return torch.cond(x.sum() > 0, doubled, lambda x: x * scale, (x,))
+
+    with dropin.installed():
+        compiled = jit(program)
+        for _ in range(3):
+            x = torch.ones(2)
+            assert torch.equal(compiled(x, "is_inference"), program(x, "is_inference"))
