@@ -193,7 +193,9 @@ class _Capture:
             carried |= self.state.written
         if backward is not None:
             backward.reads = BackwardReads.of(
-                self.state.backward, self.state.graph.nodes, self.state.written
+                self.state.backward,
+                self.state.graph.nodes,
+                self.state.written | self.state.assigned,
             )
         # the graph of this call may raise, and then the call is to have done nothing
         undo = self.recipe.retries or bool(_branches(joint))

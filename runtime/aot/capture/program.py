@@ -28,7 +28,7 @@ from ...trace.random_states import RandomStates, Seeding, UndoneDraws
 from ...trace.trace_level import Trace
 from ...trace.trace_value import TracedValue
 from ..control_flow.branches import ControlFlow
-from ..python_state.backward_reads import at_places
+from ..python_state.backward_reads import RefusedNumbers, at_places
 from ..python_state.closed_over import ClosedOver
 from ..python_state.name_lines import line_naming
 from ..python_state.nodes import Change
@@ -459,7 +459,7 @@ def _refusing_changes() -> Iterator[None]:
     if state is None:
         yield
         return
-    with at_places(state.left):
+    with at_places(state.left), RefusedNumbers():  # type: ignore[no-untyped-call]
         before = state.changes()
         state.graph.backward = state.backward
         try:

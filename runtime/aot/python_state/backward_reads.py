@@ -21,14 +21,35 @@ from typing import Any
 
 import torch
 
-from ...trace.provenance import happened_at
+from ...seam.levels import Value
+from ...torch_private.dispatcher import OpOverload
+from ...torch_private.mode_stacks import TorchDispatchMode
+from ...trace.provenance import happened_at, here
 from .contents import Cursor, Draws, Fact
 from .name_lines import line_naming
 from .nodes import Cell, Globals, Named, Node, Place
 from .object_graph import ObjectGraph
-from .program_code import BackwardEntries, Code
+from .program_code import BackwardEntries, Code, ProgramCode
 from .reads import Read
 from .values import shown
+
+
+class RefusedNumbers(TorchDispatchMode):
+    """Refuses numbers that the user's code takes from tensors from outside, in a backward pass that
+    is traced: the graph would keep them."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run a call. ``RuntimeError`` for a number of a tensor from outside."""
+        takes_number = func is torch.ops.aten._local_scalar_dense.default
+        if takes_number and not (isinstance(args[0], Value) and args[0]._level.number):
+            raise RuntimeError(
+                "a custom Function or a hook takes a number from a tensor, by item(), float() or a "
+                "comparison, in the backward pass of a result. A graph would keep it. Compute with "
+                f"the tensor, or let the program run backward() itself.{here()}"
+            )
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -46,18 +67,21 @@ def at_places(values: Sequence[tuple[Place, Any]]) -> Iterator[None]:
 
 
 class BackwardReads:
-    """Ask for the objects ``nodes``, and for what ``tensors`` say of themselves. ``codes``: of the
-    functions that come to them. ``written``: keys of the places that the program changes."""
+    """Ask for the objects ``nodes``, and for what ``tensors`` say of themselves. ``names``: which
+    the functions have that come to them, and ``codes``: their code. ``written``: keys of the places
+    that the program changes."""
 
     def __init__(
         self,
         nodes: Sequence[Node],
         tensors: Sequence[Read],
+        names: ProgramCode,
         codes: Sequence[Code],
         written: Collection[tuple[int, Any]],
     ) -> None:
         self.nodes = nodes
         self.tensors = tensors
+        self.names = names
         self.codes = codes
         self.written = written
 
@@ -81,16 +105,21 @@ class BackwardReads:
                 "the pass. Pass its items, or let the program run backward() itself."
                 f"{happened_at((code.co_filename, code.co_firstlineno, code.co_name))}"
             )
-        graph = ObjectGraph(entries.found.values())
+        # in a tuple, as the code of an object that is found has not run
+        graph = ObjectGraph([tuple(entries.found.values())])
         for code, names in codes:
             graph.enter(code, names)
         for module in _modules_of(known):
             graph.enter_module(module)  # a function may import it by any name
         variables = {name for code, _ in codes for name in code.co_freevars}
         cells = [x for x in known if isinstance(x, Cell) and x.variable in variables]
-        nodes = [*filter(_may_be_asked, graph.nodes), *cells, *_holders(known, entries.codes)]
+        hooks = _hooks_of_layers(graph.nodes)
+        nodes = [
+            node for node in graph.nodes if _may_be_asked(node) and id(node.owner) not in hooks
+        ]
+        nodes += [*cells, *_holders(known, entries.codes)]
         nodes.append(Fact(torch.get_default_dtype, "torch.get_default_dtype()"))
-        return cls(nodes, list(graph.tensors.values()), codes, written)
+        return cls(nodes, list(graph.tensors.values()), graph.code, codes, written)
 
     def look(self) -> list[Node]:
         """Return the objects with what they have now."""
@@ -106,7 +135,7 @@ class BackwardReads:
             if node.holds():
                 continue
             for label, _, _ in node.differences():
-                if not self._is_written(node, label):
+                if not self._is_written(node, label) and self._is_asked(node, label):
                     self._refuse(node.name if label is None else f"{shown(label)} of {node.name}")
         for read in self.tensors:
             if not read.holds():
@@ -116,6 +145,11 @@ class BackwardReads:
         """Return whether the program changes what the object has at ``label``, or as a whole."""
         owner = id(node.owner)
         return (owner, label) in self.written or (owner, None) in self.written
+
+    def _is_asked(self, node: Node, label: object) -> bool:
+        """Return whether the functions may ask for what the object has at ``label``. Only torch's
+        own code asks a layer for its flags, which it calls."""
+        return not isinstance(node.owner, torch.nn.Module) or self.names.may_have(str(label))
 
     def _refuse(self, what: str) -> None:
         line = line_naming(what, self.codes)
@@ -128,6 +162,14 @@ class BackwardReads:
             "value, and a graph has that of the call. Change it after the pass, or let the program "
             f"run backward() itself.{happened_at(line)}"
         )
+
+
+def _hooks_of_layers(nodes: Iterable[Node]) -> set[int]:
+    """Return the identities of the dictionaries of hooks of layers. Eager mode has asked for them
+    at the call."""
+    layers = [node.owner for node in nodes if isinstance(node.owner, torch.nn.Module)]
+    tables = [x for layer in layers for name, x in vars(layer).items() if "hook" in name]
+    return set(map(id, tables))
 
 
 def _holders(nodes: Iterable[Node], codes: Mapping[int, Code]) -> Iterator[Node]:

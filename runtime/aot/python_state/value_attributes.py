@@ -37,8 +37,7 @@ OF_PACKAGE: frozenset[str] = frozenset().union(*(_annotated(kind) for kind in VA
 def attributes_of_user(x: Any) -> dict[str, Any]:
     """Return the attributes that the user has given to a tensor of the session."""
     own: dict[str, Any] = object.__getattribute__(x, "__dict__")
-    kind: Any = type(x)
-    return {name: value for name, value in own.items() if not is_own(kind, name)}
+    return {name: value for name, value in own.items() if name not in OF_PACKAGE}
 
 
 class ValueAttributes(Named):

@@ -295,3 +295,80 @@ def test_what_a_hook_draws_from_a_generator_is_drawn_by_the_pass() -> None:
         ]
 
     assert gradients(jit) == gradients(lambda f: f)
+
+
+class Counting:
+    """Counts its calls, and has a mean of its arguments and a rate."""
+
+    def __init__(self) -> None:
+        self.calls = 0.0
+        self.rate = 2.0
+        self.mean = torch.zeros(1)
+        torch.manual_seed(0)
+        self.layer = torch.nn.Linear(1, 1)
+
+    def reads_count(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * self.calls)
+        return y * 1
+
+    def reads_rate(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * self.rate)
+        return y * 1
+
+    def reads_mean(self, x: Tensor) -> Tensor:
+        self.mean = self.mean * 0.9 + x.detach()
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * self.mean)
+        return y * 1
+
+    def reads_layer(self, x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * self.layer.weight.detach().sum())
+        return y * 1
+
+
+@pytest.mark.parametrize("name", ["reads_count", "reads_rate", "reads_mean", "reads_layer"])
+def test_a_program_that_counts_may_have_hooks(name: str) -> None:
+    def slopes(compile_: Callable[[Any], Any]) -> list[float]:
+        state = Counting()
+        program = compile_(getattr(state, name))
+        found = []
+        for _ in range(6):
+            x = leaf()
+            y = program(x)
+            state.layer.eval()
+            handle = state.layer.register_full_backward_hook(lambda module, before, after: None)
+            y.sum().backward()
+            state.layer.train()
+            handle.remove()
+            assert x.grad is not None
+            found.append(x.grad.item())
+        return found
+
+    assert slopes(jit) == slopes(lambda f: f)
+
+
+@pytest.mark.parametrize("take", [lambda t: t.item(), float, lambda t: 2.0 if t > 1 else 3.0])
+def test_a_number_that_a_hook_takes_from_a_tensor_is_refused(take: Callable[[Tensor], Any]) -> None:
+    scale = torch.tensor(2.0)
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * take(scale))
+        return y * 1
+
+    with pytest.raises(RuntimeError, match="takes a number from a tensor|asks for the elements"):
+        jit(program)(leaf())
+
+
+def test_an_attribute_may_have_the_name_of_a_method_of_tensors() -> None:
+    tensor: Any = torch.ones(1)
+    tensor.mean = 2.0
+    compiled = jit(lambda x: x * tensor.mean)
+    for factor in (2.0, 3.0, 4.0, 2.0):
+        tensor.mean = factor
+        assert compiled(torch.ones(1)).item() == factor
