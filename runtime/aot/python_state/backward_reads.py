@@ -25,7 +25,7 @@ from ...seam.levels import Value
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.mode_stacks import TorchDispatchMode
 from ...trace.provenance import happened_at, here
-from .contents import Cursor, Draws, Fact
+from .contents import Cursor, Draws
 from .name_lines import line_naming
 from .nodes import Cell, Globals, Named, Node, Place
 from .object_graph import ObjectGraph
@@ -118,7 +118,6 @@ class BackwardReads:
             node for node in graph.nodes if _may_be_asked(node) and id(node.owner) not in hooks
         ]
         nodes += [*cells, *_holders(known, entries.codes)]
-        nodes.append(Fact(torch.get_default_dtype, "torch.get_default_dtype()"))
         return cls(nodes, list(graph.tensors.values()), graph.code, codes, written)
 
     def look(self) -> list[Node]:

@@ -30,6 +30,14 @@ def _annotated(kind: Any) -> frozenset[str]:
     return frozenset().union(*(inspect.get_annotations(cls) for cls in kind.__mro__))
 
 
+@cache
+def _of_package(kind: Any) -> frozenset[str]:
+    """Return the names that those classes of ``kind`` annotate which are the package's."""
+    ours = [cls for cls in kind.__mro__ if cls.__module__.partition(".")[0] == _OURS]
+    return frozenset().union(*(inspect.get_annotations(cls) for cls in ours))
+
+
+_OURS = __name__.partition(".")[0]
 OF_PACKAGE: frozenset[str] = frozenset().union(*(_annotated(kind) for kind in VALUES))
 """The attributes that the package itself gives to tensors of the session."""
 
@@ -37,7 +45,8 @@ OF_PACKAGE: frozenset[str] = frozenset().union(*(_annotated(kind) for kind in VA
 def attributes_of_user(x: Any) -> dict[str, Any]:
     """Return the attributes that the user has given to a tensor of the session."""
     own: dict[str, Any] = object.__getattribute__(x, "__dict__")
-    return {name: value for name, value in own.items() if name not in OF_PACKAGE}
+    kind: Any = type(x)
+    return {name: value for name, value in own.items() if name not in _of_package(kind)}
 
 
 class ValueAttributes(Named):
