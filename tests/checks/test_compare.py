@@ -8,7 +8,7 @@ import torch
 from torch import tensor
 
 from gen.checks import known
-from gen.outcomes import Mismatch, Vacuous
+from gen.outcomes import Mismatch, Unsuitable, Vacuous
 from gen.targets.torch_target import TorchTarget
 from tests.checks.cells import answer, case, row_of
 
@@ -138,3 +138,26 @@ def test_zeros_alone_show_nothing() -> None:
     with pytest.raises(Vacuous, match="all results are zero on both sides"):
         answer([torch.zeros(3)], [torch.zeros(3)])
     answer([torch.ones(3)], [torch.ones(3)])
+
+
+def single_alone(x: torch.Tensor) -> torch.Tensor:
+    """A program that cannot be asked in double precision."""
+    if x.dtype is torch.float64:
+        raise Unsuitable("refused: not in double precision")
+    return x * 2
+
+
+def test_a_difference_stays_one_where_the_second_run_cannot_be_asked() -> None:
+    row = {
+        "call": "tests.checks.test_compare:single_alone",
+        "samples": [{"args": [{"shape": [4]}]}],
+    }
+
+    class Off(TorchTarget):
+        def forward(self, f: Any) -> Any:
+            return lambda *args: tuple(y + 1 for y in f(*args))
+
+    made = case("own.single", "float32", Off(), ops={"own.single": row})
+    with pytest.raises(Mismatch, match="largest error"):
+        made.assert_same("forward", against="eager")
+    case("own.single", "float32", ops={"own.single": row}).assert_same("forward", against="eager")
