@@ -199,13 +199,7 @@ class _Comparison:
             raise Unsuitable(f"the plain program raises {expected!r}")
         before = self.compiled.state()
         actual = _outcome(self.jitted, *self.compiled.arguments(x, *flags))
-        if isinstance(actual, Exception) and not isinstance(expected, Exception):
-            self._assert_refused(actual, before, where)
-            return
-        self._assert_equal(expected, actual, where)
-        self.ended = isinstance(expected, Exception)
-        if not self.ended:
-            self._assert_state(where)
+        self._assert_outcome(expected, actual, before, where)
 
     def _call_and_pass(self, letter: str, place: int, where: str) -> None:
         """Call both steps and run the backward passes of the results. Compare the gradients."""
@@ -214,6 +208,11 @@ class _Comparison:
         if place == 0 and isinstance(expected, Exception):
             raise Unsuitable(f"the plain program raises {expected!r}")
         actual, before = _gradient_of(self.compiled, self.jitted, x, letter == "l")
+        self._assert_outcome(expected, actual, before, where)
+
+    def _assert_outcome(self, expected: object, actual: object, before: object, where: str) -> None:
+        """Raise Mismatch unless two steps agree, or the compiled one is refused. ``before``: the
+        state before it."""
         if isinstance(actual, Exception) and not isinstance(expected, Exception):
             self._assert_refused(actual, before, where)
             return

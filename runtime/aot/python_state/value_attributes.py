@@ -22,12 +22,7 @@ from .values import MISSING, same
 @cache
 def is_own(kind: Any, name: str) -> bool:
     """Return whether ``name`` is an attribute of the class ``kind``, and not of the user's."""
-    return hasattr(kind, name) or name in _annotated(kind)
-
-
-def _annotated(kind: Any) -> frozenset[str]:
-    """Return the names that a class and those that it inherits from have annotations for."""
-    return frozenset().union(*(inspect.get_annotations(cls) for cls in kind.__mro__))
+    return hasattr(kind, name) or name in _of_package(kind)
 
 
 @cache
@@ -38,7 +33,7 @@ def _of_package(kind: Any) -> frozenset[str]:
 
 
 _OURS = __name__.partition(".")[0]
-OF_PACKAGE: frozenset[str] = frozenset().union(*(_annotated(kind) for kind in VALUES))
+OF_PACKAGE: frozenset[str] = frozenset().union(*(_of_package(kind) for kind in VALUES))
 """The attributes that the package itself gives to tensors of the session."""
 
 
