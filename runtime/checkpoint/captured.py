@@ -167,8 +167,9 @@ class SecondRun:
         if len(second) <= position:
             raise CheckpointError(
                 "a function that is checkpointed in a program that is captured writes to an older "
-                f"tensor, and saves {len(second)} of {self.saves} tensors when it runs again. If "
-                "the backward pass is outside of the program, take it in: jit the whole step."
+                "tensor or to Python's state, such as a counter. It writes once more in the "
+                f"backward pass, and saves {len(second)} of {self.saves} tensors there. If that "
+                "pass is outside of the program, take it in: jit the whole step."
                 f"{here()}"
             )
         return second[position].check(None)

@@ -457,19 +457,27 @@ class Value(torch.Tensor):
                     "deepcopy protocol at the moment"
                 )
             )
-        raise noted(
-            RuntimeError(
-                f"copy.deepcopy() of a tensor inside {self._level.what} would copy the "
-                "transform with "
-                "it. Use clone() instead."
-            )
-        )
+        raise self._copy_refusal("copy.deepcopy()")
+
+    def __copy__(self) -> Any:
+        if is_outlived(self):
+            return copy.copy(self._inner)
+        raise self._copy_refusal("copy.copy()")
 
     def __reduce_ex__(self, protocol: object) -> Any:
         if is_outlived(self):
             return self._inner.__reduce_ex__(protocol)
-        whole: Any = super()
-        return whole.__reduce_ex__(protocol)
+        raise self._copy_refusal("pickling")
+
+    def _copy_refusal(self, how: str) -> NotImplementedError:
+        """Return the error of a copy that torch refuses for its own wrappers, too: the object would
+        take the level with it."""
+        return noted(
+            NotImplementedError(
+                f"{how} of a tensor inside {self._level.what} would copy the transform with it. "
+                f"Use clone() for other elements, or detach() for the same ones."
+            )
+        )
 
     def __dlpack__(self, **options: Any) -> Any:
         """Export the memory, as ``torch.Tensor.__dlpack__``. Refuse a value of a transform: it may
