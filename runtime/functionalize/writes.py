@@ -20,7 +20,7 @@ from ..errors import InplaceError
 from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
-from ..seam.containers import items_of, written_arguments
+from ..seam.containers import items_of, leaves_of, written_arguments
 from ..seam.surgery import refit
 from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.pytrees import pytree
@@ -56,7 +56,7 @@ def refuse_unfit(
 ) -> None:
     """Raise the kernel's error if ``func`` cannot write ``results`` to ``targets`` because of their
     dtypes. Lists of tensors may be among both."""
-    pairs = zip(pytree.tree_leaves(list(targets)), pytree.tree_leaves(list(results)), strict=False)
+    pairs = zip(leaves_of(targets), leaves_of(results), strict=False)
     tensors = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if all(target.dtype is result.dtype for target, result in tensors):
         return

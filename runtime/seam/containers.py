@@ -22,6 +22,19 @@ def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
     return [t for t in items_of(args) if isinstance(t, torch.Tensor)]
 
 
+def leaves_of(values: Iterable[object]) -> Iterator[Any]:
+    """Yield what is in ``values`` and in the lists, tuples and dictionaries among them, at any
+    depth. Arguments of a call have no other containers, so that torch's pytrees, which take ten
+    times as long, are not asked."""
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from leaves_of(value)
+        elif isinstance(value, dict):
+            yield from leaves_of(value.values())
+        else:
+            yield value
+
+
 def is_written(argument: Any) -> bool:
     """Return whether a call writes to this argument of its schema, as to ``self`` of ``add_``."""
     return argument.alias_info is not None and argument.alias_info.is_write

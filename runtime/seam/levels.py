@@ -459,15 +459,10 @@ class Value(torch.Tensor):
             )
         raise self._copy_refusal("copy.deepcopy()")
 
-    def __copy__(self) -> Any:
-        if is_outlived(self):
-            return copy.copy(self._inner)
-        raise self._copy_refusal("copy.copy()")
-
     def __reduce_ex__(self, protocol: object) -> Any:
         if is_outlived(self):
             return self._inner.__reduce_ex__(protocol)
-        raise self._copy_refusal("pickling")
+        raise self._copy_refusal("copy.copy() or pickling")
 
     def _copy_refusal(self, how: str) -> NotImplementedError:
         """Return the error of a copy that torch refuses for its own wrappers, too: the object would

@@ -28,7 +28,7 @@ from ..seam.transforms_of_torch import (
     refuse_wrapped,
     without_wrappers,
 )
-from ..seam.user_code import settled
+from ..seam.user_code import settled, unwatched
 from ..tape import hooks
 from ..tape.lift import users
 from ..tape.metas import meta_of
@@ -187,7 +187,7 @@ class Tensor(GradValue):
         """Return the gradient that backward passes have added up, None without one. Warn if none
         ever will, because this is no leaf."""
         if CAPTURE.gradients is not None:
-            return CAPTURE.gradients.gradient(self)
+            return unwatched(CAPTURE.gradients.gradient, self)
         _refuse_in_capture("reads grad of")
         if self._grad is None and not self._retains and self._edge is not None:
             warnings.warn(_NOT_A_LEAF, stacklevel=2)
@@ -196,7 +196,7 @@ class Tensor(GradValue):
     @grad.setter
     def grad(self, value: torch.Tensor | None) -> None:
         if CAPTURE.gradients is not None:
-            CAPTURE.gradients.assign(self, value)
+            unwatched(CAPTURE.gradients.assign, self, value)
             return
         _refuse_in_capture("assigns grad of")
         if value is not None:

@@ -11,6 +11,7 @@ a trace of ``vjp(f)`` is a joint graph.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from math import isfinite
@@ -93,6 +94,8 @@ class Trace(Level):
     :class:`.abstract_values.AbstractValues`."""
 
     __slots__ = (
+        "_last_placeholder",
+        "_times_named",
         "abstract",
         "abstraction",
         "attributes",
@@ -133,6 +136,8 @@ class Trace(Level):
         self.provenance = provenance
         self.graph = fx.Graph()
         self.attributes: dict[str, Any] = {}
+        self._times_named: Counter[str] = Counter()  # by prefix of the names of attributes
+        self._last_placeholder: fx.Node | None = None
         self.constants: dict[int, Any] = {}
         self.held: list[Any] = []  # keeps ids in `constants` valid
         self.outside = OutsideMemory(abstraction is not None)
@@ -165,17 +170,15 @@ class Trace(Level):
     def placeholder(self, name: str) -> fx.Node:
         """Return a new placeholder. It precedes all calls, also when it comes late, as a cotangent
         does, whose shape is that of a result."""
-        last = None
-        for node in self.graph.nodes:
-            if node.op != "placeholder":
-                break
-            last = node
-        with (
-            self.graph.inserting_after(last)
-            if last is not None
-            else self.graph.inserting_before(next(iter(self.graph.nodes), None))
-        ):
-            return self.graph.placeholder(name)
+        last = self._last_placeholder
+        if last is None:
+            with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
+                node = self.graph.placeholder(name)
+        else:
+            with self.graph.inserting_after(last):
+                node = self.graph.placeholder(name)
+        self._last_placeholder = node
+        return node
 
     def input(self, tensor: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
         """Return a placeholder of the shape and dtype of ``tensor``. ``fixed``: its sizes are
@@ -212,7 +215,8 @@ class Trace(Level):
     def attribute(self, value: object, prefix: str) -> fx.Node:
         """Return a node that reads ``value`` from the module: what is no literal of Python is an
         attribute of it."""
-        name = f"{prefix}{sum(key.startswith(prefix) for key in self.attributes)}"
+        name = f"{prefix}{self._times_named[prefix]}"
+        self._times_named[prefix] += 1
         self.attributes[name] = value
         node = self.graph.get_attr(name)
         if self.provenance is not None:

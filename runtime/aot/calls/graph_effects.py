@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.containers import leaves_of
 from ...torch_private.dispatcher import OpOverload
-from ...torch_private.pytrees import pytree
 
 __all__ = ["draws", "generators_of", "runs_user_code"]
 
@@ -39,10 +39,10 @@ def generators_of(module: fx.GraphModule) -> list[torch.Generator]:
     """List the generators, but torch's default ones, from which a call draws."""
     found: dict[int, torch.Generator] = {}
     for owner, node in _nodes_of(module):
-        values = pytree.tree_leaves((node.args, node.kwargs))
+        values: tuple[object, ...] = (node.args, node.kwargs)
         if node.op == "get_attr":
-            values = [getattr(owner, str(node.target), None)]
-        found |= {id(x): x for x in values if isinstance(x, torch.Generator)}
+            values = (getattr(owner, str(node.target), None),)
+        found |= {id(x): x for x in leaves_of(values) if isinstance(x, torch.Generator)}
     return list(found.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
@@ -15,6 +15,7 @@ from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.pure_calls import is_pure
 from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
+from ...seam.containers import leaves_of
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
 from ...tape.nodes import Input, Node
@@ -253,11 +254,11 @@ class JointLevel(ProgramTape):
         )
         return innermost and self.outer_mode and not self.refuses_recording and is_pure(func)
 
-    def _memories_with_histories(self, arguments: object) -> list[Memory]:
+    def _memories_with_histories(self, arguments: Iterable[object]) -> list[Memory]:
         """Return the memories of the arguments of a call that have a history, or are views of a
         tensor that has one."""
         memories: list[Memory] = []
-        for a in pytree.tree_leaves(arguments):
+        for a in leaves_of(arguments):
             if not self._is_own(a):
                 continue
             if a._edge is None and base_edge(a) is None:
@@ -266,13 +267,13 @@ class JointLevel(ProgramTape):
                 memories.append(a._inner._store.memory)
         return memories
 
-    def _read_writes(self, arguments: object) -> None:
+    def _read_writes(self, arguments: Iterable[object]) -> None:
         """Let arguments of a call have what was written to their memory.
 
         These reads are a part of the histories of the arguments, and the call may be in none. So
         they come before it.
         """
-        for a in pytree.tree_leaves(arguments):
+        for a in leaves_of(arguments):
             v = a._inner if self._is_own(a) else a
             if isinstance(v, FunctionalValue):
                 with without_modes():

@@ -26,8 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...functionalize.functional_value import FunctionalValue
 from ...seam.containers import tensors_of
-from ...seam.graph_walks import nodes_before, walk
-from ...seam.level_mode import EnteringMode, entering_mode
+from ...seam.graph_walks import nodes_before
 from ...seam.levels import Value
 from ...seam.memory import refuse_data
 from ...seam.user_code import settled, unwatched
@@ -48,6 +47,7 @@ from ...torch_private.pytrees import pytree
 from ...trace.outside import address
 from ...trace.provenance import here
 from ...trace.trace_value import TracedValue
+from .leaves import LeafIndex, edge_of_value, end_of, mode_of_program, nodes_of, reachable
 from .program_tape import Argument, ProgramTape
 
 _grad: Any = TensorBase.grad  # what gives the attribute: torch's stubs take it for a tensor
@@ -105,6 +105,7 @@ class LeafGradients:
         self._frozen: dict[int, tuple[Any, Any]] = {}
         # by id, a tensor from outside, and whether it required grad before the program
         self._flags: dict[int, tuple[Any, bool]] = {}
+        self._leaves = LeafIndex(arguments, self._frozen)
         self._mode: Any = _GradFunctions(self)
 
     def __enter__(self) -> LeafGradients:
@@ -146,7 +147,7 @@ class LeafGradients:
         edge = edge_of(value)
         if edge is None or not self.spent:
             return False
-        return not self.spent.isdisjoint(_reachable([edge[0]]))
+        return not self.spent.isdisjoint(reachable([edge[0]]))
 
     # what the program asks for
 
@@ -155,7 +156,7 @@ class LeafGradients:
         # a fake tensor copies the `.grad` of its tensor: that is to be the one of torch
         before, self.entering = self.entering, True
         try:
-            return pytree.tree_map(_mode().value, tree)
+            return pytree.tree_map(mode_of_program().value, tree)
         finally:
             self.entering = before
 
@@ -236,7 +237,7 @@ class LeafGradients:
         """Do ``tensor.requires_grad_(flag)`` for a ``tensor`` from outside."""
         if tensor.requires_grad == flag or not tensor.is_leaf:
             return _set_flag(tensor, flag)
-        mode = _mode()
+        mode = mode_of_program()
         self._flags.setdefault(id(tensor), (tensor, not flag))
         v = mode.value(tensor)
         # freeze, end the freeze, or begin a leaf
@@ -247,7 +248,7 @@ class LeafGradients:
             mode.exchange(*self._frozen.pop(id(tensor)))
         else:
             v.requires_grad_()
-            entry, node = self._kept.pop(id(tensor), None), _end(v)
+            entry, node = self._kept.pop(id(tensor), None), end_of(v)
             # the program has read or assigned its gradient before
             if entry is not None and node is not None:
                 entry.like, self._kept[node] = v, entry
@@ -269,11 +270,11 @@ class LeafGradients:
         """Run a backward pass, as ``torch.autograd.backward`` does."""
         self.used = True
         outputs, grad_outputs = session.listed(self.inside(tensors)), self.inside(grad_tensors)
-        edges = list(map(_edge, outputs))
+        edges = list(map(edge_of_value, outputs))
         _refuse_other_levels(edges)
         cotangents = session.cotangents_of(outputs, edges, grad_outputs)
         # one pass for the gradients of all leaves that it reaches
-        reached = _reachable(nodes_at(edges))
+        reached = reachable(nodes_at(edges))
         leaves = self._leaves_of(reached, inputs)
         ends = [GradientEdge(n, 0) for n in leaves]
         with without_autocast():
@@ -292,7 +293,7 @@ class LeafGradients:
         A leaf that does not require grad now gets no gradient.
         """
         # a leaf that does not require grad any more may still be behind the roots
-        frozen = {_end(v) for _, v in self._frozen.values()}
+        frozen = {end_of(v) for _, v in self._frozen.values()}
         leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
         if inputs is None:
             return leaves
@@ -305,7 +306,7 @@ class LeafGradients:
 
         These are the memories of arguments, tensors from outside, gradients, and ``grad_outputs``.
         """
-        mode = _mode()
+        mode = mode_of_program()
         cotangents = () if grad_outputs is None else grad_outputs
         shown = [
             *self.arguments.values(),
@@ -329,14 +330,14 @@ class LeafGradients:
         for t in wanted:
             self.check_input(t)
         outputs, inputs = self.inside(outputs), self.inside(inputs)
-        reached = _reachable(_nodes(outputs))
+        reached = reachable(nodes_of(outputs))
         with without_autocast():
             gradients = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
         # what the pass has run has freed what it saved, and cannot run again
         if not _stays(retain_graph, create_graph):
-            self.spent |= nodes_before(_nodes(inputs), reached, nodes_after)
+            self.spent |= nodes_before(nodes_of(inputs), reached, nodes_after)
         return gradients
 
     # leaves
@@ -351,7 +352,7 @@ class LeafGradients:
             return self._entry_of_node(edge_of(self._frozen[id(tensor)][1])[0])  # type: ignore[index]
         if not tensor.requires_grad:
             return self._entry_without_grad(tensor)
-        node = _end(self.inside(tensor))
+        node = end_of(self.inside(tensor))
         if node is None:
             return None
         return self._entry_of_node(node)
@@ -374,21 +375,16 @@ class LeafGradients:
 
     def _leaf(self, node: Node) -> KeptGradient:
         """Return a new entry for the leaf at ``node``."""
-        for key, v in self.arguments.items():
-            if _end(v) is node:
-                return KeptGradient(key, v)
-        mode = _mode()
-        for tensor in mode.found:
-            # in place of a frozen tensor the mode has a value without a history
-            v = self._frozen[id(tensor)][1] if id(tensor) in self._frozen else mode.value(tensor)
-            if _end(v) is node:
-                if not tensor.is_leaf:
-                    raise RuntimeError(
-                        "backward() in the program reaches a tensor that has a history from "
-                        f"before the call. Detach it, or pass what it was computed from.{here()}"
-                    )
-                return KeptGradient(tensor, v)
-        return KeptGradient(None)
+        at = self._leaves.at(node) or self._leaves.search(node)
+        if at is None:
+            return KeptGradient(None)
+        leaf, v = at
+        if isinstance(leaf, torch.Tensor) and not leaf.is_leaf:
+            raise RuntimeError(
+                "backward() in the program reaches a tensor that has a history from "
+                f"before the call. Detach it, or pass what it was computed from.{here()}"
+            )
+        return KeptGradient(leaf, v)
 
     def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
         """Add ``g`` to the gradient of the leaf at ``node``.
@@ -478,41 +474,6 @@ def _refuse_misfit(g: object, tensor: Any) -> None:
 def _stays(retain_graph: bool | None, create_graph: bool) -> bool:
     """Return whether a backward pass with these options leaves its graph for another pass."""
     return create_graph if retain_graph is None else retain_graph
-
-
-def _mode() -> EnteringMode:
-    mode = entering_mode()
-    assert mode is not None, "a program that is captured has such a mode"
-    return mode
-
-
-def _reachable(nodes: Iterable[Node]) -> dict[Node, None]:
-    """Return the nodes that ``nodes`` lead to, in the same order at every capture of a program.
-
-    A cache on disk finds a graph by its text, which has to be the same each time.
-    """
-    return dict.fromkeys(walk(nodes, nodes_after))
-
-
-def _edge(value: object) -> Any:
-    """Return the history of ``value``; None for a tensor that is no value of a tape."""
-    return edge_of(value) if isinstance(value, GradValue) else None
-
-
-def _nodes(values: object) -> list[Node]:
-    """Return the nodes at which the histories of ``values`` begin."""
-    return list(nodes_at(edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)))
-
-
-def _end(value: object) -> Node | None:
-    """Return the node at the end of the path of a leaf; None if ``value`` is no leaf, or does not
-    require grad."""
-    if not isinstance(value, GradValue) or not isinstance(value._level, ProgramTape):
-        return None
-    edge = value._edge
-    if edge is None or not isinstance(edge[0], (Argument, Input)):
-        return None
-    return edge[0]
 
 
 def _memory(v: object) -> int:
@@ -614,7 +575,9 @@ def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> object:
 
     Torch would set its own flag, on a value of the program.
     """
-    return _mode().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
+    return (
+        mode_of_program().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
+    )
 
 
 def _backward_of(

@@ -42,12 +42,14 @@ class Computed:
         self.begun: set[int] = set()
         self.placed: dict[int, Alias] = {}
         self._numbers: dict[int, int] = {}  # by id of a value
+        # the first place of each primal, by its id
+        self._places = {id(v): i for i, v in reversed(list(enumerate(primals.values)))}
         self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
         for output in outs:
             value = primals.functional_value(output)
             if value is None or id(value._store.memory) in primals.memories:
                 continue
-            if not _is_among(output, primals.values):
+            if id(output) not in self._places:
                 shared = self._sharing.setdefault(id(value._store.memory), [])
                 if not _is_among(output, shared):
                     shared.append(output)
@@ -105,14 +107,21 @@ class Computed:
             return Output(Made.RESULT, self._number(output))
         if not isinstance(output, torch.Tensor):
             return _constant(output)
-        for index, v in enumerate(self.primals.values):
-            # an op that returns its argument gives a value of the tape
-            if output is v or (isinstance(output, GradValue) and output._inner is v):
-                return Output(Made.INPUT, index)
+        index = self._place_among_primals(output)
+        if index is not None:
+            return Output(Made.INPUT, index)
         value = self.primals.functional_value(output)
         if value is None:
             return Output(Made.RESULT, self._number(output))
         return self._output_of_value(output, value)
+
+    def _place_among_primals(self, output: torch.Tensor) -> int | None:
+        """Return which primal ``output`` is; None if it is none."""
+        places = [self._places.get(id(output))]
+        # an op that returns its argument gives a value of the tape
+        if isinstance(output, GradValue):
+            places.append(self._places.get(id(output._inner)))
+        return min((place for place in places if place is not None), default=None)
 
     def _output_of_value(self, output: object, value: FunctionalValue) -> Output:
         """Return ``output`` as a view of an argument or of a result in the same memory, if any.

@@ -63,6 +63,7 @@ class Primals:
         self.values: list[Any] = []
         self.edges: list[Any] = []
         self.layouts: list[Layout | None] = []
+        self._parts = 0  # how many plain tensors they have
         self.memories: dict[int, int] = {}
         self.shapes: dict[int, torch.Size] = {}
         # by number of a primal; it holds the memories alive, so no other one gets the id of one
@@ -81,6 +82,7 @@ class Primals:
         """
         self.flags.append(flag)
         self.layouts.append(layout)
+        self._parts += count((layout,))
         if not isinstance(tensor, torch.Tensor):
             self.values.append(tensor)
             self.edges.append(None)
@@ -227,7 +229,7 @@ class Primals:
 
         ``fixed``: its sizes are constants of the graph.
         """
-        first = count(self.layouts) + 1
+        first = self._parts + 1
         layout = layout_of(plain)
         traced = [
             self.trace.input(part, f"primals_{index}", fixed)

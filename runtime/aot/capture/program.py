@@ -142,6 +142,7 @@ class Program:
         self.differentiate = differentiate
         self.given = layouts
         self.tangents: list[Layout | None] = []
+        self._parts_of_tangents = 0
         self.reach: tuple[int, ...] = ()
         self.asking: dict[str, set[frozenset[int]]] = {}
         self.seedings: tuple[Seeding, ...] = ()
@@ -296,7 +297,7 @@ class Program:
         if composed(like) and not like.is_contiguous():
             like = like.contiguous()
         layout = layout_of(like, self.trace.abstraction is not None)
-        first = count(self.tangents) + 1
+        first = self._parts_of_tangents + 1
         placeholders = [
             self.trace.late_input(part, f"tangents_{index}")
             for index, part in enumerate(flattened(like), first)
@@ -305,6 +306,7 @@ class Program:
         for placeholder in placeholders:
             mark(placeholder._node)
         self.tangents.append(layout)
+        self._parts_of_tangents += count((layout,))
         [whole] = rebuilt([layout], placeholders)
         return self.functional.wrap(whole)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -52,14 +53,13 @@ def returned(node: fx.Node) -> bool:
     return any(map(is_result, shown(node)))
 
 
-def results_in(node: fx.Node) -> list[fx.Node]:
-    """Return the results of the graph that may share memory with ``node``, one by one."""
-    views = set(shown(node))
-    results = results_of(node.graph)
-    # a graph that returns something else may return any of them
+def times_returned(graph: fx.Graph) -> Counter[fx.Node]:
+    """Count how many results of the graph each value is. None of a graph that returns something
+    else than a list."""
+    results = results_of(graph)
     if not isinstance(results, (list, tuple)):
-        return list(views)
-    return [result for result in results if result in views]
+        return Counter()
+    return Counter(result for result in results if isinstance(result, fx.Node))
 
 
 class Returned:

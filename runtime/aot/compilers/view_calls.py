@@ -17,10 +17,10 @@ import torch
 from torch import fx
 
 from ...torch_private.dispatcher import OpOverload
-from ...trace.graph_edits import add_call
+from ...trace.graph_edits import add_call, replace_each
 from ..capture.aliasing import fresh, functional_pointwise
 from .overloads import aten, calls_of, static
-from .replacing import is_result, replace_alias, results_in, returned
+from .replacing import is_result, replace_alias, returned, shown, times_returned
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 _VIEW = aten.view.default
@@ -31,13 +31,87 @@ def shorter_views(graph: fx.Graph) -> None:
 
     Pointwise calls of reshaped values compute in the shape of the values themselves.
     """
-    views: dict[tuple[fx.Node, Geometry], fx.Node] = {}
-    roots: dict[fx.Node, fx.Node] = {}
+    known = _Views(graph)
     for node in calls_of(graph):
         if _source(node) is not None:
-            _shorten(node, views, roots)
+            known.shorten(node)
         elif functional_pointwise(node.target) and static(node):
-            _reshape(graph, node, views, roots)
+            known.reshape(node)
+    known.finish()
+
+
+class _Views:
+    """The views of a graph that the pass has come to.
+
+    ``views``: by what they show, the first view that shows it. ``roots``: the value whose memory a
+    view shows. ``moved``: results that are to be another value, at the end and at once. A graph may
+    have thousands, and each exchange would look at all.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self.graph = graph
+        self.views: dict[tuple[fx.Node, Geometry], fx.Node] = {}
+        self.roots: dict[fx.Node, fx.Node] = {}
+        self.moved: dict[fx.Node, fx.Node] = {}
+        self._times = times_returned(graph)
+
+    def shorten(self, node: fx.Node) -> None:
+        """Replace view ``node`` by its root, by an equal view, or by one call on its root."""
+        source: Any = _source(node)
+        root = self.roots[node] = self.roots.get(source, source)
+        geometry = _geometry(node, root)
+        if geometry == _geometry(root, root):
+            if self._may_return(root, node):
+                self.moved[node] = root
+            _replace_by(node, root)
+            return
+        # an equal view comes before it; else it becomes the first one, by one call if that is
+        # shorter
+        first = self.views.setdefault((root, geometry), node)
+        if first is not node:
+            _replace_by(node, first)
+        elif (
+            source is not root
+            and node.target is not operator.getitem
+            and _is_view_of(root, geometry)
+        ):
+            node.target, node.args, node.kwargs = _VIEW, (root, list(geometry[0])), {}
+
+    def _may_return(self, root: fx.Node, node: fx.Node) -> bool:
+        """Return whether ``root`` may be the result of the graph that its view ``node`` is: no
+        other result shows it."""
+        if self._times[node] != 1 or not fresh(root):
+            return False
+        return all(v is node or not is_result(v) for v in shown(root))
+
+    def finish(self) -> None:
+        """Let the results be what they are to be."""
+        replace_each(self.moved)
+        for node in self.moved:
+            self.graph.erase_node(node)
+
+    def reshape(self, node: fx.Node) -> None:
+        """Let pointwise call ``node`` take the roots of its operands, and view the result.
+
+        That is right if each operand has a counterpart that meets the same elements.
+        """
+        value = node.meta["val"]
+        # the sizes in which the call can be computed without the views before it
+        sizes = _sizes_of_views(node, self.roots)
+        if sizes is None or not value.is_contiguous() or not value.numel() or returned(node):
+            return
+        if sizes == tuple(value.shape) or not _can_be_viewed_as(value, sizes):
+            return
+        # one operand has the layout of the result, which so is known without a trace
+        operands = _operands_for(node, sizes, self.roots)
+        like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
+        if like is None:
+            return
+        computed = _compute_from(self.graph, node, operands)
+        computed.meta = {**node.meta, "val": like.meta["val"]}
+        node.target, node.args, node.kwargs = _VIEW, (computed, list(value.shape)), {}
+        self.roots[node] = computed
+        self.views[computed, _geometry_of(value)] = node
 
 
 def _source(node: fx.Node) -> fx.Node | None:
@@ -104,27 +178,6 @@ def _geometry(node: fx.Node, root: fx.Node) -> Geometry:
     )
 
 
-def _shorten(
-    node: fx.Node, views: dict[tuple[fx.Node, Geometry], fx.Node], roots: dict[fx.Node, fx.Node]
-) -> None:
-    """Replace view ``node`` by its root, by an equal view, or by one call on its root."""
-    source: Any = _source(node)
-    root = roots[node] = roots.get(source, source)
-    geometry = _geometry(node, root)
-    if geometry == _geometry(root, root):
-        # the result of the graph may be the root itself if no other result shows it
-        if is_result(node) and fresh(root) and results_in(root) == [node]:
-            node.replace_all_uses_with(root)
-        _replace_by(node, root)
-        return
-    # an equal view comes before it; else it becomes the first one, by one call if that is shorter
-    first = views.setdefault((root, geometry), node)
-    if first is not node:
-        _replace_by(node, first)
-    elif source is not root and node.target is not operator.getitem and _is_view_of(root, geometry):
-        node.target, node.args, node.kwargs = _VIEW, (root, list(geometry[0])), {}
-
-
 def _replace_by(node: fx.Node, same: fx.Node) -> None:
     """Let the users of ``node`` take ``same``, the same part of the same memory."""
     replace_alias(node, same)
@@ -143,35 +196,6 @@ def _is_view_of(root: fx.Node, geometry: Geometry) -> bool:
     except RuntimeError:
         return False
     return geometry[2] == 0 and view.stride() == geometry[1]
-
-
-def _reshape(
-    graph: fx.Graph,
-    node: fx.Node,
-    views: dict[tuple[fx.Node, Geometry], fx.Node],
-    roots: dict[fx.Node, fx.Node],
-) -> None:
-    """Let pointwise call ``node`` take the roots of its operands, and view the result.
-
-    That is right if each operand has a counterpart that meets the same elements.
-    """
-    value = node.meta["val"]
-    # the sizes in which the call can be computed without the views before it
-    sizes = _sizes_of_views(node, roots)
-    if sizes is None or not value.is_contiguous() or not value.numel() or returned(node):
-        return
-    if sizes == tuple(value.shape) or not _can_be_viewed_as(value, sizes):
-        return
-    # one operand has the layout of the result, which so is known without a trace
-    operands = _operands_for(node, sizes, roots)
-    like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
-    if like is None:
-        return
-    computed = _compute_from(graph, node, operands)
-    computed.meta = {**node.meta, "val": like.meta["val"]}
-    node.target, node.args, node.kwargs = _VIEW, (computed, list(value.shape)), {}
-    roots[node] = computed
-    views[computed, _geometry_of(value)] = node
 
 
 def _compute_from(graph: fx.Graph, node: fx.Node, operands: dict[fx.Node, fx.Node]) -> fx.Node:

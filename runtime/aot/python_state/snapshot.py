@@ -14,7 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 from ...trace.symbols import SYMBOLIC
-from .nodes import Attributes, Change, Node, OneByOne
+from .nodes import Attributes, Change, FunctionParts, Node, OneByOne
 from .reads import Read
 from .values import MISSING, SIMPLE, same, tensors_in
 
@@ -55,6 +55,11 @@ class Snapshot:
         self.tensors: dict[int, Read] = {}
         self.weak: list[int] = []
         self._reached: dict[int, Any] = {id(x): x for x in ignore}
+        # by identity of a dictionary, the object that keeps its values there. The program may give
+        # a function other defaults
+        self._keepers: dict[int, Node] = {}
+        self._functions: list[FunctionParts] = []
+        self._indexed = 0  # how many nodes are in these two
 
     def objects(self) -> Iterable[Any]:
         """All that the graph has come to."""
@@ -113,7 +118,14 @@ class Snapshot:
     def owner_of(self, dictionary: dict[Any, Any]) -> Node | None:
         """Return the object that keeps its attributes, or the defaults of its arguments, in
         ``dictionary``. None if the graph has come to no such object."""
-        return next((node for node in self.nodes if node.own_dictionary() is dictionary), None)
+        for node in self.nodes[self._indexed :]:
+            if isinstance(node, FunctionParts):
+                self._functions.append(node)
+            else:
+                self._keepers.setdefault(id(node.own_dictionary()), node)
+        self._indexed = len(self.nodes)
+        likely = [self._keepers.get(id(dictionary)), *self._functions]
+        return next((n for n in likely if n and n.own_dictionary() is dictionary), None)
 
     def identities(self) -> set[int]:
         """Return the identities of the tensors that the program may compare with another by
