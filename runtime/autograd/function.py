@@ -10,6 +10,7 @@ node or a tangent of its own.
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ..seam.escapes import escaped
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Level, Value, bottom, lifted, scope_outside
 from ..seam.surgery import now
-from ..seam.user_code import settled
+from ..seam.user_code import noted, settled
 from ..session.leaf import as_leaf
 from ..session.session import Session
 from ..tape import inplace, view_history
@@ -388,7 +389,44 @@ def _innermost(args: tuple[object, ...]) -> Level | None:
 
 def lowered(level: Level, tree: pytree.PyTree) -> pytree.PyTree:
     """Return ``tree`` with each value of ``level`` replaced by its inner tensor."""
-    return pytree.tree_map_only(Value, lambda v: v._inner if v._level is level else v, tree)
+    return exchanged(tree, lambda v: v._inner if v._level is level else v)
+
+
+def exchanged(tree: pytree.PyTree, exchange: Callable[[Any], object]) -> pytree.PyTree:
+    """Return ``tree`` with ``exchange(v)`` in place of each value. If all stay it is ``tree``
+    itself: a Function may change a dictionary that it is given, or keep it."""
+    if isinstance(tree, Value):
+        return exchange(tree)
+    leaves, spec = pytree.tree_flatten(tree)
+    inner = [exchange(v) if isinstance(v, Value) else v for v in leaves]
+    if not any(map(operator.is_not, leaves, inner)):
+        return tree
+    return pytree.tree_unflatten(inner, spec)
+
+
+class RebuiltContainers:
+    """The containers of tensors that a Function gets in place of those that the caller gives.
+
+    What it changes in them would be lost, so that :meth:`refuse_changes` raises.
+    """
+
+    def __init__(self, given: Sequence[object], inner: Sequence[object]) -> None:
+        pairs = zip(given, inner, strict=True)
+        rebuilt = [b for a, b in pairs if b is not a and not isinstance(b, torch.Tensor)]
+        self._contents = [(tree, *pytree.tree_flatten(tree)) for tree in rebuilt]
+
+    def refuse_changes(self, cls: FunctionClass) -> None:
+        """Raise ``RuntimeError`` if one of them has other items by now."""
+        for tree, leaves, spec in self._contents:
+            now, present = pytree.tree_flatten(tree)
+            if present != spec or any(map(operator.is_not, now, leaves)):
+                raise noted(
+                    RuntimeError(
+                        f"{cls.__name__} changes a list or dictionary of tensors that it is given, "
+                        "which a transform or a captured program has in place of the caller's. "
+                        "Return what it adds, or change the container outside of the Function."
+                    )
+                )
 
 
 def new_ctx(
@@ -442,6 +480,7 @@ def _record(
         require_setup_context(cls)
     ctx, recording = _new_node(level, cls, args)
     inner_args = tuple(lowered(level, argument) for argument in args)
+    containers = RebuiltContainers(args, inner_args)
     grad_mode = _grad_enabled()
     set_grad_enabled(grad_mode and level.outer_mode)
     try:
@@ -453,6 +492,7 @@ def _record(
                 cls.setup_context(ctx, inner_args, output)
     finally:
         set_grad_enabled(grad_mode)
+    containers.refuse_changes(cls)
     outs = as_outputs(output)
     application = _Application(level, cls, ctx, args, inner_args, outs, recording)
     wrapped = application.outputs()

@@ -32,8 +32,10 @@ from .function import (
     _SEE_NOTE,
     TANGENT_NOT_WRITTEN,
     FunctionClass,
+    RebuiltContainers,
     check_marks,
     dispatch,
+    exchanged,
     lowered,
     new_ctx,
     position_of,
@@ -51,7 +53,9 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     ``jvp`` staticmethod."""
     require_setup_context(cls)
     primals = tuple(lowered(level, a) for a in args)
+    containers = RebuiltContainers(args, primals)
     output, _ = dispatch(cls, primals)
+    containers.refuse_changes(cls)
     tangents = _tangents_of(level, args)
     ctx = new_ctx(cls, [t is not None for t in tangents])
     cls.setup_context(ctx, primals, output)
@@ -178,6 +182,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
     require_setup_context(cls)
     _require_one_rule(cls)
     physical = tuple(lowered(level, argument) for argument in args)
+    containers = RebuiltContainers(args, physical)
     in_dims = batch_dims(level, args)
     if cls.generate_vmap_rule:
         each = ForEach(cls, in_dims, level.size, level.randomness)
@@ -189,6 +194,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
             result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *physical)
         _require_two_returns(result)
         output, out_dims = result
+    containers.refuse_changes(cls)
     flat, spec = pytree.tree_flatten(output)
     dims = _check_out_dims(out_dims, spec)
     values = [
@@ -264,18 +270,20 @@ def run_functional(
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the
     next outer level."""
 
-    def read_own(value: FunctionalValue) -> Any:
+    def read_own(value: Any) -> Any:
         if value._level is not level:
             return value
         return level.read(value)
 
     with _below(level):
-        read = pytree.tree_map_only(FunctionalValue, read_own, args)
+        read = tuple(exchanged(argument, read_own) for argument in args)
     if not any(map(_is_transformed, pytree.tree_leaves(read))):
         return _run_alone(level, cls, args)
     versions = _versions(read)
+    containers = RebuiltContainers(args, read)
     with _outside(level):
-        output, ctx = dispatch(cls, tuple(read))
+        output, ctx = dispatch(cls, read)
+    containers.refuse_changes(cls)
     if _versions(read) != versions:
         raise RuntimeError(
             f"functionalize: {cls.__name__} writes to an input, which cannot be taken back where "

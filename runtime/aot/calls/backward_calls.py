@@ -18,7 +18,7 @@ from ...seam.graph_walks import results_of
 from ...seam.locks import lock_of
 from ...session.leaf import follow_hooks
 from ...session.tensor import SESSION, Tensor
-from ...tape.nodes import Edge, Node
+from ...tape.nodes import Edge, Node, nodes_at
 from ...tape.running import RUNNING
 from ...tape.saved import FREED, HOOKS, Pack, Packed, Unpack, modified, pack, restore
 from ...tape.values import accumulator_of, edge_of
@@ -313,8 +313,8 @@ class CompiledBackward(Node):
     get their ``AccumulateGrad`` nodes when somebody asks for ``edges``. A backward pass that starts
     here and has no hooks does not ask. ``written``: the arguments that the backward writes to.
     ``parts``: by number of the result, its parts, if one is no plain tensor. ``watched``: tensors
-    that consist of saved values, with their versions. ``found``: what the backward reads of
-    Python's state.
+    that consist of saved values, with their versions. ``reads``: what the backward reads of
+    Python's state, and ``found``: what was there at the call.
     """
 
     __slots__ = (
@@ -322,6 +322,7 @@ class CompiledBackward(Node):
         "found",
         "known_edges",
         "parts",
+        "reads",
         "saved",
         "targets",
         "versions",
@@ -349,9 +350,10 @@ class CompiledBackward(Node):
         self.written = written
         self.parts: dict[int, list[Part]] = {}
         self.watched: list[tuple[torch.Tensor, int]] = []
+        self.reads = backward.reads
         self.found: list[Any] = []
-        if backward.reads is not None:
-            self.found = backward.reads.look()
+        if self.reads is not None:
+            self.found = self.reads.look()
         if hooks := HOOKS.innermost():
             self._pack(hooks)
 
@@ -462,8 +464,8 @@ class CompiledBackward(Node):
         A backward that needs no saved value can run again, as a node that saves nothing.
         """
         saved = self.saved
-        if self.backward.reads is not None:
-            self.backward.reads.require(self.found)
+        if self.reads is not None:
+            self.reads.require(self.found)
         if saved is None:
             if self.backward.n_saved or create_graph:
                 raise RuntimeError(FREED)
@@ -520,6 +522,10 @@ class CompiledBackward(Node):
             for index, grad in enumerate(grads):
                 cotangents.append(self._zeros(index) if grad is None else _as_traced(grad))
             results: Sequence[Any] = again(*primals, *saved_by_pullback, *cotangents)
+        # a further pass goes through the code of the program's pass once more
+        for node in nodes_at(map(_edge, results)):
+            if isinstance(node, CompiledBackward):
+                node.reads, node.found = self.reads, self.found
         return results
 
     def _pack(self, hooks: tuple[Pack, Unpack]) -> None:

@@ -13,10 +13,11 @@ too.
 from __future__ import annotations
 
 import copy
+import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -26,12 +27,17 @@ from ...torch_private.dispatcher import OpOverload
 from ...torch_private.mode_stacks import TorchDispatchMode
 from ...trace.provenance import happened_at, here
 from .contents import Cursor, Draws
-from .name_lines import line_naming
-from .nodes import Cell, Globals, Named, Node, Place
+from .name_lines import beginning_of, line_naming
+from .nodes import Cell, FunctionParts, Globals, Named, Node, Place
 from .object_graph import ObjectGraph
 from .program_code import BackwardEntries, Code, ProgramCode
 from .reads import Read
 from .values import shown
+
+
+_ROOT = "tuple."
+"""Begins the names of the objects that the variables of functions have: see
+:meth:`BackwardReads.of`."""
 
 
 class RefusedNumbers(TorchDispatchMode):
@@ -98,12 +104,11 @@ class BackwardReads:
         if not codes:
             return None
         if not entries.given.isdisjoint(entries.found):
-            code = codes[0][0]
             raise RuntimeError(
                 "the backward pass of the program comes to a container that the program is given, "
                 "in a custom Function or in a hook. A call would not see that it changes before "
                 "the pass. Pass its items, or let the program run backward() itself."
-                f"{happened_at((code.co_filename, code.co_firstlineno, code.co_name))}"
+                f"{happened_at(beginning_of(codes[0][0]))}"
             )
         # in a tuple, as the code of an object that is found has not run
         graph = ObjectGraph([tuple(entries.found.values())])
@@ -117,7 +122,7 @@ class BackwardReads:
         nodes = [
             node for node in graph.nodes if _may_be_asked(node) and id(node.owner) not in hooks
         ]
-        nodes += [*cells, *_holders(known, entries.codes)]
+        nodes += [*cells, *_holders(known, entries.codes), *_functions(known, entries.codes)]
         return cls(nodes, list(graph.tensors.values()), graph.code, codes, written)
 
     def look(self) -> list[Node]:
@@ -135,7 +140,8 @@ class BackwardReads:
                 continue
             for label, _, _ in node.differences():
                 if not self._is_written(node, label) and self._is_asked(node, label):
-                    self._refuse(node.name if label is None else f"{shown(label)} of {node.name}")
+                    name = node.name.removeprefix(_ROOT)
+                    self._refuse(name if label is None else f"{shown(label)} of {name}")
         for read in self.tensors:
             if not read.holds():
                 self._refuse("what a tensor says of itself")
@@ -151,10 +157,7 @@ class BackwardReads:
         return not isinstance(node.owner, torch.nn.Module) or self.names.may_have(str(label))
 
     def _refuse(self, what: str) -> None:
-        line = line_naming(what, self.codes)
-        if line is None:
-            code = self.codes[0][0]
-            line = code.co_filename, code.co_firstlineno, code.co_name
+        line = line_naming(what, self.codes) or beginning_of(self.codes[0][0])
         raise RuntimeError(
             f"the backward pass of a captured program reads {what}, in a custom Function or in a "
             "hook, and that has changed since the call. In eager mode the pass would read the new "
@@ -184,9 +187,24 @@ def _holders(nodes: Iterable[Node], codes: Mapping[int, Code]) -> Iterator[Node]
             yield holder
 
 
+def _functions(known: Sequence[Node], codes: Mapping[int, Code]) -> Iterator[Node]:
+    """Yield the functions that have run, and partial ones of these: what they take by default may
+    be another value when the pass runs."""
+    partials = [x.owner for x in known if isinstance(x.owner, functools.partial)]
+    partials = [x for x in partials if id(_code_of(x)) in codes]
+    parts = {id(part) for x in partials for part in (x, x.keywords)}
+    for node in known:
+        is_function = isinstance(node, FunctionParts) and id(node.owner.__code__) in codes
+        if is_function or id(node.owner) in parts:
+            yield node
+
+
 def _code_of(x: object) -> object:
-    """Return the code of a function or of a method of a class; None of anything else."""
-    if isinstance(x, (staticmethod, classmethod)):
+    """Return the code of a function, of a method of a class or of a partial function; None of
+    anything else."""
+    while isinstance(x, functools.partial):
+        x = x.func
+    if isinstance(x, (staticmethod, classmethod, MethodType)):
         x = x.__func__
     if isinstance(x, FunctionType):
         return x.__code__

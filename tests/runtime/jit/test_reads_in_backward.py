@@ -4,7 +4,8 @@ refusal where they have changed since."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
+from functools import partial
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,6 +161,19 @@ def test_a_second_derivative_reads_what_was_there_at_the_call() -> None:
     assert found == [(3 * factor, 6 * factor) for factor in FACTORS]
 
 
+def test_a_second_derivative_is_refused_if_what_it_reads_has_changed_since_the_first() -> None:
+    state = State()
+    scaled = state.by_function("number")
+    compiled = jit(lambda x: scaled(x**3).sin())
+    for factor in (3.0, 4.0, 5.0):
+        state.set(2.0)
+        x = leaf()
+        (first,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
+        state.set(factor)
+        with pytest.raises(RuntimeError, match="changed since the call"):
+            torch.autograd.grad(first.sum(), x)
+
+
 CHANGES: dict[str, Callable[[], tuple[Program, Callable[[], object]]]] = {}
 
 
@@ -209,6 +223,65 @@ def method_of_a_function() -> tuple[Program, Callable[[], object]]:
     return lambda x: apply(x) * 1, lambda: setattr(Scale, "backward", other)
 
 
+def _hook(gradient: Tensor, factor: float = 2.0, *, other: float = 1.0) -> Tensor:
+    return gradient * factor * other
+
+
+def _with_hook(hook: Callable[[Tensor], Tensor]) -> Program:
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(hook)
+        return y * 1
+
+    return program
+
+
+def _copy_of_hook() -> Any:
+    copied = FunctionType(_hook.__code__, globals(), "hook", _hook.__defaults__)
+    copied.__kwdefaults__ = dict(_hook.__kwdefaults__)
+    return copied
+
+
+@_change
+def default_of_a_hook() -> tuple[Program, Callable[[], object]]:
+    hook = _copy_of_hook()
+    return _with_hook(hook), lambda: setattr(hook, "__defaults__", (3.0,))
+
+
+@_change
+def default_by_name_of_a_hook() -> tuple[Program, Callable[[], object]]:
+    hook = _copy_of_hook()
+    return _with_hook(hook), lambda: setattr(hook, "__kwdefaults__", {"other": 3.0})
+
+
+@_change
+def code_of_a_hook() -> tuple[Program, Callable[[], object]]:
+    hook = _copy_of_hook()
+    other: Any = lambda gradient, factor=2.0, *, other=1.0: gradient * 3  # noqa: E731
+    return _with_hook(hook), lambda: setattr(hook, "__code__", other.__code__)
+
+
+@_change
+def argument_of_a_partial_hook() -> tuple[Program, Callable[[], object]]:
+    hook = partial(_copy_of_hook(), other=1.0)
+    return _with_hook(hook), lambda: hook.keywords.update(other=3.0)
+
+
+@_change
+def default_of_a_function() -> tuple[Program, Callable[[], object]]:
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor, factor: float = 2.0) -> Tensor:
+            return gradient * factor
+
+    apply: Any = Scale.apply
+    return lambda x: apply(x) * 1, lambda: setattr(Scale.backward, "__defaults__", (3.0,))
+
+
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_else_a_backward_pass_may_read_is_compared(name: str) -> None:
     program, change = CHANGES[name]()
@@ -234,6 +307,20 @@ def test_a_container_that_is_given_is_refused_where_the_backward_pass_reads_it()
         y = x * 1
         y.register_hook(lambda gradient: gradient * factor)
         return y * 1
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, given: dict[str, float]) -> Tensor:
+            ctx.given = given
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+            return gradient * ctx.given["factor"], None
+
+    apply: Any = Scale.apply
+    with pytest.raises(RuntimeError, match="a container that the program is given"):
+        jit(lambda x, given: apply(x, given) * 1)(leaf(), {"factor": 2.0})
 
     compiled = jit(by_item)
     for factor in (2.0, 3.0, 4.0):
