@@ -18,7 +18,7 @@ from ..func.draws import Randomness
 from ..seam.levels import Value
 from ..tape.conform import sum_to
 from ..torch_private.pytrees import pytree
-from .function import Function, FunctionClass, position_of
+from .function import Function, FunctionClass, RebuiltContainers, position_of
 from .function_node import FunctionCtx, as_outputs, as_returned, backward_of
 
 
@@ -66,8 +66,10 @@ class ForEach:
     def forward(self, *physical: object) -> Any:
         """Run ``forward`` on values, and return physical outputs."""
         with self.batch() as level:
-            values = _values_of(level, physical, self.in_dims)
+            values = _arguments_of(level, physical, self.in_dims)
+            containers = RebuiltContainers(physical, values)
             output = _physical(level, self.cls.forward(*values), values, physical)
+            containers.refuse_changes(self.cls)
         self.output_dims = _output_dims(output, physical, self.in_dims)
         return output
 
@@ -75,7 +77,7 @@ class ForEach:
         """Run ``setup_context`` on values, and hand on to ``ctx`` what it stores."""
         out_dims = as_outputs(self.output_dims)
         with self.batch() as level:
-            values = _values_of(level, inputs, self.in_dims)
+            values = _arguments_of(level, inputs, self.in_dims)
             outs = []
             for out, dim in zip(as_outputs(output), out_dims, strict=True):
                 source = position_of(out, inputs)
@@ -86,7 +88,7 @@ class ForEach:
                     outs.append(_values_of(level, out, dim))
             ctx.inner = _InnerCtx(ctx)
             result = as_returned(tuple(outs), output)
-            self.cls.setup_context(ctx.inner, tuple(values), result)
+            self.cls.setup_context(ctx.inner, values, result)
             ctx.inner.move_out(ctx, level)
         ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
         ctx.out_dims = out_dims
@@ -152,6 +154,18 @@ def _output_dims(
         return dim_of_input
 
     return _map_outputs(dim, output)
+
+
+def _arguments_of(
+    level: BatchLevel, physical: Sequence[object], in_dims: Sequence[object]
+) -> tuple[Any, ...]:
+    """Return physical arguments as values of ``level``. One without a batch stays the object that
+    it is, as a method may change a list, or keep it."""
+    arguments = list(physical)
+    for index, dims in enumerate(in_dims):
+        if 0 in pytree.tree_leaves(dims):
+            arguments[index] = _values_of(level, physical[index], dims)
+    return tuple(arguments)
 
 
 def _values_of(level: BatchLevel, tree: object, dims: object) -> Any:

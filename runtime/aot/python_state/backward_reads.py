@@ -34,7 +34,6 @@ from .program_code import BackwardEntries, Code, ProgramCode
 from .reads import Read
 from .values import shown
 
-
 _ROOT = "tuple."
 """Begins the names of the objects that the variables of functions have: see
 :meth:`BackwardReads.of`."""
