@@ -24,7 +24,7 @@ from ..functionalize.functional_level import FunctionalLevel
 from ..functionalize.stores import WriteWatch
 from ..seam.graph_walks import nodes_among
 from ..seam.levels import Value
-from ..seam.user_code import mark_state
+from ..seam.user_code import mark_state, repeated_by_pass
 from ..tape.running import RUNNING
 from ..tape.saved import Saved
 from ..torch_private.dispatcher import OpOverload
@@ -68,6 +68,7 @@ def captured(
     with ExitStack() as around:
         watches = [around.enter_context(_watch_writes(level)) for level in _functional_levels()]
         calls = around.enter_context(region(lambda n: _wish(policy, n)))
+        around.enter_context(repeated_by_pass(function))
         around.enter_context(first)
         around.enter_context(FrameHooks(run.pack, run.unpack))
         yield run

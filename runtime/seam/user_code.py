@@ -18,7 +18,7 @@ which a call compares.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -46,6 +46,8 @@ class CaptureHook:
 
 Mark = Callable[[], Callable[[], bool]]
 """Remembers Python's state. What it returns says whether the state has changed since."""
+Repeat = Callable[[object], AbstractContextManager[object]]
+"""Learns, while entered, what a function reads that a backward pass runs once more."""
 
 
 class LeftErrors:
@@ -135,11 +137,13 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
 
 class _Capture(Ambient):
     """The hook of the capture of this thread, and whether it is on: the user's code runs.
-    ``errors``: those that the program may have caught. ``mark``: see :func:`mark_state`."""
+    ``errors``: those that the program may have caught. ``mark``: see :func:`mark_state`.
+    ``repeat``: see :func:`repeated_by_pass`."""
 
     hook: CaptureHook | None = None
     errors: LeftErrors | None = None
     mark: Mark | None = None
+    repeat: Repeat | None = None
     on: bool = False
 
 
@@ -147,15 +151,17 @@ _CAPTURE = _Capture()
 
 
 @contextmanager
-def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark) -> Iterator[None]:
-    """Let :func:`watched` turn ``hook`` on, doors note ``errors``, and :func:`mark_state` ask
-    ``mark``, in this block."""
-    outer = _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on
-    _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on = hook, errors, mark, False
+def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark, repeat: Repeat) -> Iterator[None]:
+    """Let :func:`watched` turn ``hook`` on, doors note ``errors``, :func:`mark_state` ask ``mark``
+    and :func:`repeated_by_pass` tell ``repeat``, in this block."""
+    outer = dict(vars(_CAPTURE))
+    _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.on = hook, errors, False
+    _CAPTURE.mark, _CAPTURE.repeat = mark, repeat
     try:
         yield
     finally:
-        _CAPTURE.hook, _CAPTURE.errors, _CAPTURE.mark, _CAPTURE.on = outer
+        vars(_CAPTURE).clear()
+        vars(_CAPTURE).update(outer)
 
 
 def is_capturing() -> bool:
@@ -172,6 +178,12 @@ def mark_state() -> Callable[[], bool]:
     """Return a function that says whether the program has changed Python's state since. It never
     has without a capture, which would not put the state back either."""
     return bool if _CAPTURE.mark is None else _CAPTURE.mark()
+
+
+def repeated_by_pass(function: object) -> AbstractContextManager[object]:
+    """Tell the capture of this thread, if there is one, that what runs in this block runs once more
+    in a backward pass: a checkpointed ``function``."""
+    return nullcontext() if _CAPTURE.repeat is None else _CAPTURE.repeat(function)
 
 
 def settle_error(error: Exception) -> None:

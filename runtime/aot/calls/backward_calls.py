@@ -102,7 +102,7 @@ class Backward:
         # compiled functions, by the bits of the cotangents that are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
         self._lock = lock_of(self, "_lock")
-        self.reads: BackwardReads | None = None
+        self.reads: Sequence[BackwardReads] = ()
 
     def _list_reread(self) -> tuple[int, ...]:
         """List the primals that the pullback needs and that the forward graph does not save."""
@@ -351,9 +351,7 @@ class CompiledBackward(Node):
         self.parts: dict[int, list[Part]] = {}
         self.watched: list[tuple[torch.Tensor, int]] = []
         self.reads = backward.reads
-        self.found: list[Any] = []
-        if self.reads is not None:
-            self.found = self.reads.look()
+        self.found = [reads.look() for reads in self.reads]
         if hooks := HOOKS.innermost():
             self._pack(hooks)
 
@@ -464,8 +462,8 @@ class CompiledBackward(Node):
         A backward that needs no saved value can run again, as a node that saves nothing.
         """
         saved = self.saved
-        if self.reads is not None:
-            self.reads.require(self.found)
+        for reads, found in zip(self.reads, self.found, strict=True):
+            reads.require(found)
         if saved is None:
             if self.backward.n_saved or create_graph:
                 raise RuntimeError(FREED)

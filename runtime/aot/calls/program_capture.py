@@ -192,8 +192,9 @@ class _Capture:
         if self.recipe.single:
             carried |= self.state.written
         if backward is not None:
-            backward.reads = BackwardReads.of(
+            backward.reads = BackwardReads.all_of(
                 self.state.backward,
+                self.state.seen.repeated,
                 self.state.graph.nodes,
                 self.state.written | self.state.assigned,
             )

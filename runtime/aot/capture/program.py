@@ -350,8 +350,10 @@ class Program:
         for v in self.functional.closed_over.values():
             if v._store.memory.generation:
                 raise RuntimeError(
-                    "the program writes to a tensor that it closes over. "
-                    f"Pass it as an argument.{happened_at(v._store.memory.written_at)}"
+                    "the program writes to a tensor that it closes over. Pass it as an argument. "
+                    "A checkpointed function, such as a layer of batch norm, writes once more in "
+                    "the backward pass: let the program run backward() itself."
+                    f"{happened_at(v._store.memory.written_at)}"
                 )
 
     def _count_writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
@@ -474,9 +476,11 @@ def _refusing_changes() -> Iterator[None]:
         line = line_naming(str(change.label), code.entered.values()) or code.first_line
         raise RuntimeError(
             f"the program changes {change.what} in the backward pass of a result: in a custom "
-            "Function or in a hook. In eager mode that happens when the caller runs the pass, and "
-            "a graph has tensors alone. Let the program run backward() itself, name the object in "
-            f"ignore=, or leave the Function out of what is compiled.{happened_at(line)}"
+            "Function, a hook or a checkpointed function, which runs once more. In eager mode that "
+            "happens when the caller runs the pass, and a graph has tensors alone. Let the program "
+            "run backward() itself, name the object in ignore=, or leave the Function out of what "
+            "is compiled."
+            f"{happened_at(line)}"
         )
 
 

@@ -1,13 +1,13 @@
 """What a backward pass asks of Python's state: what custom Functions and hooks read.
 
-    reads = BackwardReads.of(state.backward, state.graph.nodes, state.written)
+    [reads] = BackwardReads.all_of(state.backward, state.seen.repeated, state.graph.nodes, written)
     found = reads.look()                # when a call is recorded
     reads.require(found)                # when its backward pass runs
 
 Eager mode reads when the pass runs, and the graph has what was there at the call. So the pass is
 refused where that has changed. The functions that the traced pass has entered have a graph of
-objects of their own. A place that the program itself changes is not asked: a later call changes it,
-too.
+objects of their own. So have checkpointed functions, which the pass would run once more. A place
+that the program itself changes is not asked: a later call changes it, too.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import functools
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,12 +27,14 @@ from ...seam.levels import Value
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.mode_stacks import TorchDispatchMode
 from ...trace.provenance import happened_at, here
+from .code_names import beginning_of, names_of
 from .contents import Cursor, Draws
-from .name_lines import beginning_of, line_naming
+from .name_lines import line_naming
 from .nodes import Cell, FunctionParts, Globals, Named, Node, Place
 from .object_graph import ObjectGraph
 from .program_code import BackwardEntries, Code, ProgramCode
-from .reads import Read
+from .reads import Read, asked_by_name
+from .state_guard import StateGuard
 from .values import shown
 
 _ROOT = "tuple."
@@ -71,44 +74,65 @@ def at_places(values: Sequence[tuple[Place, Any]]) -> Iterator[None]:
             place.put(value)
 
 
+class Found(NamedTuple):
+    """What a call has found. ``nodes``: those of the capture if nothing has changed since, as in
+    most calls. ``answers``: those of tensors to questions."""
+
+    nodes: list[Node]
+    answers: Sequence[Read]
+
+
 class BackwardReads:
     """Ask for the objects ``nodes``, and for what ``tensors`` say of themselves. ``names``: which
-    the functions have that come to them, and ``codes``: their code. ``written``: keys of the places
-    that the program changes."""
+    the functions have that come to them, and ``codes``: their code. ``repeats``: whether these are
+    functions that the pass runs once more. ``written``: keys of the places that the program
+    changes."""
 
     def __init__(
         self,
-        nodes: Sequence[Node],
+        nodes: list[Node],
         tensors: Sequence[Read],
         names: ProgramCode,
         codes: Sequence[Code],
+        repeats: bool,
         written: Collection[tuple[int, Any]],
     ) -> None:
         self.nodes = nodes
+        self._guard = StateGuard(nodes)
         self.tensors = tensors
         self.names = names
         self.codes = codes
+        self.repeats = repeats
         self.written = written
 
     @classmethod
-    def of(
+    def all_of(
         cls,
         entries: BackwardEntries,
+        repeated: BackwardEntries,
         known: Sequence[Node],
         written: Collection[tuple[int, Any]],
-    ) -> BackwardReads | None:
-        """Return what functions of the user's may have read. ``known``: the objects to which the
-        program comes. None if no function was entered."""
+    ) -> list[BackwardReads]:
+        """Return what functions of the user's may have read: those that a traced pass has entered,
+        and those that a pass would run once more. ``known``: the objects to which the program
+        comes."""
+        found: list[BackwardReads] = []
+        if entries.codes:
+            entries.refuse_given()
+            found.append(cls._of(entries, False, known, written))
+        if repeated.found:
+            found.append(cls._of(repeated, True, known, written))
+        return found
+
+    @classmethod
+    def _of(
+        cls,
+        entries: BackwardEntries,
+        repeats: bool,
+        known: Sequence[Node],
+        written: Collection[tuple[int, Any]],
+    ) -> BackwardReads:
         codes = list(entries.codes.values())
-        if not codes:
-            return None
-        if not entries.given.isdisjoint(entries.found):
-            raise RuntimeError(
-                "the backward pass of the program comes to a container that the program is given, "
-                "in a custom Function or in a hook. A call would not see that it changes before "
-                "the pass. Pass its items, or let the program run backward() itself."
-                f"{happened_at(beginning_of(codes[0][0]))}"
-            )
         # in a tuple, as the code of an object that is found has not run
         graph = ObjectGraph([tuple(entries.found.values())])
         for code, names in codes:
@@ -117,33 +141,42 @@ class BackwardReads:
             graph.enter_module(module)  # a function may import it by any name
         variables = {name for code, _ in codes for name in code.co_freevars}
         cells = [x for x in known if isinstance(x, Cell) and x.variable in variables]
-        hooks = _hooks_of_layers(graph.nodes)
+        # eager mode has asked for the hooks of layers at the call, unless the layers run again
+        hooks = set() if repeats else _hooks_of_layers(graph.nodes)
         nodes = [
             node for node in graph.nodes if _may_be_asked(node) and id(node.owner) not in hooks
         ]
-        nodes += [*cells, *_holders(known, entries.codes), *_functions(known, entries.codes)]
-        return cls(nodes, list(graph.tensors.values()), graph.code, codes, written)
+        shared = [*cells, *_holders(known, entries.codes), *_functions(known, entries.codes)]
+        nodes += map(_apart, shared)
+        return cls(nodes, list(graph.tensors.values()), graph.code, codes, repeats, written)
 
-    def look(self) -> list[Node]:
-        """Return the objects with what they have now."""
+    def look(self) -> Found:
+        """Return the objects with what they have now, and what tensors answer to the questions for
+        which the functions have names, such as ``_version``."""
+        answers = asked_by_name(self.names.names, [read.owner for read in self.tensors])
+        if self._guard.holds():
+            return Found(self.nodes, answers)
         found = list(map(copy.copy, self.nodes))
         for node in found:
             node.renew()
-        return found
+        return Found(found, answers)
 
-    def require(self, found: Sequence[Node]) -> None:
+    def require(self, found: Found) -> None:
         """Raise ``RuntimeError`` if an object has something else than it had when it was
         ``found``."""
-        for node in found:
+        nodes = found.nodes
+        if nodes is self.nodes and self._guard.holds():
+            nodes = []
+        for node in nodes:
             if node.holds():
                 continue
             for label, _, _ in node.differences():
                 if not self._is_written(node, label) and self._is_asked(node, label):
                     name = node.name.removeprefix(_ROOT)
                     self._refuse(name if label is None else f"{shown(label)} of {name}")
-        for read in self.tensors:
+        for read in (*self.tensors, *found.answers):
             if not read.holds():
-                self._refuse("what a tensor says of itself")
+                self._refuse(str(read))
 
     def _is_written(self, node: Node, label: object) -> bool:
         """Return whether the program changes what the object has at ``label``, or as a whole."""
@@ -153,16 +186,39 @@ class BackwardReads:
     def _is_asked(self, node: Node, label: object) -> bool:
         """Return whether the functions may ask for what the object has at ``label``. Only torch's
         own code asks a layer for its flags, which it calls."""
-        return not isinstance(node.owner, torch.nn.Module) or self.names.may_have(str(label))
+        if not isinstance(node.owner, torch.nn.Module) or self.names.may_have(str(label)):
+            return True
+        return self.repeats and _may_run_on(type(node.owner), str(label))
 
     def _refuse(self, what: str) -> None:
-        line = line_naming(what, self.codes) or beginning_of(self.codes[0][0])
+        where = "in a custom Function or in a hook"
+        if self.repeats:
+            where = "in a checkpointed function"
+        line = line_naming(what, self.codes)
+        if line is None and self.codes:
+            line = beginning_of(self.codes[0][0])
         raise RuntimeError(
-            f"the backward pass of a captured program reads {what}, in a custom Function or in a "
-            "hook, and that has changed since the call. In eager mode the pass would read the new "
-            "value, and a graph has that of the call. Change it after the pass, or let the program "
-            f"run backward() itself.{happened_at(line)}"
+            f"the backward pass of a captured program reads {what}, {where}, and that has changed "
+            "since the call. In eager mode the pass would read the new value, and a graph has that "
+            "of the call. Change it after the pass, or let the program run backward() itself."
+            f"{happened_at(line)}"
         )
+
+
+@functools.cache
+def _names_in(layer: type) -> frozenset[str]:
+    """Return the names in the methods of a class of layers, without those of each module, such as
+    ``train()``."""
+    classes = [cls for cls in layer.__mro__ if cls not in (torch.nn.Module, object)]
+    methods = [x for cls in classes for x in vars(cls).values() if isinstance(x, FunctionType)]
+    return frozenset(chain.from_iterable(names_of(x.__code__).every for x in methods))
+
+
+def _may_run_on(layer: type, label: str) -> bool:
+    """Return whether a layer of this class that runs may ask itself for ``label``: a dropout for
+    ``training``, and a linear layer not. The tables of parameters, layers and hooks have names that
+    begin with an underscore."""
+    return label.startswith("_") or label == "forward" or label in _names_in(layer)
 
 
 def _hooks_of_layers(nodes: Iterable[Node]) -> set[int]:
@@ -171,6 +227,13 @@ def _hooks_of_layers(nodes: Iterable[Node]) -> set[int]:
     layers = [node.owner for node in nodes if isinstance(node.owner, torch.nn.Module)]
     tables = [x for layer in layers for name, x in vars(layer).items() if "hook" in name]
     return set(map(id, tables))
+
+
+def _apart(node: Node) -> Node:
+    """Return ``node`` with no value that is an input of the program, which no call compares."""
+    copied = copy.copy(node)
+    copied.free = frozenset()
+    return copied
 
 
 def _holders(nodes: Iterable[Node], codes: Mapping[int, Code]) -> Iterator[Node]:

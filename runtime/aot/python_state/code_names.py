@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ...trace.provenance import Line
 from .trusted import is_followed
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
@@ -104,3 +105,9 @@ def first_code(root: object) -> tuple[CodeType | None, dict[str, Any]]:
 
 def _found_in_class(kind: type, name: str) -> Any:
     return next((vars(cls)[name] for cls in kind.__mro__ if name in vars(cls)), None)
+
+
+def beginning_of(code: CodeType) -> Line:
+    """Return the first line of the body of a function. The code itself begins with a decorator."""
+    later = [line for _, _, line in code.co_lines() if line and line > code.co_firstlineno]
+    return code.co_filename, min(later, default=code.co_firstlineno), code.co_name

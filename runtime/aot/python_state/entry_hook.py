@@ -26,6 +26,7 @@ from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_us
 from .contents import Position
 from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
+from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
 from .trusted import is_followed, is_followed_module
 
@@ -157,7 +158,8 @@ class Seen:
     """What one run has asked. ``asked``: the functions of C, each with the user's line. ``moved``:
     the lines of calls to random generators and the like, by identity. ``advanced``: that of the
     first call of ``next``, which does not say of what. ``cleared``: caches of functions that were
-    emptied. ``met_opaque``: whether a function was refused, before its first line, that has a name
+    emptied. ``repeated``: what checkpointed functions enter, which a backward pass runs once more.
+    ``met_opaque``: whether a function was refused, before its first line, that has a name
     for an object of C which says nothing of itself. ``goes_on``: whether the program has caught a
     refusal."""
 
@@ -168,6 +170,7 @@ class Seen:
         self.moved: dict[int, Line] = {}
         self.advanced: Line | None = None
         self.cleared: list[Any] = []
+        self.repeated = BackwardEntries()
 
     def refuse_asked(self) -> None:
         """Raise ``RuntimeError`` if the program has asked for what no graph of objects has, such as
@@ -192,6 +195,17 @@ class _Watcher:
         self.known: dict[int, tuple[Any, bool]] = {}
         self.finding: FrameType | None = None
         self.imports: list[str] = []
+        self.repeats = 0  # how many checkpointed functions run
+
+    @contextmanager
+    def repeat(self, function: object) -> Iterator[None]:
+        """Let what runs in this block count as run once more by a backward pass."""
+        self.seen.repeated.add(function)
+        self.repeats += 1
+        try:
+            yield
+        finally:
+            self.repeats -= 1
 
     def entered(self, frame: FrameType) -> None:
         """Learn that a function begins, or that a generator goes on."""
@@ -217,8 +231,12 @@ class _Watcher:
             elif code.co_filename == _OF_SCHEDULERS:
                 self.graph.enter_scheduler(code)
                 self._refuse_opaque()
-        if self.graph.backward is not None and self.known[id(code)][1]:
+        if not self.known[id(code)][1]:
+            return
+        if self.graph.backward is not None:
             self.graph.backward.enter(code, frame.f_globals, frame.f_locals)
+        if self.repeats:
+            self.seen.repeated.enter(code, frame.f_globals, frame.f_locals)
 
     def _refuse_opaque(self) -> None:
         """Refuse what code has a name for, now that the graph has grown and before the code may
@@ -354,7 +372,7 @@ def watching(graph: ObjectGraph, errors: LeftErrors | None = None) -> Iterator[S
     catches; None for a run in eager mode, which may catch any."""
     watcher = _Watcher(graph)
     left = errors or LeftErrors(here)
-    with watched_by(watcher) as hook, capturing(hook, left, graph.mark):
+    with watched_by(watcher) as hook, capturing(hook, left, graph.mark, watcher.repeat):
         with nullcontext() if errors is None else errors.refusing():
             yield watcher.seen
         graph.enter_imports(watcher.imports)

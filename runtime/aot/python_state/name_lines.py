@@ -30,12 +30,6 @@ def line_naming(what: str, code: Iterable[Code]) -> Line | None:
     return None
 
 
-def beginning_of(code: CodeType) -> Line:
-    """Return the first line of the body of a function. The code itself begins with a decorator."""
-    later = [line for _, _, line in code.co_lines() if line and line > code.co_firstlineno]
-    return code.co_filename, min(later, default=code.co_firstlineno), code.co_name
-
-
 def _lines_with(code: CodeType, name: str) -> Iterator[Line]:
     """Yield the lines of ``code``, and of code inside, that have ``name``."""
     # MAKE_CELL and COPY_FREE_VARS name variables too, on no line of the text

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import fx
 
-from ...trace.provenance import Line
-from .code_names import CodeNames, names_of
+from ...trace.provenance import Line, happened_at
+from .code_names import CodeNames, beginning_of, names_of
 from .lookups import COMPUTED
 from .nodes import Attributes, Cell, FunctionParts, Named, Node, class_name
 from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE, row_of
@@ -63,6 +63,10 @@ class BackwardEntries:
         self.codes: dict[int, Code] = {}
         self.found: dict[int, Any] = {}
 
+    def add(self, function: object) -> None:
+        """Note ``function``, which may be an object, such as a layer."""
+        self.found[id(function)] = function
+
     def enter(self, code: CodeType, names: dict[str, Any], variables: Mapping[str, Any]) -> None:
         """Note that a function begins. ``names``: its globals."""
         self.codes[id(code)] = code, names
@@ -70,6 +74,18 @@ class BackwardEntries:
             self.found[id(x)] = x
             if is_of_ours(type(x)) and not isinstance(x, torch.Tensor):  # a context of a Function
                 self.found |= {id(y): y for y in (attributes_of(x) or {}).values()}
+
+    def refuse_given(self) -> None:
+        """Raise ``RuntimeError`` if a function comes to a container of the caller's."""
+        if self.given.isdisjoint(self.found):
+            return
+        code, _ = next(iter(self.codes.values()))
+        raise RuntimeError(
+            "the backward pass of the program comes to a container that the program is given, in a "
+            "custom Function or in a hook. A call would not see that it changes before the pass. "
+            "Pass its items, or let the program run backward() itself."
+            f"{happened_at(beginning_of(code))}"
+        )
 
 
 class ProgramCode:

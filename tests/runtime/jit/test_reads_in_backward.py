@@ -174,6 +174,23 @@ def test_a_second_derivative_is_refused_if_what_it_reads_has_changed_since_the_f
             torch.autograd.grad(first.sum(), x)
 
 
+def test_a_number_that_has_become_an_argument_is_compared_by_the_pass() -> None:
+    factor = 2.0
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * factor)
+        return y * 1
+
+    compiled = jit(program)
+    for later in (3.0, 4.0, 5.0, 6.0):
+        assert slope(compiled) == factor
+        y = compiled(leaf())
+        factor = later
+        with pytest.raises(RuntimeError, match="changed since the call"):
+            y.sum().backward()
+
+
 CHANGES: dict[str, Callable[[], tuple[Program, Callable[[], object]]]] = {}
 
 
@@ -223,6 +240,34 @@ def method_of_a_function() -> tuple[Program, Callable[[], object]]:
     return lambda x: apply(x) * 1, lambda: setattr(Scale, "backward", other)
 
 
+@_change
+def version_of_a_tensor() -> tuple[Program, Callable[[], object]]:
+    tensor = torch.ones(1)
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * (2 + tensor._version))
+        return y * 1
+
+    return program, lambda: tensor.add_(1)
+
+
+@_change
+def number_of_a_variable_around() -> tuple[Program, Callable[[], object]]:
+    factor = 2.0
+
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        y.register_hook(lambda gradient: gradient * factor)
+        return y * 1
+
+    def change() -> None:
+        nonlocal factor
+        factor = 3.0
+
+    return program, change
+
+
 def _hook(gradient: Tensor, factor: float = 2.0, *, other: float = 1.0) -> Tensor:
     return gradient * factor * other
 
@@ -238,7 +283,7 @@ def _with_hook(hook: Callable[[Tensor], Tensor]) -> Program:
 
 def _copy_of_hook() -> Any:
     copied = FunctionType(_hook.__code__, globals(), "hook", _hook.__defaults__)
-    copied.__kwdefaults__ = dict(_hook.__kwdefaults__)
+    copied.__kwdefaults__ = {"other": 1.0}
     return copied
 
 
