@@ -40,6 +40,7 @@ from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
 from .contents import DefaultFactory, DictItems, Draws, Fact, Parts, Position, Positions
+from .library_names import LibraryNames
 from .lookups import is_lookup
 from .nodes import (
     NOTES,
@@ -144,6 +145,7 @@ class ObjectGraph(Snapshot):
         self._facts: set[str] = set()
         self._caches: list[tuple[Any, str]] = []  # functions that keep their results
         self._index = NameIndex()
+        self._libraries = LibraryNames(self.code, self.nodes)
         self._pending: deque[tuple[Any, str]] = deque()
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in self.roots]
         with unseen_by_handlers():
@@ -309,7 +311,9 @@ class ObjectGraph(Snapshot):
     def _module(self, m: ModuleType, name: str) -> None:
         if is_followed_module(m.__name__):
             self._imported(m)
-        elif m is random:
+            return
+        self._pending += self._libraries.of_module(m)
+        if m is random:
             self._pending.append((GENERATOR_OF_PYTHON, name))
 
     def _imported(self, m: ModuleType) -> None:
@@ -352,8 +356,8 @@ class ObjectGraph(Snapshot):
             self._add(DictItems(x, name))
 
     def _class(self, cls: type, name: str) -> None:
-        """Add a class of the user's: what it inherits from, and the names that it defines. Of a
-        layer of torch's its ``forward``, which somebody may replace."""
+        """Add a class of the user's: what it inherits from, and the names that it defines. Of one
+        of a library what code has names for."""
         if is_of_user(cls):
             self._add(ClassParts(cls, cls.__qualname__))
             if "_abc_impl" in vars(cls):
@@ -361,10 +365,8 @@ class ObjectGraph(Snapshot):
             self.code.learn((), names_asked_by(cls))
             self._names_of(class_names(cls, self.code.counts), cls)
             self._pending += [(base, base.__qualname__) for base in (*cls.__bases__, type(cls))]
-        elif issubclass(cls, torch.nn.Module) and "forward" in vars(cls):
-            node = self._named[id(cls)] = class_names(cls, lambda x, name: False)
-            self.nodes.append(node)
-            node.pick(("forward",))
+        else:
+            self._pending += self._libraries.of_class(cls)
 
     def _object(self, x: object, name: str) -> None:
         """Add the attributes and slots of an object, and come to its class."""
@@ -489,6 +491,7 @@ class ObjectGraph(Snapshot):
     def _spread(self) -> None:
         """Ask all that is known for the new names."""
         new = self.code.take_fresh()
+        self._pending += self._libraries.ask(new)
         for n in new:
             self._ask_fact(n)
             self._ask_loaded(n)
@@ -560,6 +563,7 @@ class ObjectGraph(Snapshot):
         for table in (
             self._named,
             self._index,
+            self._libraries,
             self._modules,
             self._visits,
             self._caches,

@@ -1,0 +1,104 @@
+"""What modules and classes of libraries have under the names that the program's code uses.
+
+    torch.settings = {"rate": 0.1}      # by the user
+
+    @jit
+    def step(x):
+        return F.relu(x) * torch.settings["rate"]
+
+torch, Python's library and NumPy are not followed: what they have is theirs. But anybody may put
+something into a module or a class of theirs, or put another function in place of one. So a call
+asks whether ``relu`` and ``settings`` are the objects that they were, and what is the user's is
+followed from there. A dictionary tells by its version that nothing was written, so most calls ask
+one question for each module and class.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from .nodes import Globals, Named, Node, path_of
+from .object_kinds import class_names
+from .program_code import ProgramCode, is_of_ours, is_of_user
+from .trusted import RUNNERS, is_followed
+
+_CONTAINERS = (dict, list, set, tuple, deque)
+_OF_LAYERS = ("__call__", "_call_impl", "forward")
+"""What runs a layer, which no code of the program's has a name for."""
+_OURS = __name__.partition(".")[0]
+_IMMUTABLE = 1 << 8  # flag of a class of C to which nobody can write
+
+
+class LibraryNames:
+    """See above. ``code``: that of the program. ``nodes``: of the graph; more are added."""
+
+    def __init__(self, code: ProgramCode, nodes: list[Node]) -> None:
+        self._code = code
+        self._nodes = nodes
+        self._known: dict[int, Named] = {}  # by identity of a module or a class
+        self.of_class(torch.Tensor)  # of which each program has objects
+
+    def of_module(self, m: ModuleType) -> list[tuple[object, str]]:
+        """Add a module of a library. Return what is to be followed from there, with names."""
+        root = m.__name__.partition(".")[0]
+        if id(m) in self._known or root == _OURS or root in RUNNERS:
+            return []
+        node = Globals(vars(m), m.__name__)
+        node.counts = self._code.has_name
+        return self._add(m, node, ())
+
+    def of_class(self, cls: type) -> list[tuple[object, str]]:
+        """Add a class of a library, and those that it inherits from, as :meth:`of_module`."""
+        found: list[tuple[object, str]] = []
+        for kind in cls.__mro__:
+            if id(kind) in self._known or not _may_be_written(kind):
+                continue
+            node = class_names(kind, lambda x, name: self._code.has_name(name))
+            by_torch = _OF_LAYERS if issubclass(kind, torch.nn.Module) else ()
+            found += self._add(kind, node, by_torch)
+        return found
+
+    def ask(self, names: Iterable[str]) -> list[tuple[object, str]]:
+        """Let ``names`` count, which code of the program's has by now. Return what is to be
+        followed."""
+        names = list(names)
+        return [found for node in self._known.values() for found in self._ask(node, names)]
+
+    def _add(self, owner: object, node: Named, more: Iterable[str]) -> list[tuple[object, str]]:
+        self._known[id(owner)] = node
+        self._nodes.append(node)
+        return self._ask(node, [*self._code.names, *self._code.words, *more])
+
+    @staticmethod
+    def _ask(node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
+        unknown = dict.fromkeys(n for n in names if n not in node.had)
+        new = [name for name in unknown if name in node.names]
+        pairs = zip(new, node.pick(new), strict=True)
+        return [(x, path_of(node.name, name)) for name, x in pairs if _is_followed(x)]
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def _may_be_written(cls: type) -> bool:
+    """Return whether somebody can put an attribute into a class of a library."""
+    return not (cls.__flags__ & _IMMUTABLE or is_of_user(cls) or is_of_ours(cls))
+
+
+def _is_followed(x: Any) -> bool:
+    """Return whether what a library has may be the user's: a container, an object of the user's
+    class, a function that is not the library's. So may be what another module has."""
+    kind = type(x)
+    if issubclass(kind, FunctionType):
+        return is_followed(x.__code__.co_filename)
+    if issubclass(kind, type):
+        return is_of_user(x)
+    if issubclass(kind, ModuleType):
+        return True
+    return x is not sys.modules and (kind in _CONTAINERS or is_of_user(kind))
