@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -31,6 +31,7 @@ from ..aot.capture import opened
 from ..aot.capture.global_state import same_modes
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import LeafGradients
+from ..aot.python_state.contents import changes_beside_cache
 from ..aot.python_state.nodes import Change, Place
 from ..aot.python_state.program_state import RUN, ProgramState
 from ..aot.python_state.snapshot import Order
@@ -74,7 +75,7 @@ from .same_containers import (
 )
 from .sides import Side, Sides, undraw
 from .state_values import Numbers, StateValues, place_of
-from .turns import Turns
+from .turns import BesideEager, Turns
 
 # what a program is given before the user's arguments
 _BESIDE = (Entry, Sharing, Side, Attributes)
@@ -340,6 +341,7 @@ class Steps:
         entered = self._entered(places, values, args, kwargs, sharing)
         made = containers_given(entered.args, entered.kwargs)
         self._state.backward.given = frozenset(map(id, made))
+        self._state.graph.on_miss = self._run_beside
         with (
             going(side.way),
             self.attributes.shown(
@@ -352,6 +354,8 @@ class Steps:
         ):
             with self._restarts(numbers), same_modes():
                 result = watched(self.f, *entered.args, **entered.kwargs)
+            if self._state.seen.has_missed:
+                self._run_beside()
             if gradients.asked:
                 self.asked += gradients.asked
                 raise self._again()
@@ -365,6 +369,11 @@ class Steps:
             self.values.places += entered.skipped
             raise self._again()
         return self._with_left(result, places, entered, (gradients, changed))
+
+    def _run_beside(self) -> NoReturn:
+        """Let this call run in eager mode. A function behind a cache has no result there yet. It
+        may have effects, which are not those of each call. The next call finds the result."""
+        raise BesideEager(self._turns)
 
     def _with_left(
         self,
@@ -500,6 +509,8 @@ class Steps:
         """
         try:
             changes = self._state.changes()
+            if changes_beside_cache(changes):
+                self._run_beside()
             made = self._state.results(changes)
         except RuntimeError:
             self._try_constants()

@@ -8,7 +8,7 @@ import io
 import itertools
 import random
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from types import GeneratorType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any, ClassVar
@@ -211,6 +211,13 @@ class CachedResults(SetItems):
     def changes(self) -> list[Change]:
         # which results there are is nothing that a call assigns
         return [] if self.holds() else [Change(self, None, (), ())]
+
+
+def changes_beside_cache(changes: Sequence[Change]) -> bool:
+    """Return whether a run has put a result into the cache of a function, and has changed something
+    else, which that function may have done."""
+    filled = [change for change in changes if isinstance(change.node, CachedResults)]
+    return 0 < len(filled) < len(changes)
 
 
 class Elements(Node):

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer, lr_scheduler
 
+from ...seam.levels import Value
 from ...seam.user_code import LeftErrors, capturing
 from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_user
 from .contents import Position
@@ -159,9 +160,9 @@ class Seen:
     the lines of calls to random generators and the like, by identity. ``advanced``: that of the
     first call of ``next``, which does not say of what. ``cleared``: caches of functions that were
     emptied. ``repeated``: what checkpointed functions enter, which a backward pass runs once more.
-    ``met_opaque``: whether a function was refused, before its first line, that has a name
-    for an object of C which says nothing of itself. ``goes_on``: whether the program has caught a
-    refusal."""
+    ``has_missed``: whether a function behind a cache was about to run. ``met_opaque``: whether a
+    function was refused, before its first line, that has a name for an object of C which says
+    nothing of itself. ``goes_on``: whether the program has caught a refusal."""
 
     def __init__(self) -> None:
         self.asked: dict[str, Line] = {}
@@ -171,6 +172,7 @@ class Seen:
         self.advanced: Line | None = None
         self.cleared: list[Any] = []
         self.repeated = BackwardEntries()
+        self.has_missed = False
 
     def refuse_asked(self) -> None:
         """Raise ``RuntimeError`` if the program has asked for what no graph of objects has, such as
@@ -233,10 +235,20 @@ class _Watcher:
                 self._refuse_opaque()
         if not self.known[id(code)][1]:
             return
+        if self.graph.on_miss is not None and self._is_missed(frame):
+            self.seen.has_missed = True
+            self.graph.on_miss()
         if self.graph.backward is not None:
             self.graph.backward.enter(code, frame.f_globals, frame.f_locals)
         if self.repeats:
             self.seen.repeated.enter(code, frame.f_globals, frame.f_locals)
+
+    def _is_missed(self, frame: FrameType) -> bool:
+        """Return whether a cache has no result, so that its function begins. Not where that is
+        given a tensor of the trace, which no later call has."""
+        if not any(_is_of_cache(cache, frame) for cache, _ in self.graph.caches):
+            return False
+        return not any(isinstance(x, Value) for x in frame.f_locals.values())
 
     def _refuse_opaque(self) -> None:
         """Refuse what code has a name for, now that the graph has grown and before the code may
@@ -312,6 +324,11 @@ class _Watcher:
         if frame is None:
             return None
         return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+
+
+def _is_of_cache(cache: Any, frame: FrameType) -> bool:
+    """Return whether the function of ``frame`` is the one behind ``cache``."""
+    return getattr(cache.__wrapped__, "__code__", None) is frame.f_code
 
 
 def _is_followed(frame: FrameType) -> bool:

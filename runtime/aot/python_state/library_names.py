@@ -59,7 +59,7 @@ class LibraryNames:
         for kind in cls.__mro__:
             if id(kind) in self._known or not _may_be_written(kind):
                 continue
-            node = class_names(kind, lambda x, name: self._code.has_name(name))
+            node = class_names(kind, self._code.counts_in_library)
             by_torch = _OF_LAYERS if issubclass(kind, torch.nn.Module) else ()
             found += self._add(kind, node, by_torch)
         return found

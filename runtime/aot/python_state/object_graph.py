@@ -143,7 +143,8 @@ class ObjectGraph(Snapshot):
         self._modules: dict[int, Globals] = {}
         self._visits: dict[type, Visit] = {}
         self._facts: set[str] = set()
-        self._caches: list[tuple[Any, str]] = []  # functions that keep their results
+        self.caches: list[tuple[Any, str]] = []  # functions that keep their results
+        self.on_miss: Callable[[], object] | None = None  # called before one of them runs
         self._index = NameIndex()
         self._libraries = LibraryNames(self.code, self.nodes)
         self._pending: deque[tuple[Any, str]] = deque()
@@ -456,7 +457,7 @@ class ObjectGraph(Snapshot):
         self._node_of_row(x, name)
         self._pending.append((f, name))
         self._object(x, name)
-        self._caches.append((x, name))
+        self.caches.append((x, name))
         if self.code.has_name("cache_info"):
             self._count_hits((x, name))
 
@@ -496,7 +497,7 @@ class ObjectGraph(Snapshot):
             self._ask_fact(n)
             self._ask_loaded(n)
         if "cache_info" in new:
-            self._count_hits(*self._caches)
+            self._count_hits(*self.caches)
         self._ask_modules(self.code.texts_of_modules(new))
         if computes(new):
             self._look_through_all()
@@ -566,7 +567,7 @@ class ObjectGraph(Snapshot):
             self._libraries,
             self._modules,
             self._visits,
-            self._caches,
+            self.caches,
             self.opaque,
             self.roots,
         ):

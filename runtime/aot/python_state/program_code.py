@@ -268,6 +268,10 @@ class ProgramCode:
         names: a module leads to what it imports, and so to all modules."""
         return self.has_name(name) or name == "__getattr__"
 
+    def counts_in_library(self, cls: type, name: str) -> bool:
+        """Return whether the program may ask for ``name`` of a class that is not the user's."""
+        return self.has_name(name)
+
     def _sees_all(self, kind: type) -> bool:
         """Return whether code that is not looked through may read any attribute of an object of
         this class: that of a class that it inherits from."""
