@@ -254,7 +254,7 @@ def _doubled(n: int) -> int:
         (goes_round, 2),
         (remembers, 2),
         (deletes, 2),
-        (caches, 2),
+        (caches, 1),
     ],
 )
 def test_what_a_program_changes_each_call_changes(f: Any, programs: int | None) -> None:
