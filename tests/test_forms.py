@@ -41,7 +41,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "aot/python_state/code_names.py": {
         "opcodes": "names in code, more than it uses: an unknown instruction counts as all kinds"
     },
-    "aot/python_state/name_lines.py": {"opcodes": _LINE},
+    "aot/python_state/summary.py": {"opcodes": _LINE},
     "aot/python_state/object_graph.py": {"the collector": _HELD},
     "aot/python_state/object_kinds.py": {"the collector": _HELD},
     "aot/python_state/program_state.py": {"the collector": _HELD},

@@ -354,8 +354,6 @@ class Steps:
         ):
             with self._restarts(numbers), same_modes():
                 result = watched(self.f, *entered.args, **entered.kwargs)
-            if self._state.seen.has_missed:
-                self._run_beside()
             if gradients.asked:
                 self.asked += gradients.asked
                 raise self._again()
@@ -383,6 +381,8 @@ class Steps:
         gradients: tuple[LeafGradients, Sequence[tuple[object, object]]],
     ) -> object:
         """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
+        if self._state.seen.has_missed:  # and the program has caught that
+            self._run_beside()
         self._state.refuse_returned_cycle(result)
         made, orders = self._made(entered)
         self._state.refuse_kept(entered.given.containers)

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ...trace.provenance import begins_at, happened_at
-from ..python_state.name_lines import line_naming
 from ..python_state.program_code import Code
+from ..python_state.summary import line_naming
 from .arguments import Kind
 from .compiled_program import CompiledProgram
 

@@ -30,10 +30,10 @@ from ...trace.trace_value import TracedValue
 from ..control_flow.branches import ControlFlow
 from ..python_state.backward_reads import RefusedNumbers, at_places
 from ..python_state.closed_over import ClosedOver
-from ..python_state.name_lines import line_naming
 from ..python_state.nodes import Change
 from ..python_state.program_state import RUN
 from ..python_state.reads import same
+from ..python_state.summary import line_naming
 from . import opened
 from .aliasing import Group, refuse_written_pieces
 from .boundary import Boundary

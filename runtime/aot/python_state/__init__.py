@@ -15,7 +15,7 @@ From the ground: ``values`` (what is the same), ``nodes`` and ``contents`` (what
 kind), ``object_kinds`` (the table of kinds), ``trusted`` (whose code is not followed),
 ``iterators``, ``code_names``, ``lookups``, ``object_graph``, ``entry_hook`` (what the program
 enters), ``state_guard`` (what a call compares), ``declared`` (what the user says the state is),
-``program_state`` (one capture). ``summary`` and ``name_lines`` are for reports and errors.
+``program_state`` (one capture). ``summary`` is for reports and errors.
 ``closed_over`` has the tensors that a program closes over, ``reads`` single questions. The package
 imports ``trace`` and ``session``, and no other room of ``aot``. Start with ``object_graph.py``.
 """

@@ -29,12 +29,12 @@ from ...torch_private.mode_stacks import TorchDispatchMode
 from ...trace.provenance import happened_at, here
 from .code_names import beginning_of, names_of
 from .contents import Cursor, Draws
-from .name_lines import line_naming
 from .nodes import Cell, FunctionParts, Globals, Named, Node, Place
 from .object_graph import ObjectGraph
 from .program_code import BackwardEntries, Code, ProgramCode
 from .reads import Read, asked_by_name
 from .state_guard import StateGuard
+from .summary import line_naming
 from .values import shown
 
 _ROOT = "tuple."

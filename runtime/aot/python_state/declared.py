@@ -23,10 +23,10 @@ import torch
 from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import happened_at
 from .contents import Cursor, Fact, Parts
-from .name_lines import line_naming
 from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
 from .object_kinds import GENERATORS_OF_NUMPY
+from .summary import line_naming
 
 _MAX_NAMED = 4  # objects that an error names
 _NODES_OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Cursor, Parts)

@@ -217,14 +217,7 @@ class _Watcher:
         resumed = self.graph.iterators.of_frames.get(id(frame))
         if resumed is not None:
             self._resumed(resumed, frame.f_back)
-        if code is FIND_MODULE:
-            self.finding = frame
-        if code is _MAKES_OPTIMIZER:
-            self.graph.made.add(id(frame.f_locals["self"]))
-        if code in _OF_TORCH:
-            self._ask(_OF_TORCH[code], frame.f_back)
-        if code is _SEED and frame.f_locals.get("a") is None:
-            self._ask(_SEEDS[code], frame.f_back)
+        self._enter_library(frame)
         if id(code) not in self.known:
             self.known[id(code)] = (code, _is_followed(frame))
             if self.known[id(code)][1]:
@@ -242,6 +235,18 @@ class _Watcher:
             self.graph.backward.enter(code, frame.f_globals, frame.f_locals)
         if self.repeats:
             self.seen.repeated.enter(code, frame.f_globals, frame.f_locals)
+
+    def _enter_library(self, frame: FrameType) -> None:
+        """Learn that a function of torch's or Python's begins, if it is one that matters."""
+        code = frame.f_code
+        if code is FIND_MODULE:
+            self.finding = frame
+        if code is _MAKES_OPTIMIZER:
+            self.graph.made.add(id(frame.f_locals["self"]))
+        if code in _OF_TORCH:
+            self._ask(_OF_TORCH[code], frame.f_back)
+        if code is _SEED and frame.f_locals.get("a") is None:
+            self._ask(_SEEDS[code], frame.f_back)
 
     def _is_missed(self, frame: FrameType) -> bool:
         """Return whether a cache has no result, so that its function begins. Not where that is

@@ -15,6 +15,7 @@ one question for each module and class.
 
 from __future__ import annotations
 
+import random
 import sys
 from collections import deque
 from collections.abc import Iterable
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 from .nodes import Globals, Named, Node, path_of
-from .object_kinds import class_names
+from .object_kinds import GENERATOR_OF_PYTHON, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user
 from .trusted import RUNNERS, is_followed
 
@@ -51,7 +52,10 @@ class LibraryNames:
             return []
         node = Globals(vars(m), m.__name__)
         node.counts = self._code.has_name
-        return self._add(m, node, ())
+        found = self._add(m, node, ())
+        if m is random:  # whose functions are methods of a generator that has no name
+            found.append((GENERATOR_OF_PYTHON, m.__name__))
+        return found
 
     def of_class(self, cls: type) -> list[tuple[object, str]]:
         """Add a class of a library, and those that it inherits from, as :meth:`of_module`."""

@@ -56,7 +56,6 @@ from .nodes import (
 )
 from .object_kinds import (
     FACTS,
-    GENERATOR_OF_PYTHON,
     GENERATORS_OF_ALL,
     GENERATORS_OF_NUMPY,
     HOOKS_OF_ALL,
@@ -312,10 +311,8 @@ class ObjectGraph(Snapshot):
     def _module(self, m: ModuleType, name: str) -> None:
         if is_followed_module(m.__name__):
             self._imported(m)
-            return
-        self._pending += self._libraries.of_module(m)
-        if m is random:
-            self._pending.append((GENERATOR_OF_PYTHON, name))
+        else:
+            self._pending += self._libraries.of_module(m)
 
     def _imported(self, m: ModuleType) -> None:
         node = self._globals(vars(m), m.__name__)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...trace.provenance import happened_at
-from .name_lines import line_naming
 from .nodes import FunctionParts
 from .object_graph import ObjectGraph
+from .summary import line_naming
 
 
 def opaque_objects_named(graph: ObjectGraph) -> list[tuple[Any, str]]:

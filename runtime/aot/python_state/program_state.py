@@ -35,7 +35,6 @@ from .closed_over import computed_at, holds_values
 from .contents import Cursor, Draws
 from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
-from .name_lines import line_naming
 from .nodes import Attributes, Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
 from .object_kinds import PLAIN, row_of
@@ -44,6 +43,7 @@ from .program_code import BackwardEntries, Code, is_of_ours, is_of_user
 from .reads import Read, asked_by_name
 from .snapshot import Order, new_order
 from .state_guard import StateGuard
+from .summary import line_naming
 from .values import MISSING, SIMPLE, attributes_of, look_into, referent_of, slots_of
 
 _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))

@@ -1,18 +1,25 @@
 """Say for people what a program depends on in Python's state.
 
-print(summarize(guard, changes))
+    print(summarize(guard, changes))
+    line_naming("'steps' of Trainer", codes)    # ("train.py", 12, "step"): self.steps += 1
 
-compares 4 objects: 1 function (step), 1 object (Trainer), 1 class (Trainer), 1 list (…)
-takes as arguments 'steps' of Trainer
+The first prints such lines as ``compares 4 objects: 1 function (step), 1 object (Trainer), …`` and
+``takes as arguments 'steps' of Trainer``. The second is for errors: the first line on which the
+program's code names something. It says where to look, and nothing depends on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dis
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 
+from ...trace.provenance import Line
 from .contents import CONTAINERS
 from .nodes import Attributes, Cell, ClassNames, ClassParts, FunctionParts, Globals, Node
+from .program_code import Code
 from .state_guard import StateGuard
 
 _SHOWN = 4  # names of one kind that a text has
@@ -92,3 +99,33 @@ def _listed(kind: str, names: Sequence[str]) -> str:
 def _some(names: Sequence[str]) -> str:
     more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
     return ", ".join([*names[:_SHOWN], *more])
+
+
+# --- lines for errors -----------------------------------------------------------------------------
+
+_LABEL = re.compile(r"'([A-Za-z_]\w*)' of ")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def line_naming(what: str, code: Iterable[Code]) -> Line | None:
+    """Find the first line of ``code`` that names ``what``, a place such as ``'rate' of Trainer`` or
+    ``module.config.rate``. The last name of a path is looked for first. None if no line has it."""
+    code = list(code)
+    for name in (*_LABEL.findall(what), *reversed(_NAME.findall(what))):
+        for top, _ in code:
+            line = next(_lines_with(top, name), None)
+            if line is not None:
+                return line
+    return None
+
+
+def _lines_with(code: CodeType, name: str) -> Iterator[Line]:
+    """Yield the lines of ``code``, and of code inside, that have ``name``."""
+    # MAKE_CELL and COPY_FREE_VARS name variables too, on no line of the text
+    for i in dis.get_instructions(code):
+        number = None if i.positions is None else i.positions.lineno
+        if number is not None and isinstance(i.argval, str) and i.argval == name:
+            yield code.co_filename, number, code.co_name
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _lines_with(constant, name)
