@@ -157,9 +157,11 @@ def _columns_left_out(trial: Trial) -> list[str]:
         globs.append("*_layout")
     if not trial.takes_capture:
         globs.append("compiled")
+    if not trial.takes_autocast:
+        globs.append("autocast")
     if trial.is_zero_somewhere:
         globs += ["forward_layout", "forward_precision"]
-    if trial.is_rounded:
+    if trial.is_rounded or trial.is_step:
         globs += _DIFFERENCES
     return globs
 

@@ -37,9 +37,11 @@ from gen.packages.sampled_calls import (
     is_flat,
     is_rounded,
     is_same,
+    is_step,
     is_zero,
     pull_back,
     push_forward,
+    run_under_autocast,
     writes_to_buffers,
 )
 
@@ -85,11 +87,13 @@ class Trial:
     gradgrad: bool = False
     deterministic: bool = True
     is_rounded: bool = False  # to a dtype narrower than float64
+    is_step: bool = False  # it has a gradient where its results do not move
     is_zero_somewhere: bool = False  # all results of some draw
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
     takes_layouts: bool = True  # of memory, other than contiguous
     takes_capture: bool = True  # ahead of time
+    takes_autocast: bool = True  # a forward pass of it
     compiles: bool = False  # the first call compiles a kernel
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
@@ -286,6 +290,14 @@ def _learn_derivatives(trial: Trial, call: Call, entry: Entry) -> None:
     trial.is_rounded = "float64" in trial.dtypes and is_rounded(call)
     if trial.is_rounded:
         trial.remarks.append("no differences: a result for float64 is in a narrower dtype")
+    trial.is_step = not trial.is_rounded and is_step(call)
+    if trial.is_step:
+        trial.remarks.append(
+            "no differences: a gradient is not 0 where differences are, as those of a "
+            "straight-through estimate"
+        )
+    if "float32" in trial.dtypes:
+        trial.takes_autocast = _works(trial, "autocast", run_under_autocast, call)
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
         trial.forward_ad = error_of(push_forward, call) is None
