@@ -32,6 +32,18 @@ _DIFFERENCES = (
 """The columns that compare with differences of values."""
 
 
+_BEYOND_BACKWARD = (
+    "backward_*",
+    "double_backward",
+    "checkpoint",
+    "dual",
+    "autocast",
+    "compiled",
+    "func_*",
+)
+"""The columns that a function does not have whose backward pass may end the process."""
+
+
 @dataclass(frozen=True)
 class Row:
     """A row of the matrix, as the template writes it."""
@@ -148,6 +160,8 @@ def _facts(trial: Trial) -> dict[str, str]:
 
 def _columns_left_out(trial: Trial) -> list[str]:
     """Return globs of the columns that the function refuses by design."""
+    if trial.is_deadly:
+        return list(_BEYOND_BACKWARD)
     globs = []
     if trial.differentiable and not trial.takes_transforms:
         globs.append("func_*")

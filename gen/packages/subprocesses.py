@@ -2,13 +2,15 @@
 
     python -m gen.packages.subprocesses scan entmax
     python -m gen.packages.subprocesses try entmax < entries.json
+    python -m gen.packages.subprocesses forward entmax < entries.json
     python -m gen.packages.subprocesses draft - < givens.json
 
 The worker prints one line of JSON for each result. What the package prints goes to its standard
 error.
 
-A crash or a hang of the package ends the worker. It is the outcome of the entry that was tried,
-and another worker goes on with the next one.
+A crash or a hang of the package ends the worker. Another one tries the forward pass of the entry
+alone, so that its backward pass becomes a cell. If it ends as well, this is the outcome of the
+entry. Then a worker goes on with the next one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from pathlib import Path
 
 from gen.packages.drafts import Given, attempt_given
 from gen.packages.package_scan import Entry, FailedImport, Parameter, Scan, scan
-from gen.packages.trials import Trial, attempt
+from gen.packages.trials import Trial, attempt, attempt_forward
 
 __all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
@@ -34,6 +36,9 @@ _SCAN_SECONDS = 300
 _TRY_SECONDS = 120
 _START_SECONDS = 300
 """The time until the first answer also has the import of the package."""
+
+
+_ENDED = "its call ended the process, or took too long"
 
 
 class PackageError(Exception):
@@ -61,7 +66,11 @@ def scan_package(package: str) -> Scan:
 
 def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
     """Yield the trial of each entry, in order."""
-    yield from _trials(_command("try", package), entries)
+    for entry, trial in zip(entries, _trials(_command("try", package), entries), strict=True):
+        if trial.reason != _ENDED:
+            yield trial
+        else:
+            yield from _trials(_command("forward", package), [entry])
 
 
 def try_given(givens: Sequence[Given]) -> Iterator[Trial]:
@@ -78,7 +87,7 @@ def _trials(command: list[str], tasks: Sequence[Entry | Given]) -> Iterator[Tria
             waiting.pop(0)
         if waiting:
             name = waiting.pop(0).name
-            yield Trial(name, reason="its call ended the process, or took too long")
+            yield Trial(name, reason=_ENDED)
 
 
 def _answers(command: list[str], waiting: Sequence[Entry | Given]) -> Iterator[str]:
@@ -146,8 +155,9 @@ def main(arguments: Sequence[str]) -> None:
         if command == "scan":
             print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
             return
+        trials = {"try": attempt, "forward": attempt_forward}
         for data in json.load(sys.stdin):
-            trial = attempt(entry_from(data))
+            trial = trials[command](entry_from(data))
             print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
 
 

@@ -48,6 +48,7 @@ from gen.packages.sampled_calls import (
 __all__ = [
     "Trial",
     "attempt",
+    "attempt_forward",
     "error_of",
     "learn_facts",
     "learn_shapes",
@@ -95,6 +96,7 @@ class Trial:
     takes_capture: bool = True  # ahead of time
     takes_autocast: bool = True  # a forward pass of it
     compiles: bool = False  # the first call compiles a kernel
+    is_deadly: bool = False  # a pass ended the process that tried it, or took too long
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
 
@@ -110,6 +112,28 @@ def attempt(entry: Entry) -> Trial:
     learn_shapes(trial, call)
     learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
+    return trial
+
+
+def attempt_forward(entry: Entry) -> Trial:
+    """Try the forward pass of an entry alone, after a trial of all has ended its process."""
+    trial = Trial(entry.name, is_deadly=True, differentiable=True)
+    errors: dict[str, None] = {}
+    end = time.monotonic() + _MOST_SECONDS
+    for text, call in itertools.islice(_calls(entry), _MOST_ALIKE):
+        error = error_of(run_forward, call)
+        if error is None:
+            trial.call, trial.samples = text, [call.described]
+            _learn_dtypes(trial, call, backward=False)
+            trial.remarks.append(
+                "no other column: beyond the forward pass, its trial ended the process, "
+                "or took too long"
+            )
+            return trial
+        errors[error] = None
+        if time.monotonic() > end:
+            break
+    trial.reason = next(iter(errors), "no arguments could be guessed")
     return trial
 
 

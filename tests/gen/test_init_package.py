@@ -99,6 +99,17 @@ def triple(x: torch.Tensor) -> torch.Tensor:
     return 3 * x
 
 
+class WrongAbort(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        import os
+        os._exit(3)
+
+
 def wrong_without_grad(x: torch.Tensor) -> torch.Tensor:
     return x.sin() if torch.is_grad_enabled() else x.cos()
 
@@ -339,7 +350,7 @@ def project(folder: Path) -> Path:
     done = init(folder, "sketch", "--package", "threefold", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "sketch: 13 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
+        "sketch: 14 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
     )
     assert "threefold.extra does not import: ModuleNotFoundError" in done.stderr
     return folder / "sketch"
@@ -393,6 +404,8 @@ def test_its_tests_pass_and_its_cells_find_the_wrong_backward(project: Path, fol
     assert all(re.search("[Ww]rong", name) for name in failed), done.stdout
     assert any("::test_backward[threefold.ops.WrongCube-" in name for name in failed)
     assert any("::test_autocast[threefold.ops.WrongUnderAutocast-" in name for name in failed)
+    died = {name.partition("::")[2] for name in failed if "WrongAbort" in name}
+    assert died == {"test_backward[threefold.ops.WrongAbort-float64]"}
     name = "::test_modes[threefold.ops.wrong_without_grad-float64-no_grad]"
     assert any(each.endswith(name) for each in failed)
 
@@ -469,7 +482,7 @@ def test_differences_of_a_rounded_result_are_not_asked(
         (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
         (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
         (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
-        (["--package", "threefold"], "15 functions; choose some by --pick A,B or all by --yes"),
+        (["--package", "threefold"], "16 functions; choose some by --pick A,B or all by --yes"),
         (["--package", "threefold", "--pick", "Cubes"], "no 'Cubes' (nearest: Cube)"),
         (["--package", "threefold", "--pick", "parse"], "no guess of arguments worked"),
         (["--yes"], "--pick and --yes need --package NAME"),
