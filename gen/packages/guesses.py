@@ -78,12 +78,13 @@ _MOST = 60
 def guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
     """Yield lists of arguments for a call, by shape and domain of the tensors.
 
-    ``parameters``: those of the function, in order. Parameters with a default are left out.
+    ``parameters``: those of the function, in order. Parameters with a default are left out, but
+    for tensors where all have one.
 
     The lists are in the order in which a caller tries them. Most of them are no call that the
     function takes.
     """
-    return _guesses_of(_without_default(parameters), _values)
+    return _guesses_of(_of_call(parameters), _values)
 
 
 def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
@@ -105,6 +106,21 @@ def _guesses_of(
 
 def _without_default(parameters: Sequence[Parameter]) -> list[Parameter]:
     return [each for each in parameters if not each.has_default]
+
+
+def _of_call(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """Return the parameters without a default, or else the first ones that may be tensors.
+
+    So ``forward(x=None, y=None, scale=1.0)`` is called with two tensors.
+    """
+    return _without_default(parameters) or list(itertools.takewhile(_may_be_tensor, parameters))
+
+
+def _may_be_tensor(parameter: Parameter) -> bool:
+    """Return whether a parameter is None by default and has the name or annotation of a tensor."""
+    if parameter.default is not None:
+        return False
+    return "Tensor" in parameter.annotation or parameter.name.lower() in TENSOR_NAMES
 
 
 def _tries() -> Iterator[tuple[str, Sequence[int]]]:

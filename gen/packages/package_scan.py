@@ -287,7 +287,9 @@ def _text(annotation: object) -> str:
     """Return an annotation as text; empty if there is none."""
     if annotation is inspect.Parameter.empty:
         return ""
-    return getattr(annotation, "__name__", str(annotation))
+    if inspect.isclass(annotation):
+        return annotation.__name__
+    return str(annotation)  # of typing.Union[...], __name__ would be Union alone
 
 
 def _takes_tensor(parameter: Parameter) -> bool:

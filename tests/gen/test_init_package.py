@@ -147,6 +147,7 @@ def save(path):
 
 RIGHT = """
 import time
+from typing import Optional
 
 import torch
 
@@ -259,6 +260,10 @@ def half_power(matrix: torch.Tensor, scale, share: torch.Tensor):
     return matrix @ matrix * scale * share.sqrt()
 
 
+def between(left: torch.Tensor | list, right: Optional[torch.Tensor]) -> torch.Tensor:
+    return (left + right) / 2
+
+
 def late(x: torch.Tensor) -> torch.Tensor:
     return x.mean().clamp(min=0)
 
@@ -278,6 +283,11 @@ def rare(x: torch.Tensor) -> torch.Tensor:
 
 def never(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(min=999) - 999
+
+
+class Distance(torch.nn.Module):
+    def forward(self, X=None, Y=None, scale=2.0):
+        return (X - Y).square().sum(-1) * scale
 
 
 class Counter(torch.nn.Module):
@@ -434,8 +444,10 @@ def right(folder: Path) -> tuple[str, str, str]:
         "Stairs",  # an old-style Function that is flat
         "counted",  # no gradient, and no vmap
         "Counter",  # a buffer that each call changes
+        "Distance",  # each tensor has a default
         "filled",  # a vmap over some of its arguments alone
         "rare",  # zero for most arguments
+        "between",  # annotations that have a tensor inside
         "half_power",  # a domain that the documentation tells
         "Score",
     ],
