@@ -14,7 +14,7 @@ from gen.packages.package_scan import Entry, Scan
 from gen.packages.trials import Trial
 from gen.recording.hook import Sample
 
-__all__ = ["Row", "Untested", "comment", "row_of", "words"]
+__all__ = ["Row", "Untested", "comment", "helpers_of", "row_of", "words"]
 
 _COMPILING_SECONDS = 600
 """The time limit of a cell whose function compiles kernels: for each dtype and layout, one."""
@@ -32,6 +32,11 @@ _DIFFERENCES = (
 """The columns that compare with differences of values."""
 
 
+_HELPERS = {
+    "ModuleCall": "arguments: inputs, then parameters",
+    "OnCopies": "an op that writes to its arguments",
+}
+"""What a call may be made with, and what calls.py says of it."""
 _BEYOND_BACKWARD = (
     "backward_*",
     "double_backward",
@@ -97,9 +102,15 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
         "untested": untested,
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *(_module_of(entry) for entry in entries)}),
-        "has_modules": any("ModuleCall" in row.call for row in rows),
+        "helpers": helpers_of(rows),
         "has_old_style": any("setup_context" in remark for remark in remarks),
     }
+
+
+def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
+    """Return what calls.py imports to make the calls of the rows."""
+    called = [row.call.partition("(")[0] for row in rows]
+    return {name: what for name, what in _HELPERS.items() if name in called}
 
 
 def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
@@ -108,7 +119,7 @@ def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
     names = {}
     for entry in entries:
         name = entry.name.rpartition(".")[2]
-        if last[name] > 1 or name in ("warnings", "ModuleCall"):
+        if last[name] > 1 or name in ("warnings", *_HELPERS):
             name = re.sub(r"\W", "_", entry.name)
         names[entry.name] = name
     return names

@@ -22,6 +22,7 @@ __all__ = [
     "Call",
     "ModuleCall",
     "NotUsableError",
+    "OnCopies",
     "batch",
     "capture",
     "differentiate_twice",
@@ -315,6 +316,31 @@ def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequenc
 
     values = [flat[place].detach() for place in places]
     torch.vmap(function, randomness="different")(*(torch.stack([x, x]) for x in values))
+
+
+class OnCopies:
+    """Call an op that writes to its arguments on copies of them.
+
+        add = OnCopies(torch.ops.aten.add_.Tensor)
+        add(x, y)                        # x + y, and x is as it was
+
+    So the op has derivatives, and a second call has the same arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return the results of the op. An op without results gives the tensors that it had."""
+        arguments, keywords = pytree.tree_map(_copy, (arguments, keywords))
+        results = self._function(*arguments, **keywords)
+        if any(map(_is_tensor, pytree.tree_leaves(results))):
+            return results
+        return tuple(filter(_is_tensor, pytree.tree_leaves((arguments, keywords))))
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 class ModuleCall:
