@@ -19,12 +19,14 @@ import dataclasses
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 from gen.packages.drafts import Given, attempt_given
 from gen.packages.package_scan import Entry, FailedImport, Parameter, Scan, scan
@@ -34,8 +36,12 @@ __all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
 _SCAN_SECONDS = 300
 _TRY_SECONDS = 120
+_TRY_CPU_SECONDS = 60
+"""The processor time of one trial, which a busy machine does not make longer."""
 _START_SECONDS = 300
-"""The time until the first answer also has the import of the package."""
+"""The time until the package is imported."""
+_READY = "{}"
+"""The line of a worker that has imported the package."""
 
 
 _ENDED = "its call ended the process, or took too long"
@@ -121,9 +127,10 @@ def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:
             line = worker.stdout.readline()
             if not line:
                 return
-            if line.startswith("{"):  # and not what a start module of Python prints
+            if line.strip() == _READY:
+                limit = _TRY_SECONDS
+            elif line.startswith("{"):  # and not what a start module of Python prints
                 yield line
-            limit = _TRY_SECONDS
 
 
 def _command(task: str, package: str) -> list[str]:
@@ -147,18 +154,27 @@ def main(arguments: Sequence[str]) -> None:
         os.dup2(2, 1)
         warnings.simplefilter("ignore")
         if command == "draft":
-            for data in json.load(sys.stdin):
-                trial = attempt_given(Given(**data))
-                print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
+            _answer(out, lambda data: attempt_given(Given(**data)))
             return
         result = scan(package)
         if command == "scan":
             print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
             return
         trials = {"try": attempt, "forward": attempt_forward}
-        for data in json.load(sys.stdin):
-            trial = trials[command](entry_from(data))
-            print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
+        _answer(out, lambda data: trials[command](entry_from(data)))
+
+
+def _answer(out: TextIO, attempted: Callable[[dict[str, Any]], Trial]) -> None:
+    """Print the trial of each task of the standard input.
+
+    A trial that takes too much processor time ends the process by a signal. Code in C hears of it,
+    too.
+    """
+    print(_READY, file=out, flush=True)
+    for data in json.load(sys.stdin):
+        signal.setitimer(signal.ITIMER_PROF, _TRY_CPU_SECONDS)
+        trial = attempted(data)
+        print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
 
 
 if __name__ == "__main__":
