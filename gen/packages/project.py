@@ -32,6 +32,8 @@ _DIFFERENCES = (
 """The columns that compare with differences of values."""
 
 
+_DEADLY_SECONDS = 20
+"""The time limit of a cell whose function may never return, and may take all memory."""
 _HELPERS = {
     "ModuleCall": "arguments: inputs, then parameters",
     "OnCopies": "an op that writes to its arguments",
@@ -166,6 +168,8 @@ def _facts(trial: Trial) -> dict[str, str]:
         facts["not_checks"] = _flow(left_out)
     if trial.compiles:
         facts["timeout"] = str(_COMPILING_SECONDS)
+    if trial.is_deadly:
+        facts["timeout"] = str(_DEADLY_SECONDS)
     return facts
 
 

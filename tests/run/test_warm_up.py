@@ -71,9 +71,17 @@ def _outcomes(project: pytest.Pytester) -> dict[str, int]:
 
 def test_a_compiled_function_passes_and_a_slow_one_does_not(project: pytest.Pytester) -> None:
     project.mkpydir("numba")
+    project.makepyfile(compiled_ops=f"import numba\n{OPS}")
     begin = time.perf_counter()
     assert _outcomes(project) == {"passed": 1, "failed": 1}
     assert time.perf_counter() - begin > 6, "both kernels were compiled"
+
+
+def test_a_compiler_that_nothing_imports_lets_no_function_run_before_its_cell(
+    project: pytest.Pytester,
+) -> None:
+    project.mkpydir("numba")
+    assert _outcomes(project) == {"failed": 2}
 
 
 def test_without_a_compiler_no_function_runs_before_its_cell(project: pytest.Pytester) -> None:
