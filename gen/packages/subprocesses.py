@@ -36,7 +36,7 @@ __all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
 _SCAN_SECONDS = 300
 _TRY_SECONDS = 120
-_TRY_CPU_SECONDS = 60
+_TRY_CPU_SECONDS = 40
 """The processor time of one trial, which a busy machine does not make longer."""
 _START_SECONDS = 300
 """The time until the package is imported."""

@@ -126,7 +126,7 @@ def attempt_forward(entry: Entry) -> Trial:
             trial.call, trial.samples = text, [call.described]
             _learn_dtypes(trial, call, backward=False)
             trial.remarks.append(
-                "no other column: beyond the forward pass, its trial ended the process, "
+                "no other column: its backward pass, or another trial of it, ended the process "
                 "or took too long"
             )
             return trial

@@ -363,6 +363,7 @@ def project(folder: Path) -> Path:
         "sketch: 14 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
     )
     assert "threefold.extra does not import: ModuleNotFoundError" in done.stderr
+    assert "WrongAbort: works; no other column: its backward pass, or another" in done.stderr
     return folder / "sketch"
 
 
