@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
 from collections import Counter
@@ -175,6 +176,8 @@ def _warm_up(family: Family, cell: Cell, device: str) -> None:
 
     with suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # torch imports this at the first call of many a function inside of a mode
+        importlib.import_module("gen.torch_private.compilers")
         resolve(row["call"])  # which imports what the function needs
     if not _may_compile():
         return
