@@ -1,4 +1,8 @@
-"""Inside: what a docstring says of parameters, in each style, and which domain that means."""
+"""Docstrings are read in each style, and what they say of a parameter means a domain.
+
+Inside: gen.packages.docstrings. A package for each style and each wording would take a minute by
+the public door, which one package of tests/gen/test_init_package.py goes through.
+"""
 
 import pytest
 

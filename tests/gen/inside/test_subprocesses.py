@@ -1,4 +1,8 @@
-"""Inside: a trial that takes too much processor time ends its process, and no other one does."""
+"""A trial that takes too much processor time ends its process, and no other one does.
+
+Inside: gen.packages.subprocesses. By the public door such a trial would take 40 seconds of
+processor time, since no user can make its limit smaller.
+"""
 
 import signal
 import subprocess
