@@ -87,7 +87,7 @@ def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
     """
     name = sample.op.name
     if name in LOWER:
-        rounded = tuple(_round(x, low) if x.is_floating_point() else x for x in values)
+        rounded = tuple(round_to(x, low) for x in values)
         return tuple(y.to(low) if y.is_floating_point() else y for y in sample(*rounded))
     if name in SINGLE:
         return sample(
@@ -98,6 +98,11 @@ def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
     raise Unsuitable(f"autocast is not documented for {name}")
 
 
-def _round(x: Tensor, low: torch.dtype) -> Tensor:
-    """Round `x` to the low dtype, and return it in a dtype that the reference computes in."""
+def round_to(x: Tensor, low: torch.dtype) -> Tensor:
+    """Round `x` to the low dtype, and return it in a dtype that the reference computes in.
+
+    Integers and booleans are unchanged.
+    """
+    if not x.is_floating_point():
+        return x
     return x.to(low).to(torch.float64 if x.dtype is torch.float64 else torch.float32)

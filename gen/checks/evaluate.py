@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gen.checks import forms, repeating
+from gen.checks import autocasting, forms, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.compare_definitions import compare_with_definition
 from gen.checks.compare_exact import compare_with_exact, compare_with_standard
@@ -69,6 +69,7 @@ _MODES: dict[str | None, Callable[[], AbstractContextManager[Any]]] = {
     "dispatch_mode": _Dispatching,
     "function_mode": _Overriding,
     "inference_mode": torch.inference_mode,
+    "no_grad": torch.no_grad,
 }
 
 
@@ -184,6 +185,8 @@ class Comparison:
             self._against_kinds(tally)
         elif self.sample.draws and "vmap" in self.stages:
             self._against_draws(tally)
+        elif self.axes.form == "autocast_near":
+            self._against_rounded(tally)
         elif word in _PLAIN:
             self._compare(self.program.on_reference(), tally, self.rule)
         elif word in OF_ITSELF:
@@ -337,6 +340,18 @@ class Comparison:
                     raise Mismatch(f"output {place}: elements of the batch share a draw")
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {mismatch}") from None
+
+    def _against_rounded(self, tally: Tally) -> None:
+        """Compare with the op without autocast. Results may differ by as much as they do when the
+        inputs are rounded to the dtype of autocast.
+        """
+        low = forms.NEAR_DTYPE
+        rule = replace(self.rule, widened=True, dtype=low)
+
+        def second() -> Outputs:
+            return self.program.on_reference(partial(autocasting.round_to, low=low))
+
+        self._compare(self.program.on_reference(), tally, rule, second=second, conditioned=True)
 
     def _against_itself(self, word: str, tally: Tally) -> None:
         """Compare results of the target with one another: of two calls, of several numbers of

@@ -40,6 +40,8 @@ own error likewise."""
 
 REFUSED = {"data_write": DATA_WRITE}
 """Forms that an op must refuse, with the error."""
+NEAR_DTYPE = torch.bfloat16
+"""What form ``autocast_near`` casts to."""
 MAY_REFUSE = frozenset(("out_overlapping", "out_of_input", "out_small"))
 """Forms that an op may refuse with an error about memory. Otherwise its answer must be right."""
 
@@ -367,20 +369,29 @@ def _autocast(low: torch.dtype, sample: Sample, inputs: tuple[Tensor, ...]) -> l
     """Return the op under autocast. The reference casts inputs and results as
     :mod:`gen.checks.autocasting` says."""
 
+    return _under_autocast(low, sample, inputs, partial(autocasting.cast_by_hand, low, sample))
+
+
+def _autocast_near(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Return the op under autocast. The reference is the op without it: torch documents no casts
+    of somebody's own op."""
+    return _under_autocast(NEAR_DTYPE, sample, inputs, sample)
+
+
+def _under_autocast(
+    low: torch.dtype,
+    sample: Sample,
+    inputs: tuple[Tensor, ...],
+    plain: Callable[..., object],
+) -> list[Program]:
+    """Return the op under autocast as one program, whose reference calls `plain`."""
+
     def call(*values: object) -> Values:
         with torch.autocast("cpu", dtype=low):
             return sample(*values)
 
-    plain = partial(autocasting.cast_by_hand, low, sample)
-    return [
-        _program(
-            sample,
-            inputs,
-            f"{sample.op.name} under autocast to {str(low).removeprefix('torch.')}",
-            call,
-            plain,
-        )
-    ]
+    label = f"{sample.op.name} under autocast to {str(low).removeprefix('torch.')}"
+    return [_program(sample, inputs, label, call, plain)]
 
 
 _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
@@ -393,6 +404,7 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "reloaded": _reload,
     "autocast": partial(_autocast, torch.bfloat16),
     "autocast_half": partial(_autocast, torch.float16),
+    "autocast_near": _autocast_near,
     "inplace": _inplace,
     "view_inplace": _view_inplace,
     "argument_inplace": _argument_inplace,

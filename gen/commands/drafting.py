@@ -79,7 +79,7 @@ def _load(drafted: Draft, matrix: Path, folder: Path) -> validate.Loaded:
         return validate.load(matrix)
     words: dict[str, Any] = dict.fromkeys(("untested", "left_out", "failed_imports"), ())
     words |= {"rows": [drafted.row], "subject": drafted.row.name, "has_old_style": False}
-    words |= {"package": drafted.row.name, "has_modules": False}
+    words |= {"package": drafted.row.name, "helpers": {}}
     name = "matrix.yaml"
     (folder / name).write_text(files(PACKAGE_TEMPLATES, words, [f"{name}.j2"])[name])
     if drafted.line:  # what the row calls is looked up beside the matrix

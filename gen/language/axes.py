@@ -26,6 +26,7 @@ PLAIN = "plain"
 Form = Literal[
     "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace",
     "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
+    "autocast_near",
 ]  # fmt: skip
 Layout = Literal[
     "contiguous", "transposed", "channels_last", "noncontiguous", "expanded", "conjugated",
@@ -47,7 +48,7 @@ Numbers = Literal[
 Answer = Literal["norms", "clipped_sum", "dot", "gram", "project"]
 Cotangents = Literal["contiguous", "transposed", "noncontiguous", "expanded"]
 Batch = Literal["ordinary", "out_dims", "negative", "empty", "mistaken"]
-Mode = Literal["dispatch_mode", "function_mode", "inference_mode"]
+Mode = Literal["dispatch_mode", "function_mode", "inference_mode", "no_grad"]
 Reach = Literal["value", "outside", "view", "parameter"]
 OptimizerName = Literal[
     "sgd", "momentum", "nesterov", "momentum_foreach", "adam", "adam_foreach", "adam_fused",

@@ -18,7 +18,13 @@ from typing import Any
 import torch
 
 from gen.packages.package_scan import Entry
-from gen.packages.sampled_calls import Call, ModuleCall, NotUsableError, is_zero
+from gen.packages.sampled_calls import (
+    Call,
+    ModuleCall,
+    NotUsableError,
+    OnCopies,
+    is_zero,
+)
 from gen.packages.sizes import elements, smaller
 from gen.packages.trials import (
     Trial,
@@ -56,6 +62,7 @@ class Given:
     more_shapes: bool = False  # also try other shapes
     keeps_sizes: bool = False  # somebody has chosen them
     remarks: list[str] = field(default_factory=list)
+    writes: bool = False  # to an argument
 
 
 def attempt_given(given: Given) -> Trial:
@@ -65,6 +72,9 @@ def attempt_given(given: Given) -> Trial:
         function, samples = resolve(given.expression), given.samples
         if given.kind == "module":
             function, samples = _module_and_samples(given, trial)
+        elif given.writes:
+            function = OnCopies(function)
+            trial.call = f"OnCopies({given.expression})"
         forms = _with_sizes if given.keeps_sizes else smaller
         fitting = list(_fitting(function, samples, forms, trial))
         calls = _best(function, fitting, trial)

@@ -1,4 +1,4 @@
-"""Guess arguments from the names and annotations of parameters.
+"""Guess arguments from the names, annotations and descriptions of parameters.
 
     guesses((Parameter("x"), Parameter("dim")))
     # first: [{"shape": [4, 3]}, -1]
@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gen.packages.docstrings import domain_of
 from gen.packages.package_scan import TENSOR_NAMES, Parameter
 
 __all__ = [
@@ -43,7 +44,7 @@ _DOMAINS_BY_PART = {
     "sorted": "sorted",
 }
 """The domain of a parameter whose name has this part. "any" is tried after it."""
-_OF_SQUARE_MATRICES = ("spd", "rotation")
+_OF_SQUARE_MATRICES = ("spd", "symmetric", "rotation")
 _NUMBERS: dict[str, Any] = {
     "dim": -1,
     "axis": -1,
@@ -77,12 +78,13 @@ _MOST = 60
 def guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
     """Yield lists of arguments for a call, by shape and domain of the tensors.
 
-    ``parameters``: those of the function, in order. Parameters with a default are left out.
+    ``parameters``: those of the function, in order. Parameters with a default are left out, but
+    for tensors where all have one.
 
     The lists are in the order in which a caller tries them. Most of them are no call that the
     function takes.
     """
-    return _guesses_of(_without_default(parameters), _values)
+    return _guesses_of(_of_call(parameters), _values)
 
 
 def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
@@ -104,6 +106,21 @@ def _guesses_of(
 
 def _without_default(parameters: Sequence[Parameter]) -> list[Parameter]:
     return [each for each in parameters if not each.has_default]
+
+
+def _of_call(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """Return the parameters without a default, or else the first ones that may be tensors.
+
+    So ``forward(x=None, y=None, scale=1.0)`` is called with two tensors.
+    """
+    return _without_default(parameters) or list(itertools.takewhile(_may_be_tensor, parameters))
+
+
+def _may_be_tensor(parameter: Parameter) -> bool:
+    """Return whether a parameter is None by default and has the name or annotation of a tensor."""
+    if parameter.default is not None:
+        return False
+    return "Tensor" in parameter.annotation or parameter.name.lower() in TENSOR_NAMES
 
 
 def _tries() -> Iterator[tuple[str, Sequence[int]]]:
@@ -161,20 +178,22 @@ def _default_or_values(parameter: Parameter, shape: Sequence[int], domain: str) 
 def _values(parameter: Parameter, shape: Sequence[int], domain: str) -> list[Any]:
     """Return what a parameter of a call may be, the likely values first."""
     name = parameter.name.lower()
-    if not parameter.annotation:
-        return _values_by_name(name, shape, domain)
     if "Tensor" in parameter.annotation:
-        return _tensors(name, shape, domain)
-    return _numbers(parameter)
+        return _tensors(name, _usual_domain(parameter), shape, domain)
+    if parameter.annotation:
+        return _numbers(parameter)
+    return _values_by_name(name, _tensors(name, _usual_domain(parameter), shape, domain))
 
 
-def _values_by_name(name: str, shape: Sequence[int], domain: str) -> list[Any]:
-    """Return what a parameter without an annotation may be, the likely values first."""
-    tensors = _tensors(name, shape, domain)
+def _values_by_name(name: str, tensors: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return what a parameter without an annotation may be, the likely values first.
+
+    ``tensors``: those that it may be.
+    """
     if name in _NUMBERS:
         return [_NUMBERS[name], *tensors]
     if name in TENSOR_NAMES:
-        return tensors
+        return list(tensors)
     if any(word in name for word in _SMALL_WORDS):  # a large one would change the derivative
         return [1e-6, *tensors]
     if len(name) > 1 and "_" in name:  # such as force_rotation: an option of the call
@@ -182,15 +201,17 @@ def _values_by_name(name: str, shape: Sequence[int], domain: str) -> list[Any]:
     return [*tensors, *_ANYTHING]
 
 
-def _tensors(name: str, shape: Sequence[int], domain: str) -> list[dict[str, Any]]:
-    """Return the tensors that a parameter of this name may be."""
+def _tensors(name: str, usual: str, shape: Sequence[int], domain: str) -> list[dict[str, Any]]:
+    """Return the tensors that a parameter of this name may be.
+
+    ``usual``: the domain that its name or its description tells; empty if they tell none.
+    """
     tensor: dict[str, Any] = {"shape": list(shape)}
     if domain != "any":
         tensor["domain"] = domain
     vector: dict[str, Any] = {"shape": list(shape[-1:])}
     if domain not in ("any", *_OF_SQUARE_MATRICES):
         vector["domain"] = domain
-    usual = _domain_by_name(name)
     if usual and _has_domain(usual, shape):
         return [{"shape": list(shape), "domain": usual}, tensor, vector]
     if name in _INDEX_NAMES:
@@ -203,9 +224,14 @@ def _tensors(name: str, shape: Sequence[int], domain: str) -> list[dict[str, Any
     return [tensor, vector]
 
 
-def _domain_by_name(name: str) -> str:
-    """Return the domain that the name of a parameter tells; empty if it tells none."""
-    return next((domain for part, domain in _DOMAINS_BY_PART.items() if part in name), "")
+def _usual_domain(parameter: Parameter) -> str:
+    """Return the domain that the description of a parameter tells, or else its name.
+
+    It is empty if neither tells one.
+    """
+    name = parameter.name.lower()
+    by_name = (domain for part, domain in _DOMAINS_BY_PART.items() if part in name)
+    return domain_of(parameter.description) or next(by_name, "")
 
 
 def _numbers(parameter: Parameter) -> list[Any]:

@@ -16,11 +16,12 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import torch
 
+from gen.packages.docstrings import descriptions
 from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
 __all__ = [
@@ -69,6 +70,7 @@ class Parameter:
     annotation: str = ""  # as text; empty if there is none
     has_default: bool = False
     default: str | float | bool | None = None  # None also for what JSON has no form of
+    description: str = ""  # what the docstring says of it
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def entry_of(name: str, value: object) -> Entry | None:
     if inspect.isfunction(value):
         parameters = _parameters(value)
         if any(map(_takes_tensor, parameters)):
-            return Entry(name, "function", parameters, expression=name)
+            return Entry(name, "function", _described(parameters, value), expression=name)
     return None
 
 
@@ -195,7 +197,7 @@ def _function_class(name: str, function: type[torch.autograd.Function]) -> Entry
     base = torch.autograd.Function
     if function.forward is base.forward:
         return None
-    parameters = _parameters(function.forward)
+    parameters = _described(_parameters(function.forward), function.forward, function)
     kind = "function_class"
     if function.setup_context is base.setup_context:
         kind = "old_style"
@@ -213,7 +215,7 @@ def _module(name: str, module: type[torch.nn.Module]) -> Entry | None:
     """Return the entry of a module. None if it is abstract."""
     if module.forward is torch.nn.Module.forward:
         return None
-    forward = _parameters(module.forward)[1:]
+    forward = _described(_parameters(module.forward)[1:], module.forward, module)
     return Entry(name, "module", forward, _parameters(module.__init__)[1:], name)
 
 
@@ -261,6 +263,19 @@ def _parameters(function: Callable[..., object]) -> tuple[Parameter, ...]:
     )
 
 
+def _described(
+    parameters: Sequence[Parameter], *documented: Callable[..., object]
+) -> tuple[Parameter, ...]:
+    """Return the parameters with what the docstrings say of them. The first one that does counts.
+
+    A docstring that a class inherits does not count, as it is that of torch.
+    """
+    known: dict[str, str] = {}
+    for each in reversed(documented):
+        known |= descriptions(inspect.cleandoc(each.__doc__ or ""), [x.name for x in parameters])
+    return tuple(replace(each, description=known.get(each.name, "")) for each in parameters)
+
+
 def _plain(default: object) -> str | float | bool | None:
     """Return a default that JSON has a form of. None for any other."""
     if isinstance(default, str | int | float):
@@ -272,7 +287,9 @@ def _text(annotation: object) -> str:
     """Return an annotation as text; empty if there is none."""
     if annotation is inspect.Parameter.empty:
         return ""
-    return getattr(annotation, "__name__", str(annotation))
+    if inspect.isclass(annotation):
+        return annotation.__name__
+    return str(annotation)  # of typing.Union[...], __name__ would be Union alone
 
 
 def _takes_tensor(parameter: Parameter) -> bool:

@@ -14,7 +14,7 @@ from gen.packages.package_scan import Entry, Scan
 from gen.packages.trials import Trial
 from gen.recording.hook import Sample
 
-__all__ = ["Row", "Untested", "comment", "row_of", "words"]
+__all__ = ["Row", "Untested", "comment", "helpers_of", "row_of", "words"]
 
 _COMPILING_SECONDS = 600
 """The time limit of a cell whose function compiles kernels: for each dtype and layout, one."""
@@ -30,6 +30,25 @@ _DIFFERENCES = (
     "func_vjp_of_vjp",
 )
 """The columns that compare with differences of values."""
+
+
+_DEADLY_SECONDS = 20
+"""The time limit of a cell whose function may never return, and may take all memory."""
+_HELPERS = {
+    "ModuleCall": "arguments: inputs, then parameters",
+    "OnCopies": "an op that writes to its arguments",
+}
+"""What a call may be made with, and what calls.py says of it."""
+_BEYOND_BACKWARD = (
+    "backward_*",
+    "double_backward",
+    "checkpoint",
+    "dual",
+    "autocast",
+    "compiled",
+    "func_*",
+)
+"""The columns that a function does not have whose backward pass may end the process."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +104,15 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
         "untested": untested,
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *(_module_of(entry) for entry in entries)}),
-        "has_modules": any("ModuleCall" in row.call for row in rows),
+        "helpers": helpers_of(rows),
         "has_old_style": any("setup_context" in remark for remark in remarks),
     }
+
+
+def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
+    """Return what calls.py imports to make the calls of the rows."""
+    called = [row.call.partition("(")[0] for row in rows]
+    return {name: what for name, what in _HELPERS.items() if name in called}
 
 
 def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
@@ -96,7 +121,7 @@ def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
     names = {}
     for entry in entries:
         name = entry.name.rpartition(".")[2]
-        if last[name] > 1 or name in ("warnings", "ModuleCall"):
+        if last[name] > 1 or name in ("warnings", *_HELPERS):
             name = re.sub(r"\W", "_", entry.name)
         names[entry.name] = name
     return names
@@ -143,11 +168,15 @@ def _facts(trial: Trial) -> dict[str, str]:
         facts["not_checks"] = _flow(left_out)
     if trial.compiles:
         facts["timeout"] = str(_COMPILING_SECONDS)
+    if trial.is_deadly:
+        facts["timeout"] = str(_DEADLY_SECONDS)
     return facts
 
 
 def _columns_left_out(trial: Trial) -> list[str]:
     """Return globs of the columns that the function refuses by design."""
+    if trial.is_deadly:
+        return list(_BEYOND_BACKWARD)
     globs = []
     if trial.differentiable and not trial.takes_transforms:
         globs.append("func_*")
@@ -157,9 +186,11 @@ def _columns_left_out(trial: Trial) -> list[str]:
         globs.append("*_layout")
     if not trial.takes_capture:
         globs.append("compiled")
+    if not trial.takes_autocast:
+        globs.append("autocast")
     if trial.is_zero_somewhere:
         globs += ["forward_layout", "forward_precision"]
-    if trial.is_rounded:
+    if trial.is_rounded or trial.is_step:
         globs += _DIFFERENCES
     return globs
 

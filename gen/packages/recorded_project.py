@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from gen.packages.drafts import Given
-from gen.packages.project import Row, comment, row_of
+from gen.packages.project import Row, comment, helpers_of, row_of
 from gen.packages.trials import Trial
 from gen.recording.command import Recorded
 
 __all__ = ["Choice", "choose", "words"]
 
-WRITES = "it writes to an argument"
+WRITES = "it writes to an argument: it is called on copies"
+_IN_PLACE = r"^function .*_$"
 _NO_ROWS = {
-    r"^function .*_$": WRITES,
     r"\.(new_)?empty": "it returns memory without values",
     r"\.lift_fresh\.|\.profiler\.": "it is a part of torch.tensor or of the profiler",
 }
@@ -53,7 +53,10 @@ def _given(call: Recorded) -> Given:
     left = sum(call.left_out.values())
     if left:
         remarks.append(f"{_times(left)} left out: {', '.join(call.left_out)}")
-    return Given(call.name, call.kind, call.name, call.samples, remarks=remarks)
+    writes = call.writes or re.search(_IN_PLACE, f"{call.kind} {call.name}") is not None
+    if writes:
+        remarks.append(WRITES)
+    return Given(call.name, call.kind, call.name, call.samples, remarks=remarks, writes=writes)
 
 
 def _times(count: int) -> str:
@@ -66,8 +69,6 @@ def _reason(call: Recorded) -> str:
     for pattern, reason in _NO_ROWS.items():
         if re.search(pattern, f"{call.kind} {call.name}"):
             return reason
-    if call.writes:
-        return WRITES
     if not call.samples:
         return ", ".join(call.left_out)
     if "'shape'" not in str(call.samples):
@@ -84,15 +85,16 @@ def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, An
         if each.reason
     ]
     working = [each for each in trials if not each.reason]
+    rows = list(map(_row, working))
     return {
         "package": "torch",
         "subject": f"the calls of torch that `{comment(command)}` makes",
-        "rows": [_row(each) for each in working],
+        "rows": rows,
         "untested": [],
         "left_out": sorted(left_out, key=lambda each: -each[1]),
         "failed_imports": (),
         "modules": sorted({"torch", *(_module(each) for each in working)}),
-        "has_modules": False,
+        "helpers": helpers_of(rows),
         "has_old_style": False,
     }
 

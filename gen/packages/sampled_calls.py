@@ -22,6 +22,7 @@ __all__ = [
     "Call",
     "ModuleCall",
     "NotUsableError",
+    "OnCopies",
     "batch",
     "capture",
     "differentiate_twice",
@@ -29,15 +30,19 @@ __all__ = [
     "is_flat",
     "is_rounded",
     "is_same",
+    "is_step",
     "is_zero",
     "pull_back",
     "push_forward",
+    "run_under_autocast",
     "writes_to_buffers",
 ]
 
 Tensor = torch.Tensor
 _SEEDS = (0, 1, 2)
 _STEP = 1e-3
+_SMALL_STEP = 1e-6
+"""A step that no result of a step function crosses, but for one draw in many."""
 _DRAWING = threading.Lock()
 
 
@@ -85,16 +90,26 @@ class Call:
         results = [x for x in self.results(arguments) if x.requires_grad]
         if not results:
             return []
-        # Weights that differ, since the gradient of a plain sum is often zero.
-        total = torch.stack([(x * _weights(x)).sum().double() for x in results]).sum()
-        leaves = _leaves(arguments)
-        gradients = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
+        gradients = torch.autograd.grad(
+            _weighted_sum(results),
+            _leaves(arguments),
+            create_graph=create_graph,
+            allow_unused=True,
+        )
         return [each for each in gradients if each is not None]
 
 
 def _floating(results: Any) -> list[Tensor]:
     several = results if isinstance(results, tuple | list) else [results]
     return [x for x in several if isinstance(x, Tensor) and x.is_floating_point()]
+
+
+def _weighted_sum(results: Sequence[Tensor]) -> Tensor:
+    """Return a sum of all results with weights that differ.
+
+    The gradient of a plain sum is often zero.
+    """
+    return torch.stack([(x * _weights(x)).sum().double() for x in results]).sum()
 
 
 def _weights(x: Tensor) -> Tensor:
@@ -172,6 +187,46 @@ def _has_slope(call: Call, seed: int) -> bool:
         return not all(map(torch.equal, moved(_STEP), moved(-_STEP)))
     except Exception:  # whatever the function raises outside of its domain
         return True
+
+
+def is_step(call: Call) -> bool:
+    """Return whether the results do not move with a leaf that has a gradient, for several draws.
+
+    A straight-through estimate is such a gradient, and so is a surrogate of a spike.
+    """
+    return any(
+        all(_is_step_of(call, seed, place) for seed in _SEEDS)
+        for place in range(len(_leaves(call.arguments())))
+    )
+
+
+def _is_step_of(call: Call, seed: int, place: int) -> bool:
+    """Return whether a leaf of a draw has a gradient, and its moves change no bit of a result."""
+    arguments = call.arguments(seed=seed)
+    leaf = _leaves(arguments)[place]
+    before = call.results(arguments)
+    with_history = [x for x in before if x.requires_grad]
+    if not with_history:
+        return False
+    (gradient,) = torch.autograd.grad(_weighted_sum(with_history), [leaf], allow_unused=True)
+    if gradient is None or not bool(gradient.any()):
+        return False
+
+    def moved(by: float) -> list[Tensor]:
+        return call.results(
+            pytree.tree_map(lambda x: x.detach() + by if x is leaf else x, arguments)
+        )
+
+    try:
+        return all(map(torch.equal, moved(_SMALL_STEP), moved(-_SMALL_STEP)))
+    except Exception:  # whatever the function raises outside of its domain
+        return False
+
+
+def run_under_autocast(call: Call) -> None:
+    """Run the call in single precision under autocast to bfloat16; raise if it takes none."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        call.results(call.arguments("float32"))
 
 
 def capture(call: Call) -> None:
@@ -261,6 +316,31 @@ def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequenc
 
     values = [flat[place].detach() for place in places]
     torch.vmap(function, randomness="different")(*(torch.stack([x, x]) for x in values))
+
+
+class OnCopies:
+    """Call an op that writes to its arguments on copies of them.
+
+        add = OnCopies(torch.ops.aten.add_.Tensor)
+        add(x, y)                        # x + y, and x is as it was
+
+    So the op has derivatives, and a second call has the same arguments.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Return the results of the op. An op without results gives the tensors that it had."""
+        arguments, keywords = pytree.tree_map(_copy, (arguments, keywords))
+        results = self._function(*arguments, **keywords)
+        if any(map(_is_tensor, pytree.tree_leaves(results))):
+            return results
+        return tuple(filter(_is_tensor, pytree.tree_leaves((arguments, keywords))))
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 class ModuleCall:

@@ -2,13 +2,15 @@
 
     python -m gen.packages.subprocesses scan entmax
     python -m gen.packages.subprocesses try entmax < entries.json
+    python -m gen.packages.subprocesses forward entmax < entries.json
     python -m gen.packages.subprocesses draft - < givens.json
 
 The worker prints one line of JSON for each result. What the package prints goes to its standard
 error.
 
-A crash or a hang of the package ends the worker. It is the outcome of the entry that was tried,
-and another worker goes on with the next one.
+A crash or a hang of the package ends the worker. Another one tries the forward pass of the entry
+alone, so that its backward pass becomes a cell. If it ends as well, this is the outcome of the
+entry. Then a worker goes on with the next one.
 """
 
 from __future__ import annotations
@@ -17,23 +19,32 @@ import dataclasses
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, TextIO
 
 from gen.packages.drafts import Given, attempt_given
 from gen.packages.package_scan import Entry, FailedImport, Parameter, Scan, scan
-from gen.packages.trials import Trial, attempt
+from gen.packages.trials import Trial, attempt, attempt_forward
 
 __all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
 _SCAN_SECONDS = 300
 _TRY_SECONDS = 120
+_TRY_CPU_SECONDS = 40
+"""The processor time of one trial, which a busy machine does not make longer."""
 _START_SECONDS = 300
-"""The time until the first answer also has the import of the package."""
+"""The time until the package is imported."""
+_READY = "{}"
+"""The line of a worker that has imported the package."""
+
+
+_ENDED = "its call ended the process, or took too long"
 
 
 class PackageError(Exception):
@@ -61,7 +72,11 @@ def scan_package(package: str) -> Scan:
 
 def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
     """Yield the trial of each entry, in order."""
-    yield from _trials(_command("try", package), entries)
+    for entry, trial in zip(entries, _trials(_command("try", package), entries), strict=True):
+        if trial.reason != _ENDED:
+            yield trial
+        else:
+            yield from _trials(_command("forward", package), [entry])
 
 
 def try_given(givens: Sequence[Given]) -> Iterator[Trial]:
@@ -78,7 +93,7 @@ def _trials(command: list[str], tasks: Sequence[Entry | Given]) -> Iterator[Tria
             waiting.pop(0)
         if waiting:
             name = waiting.pop(0).name
-            yield Trial(name, reason="its call ended the process, or took too long")
+            yield Trial(name, reason=_ENDED)
 
 
 def _answers(command: list[str], waiting: Sequence[Entry | Given]) -> Iterator[str]:
@@ -112,9 +127,10 @@ def _lines(worker: subprocess.Popen[str]) -> Iterator[str]:
             line = worker.stdout.readline()
             if not line:
                 return
-            if line.startswith("{"):  # and not what a start module of Python prints
+            if line.strip() == _READY:
+                limit = _TRY_SECONDS
+            elif line.startswith("{"):  # and not what a start module of Python prints
                 yield line
-            limit = _TRY_SECONDS
 
 
 def _command(task: str, package: str) -> list[str]:
@@ -138,17 +154,27 @@ def main(arguments: Sequence[str]) -> None:
         os.dup2(2, 1)
         warnings.simplefilter("ignore")
         if command == "draft":
-            for data in json.load(sys.stdin):
-                trial = attempt_given(Given(**data))
-                print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
+            _answer(out, lambda data: attempt_given(Given(**data)))
             return
         result = scan(package)
         if command == "scan":
             print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
             return
-        for data in json.load(sys.stdin):
-            trial = attempt(entry_from(data))
-            print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
+        trials = {"try": attempt, "forward": attempt_forward}
+        _answer(out, lambda data: trials[command](entry_from(data)))
+
+
+def _answer(out: TextIO, attempted: Callable[[dict[str, Any]], Trial]) -> None:
+    """Print the trial of each task of the standard input.
+
+    A trial that takes too much processor time ends the process by a signal. Code in C hears of it,
+    too.
+    """
+    print(_READY, file=out, flush=True)
+    for data in json.load(sys.stdin):
+        signal.setitimer(signal.ITIMER_PROF, _TRY_CPU_SECONDS)
+        trial = attempted(data)
+        print(json.dumps(dataclasses.asdict(trial)), file=out, flush=True)
 
 
 if __name__ == "__main__":

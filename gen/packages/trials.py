@@ -37,15 +37,18 @@ from gen.packages.sampled_calls import (
     is_flat,
     is_rounded,
     is_same,
+    is_step,
     is_zero,
     pull_back,
     push_forward,
+    run_under_autocast,
     writes_to_buffers,
 )
 
 __all__ = [
     "Trial",
     "attempt",
+    "attempt_forward",
     "error_of",
     "learn_facts",
     "learn_shapes",
@@ -85,12 +88,15 @@ class Trial:
     gradgrad: bool = False
     deterministic: bool = True
     is_rounded: bool = False  # to a dtype narrower than float64
+    is_step: bool = False  # it has a gradient where its results do not move
     is_zero_somewhere: bool = False  # all results of some draw
     takes_transforms: bool = False  # of torch.func
     takes_vmap: bool = False
     takes_layouts: bool = True  # of memory, other than contiguous
     takes_capture: bool = True  # ahead of time
+    takes_autocast: bool = True  # a forward pass of it
     compiles: bool = False  # the first call compiles a kernel
+    is_deadly: bool = False  # a pass ended the process that tried it, or took too long
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
 
@@ -106,6 +112,28 @@ def attempt(entry: Entry) -> Trial:
     learn_shapes(trial, call)
     learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
+    return trial
+
+
+def attempt_forward(entry: Entry) -> Trial:
+    """Try the forward pass of an entry alone, after a trial of all has ended its process."""
+    trial = Trial(entry.name, is_deadly=True, differentiable=True)
+    errors: dict[str, None] = {}
+    end = time.monotonic() + _MOST_SECONDS
+    for text, call in itertools.islice(_calls(entry), _MOST_ALIKE):
+        error = error_of(run_forward, call)
+        if error is None:
+            trial.call, trial.samples = text, [call.described]
+            _learn_dtypes(trial, call, backward=False)
+            trial.remarks.append(
+                "no other column: its backward pass, or another trial of it, ended the process "
+                "or took too long"
+            )
+            return trial
+        errors[error] = None
+        if time.monotonic() > end:
+            break
+    trial.reason = next(iter(errors), "no arguments could be guessed")
     return trial
 
 
@@ -286,6 +314,14 @@ def _learn_derivatives(trial: Trial, call: Call, entry: Entry) -> None:
     trial.is_rounded = "float64" in trial.dtypes and is_rounded(call)
     if trial.is_rounded:
         trial.remarks.append("no differences: a result for float64 is in a narrower dtype")
+    trial.is_step = not trial.is_rounded and is_step(call)
+    if trial.is_step:
+        trial.remarks.append(
+            "no differences: a gradient is not 0 where differences are, as those of a "
+            "straight-through estimate"
+        )
+    if "float32" in trial.dtypes:
+        trial.takes_autocast = _works(trial, "autocast", run_under_autocast, call)
     trial.forward_ad = entry.has_jvp
     if entry.kind not in ("function_class", "old_style"):
         trial.forward_ad = error_of(push_forward, call) is None

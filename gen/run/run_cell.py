@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
-from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from gen.checks.entries import Known, Settings
@@ -167,12 +167,20 @@ def _warm_up(family: Family, cell: Cell, device: str) -> None:
     """
     row: Any = family.ops.get(cell.op, {})
     key = (cell.op, cell.dtype)
-    if "call" not in row or device == "meta" or key in _warm or not _may_compile():
+    if "call" not in row or device == "meta" or key in _warm:
         return
     _warm.add(key)
     import torch
 
-    from gen.samples.samples import STORE
+    from gen.samples.samples import STORE, resolve
+
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # torch imports this at the first call of many a function inside of a mode
+        importlib.import_module("gen.torch_private.compilers")
+        resolve(row["call"])  # which imports what the function needs
+    if not _may_compile():
+        return
 
     dtype = getattr(torch, cell.dtype)
     with suppress(Exception), warnings.catch_warnings():
@@ -182,10 +190,12 @@ def _warm_up(family: Family, cell: Cell, device: str) -> None:
                 sample.run_backward()
 
 
-@cache
 def _may_compile() -> bool:
-    """Return whether a compiler is installed, which a package may use."""
-    return any(find_spec(name) is not None for name in _COMPILERS)
+    """Return whether a compiler is imported, which a package may use.
+
+    One that is installed alone would run the backward pass of each function before its cell.
+    """
+    return any(name in sys.modules for name in _COMPILERS)
 
 
 def _failed(verdict: Verdict) -> Failed | None:

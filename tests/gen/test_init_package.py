@@ -1,6 +1,7 @@
 """`gen init --package` finds the functions of an installed package, and a wrong backward pass."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,20 @@ class WrongCube(Cube):
     def backward(ctx, g):
         (x,) = ctx.saved_tensors
         return 2 * x**2 * g, None
+
+
+class WrongUnderAutocast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x @ x.mT
+        ctx.save_for_backward(x, y)
+        return y * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        factor = 2 if y.dtype == x.dtype else 3
+        return factor * ((g + g.mT).to(x.dtype) @ x)
 
 
 class Square(torch.autograd.Function):
@@ -84,6 +99,21 @@ def triple(x: torch.Tensor) -> torch.Tensor:
     return 3 * x
 
 
+class WrongAbort(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        import os
+        os._exit(3)
+
+
+def wrong_without_grad(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() if torch.is_grad_enabled() else x.cos()
+
+
 def spin(quaternion):
     return quaternion.square()
 
@@ -117,6 +147,7 @@ def save(path):
 
 RIGHT = """
 import time
+from typing import Optional
 
 import torch
 
@@ -163,6 +194,32 @@ class Jitter(torch.autograd.Function):
         return 2 * g + torch.rand_like(g)
 
 
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x)
+        return (x > 0).to(x.dtype) * scale + x.detach().round()
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g / (1 + x.square()), (g * (x > 0)).sum_to_size(g.shape)
+
+
+class Product(torch.autograd.Function):
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu")
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x @ x.mT
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return (g + g.mT) @ x
+
+
 class Absolute(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -190,6 +247,23 @@ def counted(labels: torch.Tensor) -> torch.Tensor:
     return torch.zeros(len(labels), int(labels.max()) + 1).scatter(1, labels[:, None], 1.0)
 
 
+def half_power(matrix: torch.Tensor, scale, share: torch.Tensor):
+    '''Return a power of a matrix.
+
+    Args:
+        matrix (torch.Tensor): what is raised,
+            a positive definite matrix.
+        scale, share: factors, which must be positive.
+    '''
+    if bool((torch.linalg.eigvalsh(matrix) <= 0).any()) or bool((scale <= 0).any()):
+        return (matrix + scale + share).detach() + matrix.sum() * 1e-9
+    return matrix @ matrix * scale * share.sqrt()
+
+
+def between(left: torch.Tensor | list, right: Optional[torch.Tensor]) -> torch.Tensor:
+    return (left + right) / 2
+
+
 def late(x: torch.Tensor) -> torch.Tensor:
     return x.mean().clamp(min=0)
 
@@ -209,6 +283,11 @@ def rare(x: torch.Tensor) -> torch.Tensor:
 
 def never(x: torch.Tensor) -> torch.Tensor:
     return x.clamp(min=999) - 999
+
+
+class Distance(torch.nn.Module):
+    def forward(self, X=None, Y=None, scale=2.0):
+        return (X - Y).square().sum(-1) * scale
 
 
 class Counter(torch.nn.Module):
@@ -281,9 +360,10 @@ def project(folder: Path) -> Path:
     done = init(folder, "sketch", "--package", "threefold", "--yes")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "sketch: 11 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
+        "sketch: 14 functions of threefold, 2 not tested yet. Next: cd sketch && make matrix\n"
     )
     assert "threefold.extra does not import: ModuleNotFoundError" in done.stderr
+    assert "WrongAbort: works; no other column: its backward pass, or another" in done.stderr
     return folder / "sketch"
 
 
@@ -332,8 +412,13 @@ def test_its_tests_pass_and_its_cells_find_the_wrong_backward(project: Path, fol
     done = python(project, folder, "-m", "pytest", "-q", "tests", "generated_tests", "-rf")
     failed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED")}
     assert failed, done.stdout
-    assert all("WrongCube" in name for name in failed), done.stdout
-    assert any("::test_backward[" in name for name in failed)
+    assert all(re.search("[Ww]rong", name) for name in failed), done.stdout
+    assert any("::test_backward[threefold.ops.WrongCube-" in name for name in failed)
+    assert any("::test_autocast[threefold.ops.WrongUnderAutocast-" in name for name in failed)
+    died = {name.partition("::")[2] for name in failed if "WrongAbort" in name}
+    assert died == {"test_backward[threefold.ops.WrongAbort-float64]"}
+    name = "::test_modes[threefold.ops.wrong_without_grad-float64-no_grad]"
+    assert any(each.endswith(name) for each in failed)
 
 
 @pytest.fixture(scope="module")
@@ -354,12 +439,17 @@ def right(folder: Path) -> tuple[str, str, str]:
         "Shuffle",  # buffers, some of them drawn
         "Step",  # a result in another dtype
         "Jitter",  # a backward pass that draws
+        "Spike",  # a gradient where the result does not move, and one where it does
+        "Product",  # casts of autocast that the backward pass knows of
         "Absolute",  # a backward pass whose shapes depend on values
         "Stairs",  # an old-style Function that is flat
         "counted",  # no gradient, and no vmap
         "Counter",  # a buffer that each call changes
+        "Distance",  # each tensor has a default
         "filled",  # a vmap over some of its arguments alone
         "rare",  # zero for most arguments
+        "between",  # annotations that have a tensor inside
+        "half_power",  # a domain that the documentation tells
         "Score",
     ],
 )
@@ -405,7 +495,7 @@ def test_differences_of_a_rounded_result_are_not_asked(
         (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
         (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
         (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
-        (["--package", "threefold"], "13 functions; choose some by --pick A,B or all by --yes"),
+        (["--package", "threefold"], "16 functions; choose some by --pick A,B or all by --yes"),
         (["--package", "threefold", "--pick", "Cubes"], "no 'Cubes' (nearest: Cube)"),
         (["--package", "threefold", "--pick", "parse"], "no guess of arguments worked"),
         (["--yes"], "--pick and --yes need --package NAME"),
