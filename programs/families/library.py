@@ -29,7 +29,7 @@ WIDE = 200  # rows and columns of a matrix of draws
 Program = Callable[[Tensor], Sequence[Any]]
 
 
-def _row(program: Program, definition: Program) -> Row:
+def seeded_row(program: Program, definition: Program) -> Row:
     """Return a row of a matrix `x`, whose programs have the same draws each time."""
 
     def seeded(x: Tensor) -> Results:
@@ -57,7 +57,7 @@ def _drawn(fill: Callable[[Tensor], object], low: float, high: float, deviation:
         reached = math.isinf(high) or drawn.max().item() > high - 0.01 * (high - low)
         return x, mean_is_near, spread_is_near, inside, reached
 
-    return _row(program, lambda x: (x, True, True, True, True))
+    return seeded_row(program, lambda x: (x, True, True, True, True))
 
 
 def _uniform(bound: float, fill: Callable[[Tensor], object]) -> Row:
@@ -114,24 +114,26 @@ def _gains() -> Results:
 
 
 INITIAL: dict[str, Row] = {
-    "orthogonal": _row(
+    "orthogonal": seeded_row(
         lambda x: [
             _gram(init.orthogonal_(torch.empty(shape, dtype=torch.float64), 2.0).flatten(1))
             for shape in ((3, 5), (5, 3), (4, 2, 2))
         ],
         lambda x: [4 * torch.eye(n, dtype=torch.float64) for n in (3, 3, 4)],
     ),
-    "sparse": _row(
+    "sparse": seeded_row(
         lambda x: [(init.sparse_(torch.empty(10, 4), 0.25) == 0).sum(0)],
         lambda x: [torch.full((4,), 3)],  # 2.5 rows, and no fewer
     ),
-    "dirac": _row(lambda x: [init.dirac_(torch.empty(4, 3, 3, 3), 2)], lambda x: [_dirac()]),
-    "unit_matrix": _row(lambda x: [init.eye_(torch.empty(3, 4))], lambda x: [torch.eye(3, 4)]),
-    "constants": _row(
+    "dirac": seeded_row(lambda x: [init.dirac_(torch.empty(4, 3, 3, 3), 2)], lambda x: [_dirac()]),
+    "unit_matrix": seeded_row(
+        lambda x: [init.eye_(torch.empty(3, 4))], lambda x: [torch.eye(3, 4)]
+    ),
+    "constants": seeded_row(
         lambda x: [init.constant_(x.clone(), 0.5), init.ones_(x.clone()), init.zeros_(x.clone())],
         lambda x: [torch.full_like(x, 0.5), torch.ones_like(x), torch.zeros_like(x)],
     ),
-    "gains": _row(
+    "gains": seeded_row(
         lambda x: _gains(),
         lambda x: (
             torch.tensor([1, 1, 1, 5 / 3, math.sqrt(2), 0.75, math.sqrt(2 / 1.25)]),
@@ -170,7 +172,7 @@ def _clipped(kind: float, foreach: bool | None) -> Row:
         factor = min(1.0, 1.5 / (float(norm) + 1e-6))
         return norm, x * 3 * factor, (x[0] - 1) * factor
 
-    return _row(program, definition)
+    return seeded_row(program, definition)
 
 
 def _totals(x: Tensor) -> Sequence[Tensor]:
@@ -208,21 +210,21 @@ GRADIENTS: dict[str, Row] = {
        (("1", 1.0), ("2", 2.0), ("3", 3.0), ("inf", math.inf))},
     **{f"clipped_{name}_foreach": _clipped(kind, True) for name, kind in
        (("1", 1.0), ("2", 2.0), ("3", 3.0), ("inf", math.inf))},
-    "total_norms": _row(
+    "total_norms": seeded_row(
         _totals, lambda x: [_norm_of(x, kind) for kind in (1.0, 2.0, 3.0, math.inf)]
     ),
-    "clipped_by_value": _row(
+    "clipped_by_value": seeded_row(
         _clipped_by_value,
         lambda x: ((x * 3).clamp(-0.7, 0.7), (x[0] - 1).clamp(-0.7, 0.7)),
     ),
-    "to_vector": _row(
+    "to_vector": seeded_row(
         _to_vector_and_back,
         lambda x: (torch.cat([x.flatten(), x[0], x.t().flatten()]), 2 * x, 2 * x[0], 2 * x.t()),
     ),
-    "averages": _row(
+    "averages": seeded_row(
         lambda x: _averaged(swa_utils.get_swa_multi_avg_fn(), x), lambda x: (x[0] * 2.5, x[1] * 2.5)
     ),
-    "moving_averages": _row(
+    "moving_averages": seeded_row(
         lambda x: _averaged(swa_utils.get_ema_multi_avg_fn(0.5), x),
         lambda x: (x[0] * 3.125, x[1] * 3.125),  # 1/8 + 2/8 + 3/4 + 4/2
     ),
@@ -330,17 +332,17 @@ def _pruned_by_definition(x: Tensor) -> Results:
 
 
 LAYERS: dict[str, Row] = {
-    "fuse_conv_bn": _row(*_fused_conv(False)),
-    "fuse_transposed_conv_bn": _row(*_fused_conv(True)),
-    "fuse_linear_bn": _row(*_fused_linear()),
-    "parametrized": _row(_parametrized, lambda x: (x / 4, x, x, False)),
-    "weight_norm": _row(_weight_norm, lambda x: (3 * x,)),
-    "spectral_norm": _row(
+    "fuse_conv_bn": seeded_row(*_fused_conv(False)),
+    "fuse_transposed_conv_bn": seeded_row(*_fused_conv(True)),
+    "fuse_linear_bn": seeded_row(*_fused_linear()),
+    "parametrized": seeded_row(_parametrized, lambda x: (x / 4, x, x, False)),
+    "weight_norm": seeded_row(_weight_norm, lambda x: (3 * x,)),
+    "spectral_norm": seeded_row(
         _spectral_norm, lambda x: (x / torch.linalg.eigvalsh(x @ x.t()).max().sqrt(),)
     ),
-    "orthogonal_weight": _row(_orthogonal_weight, lambda x: (torch.eye(3, dtype=x.dtype),)),
-    "pruned": _row(_pruned, _pruned_by_definition),
-    "gumbel_softmax": _row(
+    "orthogonal_weight": seeded_row(_orthogonal_weight, lambda x: (torch.eye(3, dtype=x.dtype),)),
+    "pruned": seeded_row(_pruned, _pruned_by_definition),
+    "gumbel_softmax": seeded_row(
         lambda x: (
             F.gumbel_softmax(x, 0.5, hard=True).sum(1),
             F.gumbel_softmax(x, 0.5).sum(1),
@@ -435,9 +437,9 @@ def _collated(x: Tensor) -> Results:
 
 
 SEQUENCES: dict[str, Row] = {
-    "packed": _row(_packed, _packed_by_definition),
-    "sampled": _row(_sampled, _sampled_by_definition),
-    "collated": _row(
+    "packed": seeded_row(_packed, _packed_by_definition),
+    "sampled": seeded_row(_sampled, _sampled_by_definition),
+    "collated": seeded_row(
         _collated,
         lambda x: (
             x, torch.arange(3), torch.arange(3, dtype=torch.float64), x[2] * 2,
