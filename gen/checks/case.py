@@ -424,6 +424,8 @@ class Case:
             return partial(batch_axis.assert_mistakes, self.target, sample)
         if axes.values == "wrong_call":
             return partial(wrong_calls.assert_same_refusals, self.target, sample, "vmap" in stages)
+        if axes.values == "wrong_number":
+            return partial(wrong_calls.assert_same_numbers, self.target, sample)
         if axes.values in ("out_of_range", "no_index") or _asks_for_refusals(axes, words):
             values, batched = axes.values, "vmap" in stages
             return partial(ranges.assert_in_range, self.target, sample, values, batched)
@@ -734,7 +736,7 @@ def _place(program: str, label: str) -> str:
     return f"{program}, {label}" if label else program
 
 
-_REFUSED = ("ill_formed", "out_of_range", "no_index", "wrong_call")
+_REFUSED = ("ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number")
 
 
 def _asks_for_refusals(axes: Axes, words: Sequence[str]) -> bool:

@@ -101,7 +101,7 @@ def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     that has no inverse there."""
     if axes.layout == "expanded" and "numeric" in words:
         return True
-    if axes.values == "wrong_call" or axes.made is not None:
+    if axes.values in ("wrong_call", "wrong_number") or axes.made is not None:
         return True
     return OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
 

@@ -42,8 +42,8 @@ OfArguments = Literal[
     "labels", "indices", "masks", "certain", "ends", "widths", "each_place", "empty_dims",
 ]  # fmt: skip
 Numbers = Literal[
-    "ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "wrong_call", "special",
-    Degenerate, OfArguments,
+    "ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number",
+    "special", Degenerate, OfArguments,
 ]  # fmt: skip
 Answer = Literal["norms", "clipped_sum", "dot", "gram", "project"]
 Cotangents = Literal["contiguous", "transposed", "noncontiguous", "expanded"]
@@ -92,6 +92,10 @@ Made = Literal[
     "batches", "outside", "draws", "draw_slopes", "divergences",
     # dtypes of quantized numbers
     "quint8", "qint8", "qint32",
+    # copies
+    "shallow_copy", "deep_copy", "pickled", "saved", "saved_as_weights", "saved_in_old_format",
+    # what happens between the steps of a schedule
+    "stepped", "reloaded", "resumed",
     # subclasses
     "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
 ]  # fmt: skip

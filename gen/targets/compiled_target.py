@@ -54,6 +54,10 @@ class CompiledTarget:
         "family wrapper_subclasses",
         "family optimizers",
         "family modes_of_modules",
+        "family copies",
+        "family schedules",
+        "family module_calls",
+        "family library",
     }
     slow = True
     in_stages = False  # every cell compiles

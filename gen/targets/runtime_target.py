@@ -53,6 +53,10 @@ class RuntimeTarget:
             "family wrapper_subclasses",
             "family optimizers",
             "family modes_of_modules",
+            "family copies",
+            "family schedules",
+            "family module_calls",
+            "family library",
         )
     )
     loops = fallbacks

@@ -1,9 +1,11 @@
 """Make calls that may be wrong, and assert that a target refuses what the plain op refuses.
 
-``calls.py`` makes them: mixed dtypes, other ranks, a wrong ``out=``. ``agreement.py`` compares
-who takes which. The package imports checks that compare, and samples. Start with ``calls.py``.
+``calls.py`` makes them: mixed dtypes, other ranks, a wrong ``out=``.
+``other_arguments.py`` replaces arguments that are no tensors. ``ways_to_call.py`` runs a call by
+the other ways into an op, and ``agreement.py`` compares who takes which. The package imports
+checks that compare, and samples. Start with ``calls.py``.
 """
 
-from gen.checks.wrong_calls.agreement import assert_same_refusals
+from gen.checks.wrong_calls.agreement import assert_same_numbers, assert_same_refusals
 
-__all__ = ["assert_same_refusals"]
+__all__ = ["assert_same_numbers", "assert_same_refusals"]

@@ -1,5 +1,5 @@
-"""Compare who takes a call that may be wrong: the plain op, and a target, a batch or the meta
-device.
+"""Compare who takes a call that may be wrong: the plain op, and a target, a batch, the meta device
+or another variant of the op.
 
 Two refusals agree, whatever their errors are. Two results agree in shapes and dtypes, and in
 values where there are any.
@@ -7,9 +7,10 @@ values where there are any.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 
 import torch
 
@@ -18,15 +19,18 @@ from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.illformed import attempt, said
 from gen.checks.wrong_calls import calls
 from gen.checks.wrong_calls.calls import Call
+from gen.checks.wrong_calls.other_arguments import of_numbers
+from gen.checks.wrong_calls.ways_to_call import VARIANTS, Variant, make_on_meta
 from gen.outcomes import Mismatch, Unsuitable
 from gen.samples.samples import Sample
 from gen.targets.protocol import Target
 
-__all__ = ["assert_same_refusals"]
+__all__ = ["assert_same_numbers", "assert_same_refusals"]
 
 Tensor = torch.Tensor
 Answer = tuple[Tensor, ...] | Exception
 Run = Callable[[Call], Answer]
+MOST_COMPILED = 12  # calls of a sample, for a target to which each is a compilation
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,55 @@ def assert_same_refusals(target: Target, sample: Sample, batched: bool, tally: T
             failures += _difference(call, plain, other, sample.facts.random)
         tally.entries += 1
         tally.nonzero += 1
+    _require(failures, tally, f"{sample.description}: {other.name} refuses the sample itself")
+
+
+def assert_same_numbers(target: Target, sample: Sample, tally: Tally) -> None:
+    """Raise Mismatch if the target takes numbers that the plain op refuses, or the other way round,
+    or gives something else.
+
+    Torch itself is compared with its meta device and with the other variants of the op. Raises
+    Unsuitable if the op has no argument that is no tensor.
+    """
+    plain = Side("the plain op", lambda call: _try(sample, call.run, call.inputs))
+    tried = _some(list(of_numbers(sample)), sample, target)
+    failures: list[str] = []
+    as_it_is = calls.as_it_is(sample)
+    others = [other for other in _others(target, sample) if other.takes(as_it_is)]
+    for other, call in product(others, tried):
+        failures += _difference(call, plain, other, sample.facts.random)
+        tally.entries += 1
+        tally.nonzero += 1
+    _require(failures, tally, f"{sample.description} has no argument that is no tensor")
+
+
+def _require(failures: list[str], tally: Tally, otherwise: str) -> None:
+    """Raise Mismatch if there are failures, and Unsuitable if nothing was compared."""
     if failures:
         raise Mismatch("; ".join(failures))
     if not tally.entries:
-        raise Unsuitable(f"{sample.description}: {other.name} refuses the sample itself")
+        raise Unsuitable(otherwise)
+
+
+def _some(every: list[Call], sample: Sample, target: Target) -> list[Call]:
+    """Return the calls to try: a few of them, if each is a compilation."""
+    if not getattr(target, "slow", False):
+        return every
+    return random.Random(sample.seed).sample(every, min(len(every), MOST_COMPILED))
+
+
+def _others(target: Target, sample: Sample) -> list[Side]:
+    """Return who is compared with the plain op."""
+    other = _sides(target, sample, batched=False)[1]
+    if target.name != "torch":
+        return [other]
+    if not sample.inputs:
+        return [Side(other.name, lambda call: make_on_meta(call, sample), kinds_only=True)]
+    return [other, *(_side(name, run, sample) for name, run in VARIANTS.items())]
+
+
+def _side(name: str, run: Variant, sample: Sample) -> Side:
+    return Side(name, lambda call: run(call, sample))
 
 
 def _sides(target: Target, sample: Sample, batched: bool) -> tuple[Side, Side]:
@@ -101,7 +150,8 @@ def _difference(call: Call, plain: Side, other: Side, random: bool) -> Iterator[
     expected, actual = plain.run(call), other.run(call)
     if isinstance(expected, Exception) and isinstance(actual, Exception):
         return
-    # a kernel that is not written for a dtype says nothing of the call, nor does one of meta
+    # a kernel that is not written for a dtype says nothing of the call, nor does one of meta, nor
+    # a variant that there is not
     if isinstance(expected, NotImplementedError) or isinstance(actual, NotImplementedError):
         return
     if isinstance(expected, Exception):

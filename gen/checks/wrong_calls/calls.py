@@ -17,7 +17,15 @@ from gen.checks.illformed import attempt, reshaped
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Values
 
-__all__ = ["Call", "as_it_is", "of_dtypes", "of_out", "of_ranks", "with_right_out"]
+__all__ = [
+    "Call",
+    "as_it_is",
+    "of_dtypes",
+    "of_out",
+    "of_ranks",
+    "with_first_indices",
+    "with_right_out",
+]
 
 Tensor = torch.Tensor
 Inputs = tuple[Tensor, ...]
@@ -53,11 +61,25 @@ class Call:
     inputs: Inputs
     has_other_device: bool = False
     may_refuse: bool = False
+    sample: Sample | None = None
+    """The sample with the arguments of this call, for the other variants of the op."""
+
+    def result(self, variant: Callable[..., Any], **extra: object) -> Any:
+        """Return what a variant of the op gives for copies of the inputs."""
+        assert self.sample is not None, f"{self.label}: only a call of the op has variants"
+        return self.sample.raw(variant, [x.clone() for x in self.inputs], **extra)
+
+    def written(self, variant: Callable[..., Any]) -> Tensor:
+        """Return a copy of the first input, to which the variant has written."""
+        assert self.sample is not None, f"{self.label}: only a call of the op has variants"
+        copies = [x.clone() for x in self.inputs]
+        self.sample.raw(variant, copies)
+        return copies[0]
 
 
 def as_it_is(sample: Sample) -> Call:
     """Return the call of the sample itself, which nothing is wrong with."""
-    return Call("the sample as it is", sample, sample.inputs)
+    return Call("the sample as it is", sample, sample.inputs, sample=sample)
 
 
 def of_dtypes(sample: Sample) -> Iterator[Call]:
@@ -72,13 +94,13 @@ def of_dtypes(sample: Sample) -> Iterator[Call]:
 
 def of_ranks(sample: Sample) -> Iterator[Call]:
     """Yield the sample with one input of another rank or size."""
-    inputs = _with_first_indices(sample)
+    inputs = with_first_indices(sample)
     for place, x in enumerate(inputs):
         for label, other in reshaped(x):
             yield Call(f"input {place} {label}", sample, _with(inputs, place, other))
 
 
-def _with_first_indices(sample: Sample) -> Inputs:
+def with_first_indices(sample: Sample) -> Inputs:
     """Return the inputs with 0 for each index, and masks of nothing, if the op takes that.
 
     Then no index is out of range where a size is another, and no mask has too many places. Tensors
@@ -143,7 +165,7 @@ def _is_strided(result: object) -> bool:
     return isinstance(result, Tensor) and result.layout is torch.strided
 
 
-def _call(sample: Sample, label: str, buffers: Inputs, **flags: bool) -> Call:
+def _call(sample: Sample, label: str, buffers: Inputs, **flags: Any) -> Call:
     """Return the call of the op with these buffers, as inputs that it returns."""
     count = len(sample.inputs)
     variant: Callable[..., Any] = sample.op.out  # type: ignore[assignment]
