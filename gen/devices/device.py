@@ -96,6 +96,6 @@ def _not_registered(device: Device) -> str:
             f"does it call torch.utils.rename_privateuse1_backend({device.name!r})?"
         )
     return (
-        f"device {device.name}: not present here, nothing was run; a device of another package "
-        f"stands under `devices:` of matrix.yaml, as {device.name}: {{import: its_package}}"
+        "not present here, nothing was run; a device of another package stands under `devices:` "
+        f"of matrix.yaml, as {device.name}: {{import: its_package}}"
     )
