@@ -10,6 +10,8 @@ READY   := $(VENV)/.ready
 TARGET  ?= runtime
 TIER    ?= default
 DEVICE  ?= cpu
+# the module that registers a device of another package, if matrix.yaml does not name it
+BACKEND ?=
 WORKERS ?= 2
 # each worker begins with a half of its own: neighbours share samples, references and fixtures
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
@@ -29,7 +31,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 	@echo
-	@echo 'Variables: TARGET=runtime|torch|…  TIER=smoke|default|full|all  DEVICE=cpu|cuda|…  WORKERS=2  TORCH=2.14.1|…  ARGS="-k torch.sin"'
+	@echo 'Variables: TARGET=runtime|torch|…  TIER=smoke|default|full|all  DEVICE=cpu|cuda|mydevice|…  BACKEND=my_backend  WORKERS=2  TORCH=2.14.1|…  ARGS="-k torch.sin"'
 
 requirements/torch-%.txt:
 	@echo 'no requirements of torch $*, only of' $(patsubst requirements/torch-%.txt,%,$(wildcard requirements/torch-*.txt)) >&2; exit 2
@@ -47,7 +49,7 @@ generate: $(READY)  ## matrix.yaml -> generated_tests/
 	@$(BIN)/python -m gen generate $(if $(filter all,$(TIER)),--every --out $(MODULES))
 
 matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
-	@rm -f $(LAST); status=0; $(PYTEST) $(MODULES) --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(ARGS) || status=$$?; \
+	@rm -f $(LAST); status=0; $(PYTEST) $(MODULES) --target $(TARGET) --tier $(TIER) --device $(DEVICE) $(addprefix --backend=,$(BACKEND)) $(ARGS) || status=$$?; \
 	test ! -e $(LAST) || $(BIN)/python -m gen report --last --out report/index.html; exit $$status
 
 test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current

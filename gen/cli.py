@@ -91,6 +91,10 @@ ELSEWHERE = {
         "gen.commands.facts",
         "what the installed torch does otherwise than the version that is written down",
     ),
+    "lacks": (
+        "gen.commands.lacks",
+        "the entries of what a device has no kernel for, from the results of a run on it",
+    ),
     "durations": (
         "gen.commands.durations",
         "write matrix/durations.json, by which shards and groups are balanced, from results",

@@ -11,6 +11,7 @@ __all__ = [
     "Mismatch",
     "SamplesError",
     "TimedOut",
+    "Uncovered",
     "Unsuitable",
     "Vacuous",
     "stable_part",
@@ -32,6 +33,11 @@ class Vacuous(AssertionError):
 class Lacking(Exception):
     """The target lacks a stage of the pipeline, or the meta device lacks a value that the op needs.
     The message says which."""
+
+
+class Uncovered(Exception):
+    """The device ran an op of the case elsewhere, so what passed says nothing about the device. The
+    message names the op."""
 
 
 class Unsuitable(Exception):

@@ -31,7 +31,9 @@ MAY_IMPORT = {
     "gen/language": {"gen.dtypes", "gen.errors", "gen.versions"},
     "gen/reference": {"gen.language.pipeline"},
     "gen/targets": {"gen.language.pipeline", "gen.torch_private", "runtime"},
+    "gen/devices": {"gen.outcomes", "gen.torch_private"},
     "gen/samples": {
+        "gen.devices",
         "gen.language.pipeline",
         "gen.language.values",
         "gen.outcomes",
@@ -41,6 +43,7 @@ MAY_IMPORT = {
         "gen.versions",
     },
     "gen/checks": {
+        "gen.devices",
         "gen.dtypes",
         "gen.grammar",
         "gen.severity",
@@ -104,7 +107,7 @@ FLOORS = {
         ("torch_private",),
         ("__init__", "dtypes", "errors", "files", "outcomes", "severity", "versions"),
         ("language",),
-        ("reference", "targets"),
+        ("devices", "reference", "targets"),
         ("samples", "facts", "recording", "grammar"),
         ("checks",),
         ("scripts",),

@@ -142,7 +142,7 @@ class Campaign:
                     why=f"the corruption itself raised {type(planted.broken).__name__}",
                     cells=tried,
                 )
-            if verdict.outcome in ("skipped", "lacking") or (
+            if verdict.outcome in ("skipped", "lacking", "not covered") or (
                 verdict.failed and not self._passes(check, cell)
             ):
                 continue

@@ -5,9 +5,7 @@ it and compare results."""
 
 from __future__ import annotations
 
-import builtins
 import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from gen.checks import (
     forms,
     illformed,
     memory_access,
+    on_device,
     python_state,
     ranges,
     refusals,
@@ -33,20 +32,23 @@ from gen.checks.evaluate import OF_ITSELF, Comparison, may_show_nothing, run_tar
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program
 from gen.checks.tables import Cell, Family
+from gen.devices.host_runs import host_runs
+from gen.devices.place import Place, place_of
 from gen.language.axes import OF_ARGUMENTS, USUAL, Axes
 from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
-from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable, Vacuous
+from gen.outcomes import Lacking, Mismatch, Uncovered, Unsuitable, Vacuous
 from gen.samples import choice, opinfo, points, special_points
-from gen.samples.samples import STORE, Op, Sample, candidates, from_call, make_op, resolve
+from gen.samples.samples import STORE, Sample, candidates, make_op
 from gen.samples.seeds import stable_seed
 from gen.targets.protocol import Jitting, Target, Values
 from gen.versions import is_for_installed
 
 if TYPE_CHECKING:
-    from gen.torch_private.test_helpers import ErrorInput, OpInfo
+    from gen.torch_private.test_helpers import OpInfo
 
 __all__ = ["Case", "Lacking", "Mismatch", "SampleFailure", "Unsuitable", "Vacuous"]
 
+_SAMPLES = "cpu"  # the device of samples and references, whatever that of the target is
 _METHOD = {
     "aot.joint": "joint",
     "aot.export": "export",
@@ -90,6 +92,7 @@ class Case:
     compared: int = 0
     seen: Seen = field(default_factory=Seen)
     asserted: dict[str, Any] = field(default_factory=dict)  # the arguments of `assert_same`
+    _on_host: dict[str, None] = field(default_factory=dict)  # ops that the device left to the CPU
 
     @property
     def op(self) -> str:
@@ -172,6 +175,7 @@ class Case:
         words = (against,) if isinstance(against, str) else tuple(against)
         self._require_op_of_torch(parsed)
         self._require_own_op(axes, words)
+        self._require_device(axes)
         # Failures are collected, so that one sample does not hide another one's error.
         failures: list[SampleFailure] = []
         of_torch = opinfo.may_have(self.op, self.row)
@@ -179,11 +183,15 @@ class Case:
             self._assert_errors(axes, failures)
         else:
             drawing: AbstractContextManager[None] = nullcontext()
-            if CAPTURES.intersection(parsed.stages) and of_torch:
+            # a graph repeats the draw alone, and a device draws other numbers by a seed of OpInfo's
+            if of_torch and (self.place is not None or CAPTURES.intersection(parsed.stages)):
                 drawing = opinfo.drawing_from_outside()
             with drawing:
                 self._assert_samples(parsed, axes, words, failures)
         self.finish(failures)
+        if self._on_host and not failures:
+            ops = ", ".join(self._on_host)
+            raise Uncovered(f"device {self.device} ran {ops} on the CPU")
 
     @property
     def _few(self) -> bool:
@@ -246,19 +254,29 @@ class Case:
     def _require_dtype_of_torch(self, info: OpInfo, pipeline: Pipeline) -> None:
         """Raise Lacking if the op does not take the dtype, or has no derivative of it."""
         dtype = getattr(torch, self.dtype)
-        if dtype not in info.supported_dtypes(self._device_of_samples):
+        if dtype not in info.supported_dtypes(_SAMPLES):
             raise Lacking(f"this torch has no {self.op} of {self.dtype}")
         if not pipeline.differentiates:
             return
-        if not opinfo.differentiates(info, dtype, self._device_of_samples):
+        if not opinfo.differentiates(info, dtype, _SAMPLES):
             raise Lacking(f"this torch has no derivative of {self.op} of {self.dtype}")
 
     @property
-    def _device_of_samples(self) -> str:
-        """Return the device of samples. Those of meta are on the CPU, as they need values."""
-        if self.device == "meta":
-            return "cpu"
-        return self.device
+    def place(self) -> Place | None:
+        """Return where the target runs, if that is another device than that of the samples."""
+        return place_of(self.device)
+
+    def _require_device(self, axes: Axes) -> None:
+        """Raise Lacking if the device does not hold the dtype, or the check is about the CPU."""
+        if self.place is None:
+            return
+        refusal = self.place.refusal_of(getattr(torch, self.dtype))
+        if refusal:
+            raise Lacking(f"device {self.device} holds no tensors of {self.dtype}: {refusal}")
+        if axes.form in ("autocast", "autocast_half"):
+            raise Lacking(
+                "which ops autocast casts is known of the CPU, and each device has a list"
+            )
 
     def _require_own_op(self, axes: Axes, words: Sequence[str]) -> None:
         """Raise Lacking if a target with ops of its own does not run this case.
@@ -348,7 +366,7 @@ class Case:
         """Return the samples to run, and a few more for the case that these compare nothing, or
         only zeros with zeros."""
         dtype = getattr(torch, self.dtype)
-        device = self._device_of_samples
+        device = _SAMPLES
         pool = STORE.pool(
             self.family.name, self.op, self.row, dtype, device, wrapped=pipeline.differentiates
         )
@@ -396,6 +414,8 @@ class Case:
             _require_batchable(sample, stages, draws)
         assert_otherwise = self._assertion_without_comparison(sample, stages, axes, words)
         if assert_otherwise is not None:
+            if self.place is not None:
+                raise Lacking("this check makes its calls on the CPU alone")
             assert_otherwise(tally)
             return
         for comparison in self._comparisons(sample, turn, stages, axes, reasons):
@@ -435,8 +455,16 @@ class Case:
         """Assert that the target refuses a form in which no result would be right."""
         program, sample = comparison.program, comparison.sample
         inputs = forms.laid_out(program.inputs, "contiguous")
-        call = partial(run_target, self.target, program, inputs, comparison.stages, sample)
-        _assert_raises(call, RuntimeError, forms.REFUSED[form])
+        call = partial(
+            run_target,
+            self.target,
+            program,
+            inputs,
+            comparison.stages,
+            sample,
+            place=comparison.place,
+        )
+        refusals.assert_raises(call, RuntimeError, forms.REFUSED[form])
         tally.entries += 1
         tally.nonzero += 1
 
@@ -449,6 +477,7 @@ class Case:
     ) -> None:
         """Compare with each of the references. A form that may be refused counts as compared."""
         axes = comparison.axes
+        before = 0 if self.place is None else host_runs(self.place.device.type).count
         for word in words:
             try:
                 if axes.refusal is not None:
@@ -463,6 +492,9 @@ class Case:
                 comparison.refusal = error
                 tally.entries += 1
                 tally.nonzero += 1
+        if self.place is not None and host_runs(self.place.device.type).count > before:
+            ops = on_device.host_ops(self.place, comparison.run)
+            self._on_host.update(dict.fromkeys(ops))
         # The digest of what the target gave lets two runs be compared whose cells both pass.
         if comparison.refusal is not None:
             self.seen.refused(comparison.refusal)
@@ -561,7 +593,7 @@ class Case:
                 if sample.error is not None
             )
         elif axes.form == "functional":
-            documented = list(self._error_inputs())
+            documented = self._error_inputs()
             self._require_sample(len(documented))
             for sample, kind, match in documented if self.only is None else [documented[self.only]]:
                 if not (isinstance(sample.error, kind) and re.search(match, str(sample.error))):
@@ -592,7 +624,9 @@ class Case:
         for entry in self.entries.values():
             if entry.kind == "tolerance":
                 return Rule(entry.rtol or 0.0, entry.atol or 0.0)
-        return Rule()
+        if self.place is None:
+            return Rule()
+        return Rule(least=on_device.tolerances_of(self.place))
 
     def _refuse_vacuity(self, tally: Tally, reasons: Mapping[str, None]) -> None:
         """Raise Vacuous if nothing was compared, or only zeros that no entry expects."""
@@ -624,7 +658,7 @@ class Case:
                 "kernels of the meta device check their inputs in other "
                 "words, and values not at all"
             )
-        error_inputs = list(self._error_inputs())
+        error_inputs = self._error_inputs()
         if not error_inputs:
             raise Vacuous("the op has no error inputs")
         for index, (sample, kind, match) in enumerate(error_inputs):
@@ -632,26 +666,15 @@ class Case:
                 continue
             self.begin(index, sample.description)
             try:
-                _assert_raises(self._call_of(sample, axes.jitted), kind, match)
+                refusals.assert_raises(self._call_of(sample, axes.jitted), kind, match)
             except Exception as error:
                 failures.append(SampleFailure(index, sample.description, error, asks_error=True))
             self.compared += 1
 
-    def _error_inputs(self) -> Iterator[tuple[Sample, type[Exception], str]]:
-        """Yield ``(sample, exception, pattern)``: from the row's `errors`, else from OpInfo."""
-        dtype = getattr(torch, self.dtype)
+    def _error_inputs(self) -> list[tuple[Sample, type[Exception], str]]:
+        """Return ``(sample, exception, pattern)`` for each documented error."""
         op = make_op(self.op, self.row)
-        if self.row.get("errors"):
-            errors = [one for one in self.row["errors"] if is_for_installed(one.get("torch"))]
-            samples = _row_errors(op, {**self.row, "errors": errors}, dtype, self.device)
-            for sample, error in zip(samples, errors, strict=True):
-                kind = error["raises"]
-                if not isinstance(kind, type):
-                    kind = _exception(kind)
-                yield sample, kind, error.get("match", "")
-        elif op.info is not None:
-            for sample, error_input in _opinfo_errors(op, op.info, self.device):
-                yield sample, error_input.error_type, error_input.error_regex
+        return list(refusals.documented_errors(op, self.row, getattr(torch, self.dtype)))
 
     def _call_of(self, sample: Sample, jitted: bool) -> Callable[[], object]:
         """Return the call of the op on the sample as a function, jitted or not."""
@@ -664,48 +687,15 @@ class Case:
                 )
             return sample.outputs(raw)
 
-        return lambda: self.target.forward(
-            cast(Jitting, self.target).jit(function) if jitted else function
-        )(*sample.inputs)
+        def call() -> object:
+            made = cast(Jitting, self.target).jit(function) if jitted else function
+            whole = self.target.forward(made)
+            if self.place is None:
+                return whole(*sample.inputs)
+            with self.place.entered():
+                return whole(*self.place.moved(sample.inputs))
 
-
-def _row_errors(op: Op, row: Mapping[str, Any], dtype: torch.dtype, device: str) -> list[Sample]:
-    """Return the calls that the row says must raise, as samples."""
-    # what the samples of a row may have, without the error
-    described = [
-        {key: error[key] for key in ("args", "kwargs") if key in error} for error in row["errors"]
-    ]
-    return candidates(op, {**row, "samples": described}, dtype, device, wrapped=False)
-
-
-def _opinfo_errors(op: Op, info: OpInfo, device: str) -> Iterator[tuple[Sample, ErrorInput]]:
-    """Yield the calls that OpInfo says must raise, as samples, each with its error."""
-    for index, error_input in enumerate(opinfo.errors(info, device)):
-        sample = error_input.sample_input
-        yield from_call(op, index, (sample.input, *sample.args), dict(sample.kwargs)), error_input
-
-
-def _exception(name: str) -> type[Exception]:
-    """Return the class of exceptions with this name, built in or ``module.Class``."""
-    exception = getattr(builtins, name, None) or resolve(name)
-    if not (isinstance(exception, type) and issubclass(exception, Exception)):
-        raise TypeError(f"{name!r} names no exception")
-    return exception
-
-
-def _assert_raises(call: Callable[[], object], kind: type[Exception], match: str) -> None:
-    """Raise Mismatch unless `call` raises an error of this kind whose text matches."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # warnings before the error are not compared
-            call()
-    except kind as error:
-        if not re.search(match, str(error)):
-            raise ErrorMismatch(
-                f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}"
-            ) from error
-        return
-    raise Mismatch(f"no {kind.__name__} was raised (expected a message matching {match!r})")
+        return call
 
 
 def _require_batchable(sample: Sample, stages: Sequence[str], draws: bool) -> None:

@@ -11,8 +11,8 @@ comparison fails, the reference runs again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import torch
@@ -59,6 +59,7 @@ class Rule:
     numeric: bool = False  # NaN in the reference means "unknown"
     widened: bool = False  # the reference has double precision, whatever the target's dtype
     dtype: torch.dtype | None = None  # the dtype whose rounding counts, if not that of the results
+    least: Mapping[torch.dtype, float] = field(default_factory=dict)  # tolerances of the device
 
     def bounds(self, dtype: torch.dtype, expected: Tensor) -> tuple[float, float]:
         """Return ``(rtol, atol)``.
@@ -67,6 +68,7 @@ class Rule:
         show.
         """
         base = max(_TOLERANCES.get(dtype, 0.0), _TOLERANCES.get(self.dtype or dtype, 0.0))
+        base = max(base, self.least.get(dtype, 0.0))
         if self.numeric:
             base = max(base, NUMERIC)
         rtol = base if self.rtol is None else self.rtol

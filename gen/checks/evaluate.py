@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from gen.checks import autocasting, forms, repeating
+from gen.checks import autocasting, forms, on_device, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.compare_definitions import compare_with_definition
 from gen.checks.compare_exact import compare_with_exact, compare_with_standard
 from gen.checks.pipelines import Program, nudged, widened
+from gen.devices.place import Place, place_of
 from gen.language.axes import Axes
 from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable
@@ -113,8 +114,11 @@ def run_target(
     stages: Sequence[str],
     sample: Sample,
     under: str | None = None,
+    place: Place | None = None,
 ) -> Outputs:
     """Return the program's results over `target`, run inside of the mode that `under` names.
+
+    With a `place`, the target runs there, and the results are tensors of its device.
 
     Warnings that the plain op gives too are ignored, with symbols in place of numbers, as a trace
     warns of symbolic sizes. So are warnings of kernels about speed, deprecation and buffers, which
@@ -134,8 +138,9 @@ def run_target(
             function = target.forward(function)
         elif whole is not None:
             function = whole(function, stages)
-        with entered(under):
-            return _results_of(target, function(*inputs))
+        with entered(under), nullcontext() if place is None else place.entered():
+            there = inputs if place is None else place.moved(inputs)
+            return _results_of(target, function(*there))
 
 
 def _results_of(target: Target, results: Any) -> Outputs:
@@ -172,6 +177,7 @@ class Comparison:
     expected: Outputs | None = None
     refusal: Exception | None = None
     _actual: Outputs | None = None
+    _made: Outputs | None = None  # the target's results, on its device
 
     @property
     def found(self) -> Outputs | None:
@@ -181,8 +187,21 @@ class Comparison:
     def against(self, word: str, tally: Tally) -> None:
         """Raise Mismatch unless the target agrees with the reference called `word`. Raise
         Unsuitable if they cannot be compared."""
+        self._compare_with(word, tally)
+        # Whose memory a result has is a fact of torch's op on the device, not of a target.
+        is_plain = not self.stages and self.axes.form == "functional"
+        if self.place is not None and is_plain and self.target.name == "torch":
+            try:
+                on_device.compare_memory(self.place, self.sample, self.program.inputs)
+            except Mismatch as mismatch:
+                raise Mismatch(f"{self.label}: {mismatch}") from None
+
+    def _compare_with(self, word: str, tally: Tally) -> None:
+        """Compare with one reference, see :meth:`against`."""
         if self.device == "meta":
             self._against_kinds(tally)
+        elif self.place is not None and self.sample.facts.random and "vmap" not in self.stages:
+            self._against_seeds(self.place, tally)
         elif self.sample.draws and "vmap" in self.stages:
             self._against_draws(tally)
         elif self.axes.form == "autocast_near":
@@ -231,7 +250,7 @@ class Comparison:
         if self.sample.facts.random or self.stages:
             raise Unsuitable("pieces are of the op itself, without random numbers")
         plain = self.program.on_reference()
-        if self.target.name != "torch":
+        if self.target.name != "torch" or self.place is not None:
             self._compare(plain, tally, self.rule)
         _compare_with_abstract_kinds(self.sample, self.program, plain, tally)
         if _takes_gaps(self.sample):
@@ -282,11 +301,45 @@ class Comparison:
     @property
     def actual(self) -> Outputs:
         if self._actual is None:
-            inputs = forms.laid_out(self.program.inputs, self.axes.layout)
-            self._actual = run_target(
-                self.target, self.program, inputs, self.stages, self.sample, self.axes.under
-            )
+            made = self.made
+            self._actual = made if self.place is None else self.place.returned(made)
         return self._actual
+
+    @property
+    def made(self) -> Outputs:
+        """Return the target's results on its device, with the strides that they have there."""
+        if self._made is None:
+            self._made = self.run()
+        return self._made
+
+    @property
+    def place(self) -> Place | None:
+        """Return where the target runs, if that is another device than that of the references."""
+        return place_of(self.device)
+
+    def run(self, seed: int | None = None) -> Outputs:
+        """Run the target once more, and return its results on its device."""
+        program = self.program if seed is None else replace(self.program, seed=seed, _results={})
+        inputs = forms.laid_out(program.inputs, self.axes.layout)
+        return run_target(
+            self.target, program, inputs, self.stages, self.sample, self.axes.under, self.place
+        )
+
+    def _against_seeds(self, place: Place, tally: Tally) -> None:
+        """Compare random numbers of a device with those of its own other runs: devices draw other
+        numbers than the CPU.
+        """
+        expected = self.program.on_reference()
+        if self.program.deterministic:
+            self._compare(expected, tally, self.rule)
+            return
+        try:
+            compare_kinds(self.actual, expected, tally)
+            on_device.compare_draws(
+                place, lambda seed: place.returned(self.run(seed)), self.program.seed
+            )
+        except Mismatch as mismatch:
+            raise Mismatch(f"{self.label}: {mismatch}") from None
 
     def _against_kinds(self, tally: Tally) -> None:
         """Compare shapes and dtypes: tensors of the meta device have no values."""
@@ -362,14 +415,19 @@ class Comparison:
         # Each call gets copies, since a program may write to its arguments.
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
 
-        def run(change: Callable[[Tensor], Tensor] = clone_with_strides) -> Outputs:
+        def run(
+            change: Callable[[Tensor], Tensor] = clone_with_strides, place: Place | None = None
+        ) -> Outputs:
+            changed = tuple(map(change, inputs))
             return run_target(
-                self.target, self.program, tuple(map(change, inputs)), self.stages, self.sample
+                self.target, self.program, changed, self.stages, self.sample, place=place
             )
 
         try:
             if word == "again":
-                repeating.compare_calls(run, tally)
+                repeating.compare_calls(self._repeated(run), tally)
+            elif word == "threads" and self.place is not None:
+                raise Unsuitable("threads of the host are not those of the device")
             elif word == "threads":
                 # filters are of the process, and threads would restore one another's
                 with warnings.catch_warnings():
@@ -383,19 +441,26 @@ class Comparison:
                 raise Unsuitable("the sample names the device of its result")
             elif word == "strides":
                 repeating.compare_strides(
-                    self.actual, lambda: run(_on_meta), "on the meta device", tally
+                    self.made, lambda: run(_on_meta), "on the meta device", tally
                 )
             else:
                 with FakeTensorMode() as mode:
                     fake = mode.from_tensor
                 repeating.compare_strides(
-                    self.actual,
+                    self.made,
                     lambda: _inside(mode, partial(run, fake)),
                     "as a fake tensor",
                     tally,
                 )
         except Mismatch as mismatch:
             raise Mismatch(f"{self.label}: {mismatch}") from None
+
+    def _repeated(self, run: Callable[..., Outputs]) -> Callable[[], Outputs]:
+        """Return `run` on the device of the target, with its results on the CPU."""
+        place = self.place
+        if place is None:
+            return run
+        return lambda: place.returned(run(place=place))
 
     def _compare(
         self,
@@ -483,7 +548,8 @@ class Comparison:
     def _against_float64(self, tally: Tally) -> None:
         """Compare with the reference in double precision, rounded to the dtype of the results."""
         inexact = any(map(_is_inexact, self.program.inputs))
-        if self.target.name == "torch" and (not inexact or _is_wide(self.program.inputs)):
+        compares_itself = self.target.name == "torch" and self.place is None
+        if compares_itself and (not inexact or _is_wide(self.program.inputs)):
             raise Unsuitable("target torch in this dtype would be compared with itself")
         if self.sample.facts.random and not _is_wide(self.program.inputs):
             raise Unsuitable("the op draws random numbers: other ones in float64")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -177,11 +177,16 @@ def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program
 
     # expanded from one number: stride 0 in each dimension
     def call(*values: object) -> Values:
-        buffer = torch.zeros((), dtype=raw.dtype, device=raw.device).expand(raw.shape)
+        buffer = torch.zeros((), dtype=raw.dtype, device=_device_of(values)).expand(raw.shape)
         sample.raw(variant, values, out=buffer)
         return (buffer.clone(),)
 
     return [_program(sample, inputs, f"{sample.op.name}(out=overlapping)", call, sample)]
+
+
+def _device_of(values: Sequence[object]) -> torch.device:
+    """Return the device of the first tensor among the inputs of a call."""
+    return next((x.device for x in values if isinstance(x, Tensor)), torch.device("cpu"))
 
 
 def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:

@@ -56,7 +56,9 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
 
         def with_random_factors(*values: object) -> Values:
             return tuple(
-                y * torch.rand(y.shape, dtype=torch.float64).to(y.dtype) for y in inner(*values)
+                # of the CPU, as each device draws others
+                y * torch.rand(y.shape, dtype=torch.float64, device="cpu").to(y)
+                for y in inner(*values)
             )
 
         def g(*values: Any) -> Values:

@@ -8,14 +8,23 @@ shows none, if a result is another, or if the process dies or takes too long.
 
 from __future__ import annotations
 
+import builtins
 import inspect
+import re
 import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from gen.checks.compare import Tally, compare_kinds
 from gen.checks.evaluate import Comparison
 from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable
-from gen.samples.samples import Sample
+from gen.samples import opinfo
+from gen.samples.samples import Op, Sample, candidates, from_call, resolve
+from gen.versions import is_for_installed
 
 
 def assert_right_or_refused(comparison: Comparison, word: str, tally: Tally) -> None:
@@ -57,3 +66,61 @@ def names_line(sample: Sample, error: Exception) -> bool:
     return any(Path(frame.filename).parent == folder for frame in frames) or any(
         f"{folder}/" in text for text in texts
     )
+
+
+def assert_raises(call: Callable[[], object], kind: type[Exception], match: str) -> None:
+    """Raise Mismatch unless `call` raises an error of this kind whose text matches."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # warnings before the error are not compared
+            call()
+    except kind as error:
+        if not re.search(match, str(error)):
+            raise ErrorMismatch(
+                f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}"
+            ) from error
+        return
+    raise Mismatch(f"no {kind.__name__} was raised (expected a message matching {match!r})")
+
+
+# --- documented errors ----------------------------------------------------------------------------
+
+_SAMPLES = "cpu"  # where samples are made, wherever they run
+
+
+def documented_errors(
+    op: Op, row: Mapping[str, Any], dtype: torch.dtype
+) -> Iterator[tuple[Sample, type[Exception], str]]:
+    """Yield ``(sample, exception, pattern)``: from the row's `errors`, else from OpInfo."""
+    if row.get("errors"):
+        yield from _of_row(op, row, dtype)
+    elif op.info is not None:
+        for index, error_input in enumerate(opinfo.errors(op.info, _SAMPLES)):
+            call = error_input.sample_input
+            sample = from_call(op, index, (call.input, *call.args), dict(call.kwargs))
+            yield sample, error_input.error_type, error_input.error_regex
+
+
+def _of_row(
+    op: Op, row: Mapping[str, Any], dtype: torch.dtype
+) -> Iterator[tuple[Sample, type[Exception], str]]:
+    """Yield the calls that the row says must raise, as samples, each with its error."""
+    errors = [one for one in row["errors"] if is_for_installed(one.get("torch"))]
+    # what the samples of a row may have, without the error
+    described = [
+        {key: error[key] for key in ("args", "kwargs") if key in error} for error in errors
+    ]
+    samples = candidates(op, {**row, "samples": described}, dtype, _SAMPLES, wrapped=False)
+    for sample, error in zip(samples, errors, strict=True):
+        kind = error["raises"]
+        if not isinstance(kind, type):
+            kind = _exception(kind)
+        yield sample, kind, error.get("match", "")
+
+
+def _exception(name: str) -> type[Exception]:
+    """Return the class of exceptions with this name, built in or ``module.Class``."""
+    exception = getattr(builtins, name, None) or resolve(name)
+    if not (isinstance(exception, type) and issubclass(exception, Exception)):
+        raise TypeError(f"{name!r} names no exception")
+    return exception

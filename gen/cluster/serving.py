@@ -25,11 +25,13 @@ import pytest
 
 from gen.checks.tables import Cell, Family, cells_of
 from gen.cluster.job import Group, Job, differences, versions
+from gen.devices.device import declare, load_device
 from gen.outcomes import Crashed
 from gen.run import run_cell
 from gen.run.execution import Ran, Watch
 from gen.run.inventory import find, imported
 from gen.run.isolation import Worker
+from gen.run.project_defaults import declared
 from gen.run.results import CellResult, line_of
 from gen.run.rules_run import RulesRun
 from gen.targets import built_in, load
@@ -53,6 +55,7 @@ class Server:
         self._job = job
         self._root = root
         self._settings = job.settings()
+        declare(declared(root).devices)
         self._modules: dict[str, ModuleType] = {}
         self._entries_sent: set[str] = set()  # names of the entries that the worker knows of
         self._worker = Worker(self._serve)
@@ -66,7 +69,7 @@ class Server:
         it.
         """
         if self._job.device not in ("cpu", "meta"):
-            Worker(_allocate).ask(self._job.device, None)
+            Worker(load_device).ask(self._job.device, None)
             return
         import torch
 
@@ -187,12 +190,6 @@ def _limit_memory(size: int) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_DATA, (size, size))
-
-
-def _allocate(device: str) -> None:
-    import torch
-
-    torch.zeros((), device=device)
 
 
 def _filter_of(line: str) -> Callable[[], object]:

@@ -16,14 +16,13 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import torch
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
 from gen.commands.drafting import lines_of, plan_with_draft, target_name
+from gen.devices.device import Device, DeviceError, declare, load_device
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import validate
 from gen.language.globs import Names
@@ -34,6 +33,7 @@ from gen.plan import catalog
 from gen.plan.expand import Column, Plan, expand
 from gen.plan.reduce import bits
 from gen.recording.command import RecordError
+from gen.run.project_defaults import declared
 from gen.run.verdict import attempt
 from gen.targets import load
 from gen.targets.protocol import Target
@@ -67,6 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
+        "--backend", metavar="MODULE", help="what registers the device when it is imported"
+    )
+    parser.add_argument(
         "--checks",
         action="extend",
         nargs="+",
@@ -89,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         plan, draft = _plan_and_draft(args)
         checks = _checks(plan, args.checks)
-        _require_device(args.device)
+        _require_device(args)
         target = load(target_name(args, draft))
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
@@ -131,14 +134,17 @@ def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def _require_device(device: str) -> None:
+def _require_device(args: argparse.Namespace) -> None:
     """Raise LookupError unless a tensor can be made on the device."""
+    devices = dict(declared(args.matrix.parent).devices)
+    name = args.device.partition(":")[0]
+    if args.backend is not None:
+        devices[name] = replace(devices.get(name, Device(name)), backend=args.backend)
+    declare(devices)
     try:
-        torch.zeros((), device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise LookupError(
-            f"--device {device}: not present here ({str(error).strip().splitlines()[0]})"
-        ) from error
+        load_device(args.device)
+    except DeviceError as error:
+        raise LookupError(f"--device {args.device}: {error}") from error
 
 
 def _plan_and_draft(args: argparse.Namespace) -> tuple[Plan, Draft | None]:
@@ -285,6 +291,9 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
         f"# compared nothing: {check} {word} ({why})"
         for check, word, why in _notes(seen, "vacuous")
     ]
+    lines += [
+        f"# not covered: {check} {word} ({why})" for check, word, why in _notes(seen, "not covered")
+    ]
     lines += [f"# lacking: {check} {word} ({why})" for check, word, why in _notes(seen, "lacking")]
     return "\n".join([*lines, ""])
 
@@ -333,6 +342,8 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
         ]
         if not _are_all_of_their_checks(cells, seen):
             lines.append(f"    dtype: {_flow(dict.fromkeys(one.dtype for one in cells))}")
+        if probe.device != "cpu":
+            lines.append(f"    device: {probe.device.partition(':')[0]}")
         lines += [
             f"    target: {probe.target.name}",
             f"    raises: {raises}",

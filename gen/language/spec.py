@@ -525,10 +525,39 @@ class Targets(Strict):
 
 
 class Device(Strict):
-    """How to find out whether a device is present."""
+    """A device: what registers it with torch, and how to find out whether it is present."""
 
+    backend: Annotated[
+        Callable_ | None,
+        Field(alias="import", description="the module that registers the device when imported"),
+    ] = None
     available: Callable_ | None = None
     reason: Text = ""
+    tolerances: Annotated[
+        dict[DtypeName, NotNegative],
+        Field(description="the least relative tolerance of results in a dtype"),
+    ] = {}
+
+
+class NamedDevice(Device):
+    """A device in a list."""
+
+    name: Word
+
+
+def _devices(value: object) -> object:
+    """Return the long form of a list of devices, of which each is a name or has one."""
+    if not isinstance(value, list):
+        return value
+    named: dict[str, object] = {}
+    for place, device in enumerate(value):
+        described = {"name": device} if isinstance(device, str) else device
+        if not isinstance(described, dict) or not isinstance(described.get("name"), str):
+            raise fault("not a device", "its name, or {name: …, import: …}", at=(place,))
+        if described["name"] in named:
+            raise fault(f'"{described["name"]}" stands twice', "each device once", at=(place,))
+        named[described["name"]] = {key: part for key, part in described.items() if key != "name"}
+    return named
 
 
 class Matrix(Strict):
@@ -544,7 +573,12 @@ class Matrix(Strict):
     ] = None
     targets: Targets = Targets()
     dtypes: dict[Word, Words] = {}
-    devices: dict[Word, Device] = {}
+    devices: Annotated[
+        dict[Word, Device],
+        BeforeValidator(
+            _devices, json_schema_input_type=dict[Word, Device] | list[Word | NamedDevice]
+        ),
+    ] = {}
     checks: dict[Identifier, Check] = {}
     over: Annotated[
         dict[AxisName, Spread],

@@ -319,8 +319,10 @@ def _is_missing(loaded: Loaded, path: Path, key: str, name: str) -> bool:
 
 
 def refuse_missing_devices(loaded: Loaded) -> None:
-    """Note the devices whose `available` names nothing."""
+    """Note the devices whose `available` or `import` names nothing."""
     for name, device in loaded.matrix.devices.items():
+        if device.backend is not None:
+            _is_missing(loaded, ("devices", name), "import", device.backend)
         if device.available is not None:
             _is_missing(loaded, ("devices", name), "available", device.available)
 

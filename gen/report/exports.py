@@ -20,7 +20,7 @@ __all__ = ["as_json", "as_junit", "changes_as_json", "command"]
 
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ERRORS = ("error", "timed out", "crashed")
-_SKIPPED = ("skipped", "lacking")
+_SKIPPED = ("skipped", "lacking", "not covered")
 
 
 def command(cell: CellResult, header: Mapping[str, Any]) -> str:

@@ -70,11 +70,12 @@ def _part(name: str) -> str:
 
 __all__ = ["GLYPHS", "MEANINGS", "RulesTable", "View", "page", "rules_table"]
 
-GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "x", "v", "!", "✗", "E", "T", "C"), strict=True))
+GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "c", "x", "v", "!", "✗", "E", "T", "C"), strict=True))
 MEANINGS = {
     "passed": "equal to the reference",
     "skipped": "left out, for a stated reason",
     "lacking": "the target does not offer the transform, or the meta device the values",
+    "not covered": "equal to the reference, but the device left an op to the CPU",
     "xfailed": "failed exactly as an entry says",
     "vacuous": "nothing was proved: counts as a failure",
     "xpassed": "an entry that did not happen: counts as a failure",

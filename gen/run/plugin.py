@@ -22,9 +22,10 @@ import pytest
 
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
+from gen.devices.device import Device, declare
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
-from gen.run.project_defaults import declared
+from gen.run.project_defaults import Declared, declared
 from gen.run.recorder import FACTS, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
 from gen.run.results import LAST, default_path
@@ -119,7 +120,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
             "the matrix's targets.default)"
         ),
     )
-    group.addoption("--device", default="cpu", help="device of the samples (default cpu)")
+    group.addoption("--device", default="cpu", help="where the target runs (default cpu)")
+    group.addoption(
+        "--backend",
+        metavar="MODULE",
+        help="what registers the device when imported, if matrix.yaml does not name it",
+    )
     group.addoption(
         "--tier",
         choices=TIERS,
@@ -179,6 +185,7 @@ def pytest_configure(config: pytest.Config) -> None:
     shard = _shard_asked_for(option)
     _require_valid_options(option)
     project = declared(config.rootpath)
+    declare(_devices_of(project, option))
     run = _run_asked_for(config, shard, project.target)
     config.stash[_run] = run
     # What cannot work is said now, and not when the first results are there.
@@ -194,6 +201,15 @@ def pytest_configure(config: pytest.Config) -> None:
     # Workers of pytest-xdist send their results to the process that has started them.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
+
+
+def _devices_of(project: Declared, option: argparse.Namespace) -> Mapping[str, Device]:
+    """Return what the matrix says of devices, and the command line of the one of this run."""
+    if option.backend is None:
+        return project.devices
+    name = option.device.partition(":")[0]
+    asked = replace(project.devices.get(name, Device(name)), backend=option.backend)
+    return {**project.devices, name: asked}
 
 
 def _shard_asked_for(option: argparse.Namespace) -> Shard:
@@ -537,8 +553,10 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     described: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
     described.update(outcome_facts(ran, described["family"]))
     match verdict.outcome:
-        case "skipped" | "lacking":
-            pytest.skip(f"lacking: {verdict.why}" if verdict.outcome == "lacking" else verdict.why)
+        case "lacking" | "not covered":
+            pytest.skip(f"{verdict.outcome}: {verdict.why}")
+        case "skipped":
+            pytest.skip(verdict.why)
         case "xfailed":
             pytest.xfail(verdict.why)
         case "crashed" | "timed out" | "failed" | "vacuous" | "xpassed":

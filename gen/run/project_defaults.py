@@ -7,40 +7,46 @@ reports its mistakes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gen.devices.device import Device
+
+if TYPE_CHECKING:
+    import yaml
 
 __all__ = ["Declared", "declared"]
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The default target, and the devices: name -> (callable that says whether it is there,
-    reason if it is not)."""
+    """The default target, and the devices by name."""
 
     target: str = "runtime"
-    devices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
     def why_absent(self, device: str, resolve: Callable[[str], Callable[[], object]]) -> str:
         """Return why a device is not available. Empty if it is, or if the file does not say.
 
         An index, as in `cuda:1`, is no part of the name.
         """
-        name = device.partition(":")[0]
-        if name not in self.devices:
+        known = self.devices.get(device.partition(":")[0])
+        if known is None or not known.available:
             return ""
-        available, reason = self.devices[name]
         try:
-            is_there = bool(resolve(available)())
+            is_there = bool(resolve(known.available)())
         except Exception as error:
             return (
                 f"device {device} is not available: "
-                f"{available} raised {type(error).__name__}: {error}"
+                f"{known.available} raised {type(error).__name__}: {error}"
             )
         if is_there:
             return ""
-        return f"device {device} is not available: {reason or f'{available}() is false'}"
+        reason = known.reason or f"{known.available}() is false"
+        return f"device {device} is not available: {reason}"
 
 
 def declared(folder: Path) -> Declared:
@@ -54,19 +60,55 @@ def declared(folder: Path) -> Declared:
     import yaml
 
     try:
-        data = yaml.load(path.read_text("utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
+        root = yaml.compose(path.read_text("utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (OSError, ValueError, yaml.YAMLError):
         return Declared()
-    targets, devices = _section(data, "targets"), _section(data, "devices")
-    default = targets.get("default")
-    available_devices = {
-        name: (device["available"], str(device.get("reason", "")))
-        for name, device in devices.items()
-        if isinstance(device, Mapping) and isinstance(device.get("available"), str)
-    }
-    return Declared(default if isinstance(default, str) else "runtime", available_devices)
+    default = _parts(_parts(root).get("targets")).get("default")
+    return Declared(_text(default) or "runtime", dict(_devices(_parts(root).get("devices"))))
 
 
-def _section(data: object, name: str) -> Mapping[str, object]:
-    section = data.get(name) if isinstance(data, Mapping) else None
-    return section if isinstance(section, Mapping) else {}
+def _devices(section: yaml.Node | None) -> Iterator[tuple[str, Device]]:
+    """Yield each device by name. The section is a mapping of names, or a list."""
+    import yaml
+
+    listed = section.value if isinstance(section, yaml.SequenceNode) else []
+    for node in listed:
+        name = _text(node) or _text(_parts(node).get("name"))
+        if name:
+            yield name, _device(name, node)
+    for name, node in _parts(section).items():
+        yield name, _device(name, node)
+
+
+def _device(name: str, node: yaml.Node) -> Device:
+    """Return what a node says of a device."""
+    parts = _parts(node)
+    tolerances = {}
+    for dtype, bound in _parts(parts.get("tolerances")).items():
+        with suppress(ValueError):
+            tolerances[dtype] = float(_text(bound))
+    mark = node.start_mark
+    return Device(
+        name,
+        backend=_text(parts.get("import")),
+        available=_text(parts.get("available")),
+        reason=_text(parts.get("reason")),
+        tolerances=tolerances,
+        where=f"matrix.yaml:{mark.line + 1}:{mark.column + 1}",
+    )
+
+
+def _parts(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    """Return the values of a mapping by key; none for any other node."""
+    import yaml
+
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {_text(key): value for key, value in node.value}
+
+
+def _text(node: yaml.Node | None) -> str:
+    """Return the text of a scalar; empty for any other node."""
+    import yaml
+
+    return str(node.value) if isinstance(node, yaml.ScalarNode) else ""

@@ -190,7 +190,8 @@ class Recorder:
         )
         self._summarize_failures(out)
         _list(out, "vacuous (nothing was proved)", self._vacuous())
-        _list(out, "lacking (the target does not offer it)", self._lacking())
+        _list(out, "lacking (the target does not offer it)", self._counted("lacking"))
+        _list(out, "not covered (the device left an op to the CPU)", self._counted("not covered"))
         _list(out, f"entries that never happened at tier {self.header['tier']}", self.never())
         slowest = sorted(self.cells, key=lambda cell: -cell.seconds)[:10]
         _list(out, "slowest", [f"{1000 * cell.seconds:8.0f} ms  {cell.node}" for cell in slowest])
@@ -209,17 +210,15 @@ class Recorder:
 
     def _why_nothing(self) -> str:
         """Say why a run fails of which every cell was left out; empty if one was not."""
-        if {cell.outcome for cell in self.cells} <= {"skipped", "lacking"}:
+        if {cell.outcome for cell in self.cells} <= {"skipped", "lacking", "not covered"}:
             return ": a run of which every cell was left out counts as failed"
         return ""
 
-    def _lacking(self) -> list[str]:
-        """Count the cells that the target lacks, by reason and check."""
-        lacking = Counter(
-            (cell.why, cell.check) for cell in self.cells if cell.outcome == "lacking"
-        )
+    def _counted(self, outcome: str) -> list[str]:
+        """Count the cells of an outcome, by reason and check."""
+        counts = Counter((cell.why, cell.check) for cell in self.cells if cell.outcome == outcome)
         return [
-            f"{count} cells of {check}: {why}" for (why, check), count in sorted(lacking.items())
+            f"{count} cells of {check}: {why}" for (why, check), count in sorted(counts.items())
         ]
 
 

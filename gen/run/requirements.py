@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gen.devices.device import DeviceError, load_backend, load_device
+from gen.outcomes import Crashed
 from gen.run.isolation import POSSIBLE, Worker
 from gen.run.project_defaults import Declared
 
@@ -38,27 +40,30 @@ def why_absent(project: Declared, device: str, *, here: bool) -> str:
     def ask(name: str) -> str:
         from gen.samples.samples import resolve
 
+        load_backend(name)
         return project.why_absent(name, resolve)
 
-    if device.partition(":")[0] not in project.devices:
+    known = project.devices.get(device.partition(":")[0])
+    if known is None or not known.available:
         return ""
     worker = Worker(ask)
     try:
         return ask(device) if here or not POSSIBLE else str(worker.ask(device, None))
+    except DeviceError as error:
+        raise pytest.UsageError(f"--device {device}: {error}") from error
     finally:
         worker.close()
 
 
 def require_device(device: str, *, here: bool) -> None:
     """Raise UsageError unless a tensor can be made on the device."""
-    worker = Worker(_allocate)
+    worker = Worker(_load)
     try:
-        _allocate(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise pytest.UsageError(
-            f"--device {device}: not present here, "
-            f"nothing was run ({str(error).strip().splitlines()[0]})"
-        ) from error
+        _load(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
+    except DeviceError as error:
+        raise pytest.UsageError(f"--device {device}: {error}") from error
+    except Crashed as error:
+        raise pytest.UsageError(f"--device {device}: its process died: {error}") from error
     finally:
         worker.close()
 
@@ -78,7 +83,6 @@ def require_target(load: Callable[[], object], name: str, *, here: bool) -> None
         worker.close()
 
 
-def _allocate(device: str) -> None:
-    import torch
-
-    torch.zeros((), device=device)
+def _load(device: str) -> None:
+    """Import what registers a device, and make a tensor there."""
+    load_device(device)

@@ -52,6 +52,7 @@ OUTCOMES = (
     "passed",
     "skipped",
     "lacking",
+    "not covered",
     "xfailed",
     "vacuous",
     "xpassed",

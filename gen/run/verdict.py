@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gen.checks.case import Case, SampleFailure
 from gen.checks.entries import Known
-from gen.outcomes import Crashed, Lacking, Mismatch, Vacuous
+from gen.outcomes import Crashed, Lacking, Mismatch, Uncovered, Vacuous
 
 __all__ = ["Verdict", "attempt", "brief", "settle"]
 
@@ -51,6 +51,8 @@ def attempt(
         check(case)
     except Lacking as lacking:
         return Verdict("lacking", str(lacking))
+    except Uncovered as uncovered:
+        return Verdict("not covered", str(uncovered))
     except Exception as error:
         failures.append(SampleFailure(None, "", error))
     return settle(entries, failures, partial=case.only is not None, values=case.device != "meta")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gen.devices.place import current_place
 from gen.samples import descriptions, opinfo
 from gen.samples.descriptions import Call
 from gen.samples.domains import Domain
@@ -208,7 +209,8 @@ def _states() -> list[Tensor]:
     if device is None:
         return states
     module: Any = torch.get_device_module(device)
-    if getattr(module, "is_initialized", lambda: False)():
+    is_started = getattr(module, "is_initialized", lambda: False)()
+    if is_started and hasattr(module, "get_rng_state"):
         states.append(module.get_rng_state())
     return states
 
@@ -463,7 +465,12 @@ def _is_input(leaf: object) -> bool:
 
 
 def _fresh(leaf: object) -> object:
-    """Return what a run of the op gets: of a generator a copy, so that each run draws the same."""
+    """Return what a run of the op gets: of a generator a copy, so that each run draws the same. On
+    another device than the CPU it gets what belongs there.
+    """
+    place = current_place()
+    if place is not None:
+        return place.argument(leaf)
     return leaf.clone_state() if isinstance(leaf, torch.Generator) else leaf
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +53,7 @@ class Replay:
         self._state = torch.get_rng_state()
         self._module: Any = None
         self._other: torch.Tensor | None = None
-        if has_accelerator():
+        if has_accelerator() and hasattr(torch.get_device_module(), "get_rng_state"):
             self._module = torch.get_device_module()
             self._other = self._module.get_rng_state()
 
@@ -79,6 +78,8 @@ def seeded_with_numpy(*parts: object) -> Iterator[None]:
         np.random.set_state(state)
 
 
-@cache
 def has_accelerator() -> bool:
+    """Return whether there is one. It is asked each time: one of another package is there once it
+    has been imported.
+    """
     return torch.accelerator.is_available()

@@ -35,6 +35,11 @@ DECOMPOSITIONS_OF_JVP = "torch._decomp.decompositions_for_jvp"
 """The module that torch imports at its first `jvp`. Its import warns."""
 
 
+def dispatch_key_of(device_type: str) -> str:
+    """Return the dispatch key of a type of device: `PrivateUse1` for those of other packages."""
+    return str(torch._C._dispatch_key_for_device(device_type))
+
+
 def registered_ops() -> frozenset[str]:
     """Return the names of all ops, such as ``aten::add.Tensor``."""
     return frozenset(torch._C._dispatch_get_all_op_names())
