@@ -22,6 +22,7 @@ from gen.checks import (
     forms,
     illformed,
     memory_access,
+    overloads,
     python_state,
     ranges,
     refusals,
@@ -220,6 +221,7 @@ class Case:
             "per_sample_answer": axes.of is not None,
             "fake": "fake" in words,
             "refusal": axes.refusal is not None,
+            "overload": axes.values == "overloads",
             "out_dims": axes.batch in ("out_dims", "mistaken"),
         }
         return (name for name, is_needed in needed.items() if is_needed)
@@ -422,6 +424,8 @@ class Case:
             return partial(illformed.assert_refused, self.target, sample, axes.form)
         if axes.batch == "mistaken":
             return partial(batch_axis.assert_mistakes, self.target, sample)
+        if axes.values == "overloads":
+            return partial(overloads.assert_forms_agree, self.target, sample, self._rule())
         if axes.values == "wrong_call":
             return partial(wrong_calls.assert_same_refusals, self.target, sample, "vmap" in stages)
         if axes.values in ("out_of_range", "no_index") or _asks_for_refusals(axes, words):
@@ -734,7 +738,7 @@ def _place(program: str, label: str) -> str:
     return f"{program}, {label}" if label else program
 
 
-_REFUSED = ("ill_formed", "out_of_range", "no_index", "wrong_call")
+_REFUSED = ("ill_formed", "out_of_range", "no_index", "wrong_call", "overloads")
 
 
 def _asks_for_refusals(axes: Axes, words: Sequence[str]) -> bool:

@@ -29,6 +29,7 @@ from gen.samples.descriptions import clone_with_strides
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
+from gen.targets.target_marks import target_runs
 from gen.torch_private.loaded_with_torch import FakeTensorMode, TorchDispatchMode
 
 # --- modes around a program -----------------------------------------------------------------------
@@ -100,7 +101,7 @@ def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     that has no inverse there."""
     if axes.layout == "expanded" and "numeric" in words:
         return True
-    if axes.values == "wrong_call" or axes.made is not None:
+    if axes.values in ("wrong_call", "overloads") or axes.made is not None:
         return True
     return OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
 
@@ -133,7 +134,7 @@ def run_target(
             function = target.forward(function)
         elif whole is not None:
             function = whole(function, stages)
-        with entered(under):
+        with target_runs(), entered(under):
             return _results_of(target, function(*inputs))
 
 
