@@ -518,7 +518,8 @@ class Case:
         parsed = parse(pipeline)
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
-        if words == ("raises",):
+        # forms of calls are no programs to show: the message names the overload and the difference
+        if words == ("raises",) or axes.values == "overloads":
             return
         for turn, sample in self._samples_to_show(parsed, words, axes):
             # A failure of the op itself is a finding of `raising`.
@@ -752,6 +753,8 @@ def _asks_beside_values(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a case is about something other than the values of an op, such as its memory,
     a mode around it or the batch."""
     if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE or axes.values in OF_ARGUMENTS:
+        return True
+    if axes.values == "overloads":
         return True
     has_mode = axes.under is not None or axes.refusal is not None
     return has_mode or axes.batch != "ordinary"

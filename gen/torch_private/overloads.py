@@ -16,6 +16,7 @@ import torch
 from gen.torch_private.loaded_with_torch import registered_ops
 
 __all__ = [
+    "MKLDNN",
     "aliases_of",
     "bound",
     "every_overload",
@@ -34,6 +35,8 @@ __all__ = [
 Overload = Any
 """An overload of an op, such as ``torch.ops.aten.add.Tensor``."""
 
+MKLDNN: Any = torch._mkldnn  # type: ignore[attr-defined]
+"""The layout of tensors in oneDNN's own order."""
 _KERNELS = (
     "CPU",
     "CompositeImplicitAutograd",

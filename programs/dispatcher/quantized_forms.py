@@ -17,11 +17,12 @@ def _code(x: Tensor, scale: object = _SCALE, zero: object = _ZERO) -> Tensor:
 
 def _value(x: Tensor, scale: object = _SCALE, zero: object = _ZERO) -> Tensor:
     """Return `x` as eight bits have it."""
-    return (_code(x, scale, zero) - zero) * scale  # type: ignore[operator, no-any-return]
+    return (_code(x, scale, zero) - zero) * scale  # type: ignore[operator]
 
 
 def _quantized(x: Tensor) -> Tensor:
-    return _aten.quantize_per_tensor.default(x, _SCALE, _ZERO, torch.qint8)
+    made: Tensor = _aten.quantize_per_tensor.default(x, _SCALE, _ZERO, torch.qint8)
+    return made
 
 
 def quantizers(x: Tensor) -> list[Tensor]:

@@ -31,9 +31,10 @@ def _dense(x: Tensor) -> Tensor:
 
 
 def _coo(x: Tensor, coalesced: bool = True) -> Tensor:
-    return _aten._sparse_coo_tensor_unsafe.default(
+    made: Tensor = _aten._sparse_coo_tensor_unsafe.default(
         _places(), _values(x), [3, 4], is_coalesced=coalesced
     )
+    return made
 
 
 def _csr(x: Tensor) -> Tensor:
@@ -101,10 +102,10 @@ def parts(x: Tensor) -> list[Tensor]:
         _aten.values.default(coo),
         _aten._indices.default(coo),
         _aten._values.default(coo),
-        _aten.crow_indices.default(csr),
-        _aten.col_indices.default(csr),
-        _aten.ccol_indices.default(csc),
-        _aten.row_indices.default(csc),
+        _aten.crow_indices_copy.default(csr),
+        _aten.col_indices_copy.default(csr),
+        _aten.ccol_indices_copy.default(csc),
+        _aten.row_indices_copy.default(csc),
         torch.tensor(_aten.sparse_dim.default(coo)),
         torch.tensor(_aten.dense_dim.default(coo)),
         torch.tensor(_aten._dimI.default(coo)),

@@ -30,6 +30,7 @@ def resized(x: Tensor) -> list[Tensor]:
         _aten.squeeze_.dim(x.clone()[None], 0),
         _aten.swapaxes_.default(x.clone(), 0, 1),
         _aten.swapdims_.default(x.clone(), 0, 1),
+        _aten.swapaxes.default(x, 0, 1),
         _aten.lift.default(x),
         _aten.lift_fresh_copy.default(x),
         _aten._to_cpu.default([x])[0],
@@ -52,7 +53,7 @@ def resized_by_definition(x: Tensor) -> list[Tensor]:
     turned = made([list(column) for column in zip(*x.tolist(), strict=True)])
     setting = [made([]), x, made(flat), corner, corner]
     return [
-        *setting, *setting[:4], wide, wide, tall, tall, x, x, turned, turned, *[x] * 7,
+        *setting, *setting[:4], wide, wide, tall, tall, x, x, turned, turned, turned, *[x] * 7,
     ]  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def ranges_by_definition(x: Tensor) -> list[Tensor]:
 
 def draws_like(x: Tensor) -> list[Tensor]:
     """Return what each random factory draws from one state of a generator."""
-    high = torch.tensor(9)
+    high, sizes = torch.tensor(9), list(x.shape)
     calls: list[Callable[[], Tensor]] = [
         lambda: _aten.rand_like.generator(x, generator=_seeded()),
         lambda: _aten.randn_like.generator(x, generator=_seeded()),
@@ -107,6 +107,11 @@ def draws_like(x: Tensor) -> list[Tensor]:
         lambda: _after_seed(lambda: _aten.randint_like.Tensor(x, high)),
         lambda: _after_seed(lambda: _aten.bernoulli.Tensor(x, torch.full_like(x, 0.5))),
         lambda: _after_seed(lambda: _aten.bernoulli.p(x, 0.5)),
+        lambda: _aten.rand.generator(sizes, generator=_seeded(), dtype=x.dtype),
+        lambda: _aten.randn.generator(sizes, generator=_seeded(), dtype=x.dtype),
+        lambda: _aten.randint.generator(9, sizes, generator=_seeded(), dtype=x.dtype),
+        lambda: _aten.randint.low_generator(2, 9, sizes, generator=_seeded(), dtype=x.dtype),
+        lambda: _aten.special_gammaln.default(x * x + 1),
     ]
     return [call() for call in calls]
 
@@ -128,6 +133,11 @@ def draws_like_by_definition(x: Tensor) -> list[Tensor]:
         torch.randint(9, shape, **fresh()),  # type: ignore[call-overload]
         torch.bernoulli(torch.full_like(x, 0.5), generator=_seeded()),
         torch.empty_like(x).bernoulli_(0.5, generator=_seeded()),
+        torch.rand(shape, **fresh()),  # type: ignore[call-overload]
+        torch.randn(shape, **fresh()),  # type: ignore[call-overload]
+        torch.randint(9, shape, **fresh()),  # type: ignore[call-overload]
+        torch.randint(2, 9, shape, **fresh()),  # type: ignore[call-overload]
+        torch.tensor([math.lgamma(one * one + 1) for one in x.tolist()], dtype=x.dtype),
     ]
 
 

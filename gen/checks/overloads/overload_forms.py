@@ -19,6 +19,7 @@ from gen.checks.overloads.recorded_calls import OverloadCall, copied
 from gen.outcomes import Mismatch
 from gen.torch_private.loaded_with_torch import pytree
 from gen.torch_private.overloads import (
+    MKLDNN,
     aliases_of,
     full_name,
     has_kernel,
@@ -115,7 +116,7 @@ def _converted(call: OverloadCall, overload: Any) -> Iterator[tuple[dict[str, An
                 continue
             return
         # a schema has one type for whole numbers, layouts and dtypes
-        if _bare(str(one.type)) == "int" and one.name != source.name:
+        if "int" in (_bare(str(one.type)), _bare(str(source.type))) and one.name != source.name:
             return
         found = _as_kind(call.values[source.name], str(source.type), one)
         if found is None:
@@ -241,10 +242,8 @@ def draws(overload: Any) -> bool:
 
 def _is_about_memory(call: OverloadCall) -> bool:
     """Return whether a call names places in memory, which depend on strides."""
-    return any(
-        "stor" in one.name or (one.name == "stride" and "as_str" in call.base)
-        for one in call.overload._schema.arguments
-    )
+    names = {one.name for one in call.overload._schema.arguments}
+    return {"size", "stride"} <= names or "storage_offset" in names
 
 
 def _may_write(call: OverloadCall, overload: Any, results: Any) -> bool:
@@ -301,8 +300,8 @@ def _is_plain(x: Tensor) -> bool:
 def _with_buffers(
     call: OverloadCall, overload: Any, truth: Callable[[], Any], results: Any, gaps: bool
 ) -> Iterator[Form]:
-    """Yield the call with buffers for its results: empty ones, and ones with gaps and a NaN or an
-    odd number in each place.
+    """Yield the call with buffers for its results: of the right size with a NaN or an odd number
+    in each place, empty ones, and ones with gaps. The op may refuse the last two.
     """
     outs = outputs_of(overload)
     parts = _parts(results)
@@ -312,10 +311,12 @@ def _with_buffers(
     if len(parts) != len(outs) or any(part is None for part in parts):
         return
     name = full_name(overload)
-    yield Form(name, f"{name} (empty)", _run_with(call, overload, parts, _empty), truth)
-    make = _with_gaps_filled if gaps else _filled
-    label = f"{name} (filled{' and with gaps' if gaps else ''})"
-    yield Form(name, label, _run_with(call, overload, parts, make), truth, may_refuse=gaps)
+    kinds = [("filled", _filled, False), ("empty", _empty, True)]
+    if gaps:
+        kinds.append(("filled and with gaps", _with_gaps_filled, True))
+    for label, make, may_refuse in kinds:
+        run = _run_with(call, overload, parts, make)
+        yield Form(name, f"{name} ({label})", run, truth, may_refuse)
 
 
 def _run_with(
@@ -352,7 +353,10 @@ def _parts(results: Any) -> list[Any]:
 def _empty(x: Tensor) -> Tensor:
     if _is_plain(x):
         return x.new_empty(0)
-    if x.layout in _COMPRESSED:  # such a buffer has the places of the result
+    if x.is_quantized or x.layout in (
+        *_COMPRESSED,
+        MKLDNN,
+    ):  # such a buffer has the size of the result
         return _filled(x)
     return torch.zeros_like(x)
 
@@ -366,6 +370,10 @@ def _filled(x: Tensor) -> Tensor:
         full = x.clone()
         full.values().fill_(1)
         return full
+    if x.is_quantized:
+        return x.clone().copy_(torch.zeros(x.shape, device=x.device))
+    if x.layout is MKLDNN:
+        return torch.zeros(x.shape, dtype=x.dtype).to_mkldnn()
     if not _is_plain(x):
         return torch.zeros_like(x)
     return torch.full_like(x, _wrong(x.dtype), memory_format=torch.contiguous_format)
@@ -384,7 +392,8 @@ def _fits(call: OverloadCall, results: Any) -> bool:
     first = _first(call)
     if isinstance(first, Tensor) and isinstance(results, Tensor):
         same = first.layout is results.layout and first.shape == results.shape
-        return same and torch.can_cast(results.dtype, first.dtype)
+        # a truth is written as a number, and an op may refuse what else it would have to round
+        return same and results.dtype in (first.dtype, torch.bool)
     return isinstance(first, list) and isinstance(results, (list, tuple))
 
 

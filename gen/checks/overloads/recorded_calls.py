@@ -156,7 +156,7 @@ class _Recorder(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: dict[str, OverloadCall] = {}
 
     def __torch_dispatch__(
