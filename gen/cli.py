@@ -104,6 +104,13 @@ ELSEWHERE = {
         "what changed between runs, or between the torches of two Pythons",
     ),
     "report": ("gen.commands.report", "draw the HTML page of a results file"),
+    "coverage": (
+        "gen.commands.coverage",
+        (
+            "count which overloads of torch's dispatcher a run calls, by whom; "
+            "the reason for each that it does not"
+        ),
+    ),
     "audit": (
         "gen.commands.audit",
         "plant faults in the target and count those that the matrix catches",

@@ -112,7 +112,7 @@ FLOORS = {
         ("checks",),
         ("scripts",),
         ("plan", "run", "soak"),
-        ("audit", "cluster", "packages", "report", "write"),
+        ("audit", "cluster", "dispatcher", "packages", "report", "write"),
         ("commands",),
         ("cli", "__main__"),
     ),

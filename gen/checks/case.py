@@ -21,6 +21,7 @@ from gen.checks import (
     illformed,
     memory_access,
     on_device,
+    overloads,
     python_state,
     ranges,
     refusals,
@@ -228,6 +229,7 @@ class Case:
             "per_sample_answer": axes.of is not None,
             "fake": "fake" in words,
             "refusal": axes.refusal is not None,
+            "overload": axes.values == "overloads",
             "out_dims": axes.batch in ("out_dims", "mistaken"),
         }
         return (name for name, is_needed in needed.items() if is_needed)
@@ -442,6 +444,8 @@ class Case:
             return partial(illformed.assert_refused, self.target, sample, axes.form)
         if axes.batch == "mistaken":
             return partial(batch_axis.assert_mistakes, self.target, sample)
+        if axes.values == "overloads":
+            return partial(overloads.assert_forms_agree, self.target, sample, self._rule())
         if axes.values == "wrong_call":
             return partial(wrong_calls.assert_same_refusals, self.target, sample, "vmap" in stages)
         if axes.values == "wrong_number":
@@ -548,7 +552,8 @@ class Case:
         parsed = parse(pipeline)
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
-        if words == ("raises",):
+        # forms of calls are no programs to show: the message names the overload and the difference
+        if words == ("raises",) or axes.values == "overloads":
             return
         for turn, sample in self._samples_to_show(parsed, words, axes):
             # A failure of the op itself is a finding of `raising`.
@@ -726,7 +731,9 @@ def _place(program: str, label: str) -> str:
     return f"{program}, {label}" if label else program
 
 
-_REFUSED = ("ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number")
+_REFUSED = (
+    "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number", "overloads"
+)  # fmt: skip
 
 
 def _asks_for_refusals(axes: Axes, words: Sequence[str]) -> bool:
@@ -740,6 +747,8 @@ def _asks_beside_values(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a case is about something other than the values of an op, such as its memory,
     a mode around it or the batch."""
     if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE or axes.values in OF_ARGUMENTS:
+        return True
+    if axes.values == "overloads":
         return True
     has_mode = axes.under is not None or axes.refusal is not None
     return has_mode or axes.batch != "ordinary"

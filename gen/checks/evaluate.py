@@ -30,6 +30,7 @@ from gen.samples.descriptions import clone_with_strides
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
+from gen.targets.target_marks import target_runs
 from gen.torch_private.loaded_with_torch import FakeTensorMode, TorchDispatchMode
 
 # --- modes around a program -----------------------------------------------------------------------
@@ -102,7 +103,7 @@ def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     that has no inverse there."""
     if axes.layout == "expanded" and "numeric" in words:
         return True
-    if axes.values in ("wrong_call", "wrong_number") or axes.made is not None:
+    if axes.values in ("wrong_call", "wrong_number", "overloads") or axes.made is not None:
         return True
     return OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
 
@@ -138,7 +139,8 @@ def run_target(
             function = target.forward(function)
         elif whole is not None:
             function = whole(function, stages)
-        with entered(under), nullcontext() if place is None else place.entered():
+        around = nullcontext() if place is None else place.entered()
+        with target_runs(), entered(under), around:
             there = inputs if place is None else place.moved(inputs)
             return _results_of(target, function(*there))
 

@@ -38,6 +38,7 @@ from gen.targets import built_in
 
 if TYPE_CHECKING:
     from gen.checks.case import SampleFailure
+    from gen.run.dispatcher_calls import DispatcherCalls
     from gen.run.verdict import Verdict
     from gen.targets.protocol import Target
 
@@ -62,6 +63,8 @@ class Run:
     """Why the device is not available: every cell is then skipped."""
     rules: RulesRun | None = None
     """What notes the rules that cells run, if the run is asked to."""
+    calls: DispatcherCalls | None = None
+    """What counts the calls of the dispatcher, if the run is asked to."""
     _target: Target | None = None
 
     def target(self) -> Target:
@@ -166,6 +169,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="note the target's rules that each cell runs, for the report; cells take longer",
     )
     group.addoption(
+        "--overloads",
+        type=Path,
+        metavar="FOLDER",
+        help="write there which overloads of torch's dispatcher each cell calls, see gen coverage",
+    )
+    group.addoption(
         "--shard",
         default="1/1",
         metavar="I/N",
@@ -252,7 +261,17 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
         narrowed=narrowed,
         timeout=option.cell_timeout,
         rules=RulesRun() if option.rules else None,
+        calls=_counter_asked_for(option),
     )
+
+
+def _counter_asked_for(option: argparse.Namespace) -> DispatcherCalls | None:
+    """Return what counts the calls of the dispatcher, if the run is to."""
+    if option.overloads is None:
+        return None
+    from gen.run.dispatcher_calls import DispatcherCalls  # it needs torch
+
+    return DispatcherCalls(option.overloads)
 
 
 def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
@@ -513,6 +532,7 @@ def _run_here(item: pytest.Function, watch: Watch | None) -> Ran:
         all_samples=run.all_samples,
         watch=watch,
         rules=run.rules,
+        calls=run.calls,
     )
     return (
         replace(ran, elsewhere=_entries_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran

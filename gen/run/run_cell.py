@@ -18,6 +18,7 @@ from gen.run.failure_groups import cause_of, frame_of
 from gen.severity import Failed, most_severe
 
 if TYPE_CHECKING:
+    from gen.run.dispatcher_calls import DispatcherCalls
     from gen.run.rules_run import RulesRun
     from gen.run.verdict import Verdict
     from gen.targets.protocol import Target
@@ -97,11 +98,12 @@ def run_cell(
     watch: Watch | None = None,
     explain: bool = True,
     rules: RulesRun | None = None,
+    calls: DispatcherCalls | None = None,
 ) -> Ran:
     """Run one cell in this process, and return what it came to.
 
     `explain`: write the stand-alone program of a failure. `rules`: what notes the rules that run.
-    `watch`: is told what the cell does.
+    `calls`: what counts the calls of the dispatcher. `watch`: is told what the cell does.
     """
     import torch
 
@@ -129,7 +131,8 @@ def run_cell(
     before = Counter(loops)
     if rules is not None:
         rules.taken()  # what ran between cells
-    verdict = attempt(test, case, entries, settings.today)
+    with nullcontext() if calls is None else calls.of_cell(cell.op, check):
+        verdict = attempt(test, case, entries, settings.today)
     rules_taken = () if rules is None else rules.taken()
     failing = next(
         (failure.sample for failure in verdict.failures if failure.sample is not None), None

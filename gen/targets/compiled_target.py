@@ -40,6 +40,7 @@ class CompiledTarget:
         ("jit", "functionalize", "trace", "joint", "export", "saved", "per_sample", "fake")
     ) | {
         "linearize",
+        "overload",
         "refusal",
         "dual",
         "checkpoint",

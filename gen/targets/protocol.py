@@ -33,6 +33,7 @@ import torch
 __all__ = [
     "Answering",
     "Compiling",
+    "Dispatching",
     "Eager",
     "Flat",
     "Jitting",
@@ -258,6 +259,15 @@ class Placing(Target, Protocol):
 
         None: the output is the same for every entry of the batch, and has no such dimension.
         """
+        ...
+
+
+class Dispatching(Target, Protocol):
+    """A target that runs single overloads of torch's dispatcher, which ``values: overloads`` asks
+    for. Any other target lists ``overload`` in ``lacks``."""
+
+    def overload(self, name: str) -> Callable[..., Any]:
+        """Return the overload of this name, such as ``aten::add.Tensor``."""
         ...
 
 

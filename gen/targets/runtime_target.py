@@ -47,6 +47,7 @@ class RuntimeTarget:
     lacks = frozenset(
         (
             "fake",
+            "overload",
             "family nested_tensors",
             "family masked_tensors",
             "family sparse_layouts",

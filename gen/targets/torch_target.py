@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from gen.targets.exported import reloaded
 from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
 from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
+from gen.torch_private.overloads import overload_by_name
 
 __all__ = ["TorchTarget", "gradients"]
 
@@ -85,6 +86,11 @@ class TorchTarget:
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
         return function
+
+    def overload(self, name: str) -> Callable[..., Any]:
+        """Return the overload of torch's dispatcher of this name."""
+        overload: Callable[..., Any] = overload_by_name(name)
+        return overload
 
     def vjp(self, f: Callable[..., object], *primals: object) -> Any:
         return torch.func.vjp(f, *primals)

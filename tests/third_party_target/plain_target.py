@@ -33,6 +33,7 @@ class PlainTarget:
         )
     ) | {
         "linearize",
+        "overload",
         "dual",
         "jit",
         "state",

@@ -1,0 +1,11 @@
+"""Compare every overload of an op with the op: ``out=``, in place, numbers, lists, other names.
+
+``recorded_calls.py`` finds the calls of the dispatcher that an op makes. ``overload_forms.py``
+makes from the schemas the further calls that are to give the same. ``form_agreement.py`` runs them
+over a target and compares. The package imports samples, comparisons and private names of torch.
+Start with ``form_agreement.py``.
+"""
+
+from gen.checks.overloads.form_agreement import assert_forms_agree
+
+__all__ = ["assert_forms_agree"]

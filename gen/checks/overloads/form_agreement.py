@@ -1,0 +1,157 @@
+"""Run every form of an op's calls over a target, and compare with what the plain call gives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+
+from gen.checks.compare import Rule, Tally, compare, compare_kinds
+from gen.checks.overloads.overload_forms import Form, forms_of, plain_calls
+from gen.checks.overloads.recorded_calls import calls_of, copied
+from gen.outcomes import Lacking, Mismatch, Unsuitable
+from gen.samples.samples import Sample, flat_tensors
+from gen.samples.seeds import seeded
+from gen.targets.protocol import Dispatching, Target
+from gen.targets.target_marks import target_runs
+from gen.torch_private.overloads import full_name, has_kernel
+
+__all__ = ["assert_forms_agree"]
+
+Tensor = torch.Tensor
+_LONGEST = 400  # characters of an error in a message
+
+
+_SHOWN = {"aten::_ctc_loss": 1, "aten::_linalg_det": 1, "aten::_linalg_slogdet": 2}
+"""How many results of these ops are compared. The others are for their backward pass: probabilities
+of which part is memory as it was, and factors of a matrix or of its transpose.
+"""
+
+
+def assert_forms_agree(target: Target, sample: Sample, rule: Rule, tally: Tally) -> None:
+    """Raise Mismatch if a form of a call does not give what the call gives, or is refused.
+
+    Raises Unsuitable if the op makes no call that has other forms, Lacking if the target runs no
+    single overloads.
+    """
+    if not hasattr(target, "overload"):
+        raise Lacking(f"target {target.name} lacks overload")
+    failures = list(_difference_of_program(target, sample, rule, tally))
+    seen: set[str] = set()
+    for form in _forms(sample):
+        if form.label in seen:
+            continue
+        seen.add(form.label)
+        failures += _difference(cast(Dispatching, target), form, sample, rule, tally)
+    if failures:
+        raise Mismatch("; ".join(failures))
+    if not tally.entries:
+        raise Unsuitable(f"{sample.description}: no call with other forms")
+
+
+def _difference_of_program(
+    target: Target, sample: Sample, rule: Rule, tally: Tally
+) -> Iterator[str]:
+    """Yield a text if a program that calls overloads differs from its definition."""
+    reference = sample.op.reference
+    if sample.op.info is not None or reference is None:
+        return
+    args, kwargs = sample.rebuild([copied(x) for x in sample.inputs])
+    expected = flat_tensors(reference(*args, **kwargs))
+
+    def run() -> Any:
+        with target_runs():
+            return target.forward(sample)(*map(copied, sample.inputs))
+
+    actual = _attempt(sample, run)
+    if isinstance(actual, Exception):
+        yield f"{type(actual).__name__}: {str(actual)[:_LONGEST]}"
+        return
+    try:
+        compare(_flat(actual), expected, rule, tally)
+    except Mismatch as mismatch:
+        yield str(mismatch)
+
+
+def _forms(sample: Sample) -> Iterator[Form]:
+    """Yield the forms of each call that the op makes on the sample."""
+    for call in calls_of(sample):
+        for plain, expected in plain_calls(call):
+            if not has_kernel(full_name(plain.overload)):
+                continue
+            results = _attempt(sample, expected.run)
+            if isinstance(results, Exception) or results is None:
+                continue
+            # a tensor without dimensions may be refused where a number is not
+            is_converted = plain is not expected and plain.base == expected.base
+            if is_converted and isinstance(_attempt(sample, plain.run), Exception):
+                continue
+            yield from forms_of(plain, expected.run, results)
+
+
+def _difference(
+    target: Dispatching, form: Form, sample: Sample, rule: Rule, tally: Tally
+) -> Iterator[str]:
+    """Yield a text if a form differs from the plain call."""
+    expected = _attempt(sample, form.truth)
+    if isinstance(expected, Exception):
+        return
+
+    overload = target.overload(form.name)
+
+    def marked(*args: object, **kwargs: object) -> Any:
+        """Call the overload as the target: buffers and copies are made by the check."""
+        with target_runs():
+            return overload(*args, **kwargs)
+
+    actual = _attempt(sample, lambda: form.run(marked))
+    if isinstance(actual, NotImplementedError):
+        return
+    if isinstance(actual, RuntimeError) and form.may_refuse:
+        return
+    if isinstance(actual, Exception):
+        yield f"{form.label}: {type(actual).__name__}: {str(actual)[:_LONGEST]}"
+        return
+    count = _SHOWN.get(form.name.partition(".")[0])
+    found, wanted = _flat(actual)[:count], _flat(expected)[:count]
+    try:
+        if _is_uninitialized(form):
+            compare_kinds(found, wanted, tally)
+        else:
+            compare(found, wanted, rule, tally)
+    except Mismatch as mismatch:
+        yield f"{form.label}: {mismatch}"
+
+
+def _is_uninitialized(form: Form) -> bool:
+    """Return whether the results of a call are memory as it happens to be."""
+    base = form.name.partition(".")[0]
+    return "empty" in base or "resize" in base
+
+
+def _flat(results: Any) -> tuple[Tensor, ...]:
+    """Return the tensors of results, quantized ones as the numbers that they stand for, and
+    nested ones as their components.
+    """
+    found: list[Tensor] = []
+    for x in flat_tensors(results):
+        if x.is_nested:
+            found += x.unbind()
+        elif x.is_quantized:
+            found.append(x.dequantize())
+        else:  # eight bits are compared as numbers of more, which have them all
+            narrow = x.is_floating_point() and x.itemsize == 1
+            found.append(x.float() if narrow else x)
+    return tuple(found)
+
+
+def _attempt(sample: Sample, run: Callable[[], Any]) -> Any:
+    """Return what becomes of a call: its result, or the exception that it raises."""
+    with seeded(sample.seed), warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            return run()
+        except Exception as error:  # kernels raise different errors
+            return error

@@ -1,0 +1,89 @@
+"""Write the page and the table of who calls which overload."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from gen.dispatcher.overload_coverage import STATES, Coverage
+
+__all__ = ["page", "table"]
+
+_HEAD = """# What of torch's dispatcher the matrix calls
+
+`matrix-gen coverage` counts it while cells run. torch's profiler observes each call of the
+dispatcher, in each thread, and names ops that are composed of others too. What a check itself
+calls, such as to make a buffer, does not count. Written by:
+
+    {command}
+
+An overload is *called* if the target itself calls it, inside of no other op, in a cell that
+compares what comes of it. It is *within* if another op of the target calls it, and *other* if a
+reference, a sample or a comparison does. `docs/dispatcher.json` has the rows and checks.
+
+"""
+
+
+def table(coverage: Coverage) -> str:
+    """Return the counts by family as text."""
+    return "\n".join(_table(coverage.counts()))
+
+
+def _table(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
+    yield "| family | overloads | " + " | ".join(STATES) + " |"
+    yield "|---|---|" + "---|" * len(STATES)
+    total: Counter[str] = Counter()
+    for family, states in sorted(counts.items(), key=lambda item: -item[1].total()):
+        yield _line(family, states)
+        total += states
+    yield _line("all", total)
+
+
+def _line(family: str, states: Counter[str]) -> str:
+    cells = " | ".join(str(states[state]) for state in STATES)
+    return f"| {family} | {states.total()} | {cells} |"
+
+
+def page(coverage: Coverage, command: str) -> str:
+    """Return the page: counts, reasons, and the overloads that are open."""
+    called, due = coverage.share()
+    with_kernel = coverage.share_with_kernel()
+    lines = [
+        _HEAD.format(command=command) + table(coverage),
+        "",
+        f"Of the {due} overloads without a reason, the target calls {called} ({called / due:.1%}). "
+        f"Of all {with_kernel[1]} that have a kernel for the CPU or one composed of others, it "
+        f"calls {with_kernel[0]} ({with_kernel[0] / with_kernel[1]:.1%}).",
+        "",
+        "## Reasons",
+        "",
+        *_reasons(coverage),
+        "",
+        "## Not called by the target itself",
+        "",
+        *_open(coverage),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _reasons(coverage: Coverage) -> Iterator[str]:
+    names: dict[str, list[str]] = {}
+    for one in coverage.overloads.values():
+        if one.state == "excused" and one.reason is not None:
+            text = one.reason.text
+            if text.startswith("made from"):
+                text = "made from an op that has no kernel for the CPU"
+            names.setdefault(f"{one.reason.kind}: {text}", []).append(one.name)
+    for reason, excused in sorted(names.items()):
+        shown = ", ".join(f"`{name.removeprefix('aten::')}`" for name in excused)
+        yield f"- **{reason}** ({len(excused)}): {shown}"
+
+
+def _open(coverage: Coverage) -> Iterator[str]:
+    names: dict[str, list[str]] = {}
+    for one in coverage.overloads.values():
+        if one.state in ("within", "other", "open"):
+            names.setdefault(f"{one.family}, {one.state}", []).append(one.name)
+    for family, missing in sorted(names.items()):
+        shown = ", ".join(f"`{name.removeprefix('aten::')}`" for name in missing)
+        yield f"- **{family}** ({len(missing)}): {shown}"

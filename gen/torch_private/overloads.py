@@ -1,0 +1,202 @@
+"""The overloads of torch's dispatcher: their schemas, names and kernels.
+
+overloads_of("add")       torch.ops.aten.add.Tensor, add.Scalar, add.out, …
+bound("add", (x, 2.0))    the overload that takes these arguments
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+from gen.torch_private.loaded_with_torch import registered_ops
+
+__all__ = [
+    "MKLDNN",
+    "aliases_of",
+    "bound",
+    "every_overload",
+    "full_name",
+    "functional_form",
+    "has_kernel",
+    "is_generated",
+    "is_there",
+    "name_in_place",
+    "outputs_of",
+    "overload_by_name",
+    "overloads_of",
+    "written",
+]
+
+Overload = Any
+"""An overload of an op, such as ``torch.ops.aten.add.Tensor``."""
+
+MKLDNN: Any = torch._mkldnn  # type: ignore[attr-defined]
+"""The layout of tensors in oneDNN's own order."""
+_KERNELS = (
+    "CPU",
+    "CompositeImplicitAutograd",
+    "CompositeExplicitAutograd",
+    "CompositeExplicitAutogradNonFunctional",
+    "SparseCPU",
+    "SparseCsrCPU",
+    "QuantizedCPU",
+    "MkldnnCPU",
+    "NestedTensorCPU",
+    "CompositeImplicitAutogradNestedTensor",
+)
+_ALIAS = re.compile(r"Alias (?:for|of|to) :(?:func|meth|attr):`~?([\w.]+)`", re.IGNORECASE)
+
+
+@cache
+def is_there(base: str) -> bool:
+    """Return whether the dispatcher has an op of this name."""
+    return hasattr(torch.ops.aten, base)
+
+
+@cache
+def overloads_of(base: str) -> tuple[Overload, ...]:
+    """Return the overloads of an op by its name without the overload. Empty if there is none."""
+    if not is_there(base):
+        return ()
+    packet = getattr(torch.ops.aten, base)
+    every = (getattr(packet, name) for name in packet.overloads())
+    return tuple(overload for overload in every if full_name(overload) in _registered())
+
+
+@cache
+def _registered() -> frozenset[str]:
+    """Return the names of the dispatcher's ops, without those of TorchScript alone."""
+    return registered_ops()
+
+
+def overload_by_name(name: str) -> Overload:
+    """Return the overload of a name such as ``aten::add.Tensor``."""
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, base), overload or "default")
+
+
+def full_name(overload: Overload) -> str:
+    """Return the name of an overload as the dispatcher has it: ``aten::add.Tensor``."""
+    return str(overload.name())
+
+
+def outputs_of(overload: Overload) -> list[Any]:
+    """Return the arguments of a schema that are buffers for results, as ``out`` is."""
+    return [one for one in overload._schema.arguments if one.is_out]
+
+
+def written(overload: Overload) -> list[int]:
+    """Return the places of the arguments that the schema says are written to."""
+    return [
+        place
+        for place, one in enumerate(overload._schema.arguments)
+        if one.alias_info is not None and one.alias_info.is_write
+    ]
+
+
+def is_generated(overload: Overload) -> bool:
+    """Return whether torch has generated the overload from another one."""
+    return torch.Tag.generated in overload.tags
+
+
+@cache
+def has_kernel(name: str) -> bool:
+    """Return whether an overload has a kernel for the CPU, or one that is composed of others."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return any(has(name, key) for key in _KERNELS)
+
+
+def functional_form(overload: Overload) -> str | None:
+    """Return the name of the overload without buffers or writes from which torch has generated
+    one, or None.
+    """
+    base = full_name(overload).removeprefix("aten::").partition(".")[0].removesuffix("_")
+    mine = [str(one.type) for one in overload._schema.arguments if not one.is_out]
+    for other in overloads_of(base):
+        kinds = [str(one.type) for one in other._schema.arguments]
+        if other is not overload and not outputs_of(other) and kinds[: len(mine)] == mine:
+            return full_name(other)
+    return None
+
+
+def every_overload() -> list[str]:
+    """Return the names of all overloads of ATen, in order."""
+    return sorted(name for name in _registered() if name.startswith("aten::"))
+
+
+def bound(base: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Overload | None:
+    """Return the overload of an op that takes these arguments, or None."""
+    if not is_there(base):
+        return None
+    try:
+        name = torch._C._jit_resolve_packet(f"aten::{base}", *args, **kwargs)
+    except (RuntimeError, TypeError):
+        return None
+    overload = getattr(getattr(torch.ops.aten, base), name or "default")
+    return overload if full_name(overload) in _registered() else None
+
+
+@cache
+def _groups() -> dict[str, frozenset[str]]:
+    """Return the names that torch's documentation calls aliases of one another, by each name."""
+    groups: dict[str, set[str]] = {}
+    for name, other in _documented():
+        joined = groups.get(name, {name}) | groups.get(other, {other})
+        groups.update(dict.fromkeys(joined, joined))
+    return {name: frozenset(group) for name, group in groups.items()}
+
+
+def _documented() -> list[tuple[str, str]]:
+    """Return ``(name, alias)`` for each alias that a docstring of torch names."""
+    pairs: list[tuple[str, str]] = []
+    modules = ((torch, ""), (torch.special, "special_"), (torch.linalg, "linalg_"))
+    for module, prefix in (*modules, (torch.Tensor, "")):
+        for name in dir(module):
+            text = getattr(getattr(module, name, None), "__doc__", None)
+            found = _ALIAS.search(text) if isinstance(text, str) else None
+            if found is not None:
+                pairs.append((prefix + name, _base_of(found.group(1), prefix)))
+    return [(name, other) for name, other in pairs if is_there(name) and is_there(other)]
+
+
+def _base_of(path: str, prefix: str) -> str:
+    """Return the name in the dispatcher of a function that a docstring names."""
+    path = path.removeprefix("torch.").removeprefix("Tensor.")
+    path = path.replace("nn.functional.", "")
+    base = path.replace(".", "_")
+    return base if is_there(base) else prefix + base
+
+
+@cache
+def aliases_of(base: str) -> frozenset[str]:
+    """Return the other names of an op, by torch's documentation."""
+    plain = base.removeprefix("special_")
+    # torch.special has each of its functions that torch has, too
+    names = set(_groups().get(base, ())) | {plain, f"special_{plain}"}
+    # the operators of Python: __and__ is bitwise_and
+    names |= _OPERATORS.get(base, frozenset())
+    return frozenset(name for name in names if name != base and is_there(name))
+
+
+_OPERATORS = {
+    f"bitwise_{word}": frozenset({f"__{short}__"})
+    for word, short in (
+        ("and", "and"),
+        ("or", "or"),
+        ("xor", "xor"),
+        ("left_shift", "lshift"),
+        ("right_shift", "rshift"),
+    )
+}
+
+
+def name_in_place(base: str) -> str:
+    """Return the name of the op in place: ``add_`` of ``add``, ``__iand__`` of ``__and__``."""
+    if base.startswith("__"):
+        return f"__i{base[2:]}"
+    return f"{base}_"
