@@ -26,13 +26,13 @@ from .analytical import as_tuple
 from .gradcheck_jacobians import (
     Options,
     Problem,
-    fast_forward,
-    fast_reverse,
-    no_derivative,
+    check_constant,
+    compare_backward,
+    compare_forward,
+    compare_projected_backward,
+    compare_projected_forward,
     parts_of_inputs,
     parts_of_outputs,
-    slow_forward,
-    slow_reverse,
 )
 from .gradcheck_special import GradcheckError
 from .numerical import Steps, plain
@@ -230,7 +230,7 @@ def _check(
         k for k, output in enumerate(outs) if isinstance(output, Value) and output.requires_grad
     )
     if not outputs:
-        no_derivative(Problem(func, values, at, tuple(range(len(outs)))), options)
+        check_constant(Problem(func, values, at, tuple(range(len(outs)))), options)
         return
     problem = Problem(func, values, at, outputs)
     differentiable = [outs[k] for k in outputs]
@@ -246,14 +246,14 @@ def _check(
 
 def _check_backward(problem: Problem, outs: Sequence[object], options: Options) -> None:
     """Check the backward pass of each output."""
-    reverse = fast_reverse if options.fast_mode else slow_reverse
+    reverse = compare_projected_backward if options.fast_mode else compare_backward
     for part in parts_of_outputs(problem, outs):
         reverse(part, part.evaluate(), options)
 
 
 def _check_forward(problem: Problem, wanted: _Wanted, options: Options) -> None:
     """Check the forward pass with tangents, one by one and in a batch."""
-    forward = fast_forward if options.fast_mode else slow_forward
+    forward = compare_projected_forward if options.fast_mode else compare_forward
     for part in parts_of_inputs(problem):
         forward(part, options)
     if wanted.batched_forward:
@@ -451,8 +451,8 @@ def get_analytical_jacobian(
     Deprecated, as ``torch.autograd.gradcheck.get_analytical_jacobian``."""
     _warn_deprecated("get_analytical_jacobian", grad_out, (output,))
     wrt = _requiring_grad(inputs)
-    jacobians, same_dtype = analytical.reverse(output, wrt)
-    again, _ = analytical.reverse(output, wrt)
+    jacobians, same_dtype = analytical.jacobians_by_backward(output, wrt)
+    again, _ = analytical.jacobians_by_backward(output, wrt)
     reentrant = all(
         not first.numel() or bool((first - second).abs().max() <= nondet_tol)
         for first, second in zip(jacobians, again, strict=True)

@@ -156,7 +156,7 @@ def batched_tangents(func: Callable[..., object], inputs: Sequence[object], inde
             tangents.append(torch.zeros_like(primal) if tangent is None else tangent)
         return tuple(tangents)
 
-    expected = [analytical.pushed(func, inputs, {index: t}) for t in tangents]
+    expected = [analytical.push_densely(func, inputs, {index: t}) for t in tangents]
     try:
         tangents_of_batch = vmap(one)(torch.stack(tangents))
     except RuntimeError as error:

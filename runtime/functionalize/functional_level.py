@@ -36,7 +36,7 @@ from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, user_line
 from .functional_value import FunctionalValue, Place
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
-from .overlap import overlaps, refuse_gaps, same_start, same_strides, through_copy
+from .overlap import ViewCall, overlaps, refuse_gaps, same_start, same_strides, through_copy
 from .pure_calls import is_pure
 from .stores import (
     UNSAFE,
@@ -352,7 +352,7 @@ class FunctionalLevel(Level):
         """Run a view op. Its results are values of the store of the argument, one step further."""
         source = self.own(args[0])
         rest = tuple(args[1:])
-        refuse_restrided(source._store.memory, ((op.func, rest, kwargs, None),))
+        refuse_restrided(source._store.memory, (ViewCall(op.func, rest, kwargs, None),))
         if op.func is aten.as_strided.default and self._has_strides_of_copy(source):
             raise InplaceError(
                 "as_strided of a view, or of what was computed of one: "
@@ -369,7 +369,7 @@ class FunctionalLevel(Level):
         return rewrapped(
             out,
             lambda t, i: self.wrap(
-                t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)
+                t, Place(store, (*chain, ViewCall(op.func, rest, kwargs, i)), unrecorded)
             ),
         )
 
@@ -389,7 +389,7 @@ class FunctionalLevel(Level):
         source = self.own(args[0])
         out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
         values: Any = [out] if isinstance(out, torch.Tensor) else out
-        chain = (*source._chain, (UNSAFE[func], tuple(args[1:]), kwargs, None))
+        chain = (*source._chain, ViewCall(UNSAFE[func], tuple(args[1:]), kwargs, None))
         Pieces(source._store, chain, [v._store.memory for v in values], values is out)
         return out
 
