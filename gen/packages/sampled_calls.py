@@ -82,11 +82,13 @@ class Call:
 
     def gradients(self, arguments: Sequence[Any], create_graph: bool = False) -> list[Tensor]:
         """Return the gradients of a weighted sum of the results, one for each leaf."""
-        results = [x for x in self.results(arguments) if x.requires_grad]
+        results = [result for result in self.results(arguments) if result.requires_grad]
         if not results:
             return []
         # Weights that differ, since the gradient of a plain sum is often zero.
-        total = torch.stack([(x * _weights(x)).sum().double() for x in results]).sum()
+        total = torch.stack(
+            [(result * _weights(result)).sum().double() for result in results]
+        ).sum()
         leaves = _leaves(arguments)
         gradients = torch.autograd.grad(total, leaves, create_graph=create_graph, allow_unused=True)
         return [each for each in gradients if each is not None]
@@ -140,12 +142,12 @@ def is_same(call: Call, *, backward: bool) -> bool:
 
 def is_zero(call: Call, seed: int = 0) -> bool:
     """Return whether all results of a draw are zero."""
-    return not any(bool(x.any()) for x in call.results(call.arguments(seed=seed)))
+    return not any(bool(result.any()) for result in call.results(call.arguments(seed=seed)))
 
 
 def is_rounded(call: Call) -> bool:
     """Return whether a result for numbers in double precision is in a narrower one."""
-    return any(x.dtype != torch.float64 for x in call.results(call.arguments()))
+    return any(result.dtype != torch.float64 for result in call.results(call.arguments()))
 
 
 def is_flat(call: Call) -> bool:
@@ -177,12 +179,12 @@ def _has_slope(call: Call, seed: int) -> bool:
 def capture(call: Call) -> None:
     """Capture the call ahead of time; raise if it cannot be."""
     flat, structure = pytree.tree_flatten(call.arguments())
-    places = [i for i, each in enumerate(flat) if _is_tensor(each)]
+    places = [index for index, each in enumerate(flat) if _is_tensor(each)]
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         mixed = list(flat)
-        for i, value in zip(places, values, strict=True):
-            mixed[i] = value
+        for index, value in zip(places, values, strict=True):
+            mixed[index] = value
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
     from functorch.compile import aot_function, nop  # which takes a second
@@ -190,7 +192,7 @@ def capture(call: Call) -> None:
     from gen.torch_private.compilers import outside_tensors_as_constants
 
     with outside_tensors_as_constants():
-        aot_function(function, nop)(*(flat[i] for i in places))
+        aot_function(function, nop)(*(flat[index] for index in places))
 
 
 def writes_to_buffers(call: Call) -> bool:
@@ -229,12 +231,12 @@ def pull_back(call: Call) -> None:
     """Call torch.func.vjp; raise if it refuses the function."""
     arguments = call.arguments()
     flat, structure = pytree.tree_flatten(arguments)
-    places = [i for i, each in enumerate(flat) if _is_leaf(each)]
+    places = [index for index, each in enumerate(flat) if _is_leaf(each)]
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         mixed = list(flat)
-        for i, value in zip(places, values, strict=True):
-            mixed[i] = value
+        for index, value in zip(places, values, strict=True):
+            mixed[index] = value
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
     leaves = [each.detach() for each in _leaves(arguments)]
@@ -245,7 +247,7 @@ def pull_back(call: Call) -> None:
 def batch(call: Call) -> None:
     """Call torch.vmap over each tensor alone, and over all; raise if it refuses the function."""
     flat, structure = pytree.tree_flatten(call.arguments())
-    places = [i for i, each in enumerate(flat) if _is_tensor(each)]
+    places = [index for index, each in enumerate(flat) if _is_tensor(each)]
     for chosen in (*([place] for place in places), places):
         _batch_over(call, flat, structure, chosen)
 
@@ -260,7 +262,7 @@ def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequenc
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
     values = [flat[place].detach() for place in places]
-    torch.vmap(function, randomness="different")(*(torch.stack([x, x]) for x in values))
+    torch.vmap(function, randomness="different")(*(torch.stack([value, value]) for value in values))
 
 
 class ModuleCall:

@@ -35,7 +35,7 @@ def pull(
 ) -> list[torch.Tensor | None]:
     """Return plain dense gradients of ``inputs``, None for an input without a gradient."""
     grads = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
-    return [None if g is None else dense(g) for g in grads]
+    return [None if gradient is None else dense(gradient) for gradient in grads]
 
 
 def jacobians_by_backward(
@@ -68,8 +68,8 @@ def push(
     ``tangents`` are dual tensors."""
     with forward_ad.dual_level():
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
-        for i, t in tangents.items():
-            args[i] = forward_ad.make_dual(args[i], t)
+        for i, tangent in tangents.items():
+            args[i] = forward_ad.make_dual(args[i], tangent)
         unpacked = list(map(forward_ad.unpack_dual, as_tuple(func(*args))))
         return [(dual.primal, dual.tangent) for dual in unpacked]
 

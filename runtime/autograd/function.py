@@ -380,9 +380,9 @@ def _innermost(args: tuple[object, ...]) -> Level | None:
     if any(isinstance(argument, (list, tuple, dict)) for argument in args):
         leaves = pytree.tree_leaves(args)
     best: Level | None = None
-    for a in leaves:
-        if isinstance(a, Value) and (best is None or a._level.number > best.number):
-            best = a._level
+    for leaf in leaves:
+        if isinstance(leaf, Value) and (best is None or leaf._level.number > best.number):
+            best = leaf._level
     return best
 
 
@@ -699,7 +699,10 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
         tensors = [grad for grad in gradients if isinstance(grad, torch.Tensor)]
         guarded = iter(_Once.apply(len(tensors), *tensors, *witnesses))
         # back to the places among Nones
-        outputs = tuple(next(guarded) if isinstance(g, torch.Tensor) else g for g in gradients)
+        outputs = tuple(
+            next(guarded) if isinstance(gradient, torch.Tensor) else gradient
+            for gradient in gradients
+        )
         return as_returned(outputs, result)
 
     return once

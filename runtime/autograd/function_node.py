@@ -178,7 +178,7 @@ class FunctionNode(Node, FunctionCtx):
         self._histories = tuple(
             self._history(tensor, inner_args, outs) for tensor in tensors_to_save
         )
-        self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
+        self.saved = [self._keep(t, index) for index, t in enumerate(tensors_to_save)]
 
     def _zeros_of(self, output: object) -> object:
         """Return what makes zeros in place of a missing gradient of output ``output``: arguments of
@@ -280,8 +280,10 @@ class FunctionNode(Node, FunctionCtx):
             self.saved_for_forward = ()
         if self.materialize_grads:
             tangents = [
-                torch.zeros_like(p) if t is None and is_differentiable(p) else t
-                for p, t in zip(primals, tangents, strict=True)
+                torch.zeros_like(primal)
+                if tangent is None and is_differentiable(primal)
+                else tangent
+                for primal, tangent in zip(primals, tangents, strict=True)
             ]
         out_tangents = as_outputs(watched(self._forward_cls.jvp, self, *tangents))
         if len(out_tangents) != len(outs):
@@ -291,9 +293,9 @@ class FunctionNode(Node, FunctionCtx):
                     f"(expected {len(outs)} but got {len(out_tangents)})"
                 )
             )
-        for index, (out, tensor) in enumerate(zip(outs, out_tangents, strict=True)):
+        for index, (output, tensor) in enumerate(zip(outs, out_tangents, strict=True)):
             if tensor is not None:
-                self._refuse_unfit_tangent(index, out, tensor)
+                self._refuse_unfit_tangent(index, output, tensor)
         return out_tangents
 
     def _refuse_unfit_tangent(self, index: int, output: Any, tensor: object) -> None:

@@ -66,7 +66,10 @@ def _as_arguments(tensors: Any) -> tuple[object, ...]:
 def _check_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]]:
     """Return the inputs as values, and the numbers of those that require grad."""
     arguments = _as_arguments(inputs)
-    values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in arguments)
+    values = tuple(
+        as_leaf(argument) if isinstance(argument, torch.Tensor) else argument
+        for argument in arguments
+    )
     at = tuple(
         index
         for index, value in enumerate(values)
@@ -227,7 +230,9 @@ def _check(
     outs = as_tuple(func(*values))
     _check_outputs(outs)
     outputs = tuple(
-        k for k, output in enumerate(outs) if isinstance(output, Value) and output.requires_grad
+        index
+        for index, output in enumerate(outs)
+        if isinstance(output, Value) and output.requires_grad
     )
     if not outputs:
         check_constant(Problem(func, values, at, tuple(range(len(outs)))), options)
@@ -334,10 +339,10 @@ def gradgradcheck(
             create_graph=True,
             allow_unused=True,
         )
-        gradients = [g for g in grads if g is not None]
-        for i, g in enumerate(gradients):
-            if g.layout is not torch.strided:
-                gradients[i] = g.to_dense(masked_grad=masked)
+        gradients = [gradient for gradient in grads if gradient is not None]
+        for i, gradient in enumerate(gradients):
+            if gradient.layout is not torch.strided:
+                gradients[i] = gradient.to_dense(masked_grad=masked)
         return tuple(gradients)
 
     return gradcheck(
@@ -423,7 +428,8 @@ def get_numerical_jacobian(
         target = inputs
     targets = _requiring_grad(target)
     return tuple(
-        numerical.jacobian(lambda: as_tuple(fn(inputs)), x, Steps(eps))[0] for x in targets
+        numerical.jacobian(lambda: as_tuple(fn(inputs)), target, Steps(eps))[0]
+        for target in targets
     )
 
 
@@ -461,4 +467,8 @@ def get_analytical_jacobian(
 
 
 def _requiring_grad(tensors: object) -> list[torch.Tensor]:
-    return [x for x in _as_arguments(tensors) if isinstance(x, Value) and x.requires_grad]
+    return [
+        argument
+        for argument in _as_arguments(tensors)
+        if isinstance(argument, Value) and argument.requires_grad
+    ]

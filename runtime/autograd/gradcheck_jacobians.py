@@ -190,12 +190,12 @@ def compare_backward(problem: Problem, outs: Sequence[object], options: Options)
     a second pass returns another one."""
     wrt = problem.wrt()
     by_input = [numerical.jacobian(problem.evaluate, x, options.steps) for x in wrt]
-    for k, output in enumerate(outs):
+    for index, output in enumerate(outs):
         jacobians, same_dtype = analytical.jacobians_by_backward(output, wrt)
         again, _ = analytical.jacobians_by_backward(output, wrt)
         for i, exact, estimates in zip(problem.at, jacobians, by_input, strict=True):
-            if not options.agree(exact, estimates[k]):
-                raise GradcheckError(problem.mismatch("", k, i, estimates[k], exact))
+            if not options.agree(exact, estimates[index]):
+                raise GradcheckError(problem.mismatch("", index, i, estimates[index], exact))
         if options.check_grad_dtypes and not same_dtype:
             raise GradcheckError("Gradient has dtype mismatch")
         _require_reentrant(jacobians, again, options)
@@ -228,15 +228,15 @@ def compare_projected_backward(problem: Problem, outs: Sequence[object], options
     draw = _generator()
     wrt = problem.wrt()
     us = [_directions(x, draw) for x in wrt]
-    vs = [_directions(out, draw)[0] for out in outs]
+    vs = [_directions(output, draw)[0] for output in outs]
     moved = [
         numerical.vector_product(problem.evaluate, x, u, options.steps)
         for x, u in zip(wrt, us, strict=True)
     ]
-    for k, (output, v) in enumerate(zip(outs, vs, strict=True)):
+    for index, (output, v) in enumerate(zip(outs, vs, strict=True)):
         rows, again = _gradients(output, wrt, v), _gradients(output, wrt, v)
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
-            estimate = (moved[j][k].reshape(-1) * v).sum()
+            estimate = (moved[j][index].reshape(-1) * v).sum()
             exact = _along_direction(row, u)
             # each element of J may be off by atol, and has the weight u[i]·v[j] in the sum
             scale = 1.0
@@ -244,9 +244,9 @@ def compare_projected_backward(problem: Problem, outs: Sequence[object], options
                 scale = float(max(part.sum() for part in u)) * float(v.sum())
             if not options.agree(exact, estimate, scale):
                 exact_in_full = analytical.jacobians_by_backward(output, [x])[0][0]
-                estimate_in_full = numerical.jacobian(problem.evaluate, x, options.steps)[k]
+                estimate_in_full = numerical.jacobian(problem.evaluate, x, options.steps)[index]
                 raise GradcheckError(
-                    problem.mismatch("", k, i, estimate.item(), exact.item())
+                    problem.mismatch("", index, i, estimate.item(), exact.item())
                     + _show_in_full(exact_in_full, estimate_in_full, options)
                 )
         if options.check_grad_dtypes:
@@ -283,9 +283,9 @@ def compare_forward(problem: Problem, options: Options) -> None:
         jacobians = analytical.jacobians_by_forward(
             problem.func, problem.inputs, problem.at, i, problem.outputs
         )
-        for k, (exact, estimate) in enumerate(zip(jacobians, expected, strict=True)):
+        for index, (exact, estimate) in enumerate(zip(jacobians, expected, strict=True)):
             if not options.agree(exact, estimate):
-                raise GradcheckError(problem.mismatch(_BY_FORWARD, k, i, estimate, exact))
+                raise GradcheckError(problem.mismatch(_BY_FORWARD, index, i, estimate, exact))
 
 
 def compare_projected_forward(problem: Problem, options: Options) -> None:
@@ -299,16 +299,16 @@ def compare_projected_forward(problem: Problem, options: Options) -> None:
         tangents = analytical.push_densely(
             problem.func, problem.inputs, {**zero_tangents, i: u[0].reshape(x.shape)}
         )
-        for k, estimate in enumerate(expected):
-            exact = tangents[problem.outputs[k]]
+        for index, estimate in enumerate(expected):
+            exact = tangents[problem.outputs[index]]
             # an element of J·u adds up a row of J, each element of which may be off by atol
             scale = float(u[0].sum()) if x.numel() else 1.0
             if not options.agree(exact, estimate, scale):
                 exact_in_full = analytical.jacobians_by_forward(
                     problem.func, problem.inputs, problem.at, i, problem.outputs
-                )[k]
-                estimate_in_full = numerical.jacobian(problem.evaluate, x, options.steps)[k]
+                )[index]
+                estimate_in_full = numerical.jacobian(problem.evaluate, x, options.steps)[index]
                 raise GradcheckError(
-                    problem.mismatch(_BY_FORWARD, k, i, estimate.reshape(-1), exact.reshape(-1))
+                    problem.mismatch(_BY_FORWARD, index, i, estimate.reshape(-1), exact.reshape(-1))
                     + _show_in_full(exact_in_full, estimate_in_full, options)
                 )

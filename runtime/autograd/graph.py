@@ -224,8 +224,8 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
     def _before_write(self, argument: object) -> None:
         """Copy what graphs need of an argument that is written to: a tensor or a list of them."""
-        for t in tensors_of((argument,)):
-            self.context.before_write(t)
+        for tensor in tensors_of((argument,)):
+            self.context.before_write(tensor)
 
 
 class _Mutation(Ambient):

@@ -110,7 +110,7 @@ def _adder_to(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], obj
 def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
     """Return copies of the outputs. Integers become real, as differences are divided."""
     copies = [plain(output).clone() for output in outputs()]
-    return [x if is_floating(x) else x.double() for x in copies]
+    return [copy if is_floating(copy) else copy.double() for copy in copies]
 
 
 def directional_derivatives(

@@ -76,7 +76,7 @@ class CheckpointFunction(Function):
             None if isinstance(argument, torch.Tensor) else argument for argument in args
         )
         ctx.tensor_positions = tuple(
-            index for index, a in enumerate(args) if isinstance(a, torch.Tensor)
+            index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)
         )
         ctx.save_for_backward(*(args[i] for i in ctx.tensor_positions))
         return run_function(*args)

@@ -62,7 +62,9 @@ class GradBucket:
 
     def gradients(self) -> list[torch.Tensor]:
         parts = self._buffer.split([parameter.numel() for parameter in self._parameters])
-        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+        return [
+            part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)
+        ]
 
 
 class Reducer:
@@ -135,7 +137,7 @@ class Reducer:
         flags = torch.tensor([float(index in ready) for index in range(len(self._params))])
         mask = unwrap(flags).to(self._params[0].device)
         dist.all_reduce(mask, group=self._group)
-        return {i for i, n in enumerate(mask.tolist()) if n}
+        return {index for index, n in enumerate(mask.tolist()) if n}
 
     def _gradient(self, p: torch.Tensor) -> torch.Tensor:
         """Return the gradient of parameter ``p``, zeros if it has none in this process."""
@@ -162,7 +164,9 @@ class Reducer:
                 result = (result,)
             flat = unwrap(*result)
         # and back into the gradients, each at its place in the message
-        for i, part in zip(bucket, flat.split([p.numel() for p in params]), strict=True):
+        for i, part in zip(
+            bucket, flat.split([parameter.numel() for parameter in params]), strict=True
+        ):
             p = self._params[i]
             if i not in used:
                 continue  # no process has a gradient for it

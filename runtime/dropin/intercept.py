@@ -65,7 +65,8 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
     # applies another class to what it has around.
     if are_transforms_active() and any(
-        isinstance(a, torch.Tensor) and is_functorch_wrapped(a) for a in arguments
+        isinstance(argument, torch.Tensor) and is_functorch_wrapped(argument)
+        for argument in arguments
     ):
         return _record(None, cls)(*args, **kwargs)
     return _apply_ours(cls, args, kwargs)
@@ -74,7 +75,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _has_tensor_of_capture(arguments: Iterable[object]) -> bool:
     """Return whether a tensor is among ``arguments`` while a program is captured. It has tensors
     from outside for its own."""
-    return entering() is not None and any(isinstance(a, torch.Tensor) for a in arguments)
+    return entering() is not None and any(
+        isinstance(argument, torch.Tensor) for argument in arguments
+    )
 
 
 def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:

@@ -283,7 +283,7 @@ def forward_helper(
     """
     check_input(func, expanded_args[0])
     check_batch_size(expanded_args, expanded_kwargs)
-    args = [_to_plain(a) for a in expanded_args]
+    args = [_to_plain(argument) for argument in expanded_args]
     kwargs = {name: _to_plain(a) for name, a in expanded_kwargs.items()}
     return func(*args, **kwargs)
 

@@ -302,7 +302,7 @@ class _Container:
             self._rename(node, _placeholder_name(name, is_parameter))
             specs.append(self._state_spec(node, name, given.state[name], is_parameter))
         # torch wants parameters and buffers first, then constants, then what the user passes
-        first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
+        first = next(node for node in self.graph.nodes if node not in placeholders[:n_state])
         specs += self._other_names(of_state, first)
         specs += self._lift_constants(first)
         for node, name, x in zip(placeholders[n_state:], given.names, given.user, strict=True):
@@ -372,7 +372,7 @@ class _Container:
     def _check_layouts(self, placeholders: Sequence[fx.Node]) -> None:
         """Check dtype and device of each argument in the graph, and strides where the graph
         depends on them."""
-        first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        first = next(node for node in self.graph.nodes if node.op != "placeholder")
         for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
             if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
                 continue

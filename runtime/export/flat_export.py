@@ -79,7 +79,9 @@ def traced_before_dispatch(
             # new values of written inputs come first, as in a joint graph
             inputs = tuple(map(_input_record, values))
             written = [
-                level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
+                level.read(value)
+                for value, record in zip(values, inputs, strict=True)
+                if record.written
             ]
             results = tuple(Output(Made.RESULT, index) for index in range(len(outs)))
             boundary = Boundary(inputs, results, (None,) * len(outs))
@@ -331,11 +333,15 @@ def _refuse_writes_to_shared_memory(
 ) -> None:
     """Refuse writes to inputs that share memory. The other input would not see the new values."""
     for group in sharing(examples):
-        lines = [boundary.inputs[i].written_at for i in group.members if boundary.inputs[i].written]
+        lines = [
+            boundary.inputs[index].written_at
+            for index in group.members
+            if boundary.inputs[index].written
+        ]
         if not lines:
             continue
         how = "duplicated" if group.identical else "aliased"
-        shared = " and ".join(names[i] for i in group.members)
+        shared = " and ".join(names[index] for index in group.members)
         raise RuntimeError(
             f"Encountered {how} inputs that are mutated in the graph: {shared} share "
             "memory, and the program writes to it. Pass one of them, or a copy."

@@ -282,7 +282,10 @@ class DrawPerElement(TorchDispatchMode):
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))
         # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level
         # would see the call.
-        spread = [level.spread(a) if isinstance(a, torch.Tensor) else a for a in args]
+        spread = [
+            level.spread(argument) if isinstance(argument, torch.Tensor) else argument
+            for argument in args
+        ]
         return func(*spread, **kwargs)
 
 

@@ -148,7 +148,9 @@ class DualLevel(Level):
             return self.run_inside(decomposed, args, kwargs)
         result = op.run(primals, kwargs)
         ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
-        if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
+        if op.kind is not VIEW and any(
+            ts is tangent for tangent in tangents if tangent is not None
+        ):
             ts = ts.clone()  # the caller gets both tangents, and may write to one
         return self._wrap(op, args, kwargs, result, ts)
 
@@ -180,18 +182,18 @@ class DualLevel(Level):
         primals = list(args)
         tangents: list[Any] = [None] * len(primals)
         any_tangent = False
-        for i in op.tensor_args:
-            if i >= len(primals):
+        for index in op.tensor_args:
+            if index >= len(primals):
                 break
-            a = primals[i]
+            a = primals[index]
             if isinstance(a, Value):
                 if a._level is self:
-                    primals[i] = a._inner
-                    tangents[i] = tangent_of(a)
-                    any_tangent = any_tangent or tangents[i] is not None
+                    primals[index] = a._inner
+                    tangents[index] = tangent_of(a)
+                    any_tangent = any_tangent or tangents[index] is not None
             elif type(a) is list or type(a) is tuple:
-                primals[i], tangents[i] = self._split_list(a)
-                any_tangent = any_tangent or tangents[i] is not None
+                primals[index], tangents[index] = self._split_list(a)
+                any_tangent = any_tangent or tangents[index] is not None
         return primals, tangents, any_tangent
 
     def _split_list(self, items: Sequence[Any]) -> tuple[Sequence[object], list[object] | None]:
@@ -208,7 +210,7 @@ class DualLevel(Level):
             else:
                 primals.append(item)
                 tangents.append(None)
-        if all(t is None for t in tangents):
+        if all(tangent is None for tangent in tangents):
             return primals, None
         return primals, tangents
 
@@ -296,8 +298,10 @@ class DualLevel(Level):
             return target
         # the rule needs the primals as they were, and the write changes those that share memory
         before = [
-            p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p
-            for p in primals
+            primal.clone()
+            if isinstance(primal, torch.Tensor) and aliases(primal, primals[0])
+            else primal
+            for primal in primals
         ]
         _write(op, primals, kwargs)
         inner = target._inner

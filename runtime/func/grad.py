@@ -149,7 +149,8 @@ def _pull(
     finally:
         set_excluded(_AUTOGRAD, before)
     return [
-        torch.zeros_like(x._inner) if g is None else g for g, x in zip(grads, inputs, strict=True)
+        torch.zeros_like(x._inner) if gradient is None else gradient
+        for gradient, x in zip(grads, inputs, strict=True)
     ]
 
 

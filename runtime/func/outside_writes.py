@@ -73,9 +73,9 @@ class OutsideWrites(TorchDispatchMode):
         op = op_of(func)
         # tensors that the call writes to and the run has not made
         outside = [
-            self._below(t)
-            for t in _strided_tensors(written_by(op, args, kwargs))
-            if address(t) not in self.own
+            self._below(tensor)
+            for tensor in _strided_tensors(written_by(op, args, kwargs))
+            if address(tensor) not in self.own
         ]
         if outside and not self.inside_modes:
             self._save(outside, op, args, kwargs)

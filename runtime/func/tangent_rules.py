@@ -88,7 +88,7 @@ def _complete(op: Op, rule: TangentRule, used: frozenset[int]) -> TangentRule:
 
     ``used``: the positions of those that it uses. The rule alone would ignore any other tangent.
     """
-    unused = [i for i in op.tensor_args if i not in used]
+    unused = [index for index in op.tensor_args if index not in used]
     if not unused:
         return rule
 
@@ -192,14 +192,14 @@ def _linear(
         return tensor
 
     actual = list(primals)
-    for i in op.vjp_args:
-        if i >= len(actual):
+    for index in op.vjp_args:
+        if index >= len(actual):
             continue
-        p, t = primals[i], tangents[i]
+        p, t = primals[index], tangents[index]
         if isinstance(p, list):
-            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)]
+            actual[index] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)]
         else:
-            actual[i] = zeros(p, t)
+            actual[index] = zeros(p, t)
     return op.func(*actual, **kwargs)
 
 
@@ -209,9 +209,9 @@ def _multilinear(
     """Return the tangent of an op that is linear in each argument: the product rule. For ``mm``:
     ``x_t @ y + x @ y_t``."""
     total = None
-    for index, t in enumerate(tangents):
-        if t is not None:
-            total = _add(total, op.func(*primals[:index], t, *primals[index + 1 :], **kwargs))
+    for index, tangent in enumerate(tangents):
+        if tangent is not None:
+            total = _add(total, op.func(*primals[:index], tangent, *primals[index + 1 :], **kwargs))
     return total
 
 
@@ -262,7 +262,7 @@ def _pull_back(
 
     The tangent serves as the cotangent of that gradient in the second transpose.
     """
-    wanted = [index for index, t in enumerate(tangents) if t is not None]
+    wanted = [index for index, tangent in enumerate(tangents) if tangent is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
     flat_tangents = list(items_of(tangents[i] for i in wanted))
     flat_primals = list(items_of(primals[i] for i in wanted))
@@ -272,13 +272,13 @@ def _pull_back(
     )
     node.save(primals, kwargs, result)
     roots = []
-    for g, t, p in zip(
+    for g, tangent, primal in zip(
         node.apply(cotangents, None, False), flat_tangents, flat_primals, strict=True
     ):
         # a gradient that is no value of the level does not depend on the cotangents
-        if t is None or not isinstance(g, Value) or g._level is not level:
+        if tangent is None or not isinstance(g, Value) or g._level is not level:
             continue
-        edge = edge_of(conform(g, (p.shape, p.dtype), node, 0))
+        edge = edge_of(conform(g, (primal.shape, primal.dtype), node, 0))
         if edge is not None:
-            roots.append((edge, t))
+            roots.append((edge, tangent))
     return roots

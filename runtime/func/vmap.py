@@ -225,7 +225,7 @@ class MappedFunction:
                 value if dim is None else entered(value)
                 for value, dim in zip(leaves, dims, strict=True)
             ]
-            inputs = [_batch_along(level, x, d) for x, d in zip(entering, dims, strict=True)]
+            inputs = [_batch_along(level, x, dim) for x, dim in zip(entering, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
             # ops that draw without a batched argument never reach the level
             with draws.Randomness(level):
@@ -294,7 +294,7 @@ class MappedFunction:
                 "None or a collection of these with the structure of the outputs: "
                 "the dimension at which each output gets its batch."
             )
-        results = [self._output(level, output, d) for output, d in zip(flat, dims, strict=True)]
+        results = [self._output(level, output, dim) for output, dim in zip(flat, dims, strict=True)]
         pass_mark_on(flat, tuple(results))
         return trees.unflatten(results, spec)
 

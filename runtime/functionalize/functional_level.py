@@ -277,14 +277,16 @@ class FunctionalLevel(Level):
             leaves = pytree.tree_leaves((list(args), kwargs))
             if any(map(self._has_strides_of_copy, leaves)):
                 arguments = set(map(id, leaves))
-                self._note_copies(x for x in pytree.tree_leaves(result) if id(x) not in arguments)
+                self._note_copies(
+                    leaf for leaf in pytree.tree_leaves(result) if id(leaf) not in arguments
+                )
         return result
 
     def _note_copies(self, results: Iterable[Any]) -> None:
         """Note that the strides of ``results`` follow those of copies."""
-        for v in results:
-            if isinstance(v, FunctionalValue) and not v._chain:
-                v._store.memory.of_copies = True
+        for result in results:
+            if isinstance(result, FunctionalValue) and not result._chain:
+                result._store.memory.of_copies = True
 
     def _run_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a call in the way that its kind of op asks for. Most calls are pure, so these come
@@ -390,7 +392,7 @@ class FunctionalLevel(Level):
         out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
         values: Any = [out] if isinstance(out, torch.Tensor) else out
         chain = (*source._chain, ViewCall(UNSAFE[func], tuple(args[1:]), kwargs, None))
-        Pieces(source._store, chain, [v._store.memory for v in values], values is out)
+        Pieces(source._store, chain, [value._store.memory for value in values], values is out)
         return out
 
     def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -520,7 +522,7 @@ class FunctionalLevel(Level):
         """Return whether two of ``targets`` may share memory, or one with a tensor in a list of
         ``others``, or one shows an element several times, so that they must be written one after
         the other."""
-        memories = {id(self.own(t)._store.memory) for t in targets}
+        memories = {id(self.own(target)._store.memory) for target in targets}
         if len(memories) < len(targets):
             return True
         read = tensors_of(other for other in others if isinstance(other, (list, tuple)))

@@ -231,7 +231,7 @@ def _view_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
         after = aten.as_strided.default(written, shape, strides, offset)
     elif copy.dtype.is_complex and written.dtype is copy.dtype.to_real():
         parts = aten.as_strided.default(
-            written, [*shape, 2], [*(2 * s for s in strides), 1], 2 * offset
+            written, [*shape, 2], [*(2 * stride for stride in strides), 1], 2 * offset
         )
         if written.is_neg():
             parts = aten._neg_view.default(parts)

@@ -78,7 +78,7 @@ def refuse_shared(
     a tensor have in common, or None."""
     leaves = pytree.tree_leaves((list(args), kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if any(t.layout is not torch.strided for t in tensors):
+    if any(tensor.layout is not torch.strided for tensor in tensors):
         return
     # in most calls no two tensors share memory, and nothing is to try
     memories = list(map(memory, tensors))
@@ -90,8 +90,8 @@ def refuse_shared(
             return
         # the kernel decides, for zeros at the same places of new memory
         places = _ZerosInPlace(memory)
-        for t, m in zip(tensors, memories, strict=True):
-            places.reserve(t, m)
+        for tensor, m in zip(tensors, memories, strict=True):
+            places.reserve(tensor, m)
         plain, named = pytree.tree_map_only(torch.Tensor, places.stand_in, (list(args), kwargs))
         _ask(func, plain, named, _OF_MEMORY)
 

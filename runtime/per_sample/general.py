@@ -115,8 +115,8 @@ class General(Term):
         ``v``, which takes no gradients."""
         _, tangents = jvp(self._run_batch, (self.args[self.position],), (v,))
         products = [
-            real(flat(g.conj() * t).sum(1))
-            for g, t in zip(self._cotangents(), tangents, strict=True)
+            real(flat(g.conj() * tangent).sum(1))
+            for g, tangent in zip(self._cotangents(), tangents, strict=True)
         ]
         return functools.reduce(torch.add, products)
 

@@ -170,7 +170,9 @@ class Samples(BatchLevel):
     ) -> ParameterCall:
         """Return a call on ``constants`` as one for each sample. ``sources``: by the numbers of the
         parameters that they stand for, where these come from."""
-        batched = [isinstance(a, Value) and a._level is self for a in constants]
+        batched = [
+            isinstance(constant, Value) and constant._level is self for constant in constants
+        ]
         plain = list(map(self._without_history, constants))
         return ParameterCall(op, plain, batched, layout, sources, self.size)
 

@@ -269,7 +269,9 @@ class ParameterCall:
     ) -> None:
         self.op, self.arguments, self.batched, self.spec = op, arguments, batched, spec
         self.edges, self.size = edges, size
-        self.versions = versions(a for a in arguments if isinstance(a, torch.Tensor))
+        self.versions = versions(
+            argument for argument in arguments if isinstance(argument, torch.Tensor)
+        )
 
     def uses(self, gs: list[Any]) -> list[Use]:
         """Return the gradients of the parameters by the cotangents of the results. None for a
@@ -391,18 +393,22 @@ class ParameterCall:
     def _general(self, i: int, gs: list[torch.Tensor | None]) -> General:
         """Return the gradients of argument ``i`` by derivatives of the op itself."""
         # vmap takes tensors by position
-        tensors = [j for j, a in enumerate(self.arguments) if isinstance(a, torch.Tensor)]
+        tensors = [
+            index
+            for index, argument in enumerate(self.arguments)
+            if isinstance(argument, torch.Tensor)
+        ]
 
         def op(*values: Tensor) -> Any:
             """Run the op on its tensors alone. All other arguments are those of the call."""
             full = list(self.arguments)
-            for j, a in zip(tensors, values, strict=True):
-                full[j] = a
+            for index, value in zip(tensors, values, strict=True):
+                full[index] = value
             args, kwargs = unflattened(full, self.spec)
             return self.op.func(*args, **kwargs)
 
-        dims = [0 if self.batched[j] else None for j in tensors]
-        return General(op, [self.arguments[j] for j in tensors], dims, tensors.index(i), gs)
+        dims = [0 if self.batched[index] else None for index in tensors]
+        return General(op, [self.arguments[index] for index in tensors], dims, tensors.index(i), gs)
 
 
 def _to_dtype(term: Dense, dtype: torch.dtype) -> Dense:

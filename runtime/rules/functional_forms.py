@@ -78,7 +78,7 @@ def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[st
     """Return the dtype and device with which ``functional``, a factory, makes what ``func`` writes
     to ``target``. Nothing if it is no factory."""
     named = {argument.name for argument in functional._schema.arguments} - {
-        a.name for a in func._schema.arguments
+        argument.name for argument in func._schema.arguments
     }
     return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
 
@@ -104,4 +104,4 @@ def drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
     if not train or p == 0:
         return True
     # the size may be a symbol, and a comparison with zero would fix it
-    return any(type(n) is int and n == 0 for n in input.shape)
+    return any(type(size) is int and size == 0 for size in input.shape)

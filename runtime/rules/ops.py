@@ -123,8 +123,8 @@ class Plan:
         assert op.record is not None and op.record.vjp is not None
         self.op = op
         self.elementwise = op.record.elementwise
-        positions = [i for i in op.tensor_args if wanted >> i & 1]
-        self.at = {i: k for k, i in enumerate(positions)}
+        positions = [index for index in op.tensor_args if wanted >> index & 1]
+        self.at = {i: index for index, i in enumerate(positions)}
         self.needs = frozenset(op.arg_names[i] for i in positions)
         self.names: list[str] = []
         self.steps: list[
@@ -271,7 +271,9 @@ class Op:
         self.positions = {name: index for index, name in enumerate(self.arg_names)}
         self.defaults = tuple(map(_default_of, arguments))
         self.tensor_args = tuple(
-            i for i, a in enumerate(arguments) if "Tensor" in str(a.type) and not a.kwarg_only
+            index
+            for index, argument in enumerate(arguments)
+            if "Tensor" in str(argument.type) and not argument.kwarg_only
         )
         self.n_results = len(schema.returns)
         self.base_name = schema.name.split("::")[1]
@@ -440,7 +442,7 @@ class Op:
         plan = self.plans.get(wanted)
         if plan is None:
             plan = NO_PLAN
-            if self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1):
+            if self.vjp_args.issuperset(index for index in self.tensor_args if wanted >> index & 1):
                 plan = Plan(self, wanted)
             self.plans[wanted] = plan
         return plan
@@ -466,7 +468,7 @@ _BOUND = frozenset(
 
 def _takes_tensors(func: OpOverload) -> bool:
     return any("Tensor" in str(argument.type) for argument in func._schema.arguments) and not any(
-        a.is_out for a in func._schema.arguments
+        argument.is_out for argument in func._schema.arguments
     )
 
 

@@ -126,12 +126,12 @@ def note_views(result: object, source: Any) -> Any:
     if nesting == MOST:
         _install_kernels()
     views = result if isinstance(result, (list, tuple)) else (result,)
-    for v in views:
-        if type(v) in VALUES and v is not source:
+    for view in views:
+        if type(view) in VALUES and view is not source:
             if nesting <= MOST:
-                v._nesting = nesting
+                view._nesting = nesting
             else:
-                _begin_again(v, source)
+                _begin_again(view, source)
     return result
 
 

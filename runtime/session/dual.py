@@ -186,17 +186,17 @@ class DualSession(StandIn):
     def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
         """Return the tangent of each argument (a list for a list), and whether there is any."""
         tangents: list[Any] = [None] * len(args)
-        for i in op.tensor_args:
-            if i >= len(args):
+        for index in op.tensor_args:
+            if index >= len(args):
                 break
-            a = args[i]
+            a = args[index]
             if type(a) is not list and type(a) is not tuple:
-                tangents[i] = self._tangent_of(a)
+                tangents[index] = self._tangent_of(a)
                 continue
             of_parts = list(map(self._tangent_of, a))
-            if any(t is not None for t in of_parts):
-                tangents[i] = of_parts
-        return tangents, any(t is not None for t in tangents)
+            if any(part is not None for part in of_parts):
+                tangents[index] = of_parts
+        return tangents, any(tangent is not None for tangent in tangents)
 
     def without_tangent(self, a: object) -> Any:
         """Return ``a`` with its history and without its tangent. In a list or tuple: each
@@ -257,7 +257,7 @@ class DualSession(StandIn):
         own = self.tangents.of(target)
         if own is not None:
             # the tape saves them, so they must not be written to
-            tangents = [_copy_shared(t, own) for t in tangents]
+            tangents = [_copy_shared(tangent, own) for tangent in tangents]
         self.record(op.func, args, kwargs)
         after = self.without_tangent(target)
         if torch.is_grad_enabled():
@@ -374,14 +374,15 @@ def _tensors_in(inputs: list[object]) -> Iterator[Any]:
     """Yield the tensors among ``inputs`` and in the lists among them."""
     for group in inputs:
         members = group if isinstance(group, list) else (group,)
-        for x in members:
-            if x is not None:
-                yield x
+        for member in members:
+            if member is not None:
+                yield member
 
 
 def _have_same_strides(tensor: torch.Tensor, p: torch.Tensor) -> bool:
     return p.numel() == 0 or all(
-        n == 1 or a == b for n, a, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
+        size == 1 or stride == b
+        for size, stride, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
     )
 
 

@@ -474,10 +474,10 @@ def unnoted(*tensors: object) -> Iterator[None]:
     """Let no instance of a user's class refer to its value, in this block. Torch exchanges no
     tensors with weak references."""
     values = [tensor for tensor in tensors if isinstance(tensor, _Wrapper)]
-    for v in values:
-        vars(v._inner).pop("_value", None)
+    for value in values:
+        vars(value._inner).pop("_value", None)
     try:
         yield
     finally:
-        for v in values:
-            vars(v._inner)["_value"] = weakref.ref(v)
+        for value in values:
+            vars(value._inner)["_value"] = weakref.ref(value)

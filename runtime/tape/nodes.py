@@ -371,9 +371,9 @@ class OpNode(Node):
         if type(value) is not list and type(value) is not tuple:
             return value
         parts = list(value)
-        for k, x in enumerate(parts):
-            if isinstance(x, torch.Tensor):
-                parts[k] = save(self.level, x, self._history(at, k))
+        for index, part in enumerate(parts):
+            if isinstance(part, torch.Tensor):
+                parts[index] = save(self.level, part, self._history(at, index))
         return parts
 
     def _history(self, at: int, k: int) -> Edge | None:
@@ -423,8 +423,8 @@ class OpNode(Node):
             elif single:
                 self._place(out, targets[0], result)
             elif result is not None:
-                for t, cotangent in zip(targets, result, strict=True):
-                    self._place(out, t, cotangent)
+                for target, cotangent in zip(targets, result, strict=True):
+                    self._place(out, target, cotangent)
         return out
 
     def _values_for_formula(self, create_graph: bool) -> list[object]:
@@ -444,7 +444,7 @@ class OpNode(Node):
                 values.append(self._value(s, len(values), 0, create_graph))
             elif how is list and self.plan.slots[len(values)][1] is None:
                 values.append(
-                    [self._value(x, len(values), k, create_graph) for k, x in enumerate(s)]
+                    [self._value(x, len(values), index, create_graph) for index, x in enumerate(s)]
                 )
             else:
                 values.append(s)
@@ -452,9 +452,9 @@ class OpNode(Node):
 
     def _needs_any(self, targets: tuple[int, ...], wanted: Any) -> bool:
         """Return whether an edge of the arguments at the positions ``targets`` is wanted."""
-        for t in targets:
-            first = self.args_at.get(t, -1)
-            if first >= 0 and any(wanted[first : first + self._span(t)]):
+        for target in targets:
+            first = self.args_at.get(target, -1)
+            if first >= 0 and any(wanted[first : first + self._span(target)]):
                 return True
         return False
 
@@ -502,7 +502,7 @@ class OpNode(Node):
             raise settled(RuntimeError(FREED))
         s = self.saved[i]
         if not raw and type(s) is list:
-            return tuple(self._value(x, i, k, True) for k, x in enumerate(s))
+            return tuple(self._value(x, i, index, True) for index, x in enumerate(s))
         if not raw:
             return self._value(s, i, 0, True)
         at = self.plan.slots[i][0]
@@ -528,12 +528,14 @@ class Undifferentiable(Node):
     ) -> None:
         super().__init__(level, edges, metas)
         self.op = op
-        self.missing = [i for i in op.tensor_args if wanted >> i & 1 and i not in op.vjp_args]
+        self.missing = [
+            index for index in op.tensor_args if wanted >> index & 1 and index not in op.vjp_args
+        ]
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         names = self.op.arg_names
         # the error names the arguments without a rule if others have one, else the whole op
-        supported = [names[i] for i in self.op.vjp_args]
+        supported = [names[index] for index in self.op.vjp_args]
         missing: Sequence[str] = ()
         if supported:
             missing = [names[i] for i in self.missing]

@@ -147,25 +147,25 @@ class Tape(Level):
         spans: dict[int, int] | None = None
         wanted = 0
         count = len(inner)
-        for i in op.tensor_args:
-            if i >= count:
+        for index in op.tensor_args:
+            if index >= count:
                 break
-            argument: Any = inner[i]
+            argument: Any = inner[index]
             kind = type(argument)
             if kind in VALUES:
                 if argument._level is self:
-                    inner[i] = argument._inner
+                    inner[index] = argument._inner
                     e = argument._edge
                     if e is None or argument._view is not None:
                         e = edge_of(argument)
                     if e is not None:
-                        wanted |= 1 << i
+                        wanted |= 1 << index
                         edges += (e,)
             elif kind is list or kind is tuple:
-                inner[i], of_list = self._collect_list(argument)
+                inner[index], of_list = self._collect_list(argument)
                 if of_list is not None:
-                    wanted |= 1 << i
-                    spans = {**(spans or {}), i: len(of_list)}
+                    wanted |= 1 << index
+                    spans = {**(spans or {}), index: len(of_list)}
                     edges += of_list
         return inner, edges, wanted, spans
 

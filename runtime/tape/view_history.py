@@ -227,7 +227,7 @@ def _memory_like(
     strides, offset or None) of a tensor, so that its views can be taken of it."""
     shape, stride, offset = geometry
     if offset is not None:
-        last = sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+        last = sum(step * max(size - 1, 0) for size, step in zip(shape, stride, strict=True))
         reach = offset + 1 + last
         return tensor.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
     if dense(shape, stride):
@@ -472,8 +472,8 @@ class CopySlices(Node):
     def _wanted_of_inner(self, wanted: Any) -> list[bool]:
         """Return which edges of the inner node are wanted, from ``wanted`` of this node."""
         of_inner = [False] * len(self.inner_node.edges)
-        for k, i in enumerate(self.others):
-            of_inner[i] = wanted[k + 1]
+        for index, i in enumerate(self.others):
+            of_inner[i] = wanted[index + 1]
         if self.self_edge is not None:
             of_inner[self.self_edge] = wanted[0]
         return of_inner

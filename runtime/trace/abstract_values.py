@@ -194,7 +194,8 @@ def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
     if tensor.layout is not torch.strided:
         return TensorMetadata(tensor.shape, tensor.dtype, False, (), None, tensor.is_quantized, {})
     shape = tensor.shape
-    if any(type(n) is not int for n in shape):  # memory formats of symbolic sizes would be guards
+    # a question for the memory format of symbolic sizes would become a guard
+    if any(type(size) is not int for size in shape):
         return TensorMetadata(shape, tensor.dtype, False, tensor.stride(), None, False, {})
     memory_format = None
     if tensor.is_contiguous():
@@ -209,7 +210,7 @@ def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
 def _shift(t: torch.Tensor, offset: int | torch.SymInt) -> torch.Tensor:
     """Return a tensor like ``t`` with that storage offset."""
     shape, stride = t.shape, t.stride()
-    size = offset + 1 + sum(n * s for n, s in zip(shape, stride, strict=True))
+    size = offset + 1 + sum(size * s for size, s in zip(shape, stride, strict=True))
     return factories.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)
 
 

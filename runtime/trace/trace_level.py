@@ -534,7 +534,7 @@ class Trace(Level):
         """Update the arguments that the call has written to, and return its results. Their values
         stay; where the call returns one, its node becomes the newest name of it."""
         targets = tensors_of(argument_at(func, i, args, kwargs) for i in facts.written)
-        written = [t for t in targets if isinstance(t, TracedValue)]
+        written = [target for target in targets if isinstance(target, TracedValue)]
         for t in written:
             if func is not aten.detach_.default:
                 t._literal = None

@@ -207,7 +207,7 @@ def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | No
     positions = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
     # the results of the program come first, then what is saved for the backward
     results = results_of(forward.graph)
-    names = [n.name for n in results[joint.n_forward :]]
+    names = [result.name for result in results[joint.n_forward :]]
     if not all(name in positions for name in names):
         return None
     return [positions[name] for name in names]

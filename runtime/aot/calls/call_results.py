@@ -36,7 +36,9 @@ class CallHistory:
         written = [boundary.inputs[i].tangent for i in boundary.written]
         numbers = [*written, *boundary.tangents]
         # the results that get a history, each with the number of its cotangent
-        self.tangents = [(index, t) for index, t in enumerate(numbers) if t is not None]
+        self.tangents = [
+            (index, number) for index, number in enumerate(numbers) if number is not None
+        ]
 
     def arguments_for_pullback(self, plain: Sequence[object]) -> list[Any]:
         """Return the arguments that only a second derivative needs. ``plain``: all of them."""

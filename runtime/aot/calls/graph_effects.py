@@ -42,7 +42,7 @@ def generators_of(module: fx.GraphModule) -> list[torch.Generator]:
         values = pytree.tree_leaves((node.args, node.kwargs))
         if node.op == "get_attr":
             values = [getattr(owner, str(node.target), None)]
-        found |= {id(x): x for x in values if isinstance(x, torch.Generator)}
+        found |= {id(value): value for value in values if isinstance(value, torch.Generator)}
     return list(found.values())
 
 

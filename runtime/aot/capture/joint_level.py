@@ -205,8 +205,8 @@ class JointLevel(ProgramTape):
 
     def _note_unrecorded_views(self, result: object) -> None:
         """Note the last steps of the chains of views in ``result``."""
-        for v in pytree.tree_leaves(result):
-            inner = getattr(v, "_inner", None)
+        for leaf in pytree.tree_leaves(result):
+            inner = getattr(leaf, "_inner", None)
             if isinstance(inner, FunctionalValue) and inner._chain:
                 step = inner._chain[-1]
                 self.unrecorded[id(step)] = step
@@ -257,13 +257,13 @@ class JointLevel(ProgramTape):
         """Return the memories of the arguments of a call that have a history, or are views of a
         tensor that has one."""
         memories: list[Memory] = []
-        for a in pytree.tree_leaves(arguments):
-            if not self._is_own(a):
+        for leaf in pytree.tree_leaves(arguments):
+            if not self._is_own(leaf):
                 continue
-            if a._edge is None and base_edge(a) is None:
+            if leaf._edge is None and base_edge(leaf) is None:
                 continue
-            if isinstance(a._inner, FunctionalValue):
-                memories.append(a._inner._store.memory)
+            if isinstance(leaf._inner, FunctionalValue):
+                memories.append(leaf._inner._store.memory)
         return memories
 
     def _read_writes(self, arguments: object) -> None:
@@ -272,8 +272,8 @@ class JointLevel(ProgramTape):
         These reads are a part of the histories of the arguments, and the call may be in none. So
         they come before it.
         """
-        for a in pytree.tree_leaves(arguments):
-            v = a._inner if self._is_own(a) else a
+        for leaf in pytree.tree_leaves(arguments):
+            v = leaf._inner if self._is_own(leaf) else leaf
             if isinstance(v, FunctionalValue):
                 with without_modes():
                     v._level.read(v)
@@ -309,10 +309,10 @@ class JointLevel(ProgramTape):
     def _inputs_of(self, node: FunctionNode, arguments: Sequence[object]) -> list[fx.Node | None]:
         """Return for each edge of a call of a custom Function the node of the tensor in
         ``arguments``; None for a tensor without a gradient."""
-        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         inputs: list[fx.Node | None] = []
-        for edge, x in zip(node.edges, tensors, strict=True):
-            inputs.append(None if edge is None else self._node_of(x))
+        for edge, tensor in zip(node.edges, tensors, strict=True):
+            inputs.append(None if edge is None else self._node_of(tensor))
         return inputs
 
     def noted_backward(
@@ -348,10 +348,10 @@ class JointLevel(ProgramTape):
         """Return by number the nodes of the ``values`` with these numbers. A constant of the
         program has none."""
         nodes: dict[int, fx.Node] = {}
-        for index, v in enumerate(values):
+        for index, value in enumerate(values):
             if index not in numbers:
                 continue
-            node = self._node_of(v)
+            node = self._node_of(value)
             if node is not None:
                 nodes[index] = node
         return nodes
@@ -402,6 +402,6 @@ def _gives_constant(
     """Return whether a gradient that goes somewhere is no value of the graph. ``nodes``: those of
     the gradients."""
     return any(
-        grad is not None and n is None and edge is not None
-        for grad, n, edge in zip(gradients, nodes, edges, strict=True)
+        grad is not None and node is None and edge is not None
+        for grad, node, edge in zip(gradients, nodes, edges, strict=True)
     )

@@ -92,7 +92,7 @@ class LeafGradients:
     def __init__(self, given: Mapping[Any, Any], arguments: Mapping[Any, Any]) -> None:
         self.given = given
         self.arguments = arguments
-        self._keys = {id(v): key for key, v in arguments.items()}
+        self._keys = {id(argument): key for key, argument in arguments.items()}
         self.asked: list[Any] = []  # leaves, or keys of arguments
         self.added_at = ""  # the user's line of the first backward pass that reaches a leaf
         self.spent: set[Node] = set()  # nodes that a pass has freed

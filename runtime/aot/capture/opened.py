@@ -74,7 +74,7 @@ def _parts_of_sizes(value: Any) -> tuple[list[object], None]:
 def _put_sizes_together(values: Sequence[Any], context: None) -> object:
     """Return a ``torch.Size``; a tuple if not all of ``values`` are numbers."""
     sizes = tuple(values)
-    if all(isinstance(x, (int, torch.SymInt)) for x in sizes):
+    if all(isinstance(size, (int, torch.SymInt)) for size in sizes):
         return torch.Size(sizes)
     return sizes
 

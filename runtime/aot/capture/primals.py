@@ -105,8 +105,8 @@ class Primals:
         for group in self.groups:
             # one tensor needs no base: it is its own
             if group.identical:
-                for i in group.members[1:]:
-                    self.values[i] = self.values[group.members[0]]
+                for index in group.members[1:]:
+                    self.values[index] = self.values[group.members[0]]
                 continue
             with without_modes():
                 base = self._add_primal(next(left), group.differentiated)
@@ -115,8 +115,8 @@ class Primals:
                 self._join_apart(group, len(self.values) - 1)
                 continue
             with torch.set_grad_enabled(self.recording):
-                for i in group.members:
-                    self._join_one(group, i, base)
+                for index in group.members:
+                    self._join_one(group, index, base)
 
     def _join_one(self, group: Group, index: int, base: Any) -> None:
         """Exchange argument ``index`` for a view of ``base``, the primal of its group."""
@@ -137,31 +137,33 @@ class Primals:
         a history of its own."""
         whole = self.entered[number]
         whole._store.memory.writes = 0
-        for i in group.members:
+        for index in group.members:
             # it may go now, and another one have its id
-            del self.memories[id(self.entered[i]._store.memory)]
-            if group.first(i) != i:
-                self.entered[i] = self.entered[group.first(i)]
-                self.values[i] = self.values[group.first(i)]
+            del self.memories[id(self.entered[index]._store.memory)]
+            if group.first(index) != index:
+                self.entered[index] = self.entered[group.first(index)]
+                self.values[index] = self.values[group.first(index)]
                 continue
-            size, stride, offset = group.place(i)
+            size, stride, offset = group.place(index)
             view: Any = (
                 whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)
             )
             store: Store = view._store
             store.counter = [0]
-            self.entered[i] = view
-            if self.flags[i]:
-                self.values[i] = self.tape.input(view)
-                self.edges[i] = self.values[i]._edge
+            self.entered[index] = view
+            if self.flags[index]:
+                self.values[index] = self.tape.input(view)
+                self.edges[index] = self.values[index]._edge
             else:
-                self.values[i] = self._with_room_for_history(view)
+                self.values[index] = self._with_room_for_history(view)
 
     def apart(self, value: FunctionalValue) -> int | None:
         """Return the argument with a history of its own, among others of its memory, to which
         ``value`` belongs."""
-        members = [i for group in self.groups if group.histories for i in group.members]
-        return next((i for i in members if self.entered[i]._store is value._store), None)
+        members = [index for group in self.groups if group.histories for index in group.members]
+        return next(
+            (index for index in members if self.entered[index]._store is value._store), None
+        )
 
     def from_outside(self, tensor: torch.Tensor) -> Any:
         """Return what the program sees in place of ``tensor``, which it closes over."""
@@ -352,8 +354,10 @@ class Primals:
         counted = [index]
         if self.groups:
             values = map(self.functional_value, self.values)
-            shared = [v is not None and v._store.counter is store.counter for v in values]
-            counted = [i for i, is_shared in enumerate(shared) if is_shared]
+            shared = [
+                value is not None and value._store.counter is store.counter for value in values
+            ]
+            counted = [index for index, is_shared in enumerate(shared) if is_shared]
         once = [i for i in counted if not self._follows_another(i)]
         return sum(len(self._changes_of_geometry(i)) for i in once)
 

@@ -261,10 +261,11 @@ class Program:
         inputs = tuple(primals.record(index, add) for index in range(len(primals.values)))
         computed = Computed(primals, self.whole, outs)
         inputs = tuple(
-            dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs)
+            dataclasses.replace(x, replaced=computed.memory_of(index))
+            for index, x in enumerate(inputs)
         )
         outputs = tuple(map(computed.output, outs))
-        tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
+        tangents = tuple(add(value, primals.edge(value)) for value in computed.values)
         again = released(list(map(primals.functional_value, outs)))
         # the boundary says how a call turns the results of the graph into those of the program
         self.boundary = Boundary(
@@ -318,7 +319,7 @@ class Program:
     def _gradients(self, roots: list[Any]) -> Sequence[object]:
         """Run the backward pass. Return a gradient, or None, for each primal that wants one."""
         primals = self.primals
-        captures = [e for e, flag in zip(primals.edges, primals.flags, strict=True) if flag]
+        captures = [edge for edge, flag in zip(primals.edges, primals.flags, strict=True) if flag]
         if not roots:
             return [None] * len(captures)
         reach = Reach.of([edge for edge, _ in roots])

@@ -114,7 +114,7 @@ def requiring_grad(values: Sequence[object]) -> Iterator[None]:
 
     The arguments of a custom Function do so in its ``forward``.
     """
-    kinds: list[tuple[Any, Any]] = [(v, type(v)) for v in values]
+    kinds: list[tuple[Any, Any]] = [(value, type(value)) for value in values]
     for v, kind in kinds:
         _set_class(v, _with(_Recorded, kind))
     try:

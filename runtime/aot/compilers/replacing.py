@@ -171,7 +171,7 @@ def without_repetitions(graph: fx.Graph) -> None:
 
     A large value does not live longer for that: its memory may be what a checkpoint saves.
     """
-    order = {n: index for index, n in enumerate(graph.nodes)}
+    order = {node: index for index, node in enumerate(graph.nodes)}
     first_calls: dict[Hashable, fx.Node] = {}
     results = Returned(graph)
     for node in calls_of(graph):

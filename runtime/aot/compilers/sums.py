@@ -94,7 +94,7 @@ def _split(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
 
 def _stack(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     """Replace the sums ``calls`` by one of their stack, behind the last of them."""
-    matrices = [n.args[0] for n in calls]
+    matrices = [call.args[0] for call in calls]
     before, after = _matrix(calls[0]), calls[0].meta["val"]
     with without_modes():
         values = (

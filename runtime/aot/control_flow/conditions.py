@@ -163,7 +163,9 @@ def _describe(branch: Branch) -> str:
             where = f" of {line}"
         tensors.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}")
     rest = iter(tensors)
-    return f"({', '.join(next(rest) if c is ... else repr(c) for c in branch.constants)})"
+    # a constant is ``...`` where an argument is a tensor
+    texts = [next(rest) if constant is ... else repr(constant) for constant in branch.constants]
+    return f"({', '.join(texts)})"
 
 
 def _return_copy(module: fx.GraphModule, result: fx.Node) -> None:
@@ -266,7 +268,7 @@ class _Cond(ControlFlow):
         """Return the tangents of the results."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
-        moving = [index for index, t in enumerate(tangents[3:]) if t is not None]
+        moving = [index for index, tangent in enumerate(tangents[3:]) if tangent is not None]
         floating = ctx.floating
 
         def push_forward(branch: Branch) -> Callable[..., Any]:

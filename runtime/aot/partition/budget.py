@@ -77,7 +77,11 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
 def _chain(start: Choice, candidates: list[Choice]) -> list[Choice]:
     """Return the longest chain from ``start`` to the choice of least peak."""
     # what is no better than the start is no step
-    candidates = [c for c in candidates if c.peak < start.peak and c.bytes <= start.bytes]
+    candidates = [
+        candidate
+        for candidate in candidates
+        if candidate.peak < start.peak and candidate.bytes <= start.bytes
+    ]
     if not candidates:
         return [start]
     goal = min(candidates, key=lambda c: (c.peak, c.bytes, c.work))

@@ -159,9 +159,9 @@ class _Drawing:
         for node in self.parts.tangents:
             self.backward.add(node, "argument", str(node.target))
         order = [
-            self.by_name[n.name]
-            for n in backward.graph.nodes
-            if n.op == "call_function" and n.name in self.by_name
+            self.by_name[node.name]
+            for node in backward.graph.nodes
+            if node.op == "call_function" and node.name in self.by_name
         ]
 
         def kind_of(node: fx.Node) -> str:

@@ -84,9 +84,9 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     if len(args) == 1:
         return func(args[0], **kwargs)
     ranks = [
-        a.dim() - (b is True)
-        for a, b in zip(args, batched, strict=True)
-        if isinstance(a, torch.Tensor)
+        argument.dim() - (is_batched is True)
+        for argument, is_batched in zip(args, batched, strict=True)
+        if isinstance(argument, torch.Tensor)
     ]
     # the logical ranks decide how the elements broadcast
     rank = max(ranks)
@@ -96,8 +96,8 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     if min(ranks) == rank:
         return func(*args, **kwargs)
     actual = list(args)
-    for index, b in enumerate(batched):
-        if b is not True:
+    for index, is_batched in enumerate(batched):
+        if is_batched is not True:
             continue
         a = actual[index]
         missing = rank + 1 - a.dim()
@@ -115,12 +115,16 @@ def _as_vectors(args: Any, batched: Any) -> list[object]:
 
     Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d
     tensor would not promote."""
-    device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
+    device = next(
+        argument.device
+        for argument, is_batched in zip(args, batched, strict=True)
+        if is_batched is True
+    )
     actual = list(args)
-    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
+    for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
         # a 0-d tensor may lie on another device than the rest, which a vector may not
-        if b is False and isinstance(a, torch.Tensor) and a.device == device:
-            actual[index] = a.reshape(1)
+        if is_batched is False and isinstance(argument, torch.Tensor) and argument.device == device:
+            actual[index] = argument.reshape(1)
     return actual
 
 

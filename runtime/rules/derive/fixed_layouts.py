@@ -99,6 +99,6 @@ def pad_to(part: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     if part.shape == shape:
         return part
     pad: list[int] = []
-    for n, m in zip(reversed(shape), reversed(part.shape), strict=True):
-        pad += [0, n - m]
+    for size, m in zip(reversed(shape), reversed(part.shape), strict=True):
+        pad += [0, size - m]
     return torch.constant_pad_nd(part, pad)

@@ -85,7 +85,7 @@ def _jvp(
 ) -> tuple[object, None, None]:
     """Return the tangent of the output. The statistics in the other results have none."""
     tangents = {"running_mean": running_mean_t, "running_var": running_var_t}
-    moving = [name for name, t in tangents.items() if t is not None]
+    moving = [name for name, tangent in tangents.items() if tangent is not None]
     if moving and not training:  # in training the result does not depend on the running statistics
         raise MissingRule(
             "aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias")

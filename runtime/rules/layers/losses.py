@@ -79,8 +79,8 @@ def elementwise_loss(
     each element. ``divided_last``: whether the gradient of a mean is divided after the product with
     the cotangent, which rounds as ATen does."""
     arguments = overload(name)._schema.arguments
-    at = [a.name for a in arguments].index("reduction")
-    defaults = [a.default_value for a in arguments]
+    at = [argument.name for argument in arguments].index("reduction")
+    defaults = [argument.default_value for argument in arguments]
 
     # a mean divides by the number of losses, which the shapes say
     vjp: dict[str, Formula] = {}

@@ -77,7 +77,7 @@ def _maximum(
     backward_arguments = [
         argument.name for argument in overload(f"{name}_backward")._schema.arguments[2:]
     ]
-    needed = [_SAVED_AS.get(a, a) for a in backward_arguments]
+    needed = [_SAVED_AS.get(argument, argument) for argument in backward_arguments]
     register(
         name,
         vjp={"self": asking("g", "self", *needed)(lambda g, self, *rest: backward(g, self, *rest))},
@@ -128,11 +128,11 @@ def _fractional_abstract(
     Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic sizes
     would be for one size.
     """
-    for n, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
-        if out + window - 1 > n:
+    for size, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
+        if out + window - 1 > size:
             raise RuntimeError(
                 "fractional_max_pool3d: "
-                f"a window of {window} with {out} results does not fit into a size of {n}"
+                f"a window of {window} with {out} results does not fit into a size of {size}"
             )
     shape = [*self.shape[:-3], *output_size]
     return self.new_empty(shape), self.new_empty(shape, dtype=torch.long)

@@ -349,10 +349,10 @@ def _trilinear(
     # as an einsum: one letter per dimension, without those that an argument does not have
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
     parts = [
-        "".join(c for d, c in enumerate(letters) if d not in missing)
+        "".join(c for dim, c in enumerate(letters) if dim not in missing)
         for missing in (expand1, expand2, expand3)
     ]
-    result = "".join(c for d, c in enumerate(letters) if d not in sumdim)
+    result = "".join(c for dim, c in enumerate(letters) if dim not in sumdim)
     return torch.einsum(f"{parts[0]},{parts[1]},{parts[2]}->{result}", i1, i2, i3)
 
 
@@ -373,7 +373,8 @@ def _trilinear_abstract(
         for d in sorted(missing):
             shape.insert(d, 1)
         wide.append(shape)
-    return i1.new_empty([n for d, n in enumerate(torch.broadcast_shapes(*wide)) if d not in sumdim])  # type: ignore[no-any-return]
+    shape = [size for dim, size in enumerate(torch.broadcast_shapes(*wide)) if dim not in sumdim]
+    return i1.new_empty(shape)  # type: ignore[no-any-return]
 
 
 def _third(a: object, b: object, c: object, *dims: object) -> object:

@@ -123,13 +123,13 @@ def _histogram(
         places.append(torch.searchsorted(edge, value.contiguous(), right=True) - 1)
         inside = inside & (value >= edge[0]) & (value <= edge[-1])
     weight = torch.ones_like(x[:, 0]) if weight is None else weight.reshape(-1)
-    counts = _tally(places, [e.shape[0] - 1 for e in edges], inside, weight)
+    counts = _tally(places, [edge.shape[0] - 1 for edge in edges], inside, weight)
     # a density is a share divided by the volume of its bin
     if density:
         counts = counts / counts.sum()
-        for d, edge in enumerate(edges):
+        for dim, edge in enumerate(edges):
             along = [1] * len(edges)
-            along[d] = -1
+            along[dim] = -1
             counts = counts / edge.diff().reshape(along)
     return counts
 

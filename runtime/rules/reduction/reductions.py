@@ -552,7 +552,7 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
     dimension is that of the reduction.
     """
     tensors = batch.expand_tensors(size, batched, args)
-    data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
+    data = next(tensor for tensor in reversed(tensors) if isinstance(tensor, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}
     for name in ("lengths", "offsets"):

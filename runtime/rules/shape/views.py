@@ -290,7 +290,7 @@ def _join(
 
 def _cat_sizes(gs: list[object], shape: Any, dtype: object, sizes: Any, dim: int) -> torch.Tensor:
     dim %= len(shape)
-    shapes = [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes]
+    shapes = [[*shape[:dim], size, *shape[dim + 1 :]] for size in sizes]
     return _join(gs, dtype, shapes, lambda parts: torch.cat(parts, dim))
 
 
@@ -356,9 +356,9 @@ def _positions(size: Any, stride: Sequence[int], offset: int, like: torch.Tensor
     """Return the position in storage of each element of a strided tensor, flat."""
     rank = len(size)
     at = torch.full([1] * rank, offset, dtype=torch.long, device=like.device)
-    for d, (n, step) in enumerate(zip(size, stride, strict=True)):
+    for dim, (n, step) in enumerate(zip(size, stride, strict=True)):
         steps = torch.arange(n, device=like.device) * step
-        at = at + steps.reshape([n, *[1] * (rank - 1 - d)])
+        at = at + steps.reshape([n, *[1] * (rank - 1 - dim)])
     return at.reshape(-1)
 
 

@@ -208,8 +208,8 @@ def _zero_derivatives(*names: str) -> dict[str, Any]:
     """Return the gradient of a draw by the parameters of its distribution: zero, as torch
     documents."""
     return {
-        "vjp": {a: asking("g")(lambda g: torch.zeros_like(g)) for a in names},
-        "jvp": {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in names},
+        "vjp": {name: asking("g")(lambda g: torch.zeros_like(g)) for name in names},
+        "jvp": {name: asking(f"{name}_t")(lambda t: torch.zeros_like(t)) for name in names},
     }
 
 

@@ -58,7 +58,7 @@ def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> 
     ]
     if shapes[0] != shapes[1]:
         return False
-    x, y = (expand(a, flag, size) for a, flag in zip(args, batched, strict=True))
+    x, y = (expand(argument, flag, size) for argument, flag in zip(args, batched, strict=True))
     # one answer for all elements is an answer; a number of Python cannot be a batch
     same = (x == y).reshape(size, -1).all(1)
     for answer in (True, False):
