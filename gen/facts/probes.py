@@ -307,7 +307,7 @@ def _gradients(function: Function, points: list[list[float]]) -> str:
 
 def _of_two(f: Function, pair: tuple[float, float]) -> str:
     a, b = (torch.tensor([x], dtype=torch.float64, requires_grad=True) for x in pair)
-    return _texts(g.item() for g in torch.autograd.grad(f(a, b).sum(), (a, b)))
+    return _texts(gradient.item() for gradient in torch.autograd.grad(f(a, b).sum(), (a, b)))
 
 
 def _bounds(function: Function) -> str:

@@ -37,7 +37,9 @@ def exactly(x: torch.Tensor) -> Array:
     if not (x.is_floating_point() or x.is_complex()):
         return x.numpy()
     if x.is_complex():
-        numbers = [mp.mpc(v.real, v.imag) for v in x.to(torch.complex128).reshape(-1).tolist()]
+        numbers = [
+            mp.mpc(value.real, value.imag) for value in x.to(torch.complex128).reshape(-1).tolist()
+        ]
     else:
         numbers = list(map(mpf, x.to(torch.float64).reshape(-1).tolist()))
     array = numpy.empty(len(numbers), dtype=object)

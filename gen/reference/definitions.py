@@ -298,7 +298,7 @@ def _quantile(
     rows = numpy.sort(rows, axis=-1)
     quantiles = [_between_places(rows, mpf(part)) for part in q.reshape(-1)]
     if keepdim:
-        quantiles = [_keep_dimension(v, dim, x.ndim) for v in quantiles]
+        quantiles = [_keep_dimension(value, dim, x.ndim) for value in quantiles]
     if q.ndim == 0:
         return quantiles[0]
     return numpy.stack(quantiles)

@@ -298,7 +298,7 @@ class Loop:
             factors = torch.where(norms > given, given / norms, torch.ones_like(norms))
             return tuple((g * factors.view(-1, *[1] * (g.ndim - 1))).sum(0) for g in dense)
         if of == "dot":
-            return (flat @ torch.cat([v.flatten() for v in given]),)
+            return (flat @ torch.cat([value.flatten() for value in given]),)
         if of == "gram":
             return (
                 flat

@@ -572,12 +572,12 @@ class _Application:
         returned = None
         if source is not None:
             returned = self.args[source]
-        v = self.wrap(out, returned, edge)
+        value = self.wrap(out, returned, edge)
         if _grad_enabled():
             base = self.base_of(out, source, edge)
             if base is not None:
-                v._view = view_history.View(base, (), "function")
-        return v
+                value._view = view_history.View(base, (), "function")
+        return value
 
     def base_of(self, output: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
         """Return what the output ``output`` is a view of: the first argument that shares its

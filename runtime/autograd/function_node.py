@@ -178,7 +178,7 @@ class FunctionNode(Node, FunctionCtx):
         self._histories = tuple(
             self._history(tensor, inner_args, outs) for tensor in tensors_to_save
         )
-        self.saved = [self._keep(t, index) for index, t in enumerate(tensors_to_save)]
+        self.saved = [self._keep(tensor, index) for index, tensor in enumerate(tensors_to_save)]
 
     def _zeros_of(self, output: object) -> object:
         """Return what makes zeros in place of a missing gradient of output ``output``: arguments of

@@ -108,11 +108,11 @@ class _Pushed(NamedTuple):
             )
         if isinstance(out, Value) and out._level.number > self.level.number:
             return out  # as at a grad level: an inner level recorded it
-        v = self.level.wrap(out, tensor)
+        value = self.level.wrap(out, tensor)
         base = self._base_of(out)
         if base is not None:
-            v._view = View(base, (), "function")
-        return v
+            value._view = View(base, (), "function")
+        return value
 
     def _base_of(self, out: torch.Tensor) -> object:
         """Return what the output ``out`` is a view of: the first argument that shares memory with

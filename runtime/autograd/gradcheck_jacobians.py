@@ -174,7 +174,8 @@ def check_constant(problem: Problem, options: Options) -> None:
             steps = [_directions(x, draw)[0].reshape(x.shape)]
         else:
             steps = numerical.one_hots(x)
-        axes = (1, 1j) if x.is_complex() else (1,)  # the real axis, and the imaginary one
+        # the real axis, and the imaginary one
+        axes = (1, 1j) if x.is_complex() else (1,)
         moved: list[torch.Tensor] = []
         for step in steps:
             for axis in axes:

@@ -132,7 +132,7 @@ def batched_cotangents(
     """Check that vmap of the backward pass equals a loop of it. ``at``: the numbers of ``inputs``.
     ``number``: the number of ``out``."""
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
-    expected = [analytical.pull(out, inputs, g) for g in cotangents]
+    expected = [analytical.pull(out, inputs, cotangent) for cotangent in cotangents]
     try:
         grads = grad(
             out,

@@ -177,14 +177,14 @@ class Reducer:
     def _reduce_sparse(self, bucket: list[int]) -> None:
         """Replace the sparse gradients of the parameters in ``bucket`` by their means."""
         for i in bucket:
-            p = self._params[i]
+            parameter = self._params[i]
             # another process may have a gradient, and waits for this one
-            if p.grad is None:
-                p.grad = torch.zeros_like(p.detach()).to_sparse(1)
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter.detach()).to_sparse(1)
             # processes have different rows, so a sum has more of them than this gradient
-            grad = (unwrap(p.grad) / dist.get_world_size(self._group)).coalesce()
+            grad = (unwrap(parameter.grad) / dist.get_world_size(self._group)).coalesce()
             dist.all_reduce(grad, group=self._group)
-            p.grad = wrap(grad)
+            parameter.grad = wrap(grad)
 
     def prepare_for_forward(self) -> None:
         self._ready = set()

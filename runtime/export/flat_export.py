@@ -101,11 +101,11 @@ def traced_before_dispatch(
 
 def _refuse_writes_outside(level: FunctionalLevel) -> None:
     """Raise if the program wrote to a tensor that it closes over."""
-    for v in level.closed_over.values():
-        if v._store.memory.generation:
+    for value in level.closed_over.values():
+        if value._store.memory.generation:
             raise RuntimeError(
                 "the program writes to a tensor that it closes over. Pass it as an "
-                f"argument, or make it a buffer.{happened_at(v._store.memory.written_at)}"
+                f"argument, or make it a buffer.{happened_at(value._store.memory.written_at)}"
             )
 
 

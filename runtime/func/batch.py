@@ -138,10 +138,10 @@ class BatchLevel(Level):
     def wrap(self, inner: torch.Tensor, history: None = None, /) -> Any:
         """Return ``inner``, of shape (size, *S), as a value of shape S. The batch level records no
         history."""
-        v = shell(BatchedValue, inner, 1)
-        v._level = self
-        v._inner = inner
-        return v
+        value = shell(BatchedValue, inner, 1)
+        value._level = self
+        value._inner = inner
+        return value
 
     def spread(self, tensor: torch.Tensor) -> Any:
         """Return ``tensor``, which all elements share, as a batch."""

@@ -226,11 +226,11 @@ class DualLevel(Level):
             if not view and not is_floating(tensor):
                 return tensor
             place = i or 0
-            t = tangents[place] if isinstance(tangents, (tuple, list)) else tangents
-            v = self.wrap(tensor, None if place in op.nondiff else fit(t, tensor))
+            tangent = tangents[place] if isinstance(tangents, (tuple, list)) else tangents
+            value = self.wrap(tensor, None if place in op.nondiff else fit(tangent, tensor))
             if view and not (i is None and op.nondiff):
-                self._mark(v, op, args, kwargs, i)
-            return v
+                self._mark(value, op, args, kwargs, i)
+            return value
 
         return rewrapped(result, wrap_one)
 
@@ -305,8 +305,8 @@ class DualLevel(Level):
         ]
         _write(op, primals, kwargs)
         inner = target._inner
-        t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, inner), inner)
-        self._set_tangent(target, t)
+        tangent = fit(tangent_rule(functional)(functional, before, tangents, kwargs, inner), inner)
+        self._set_tangent(target, tangent)
         return target
 
     def _detach(self, value: DualValue) -> DualValue:

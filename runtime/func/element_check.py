@@ -175,11 +175,11 @@ def _leaves(args: Sequence[object], kwargs: dict[str, object]) -> Iterator[Any]:
 def _sizes(args: Sequence[object], kwargs: dict[str, object]) -> dict[int, int]:
     """Return the size of each batch level among the arguments, by level number."""
     sizes = {}
-    for t in _leaves(args, kwargs):
-        while type(t) in VALUES:
-            if t._level.hidden:
-                sizes[t._level.number] = t._level.size
-            t = t._inner
+    for tensor in _leaves(args, kwargs):
+        while type(tensor) in VALUES:
+            if tensor._level.hidden:
+                sizes[tensor._level.number] = tensor._level.size
+            tensor = tensor._inner
     return sizes
 
 

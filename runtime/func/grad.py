@@ -137,7 +137,9 @@ def _pull(
     """Return the cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none
     arrives. ``outs``: the edges of the outputs."""
     roots = [
-        (e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None
+        (e, cotangent)
+        for e, cotangent in zip(outs, cotangents, strict=True)
+        if e is not None and cotangent is not None
     ]
     before = is_excluded(_AUTOGRAD)
     # torch must not record this pass for plain parameters that the program closed over

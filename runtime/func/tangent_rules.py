@@ -130,12 +130,12 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
         actual = []
         for is_tangent, at, reader in sources:
             if not is_tangent:
-                v = operands[at]
+                value = operands[at]
             elif at < len(tangents):
-                v = tangents[at]
+                value = tangents[at]
             else:
-                v = None
-            actual.append(v if reader is None else reader(v))
+                value = None
+            actual.append(value if reader is None else reader(value))
         if elementwise:
             return run_elementwise(formula, actual)
         return formula(*actual)
@@ -195,11 +195,13 @@ def _linear(
     for index in op.vjp_args:
         if index >= len(actual):
             continue
-        p, t = primals[index], tangents[index]
+        p, tangent = primals[index], tangents[index]
         if isinstance(p, list):
-            actual[index] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)]
+            actual[index] = [
+                zeros(a, b) for a, b in zip(p, tangent or [None] * len(p), strict=True)
+            ]
         else:
-            actual[index] = zeros(p, t)
+            actual[index] = zeros(p, tangent)
     return op.func(*actual, **kwargs)
 
 
@@ -272,13 +274,13 @@ def _pull_back(
     )
     node.save(primals, kwargs, result)
     roots = []
-    for g, tangent, primal in zip(
+    for cotangent, tangent, primal in zip(
         node.apply(cotangents, None, False), flat_tangents, flat_primals, strict=True
     ):
         # a gradient that is no value of the level does not depend on the cotangents
-        if tangent is None or not isinstance(g, Value) or g._level is not level:
+        if tangent is None or not isinstance(cotangent, Value) or cotangent._level is not level:
             continue
-        edge = edge_of(conform(g, (primal.shape, primal.dtype), node, 0))
+        edge = edge_of(conform(cotangent, (primal.shape, primal.dtype), node, 0))
         if edge is not None:
             roots.append((edge, tangent))
     return roots

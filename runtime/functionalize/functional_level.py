@@ -121,9 +121,9 @@ class FunctionalLevel(Level):
     def valued(self, result: Any) -> Any:
         if not isinstance(result, torch.Tensor):
             return super().valued(result)
-        v = self.wrap(result)
-        v._store.memory.made_inside = True
-        return v
+        value = self.wrap(result)
+        value._store.memory.made_inside = True
+        return value
 
     def present(self, store: Store) -> torch.Tensor:
         """Return the present value of ``store``. Writes through other stores of its memory change
@@ -528,7 +528,9 @@ class FunctionalLevel(Level):
         read = tensors_of(other for other in others if isinstance(other, (list, tuple)))
         if any(id(self.own(t)._store.memory) in memories for t in read):
             return True
-        return any(overlaps(self.present(v._store), v._chain) for v in map(self.own, targets))
+        return any(
+            overlaps(self.present(value._store), value._chain) for value in map(self.own, targets)
+        )
 
     def _detach(self, value: FunctionalValue) -> FunctionalValue:
         if value._chain:

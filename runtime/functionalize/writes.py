@@ -162,9 +162,13 @@ def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
     return [size if isinstance(size, int) else size.node.hint for size in sizes]
 
 
-def _reach(t: torch.Tensor) -> int:
-    """Return how many elements of its memory ``t`` spans."""
-    sizes, strides, (offset,) = _hints(t.shape), _hints(t.stride()), _hints([t.storage_offset()])
+def _reach(tensor: torch.Tensor) -> int:
+    """Return how many elements of its memory ``tensor`` spans."""
+    sizes, strides, (offset,) = (
+        _hints(tensor.shape),
+        _hints(tensor.stride()),
+        _hints([tensor.storage_offset()]),
+    )
     if not all(sizes):
         return offset
     last = sum((n - 1) * size for n, size in zip(sizes, strides, strict=True))

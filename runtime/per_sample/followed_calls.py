@@ -131,8 +131,8 @@ class UsedParameters:
         """Return the cotangents of all results with the batch in front, None where there is
         none."""
         by_sample: list[Any] = [None] * len(self.places)
-        for i, g in zip(self.tapped, cotangents, strict=True):
-            if g is None:
+        for i, cotangent in zip(self.tapped, cotangents, strict=True):
+            if cotangent is None:
                 continue
             place = self.places[i]
             if place is None:
@@ -143,9 +143,9 @@ class UsedParameters:
             # a sum or mean: each sample gets the same cotangent, or its part of it
             if isinstance(place, Pooled):
                 self.session.note_pool(place.factor)
-                by_sample[i] = g.expand(self.call.size) / place.factor
+                by_sample[i] = cotangent.expand(self.call.size) / place.factor
             else:
-                by_sample[i] = self.session.of_samples(g, place)
+                by_sample[i] = self.session.of_samples(cotangent, place)
         return by_sample
 
     def _in_rows(self, index: int, term: Term) -> Term:

@@ -198,8 +198,8 @@ class _Run:
         if edge is not None:
             roots = [(edge, torch.ones_like(self.tape.lowered(losses)))]
             execute(self.tape, roots, None, create_graph=False, keep_graph=False, accumulate=False)
-        for name, v in zip(names, inputs, strict=True):
-            end: Any = edge_of(v)
+        for name, value in zip(names, inputs, strict=True):
+            end: Any = edge_of(value)
             if end[0].reached:
                 raise RuntimeError(
                     f"per_sample_grads: the loss uses {name} by "

@@ -19,7 +19,7 @@ def items_of(args: Iterable[object]) -> Iterator[Any]:
 
 def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
     """List the tensors among ``args`` and in the lists among them."""
-    return [t for t in items_of(args) if isinstance(t, torch.Tensor)]
+    return [tensor for tensor in items_of(args) if isinstance(tensor, torch.Tensor)]
 
 
 def is_written(argument: Any) -> bool:

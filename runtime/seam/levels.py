@@ -143,9 +143,9 @@ class Level:
         """Return a value of this level with the inner tensor ``inner``, one of the outer levels.
         ``history``: what else the level stores, such as an edge of the tape, a tangent or a node of
         a graph. None: nothing."""
-        v = same_shape(self.values, inner)
-        v._level = self
-        return v
+        value = same_shape(self.values, inner)
+        value._level = self
+        return value
 
     def valued(self, result: Any) -> Any:
         """Return the result of an op, one tensor or several, as values without a history. Anything
@@ -672,7 +672,7 @@ def _parts_of(tensor: object) -> Iterator[Value]:
 
 def levels_of(tensor: object) -> Iterator[Level]:
     """Yield the levels of the values that ``tensor`` consists of, the innermost first."""
-    return (v._level for v in values_of(tensor))
+    return (value._level for value in values_of(tensor))
 
 
 def constant_of(t: Any) -> Any:

@@ -155,8 +155,8 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
 
     ``InplaceError`` if the program has written to the tensor before.
     """
-    t = args[0]
-    address = address_of(t)
+    tensor = args[0]
+    address = address_of(tensor)
     for capture in _captures():
         if address and capture.overtakes(address):
             raise noted(
@@ -168,7 +168,7 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
                     f"the write, or outside.{place()}"
                 )
             )
-        capture.note_elements(t)
+        capture.note_elements(tensor)
     with without_modes():
         return _called(func, args, kwargs)
 

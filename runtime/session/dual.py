@@ -224,10 +224,10 @@ class DualSession(StandIn):
                 continue
             if not is_floating(output):
                 continue
-            t = tangents[index]
+            tangent = tangents[index]
             if op.kind is not VIEW:
-                t = _tangent_of_new(output, t)
-            self.tangents.put(output._inner, t)
+                tangent = _tangent_of_new(output, tangent)
+            self.tangents.put(output._inner, tangent)
 
     def _write(
         self, op: Op, args: Sequence[object], kwargs: dict[str, object], tangents: list[object]

@@ -290,14 +290,14 @@ class _Wrapper(Subclassed):
     @classmethod
     def holding(cls, inner: torch.Tensor) -> Any:
         """Return the value that a hook has returned around ``inner``, or a new one."""
-        v: Any = HOOKS.made.pop(id(inner), None) if HOOKS.made else None
-        if v is not None:
-            return v
+        value: Any = HOOKS.made.pop(id(inner), None) if HOOKS.made else None
+        if value is not None:
+            return value
         with unseen_by_classes():
             if inner.layout is torch.jagged:
                 raise NestedTensor
             if cls._asks:
-                v = make_wrapper_subclass(
+                value = make_wrapper_subclass(
                     cls,
                     inner.shape,
                     dtype=inner.dtype,
@@ -305,17 +305,17 @@ class _Wrapper(Subclassed):
                     device=inner.device,
                     **_ASK_ALL,
                 )
-                v._inner = inner
+                value._inner = inner
             elif _has_memory(inner):
                 with without_dispatch_to_python():
-                    v = make_subclass(cls, inner)
-                v._inner = inner
+                    value = make_subclass(cls, inner)
+                value._inner = inner
             else:
-                v = same_shape(cls, inner)
+                value = same_shape(cls, inner)
         shared = vars(inner)
-        shared["_value"] = weakref.ref(v)
-        v.__dict__.update({name: shared[name] for name in shared.keys() & _OF_TENSORS.keys()})
-        return v
+        shared["_value"] = weakref.ref(value)
+        value.__dict__.update({name: shared[name] for name in shared.keys() & _OF_TENSORS.keys()})
+        return value
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -444,10 +444,10 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
             return wrap(inner, requires_grad)
     if value_class._asks:
         options = {**options, **_ASK_ALL}
-    v = make(value_class, **options)
-    v._inner, v._edge, v._req = inner, None, requires_grad
-    vars(inner)["_value"] = weakref.ref(v)
-    return v
+    value = make(value_class, **options)
+    value._inner, value._edge, value._req = inner, None, requires_grad
+    vars(inner)["_value"] = weakref.ref(value)
+    return value
 
 
 def class_of_results(x: object) -> type[torch.Tensor] | None:

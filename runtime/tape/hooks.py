@@ -70,9 +70,9 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_grap
     if node.retained:
         for index, ref in node.retained.items():
             variable = ref()
-            g = grads[index]
-            if variable is not None and g is not None:
-                _retain(level, variable, g)
+            gradient = grads[index]
+            if variable is not None and gradient is not None:
+                _retain(level, variable, gradient)
 
 
 def _retain(level: Level, variable: Any, g: Any) -> None:
@@ -112,9 +112,9 @@ def run_posthooks(
         replacements = watched(hook, tuple(for_users(level, g) for g in cotangents), arrived)
         if replacements is not None:
             cotangents = _check_replacements(level, cotangents, replacements, hook, create_graph)
-    for at, g in zip(inputs, cotangents, strict=True):
+    for at, cotangent in zip(inputs, cotangents, strict=True):
         if at is not None:
-            outs[at] = g
+            outs[at] = cotangent
     return outs
 
 

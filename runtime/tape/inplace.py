@@ -191,7 +191,8 @@ def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, object]
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
     if _grad_enabled() and (
-        edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
+        edges
+        or any(isinstance(tensor, Value) and base_edge(tensor) is not None for tensor in args[0])
     ):
         foreach.run(op, args, kwargs)
         return

@@ -327,23 +327,25 @@ class OpNode(Node):
             operands = [*args, *op.defaults[len(args) : plan.reach], outs]
         saved: list[Any] = []
         for at, reader in plan.slots:
-            v = operands[at]
+            value = operands[at]
             if reader is None:
-                if type(v) is torch.Tensor:  # Saved(v), without its frame
+                if type(value) is torch.Tensor:  # Saved(v), without its frame
                     s = _new(Saved)
-                    s.tensor = v
+                    s.tensor = value
                     try:
-                        s.version = v._version
+                        s.version = value._version
                     except RuntimeError:
-                        s = store(self.level, v)
-                    v = s
-                elif isinstance(v, torch.Tensor):
-                    v = store(self.level, v)
-                elif type(v) is list or type(v) is tuple:
-                    v = [store(self.level, x) if isinstance(x, torch.Tensor) else x for x in v]
+                        s = store(self.level, value)
+                    value = s
+                elif isinstance(value, torch.Tensor):
+                    value = store(self.level, value)
+                elif type(value) is list or type(value) is tuple:
+                    value = [
+                        store(self.level, x) if isinstance(x, torch.Tensor) else x for x in value
+                    ]
             elif reader is not as_it_is:
-                v = reader(v)
-            saved.append(v)
+                value = reader(value)
+            saved.append(value)
         self.saved = saved
 
     def _pack(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
@@ -400,17 +402,17 @@ class OpNode(Node):
         return t
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> list[Any]:
-        plan, g = self.plan, grads[0]
+        plan, gradient = self.plan, grads[0]
         values = self._values_for_formula(create_graph)
         # formulas read these at the indices -3, -2 and -1
-        values += (plan.needs, grads, g)
+        values += (plan.needs, grads, gradient)
         out: list[Any] = [None] * len(self.edges)
-        batch = plan.elementwise and type(g) in VALUES
+        batch = plan.elementwise and type(gradient) in VALUES
         at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in plan.steps:
             if wanted is not None and not self._needs_any(targets, wanted):
                 continue
-            if asks_g and g is None:
+            if asks_g and gradient is None:
                 continue
             # on a batch of cotangents an elementwise formula runs once, without a dispatch
             # for each of its ops
@@ -436,10 +438,10 @@ class OpNode(Node):
         for s in self.saved:
             how = type(s)
             if how is Saved:
-                t = s.tensor
-                if create_graph or t._version != s.version:
-                    t = self._value(s, len(values), 0, create_graph)
-                values.append(t)
+                tensor = s.tensor
+                if create_graph or tensor._version != s.version:
+                    tensor = self._value(s, len(values), 0, create_graph)
+                values.append(tensor)
             elif how is Packed:
                 values.append(self._value(s, len(values), 0, create_graph))
             elif how is list and self.plan.slots[len(values)][1] is None:

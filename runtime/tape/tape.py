@@ -55,18 +55,18 @@ class Tape(Level):
 
     def wrap(self, inner: Any, edge: Edge | None = None, /) -> Any:
         """Return a value of this level with the inner tensor ``inner`` and the history ``edge``."""
-        v: Any
+        value: Any
         if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
-            v = make_subclass(GradValue, inner)
-            v._inner = inner
+            value = make_subclass(GradValue, inner)
+            value._inner = inner
         elif type(inner) in VALUES and inner._level is self:
             # a rule that runs in a backward pass made a constant of this level
             return self.wrap(inner._inner, edge)
         else:
-            v = same_shape(GradValue, inner)
-        v._level = self
-        v._edge = edge
-        return v
+            value = same_shape(GradValue, inner)
+        value._level = self
+        value._edge = edge
+        return value
 
     def shown_to_forward(
         self, node: Any, args: Sequence[Any], given: Sequence[Any]
@@ -101,9 +101,9 @@ class Tape(Level):
     def input(self, outer: torch.Tensor) -> Any:
         """Return an input of the transform: a value that requires grad, with an ``Input`` node."""
         node = Input(self, outer)
-        v = self.wrap(outer, (node, 0))
-        node.value = weakref.ref(v)
-        return v
+        value = self.wrap(outer, (node, 0))
+        node.value = weakref.ref(value)
+        return value
 
     def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
         """Run ``op`` on inner tensors, in the grad mode of the outer levels."""
@@ -155,12 +155,12 @@ class Tape(Level):
             if kind in VALUES:
                 if argument._level is self:
                     inner[index] = argument._inner
-                    e = argument._edge
-                    if e is None or argument._view is not None:
-                        e = edge_of(argument)
-                    if e is not None:
+                    edge = argument._edge
+                    if edge is None or argument._view is not None:
+                        edge = edge_of(argument)
+                    if edge is not None:
                         wanted |= 1 << index
-                        edges += (e,)
+                        edges += (edge,)
             elif kind is list or kind is tuple:
                 inner[index], of_list = self._collect_list(argument)
                 if of_list is not None:

@@ -453,10 +453,10 @@ class CopySlices(Node):
         self.self_edge = self_edge
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
-        g = grads[0]
-        if g is None:
+        gradient = grads[0]
+        if gradient is None:
             return (None,) * len(self.edges)
-        base = _make_lazy(_memory_like(g, self.geometry), self.lazy).copy_(g)
+        base = _make_lazy(_memory_like(gradient, self.geometry), self.lazy).copy_(gradient)
         part = replay(self.chain, base)
         inner_wanted = None if wanted is None else self._wanted_of_inner(wanted)
         # when the pass is recorded, a saved result has the inner node as its history, which is to
@@ -466,7 +466,7 @@ class CopySlices(Node):
         of_base = None
         if self.edges[0] is not None:
             own = None if self.self_edge is None else out[self.self_edge]
-            of_base = self._insert_own(g, base, part, own, create_graph)
+            of_base = self._insert_own(gradient, base, part, own, create_graph)
         return (of_base, *(out[i] for i in self.others))
 
     def _wanted_of_inner(self, wanted: Any) -> list[bool]:

@@ -245,10 +245,10 @@ def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
         # not isinstance(): True and False are no positions
         if type(i) is not int or not 0 <= i < len(parts.nodes):
             raise Damaged("it names what cannot be saved")
-        n = parts.nodes[i]
-        if n not in candidates or not _is_saveable(n):
+        node = parts.nodes[i]
+        if node not in candidates or not _is_saveable(node):
             raise Damaged("it names what cannot be saved")
-        nodes.append(n)
+        nodes.append(node)
     return nodes
 
 

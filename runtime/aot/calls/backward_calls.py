@@ -288,11 +288,11 @@ def _find_in_joint(
     return nodes
 
 
-def _is_same_call(n: fx.Node, other: fx.Node) -> bool:
+def _is_same_call(node: fx.Node, other: fx.Node) -> bool:
     """Return whether two nodes of one name in two graphs may be one value."""
-    if n.op != other.op:
+    if node.op != other.op:
         return False
-    return n.op == "placeholder" or n.target is other.target
+    return node.op == "placeholder" or node.target is other.target
 
 
 def _return_too(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:

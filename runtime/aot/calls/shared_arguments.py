@@ -303,14 +303,14 @@ def _common_base(group: Group, call: Call) -> Tensor | None:
     to them may be recorded."""
     common: Tensor | None = None
     for index in group.members:
-        t = call.leaves[index]
-        if not isinstance(t, Tensor):
+        tensor = call.leaves[index]
+        if not isinstance(tensor, Tensor):
             return None
-        view = t._view
+        view = tensor._view
         # a view of a no_grad block or of several results: autograd refuses a write to it
         if view is not None and view.creation:
             return None
-        base: Tensor = t
+        base: Tensor = tensor
         if view is not None:
             base = view.base
         if common is not None and base is not common:

@@ -425,11 +425,11 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
     return groups
 
 
-def _span(t: torch.Tensor) -> tuple[int, int]:
-    """Return the bytes of its storage that lie between the first and the last element of ``t``."""
-    first = int(t.storage_offset())
-    last = sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
-    return first * t.element_size(), (first + last + 1) * t.element_size()
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the bytes of its storage from the first element of ``tensor`` to after the last."""
+    first = int(tensor.storage_offset())
+    last = sum((n - 1) * size for n, size in zip(tensor.shape, tensor.stride(), strict=True))
+    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
 
 
 def refuse_written_pieces(
@@ -440,8 +440,8 @@ def refuse_written_pieces(
     A graph would return its new value alone, and not write to the memory that it shares.
     """
     arguments = list(arguments)
-    for v in returned:
-        memory = v._store.memory
+    for value in returned:
+        memory = value._store.memory
         whole = memory.whole
         # a piece that nobody has written to has the right value in any memory
         written = memory.generation or whole.generation
@@ -450,7 +450,7 @@ def refuse_written_pieces(
         # a graph splits an intermediate after the write to it
         others = (*arguments, *returned) if memory.generation else arguments
         if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
-            inner: Any = v._inner
+            inner: Any = value._inner
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares "
                 "with a result of unsafe_split or unsafe_chunk, and returns that. "

@@ -315,10 +315,10 @@ class Output:
 
     def returned(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Return the result as the caller gets it. An argument is the caller's own object."""
-        t = self.of(arguments, results)
+        tensor = self.of(arguments, results)
         if self.made is Made.INPUT and not self.steps and not self.leaf:
-            return plain_of(t)
-        return t
+            return plain_of(tensor)
+        return tensor
 
     def _of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Take the views, each in the grad mode of the program."""

@@ -85,18 +85,18 @@ class JointLevel(ProgramTape):
         application = None if edge is None else self.applications.get(edge[0])
         if application is not None:
             inner = self._output_of(application, edge[1], inner)
-        v = shown(super().wrap(inner, edge), inner)
+        value = shown(super().wrap(inner, edge), inner)
         node = getattr(getattr(inner, "_inner", None), "_node", None)
         # a constant of the program has no node
         if node is None:
-            return v
+            return value
         if edge is None:
             self.derivatives.setdefault(node, NONE)
         elif application is None:
             self.derivatives[node] = OF_THE_OP
         else:
             self.derivatives[node] = OWN
-        return v
+        return value
 
     def _output_of(self, application: Application, number: int, inner: object) -> object:
         """Return ``inner``, an output with a gradient, as a value that has no other history."""
@@ -273,10 +273,10 @@ class JointLevel(ProgramTape):
         they come before it.
         """
         for leaf in pytree.tree_leaves(arguments):
-            v = leaf._inner if self._is_own(leaf) else leaf
-            if isinstance(v, FunctionalValue):
+            value = leaf._inner if self._is_own(leaf) else leaf
+            if isinstance(value, FunctionalValue):
                 with without_modes():
-                    v._level.read(v)
+                    value._level.read(value)
 
     @contextmanager
     def shown_to_forward(
@@ -287,9 +287,9 @@ class JointLevel(ProgramTape):
         ``args``: of the call. ``given``: what the forward gets in their place.
         """
         recorded = [
-            v
-            for argument, v in zip(args, given, strict=True)
-            if isinstance(v, Value) and argument is not v and edge_of(argument) is not None
+            value
+            for argument, value in zip(args, given, strict=True)
+            if isinstance(value, Value) and argument is not value and edge_of(argument) is not None
         ]
         # control flow is a Function of this package, whose derivative is known
         noted = bool(node.edges) and not issubclass(node._forward_cls, ControlFlow)

@@ -86,18 +86,18 @@ class Primals:
             self.edges.append(None)
             return tensor
         # functionalize inside, the tape around it
-        v: Any = self.functional.wrap(tensor)
-        self.memories[id(v._store.memory)] = len(self.values)
+        value: Any = self.functional.wrap(tensor)
+        self.memories[id(value._store.memory)] = len(self.values)
         self.shapes[len(self.values)] = tensor.shape
-        self.entered[len(self.values)] = v
+        self.entered[len(self.values)] = value
         if flag:
-            v = self.tape.input(v)
-            self.edges.append(v._edge)
+            value = self.tape.input(value)
+            self.edges.append(value._edge)
         else:
-            v = self._with_room_for_history(v)
+            value = self._with_room_for_history(value)
             self.edges.append(None)
-        self.values.append(v)
-        return v
+        self.values.append(value)
+        return value
 
     def join(self, bases: Sequence[torch.Tensor]) -> None:
         """Exchange arguments that share memory for views of one base, which becomes a primal."""
@@ -369,7 +369,7 @@ class Primals:
     def _record_of_flags(self, index: int, group: Group | None) -> Input:
         """Record how the program has changed the geometry of primal ``index``, and whether it has
         called ``requires_grad_()`` of it."""
-        v = self.values[index]
+        value = self.values[index]
         reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(index))
         for step in reshaped:
             if step.in_place() is None:
@@ -377,8 +377,8 @@ class Primals:
                     f"the program changes an argument in place by {step.func}, "
                     "which the caller's tensor cannot follow"
                 )
-        unseen = any(t is v for t in self.tape.reshaped)
-        begins = self.is_leaf(v)
+        unseen = any(t is value for t in self.tape.reshaped)
+        begins = self.is_leaf(value)
         # the other one may be its view, and would require grad, too
         if begins and group is not None:
             raise RuntimeError(
@@ -386,7 +386,7 @@ class Primals:
                 "another one that may be a view of it. Do it before the call."
             )
         if begins:
-            self.flags[index], self.edges[index] = True, edge_of(v)
+            self.flags[index], self.edges[index] = True, edge_of(value)
         return Input(self.flags[index], reshaped=reshaped, reshaped_unseen=unseen, begins=begins)
 
     def _refuse_write(self, index: int, reshaped: Sequence[ViewStep], memory: Memory) -> None:
@@ -476,10 +476,10 @@ class Primals:
 
     def _has_other_history(self, index: int) -> bool:
         """Return whether primal ``index`` is a leaf now, or has another history than at first."""
-        v = self.values[index]
-        if self.is_leaf(v):
+        value = self.values[index]
+        if self.is_leaf(value):
             return True
-        return self.edges[index] is not None and bool(self.edge(v) != self.edges[index])
+        return self.edges[index] is not None and bool(self.edge(value) != self.edges[index])
 
     def _changes_of_geometry(self, index: int) -> Chain:
         """Return the view ops that the program has applied to primal ``index`` in place."""

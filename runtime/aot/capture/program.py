@@ -171,9 +171,9 @@ class Program:
                 with torch.set_grad_enabled(self.grad_mode):
                     outs, self.out_spec = self._run(primals.values[: len(self.given)])
             # the forward is complete: its results, and the roots of the backward pass
-            functional.settle(v._store for v in primals.entered.values())
+            functional.settle(value._store for value in primals.entered.values())
             results, roots = self._results_of(outs)
-            returned = [v for v in map(primals.functional_value, outs) if v is not None]
+            returned = [value for value in map(primals.functional_value, outs) if value is not None]
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
             watch = _refusing_changes() if roots else nullcontext()
@@ -285,8 +285,8 @@ class Program:
     def _ordinary_among(self, values: Iterable[object]) -> list[int]:
         """Return the numbers of those ``values`` that are no inference tensors."""
         ordinary: list[int] = []
-        for index, v in enumerate(map(self.primals.functional_value, values)):
-            if v is not None and not v._store.memory.inference:
+        for index, value in enumerate(map(self.primals.functional_value, values)):
+            if value is not None and not value._store.memory.inference:
                 ordinary.append(index)
         return ordinary
 
@@ -346,11 +346,11 @@ class Program:
 
     def _refuse_writes_outside(self) -> None:
         """Refuse writes to tensors that are constants of the graph."""
-        for v in self.functional.closed_over.values():
-            if v._store.memory.generation:
+        for value in self.functional.closed_over.values():
+            if value._store.memory.generation:
                 raise RuntimeError(
                     "the program writes to a tensor that it closes over. "
-                    f"Pass it as an argument.{happened_at(v._store.memory.written_at)}"
+                    f"Pass it as an argument.{happened_at(value._store.memory.written_at)}"
                 )
 
     def _count_writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
@@ -359,8 +359,8 @@ class Program:
         The first number is of writes to its memory, the second of changes of its geometry in place.
         """
         return [
-            (v._store.memory.generation, len(v._chain))
-            for v in (*self.primals.entered.values(), *returned)
+            (value._store.memory.generation, len(value._chain))
+            for value in (*self.primals.entered.values(), *returned)
         ]
 
     def _written_by_backward(
@@ -383,8 +383,8 @@ class Program:
         # a result in the memory of a written primal has the write by that
         memories = {id(entered[i]._store.memory) for i in changed}
         if any(
-            old[0] != new[0] and id(v._store.memory) not in memories
-            for v, old, new in zip(returned, before[count:], after[count:], strict=True)
+            old[0] != new[0] and id(value._store.memory) not in memories
+            for value, old, new in zip(returned, before[count:], after[count:], strict=True)
         ):
             raise RuntimeError(
                 "the backward pass writes to a result of the program; let it write to a copy"

@@ -101,7 +101,7 @@ def for_inductor(
         return torch.ops.runtime.lstm_layer_backward.default, args
     if target is not _LAYER:
         return target, args
-    values = [v for v in node.meta["val"] if v is not None]
+    values = [value for value in node.meta["val"] if value is not None]
     sizes: list[object] = []
     for value in values:
         sizes += value.shape

@@ -161,7 +161,7 @@ def _is_spent(
     None for ``later``: ``node`` is the new value itself, of which no view may be returned.
     """
     memory = shown(node)
-    views = [v for v in memory if v is not node]
+    views = [value for value in memory if value is not node]
     if later is None:
         return not any(output in view.users for view in views)
     last_use = _last_read(memory, order)

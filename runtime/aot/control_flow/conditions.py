@@ -349,8 +349,8 @@ def _function_of(
 def replaced(values: Sequence[object], at: Sequence[int], new: Sequence[object]) -> list[Any]:
     """Return ``values`` with the items of ``new`` at the places ``at``."""
     exchanged = list(values)
-    for i, v in zip(at, new, strict=True):
-        exchanged[i] = v
+    for i, value in zip(at, new, strict=True):
+        exchanged[i] = value
     return exchanged
 
 

@@ -427,7 +427,7 @@ class _While(ControlFlow):
             dims,
             info.randomness == "different" and (draws(body) or draws(condition)),
         )
-        dims[:n] = [0 if v else None for v in varying]
+        dims[:n] = [0 if value else None for value in varying]
         carried = _with_batch_dims(operands[:n], in_dims[3:], dims, size)
         rest = operands[n:]
         step = batched(body, info, dims, dims[:n])

@@ -373,8 +373,8 @@ def _trilinear_abstract(
         for d in sorted(missing):
             shape.insert(d, 1)
         wide.append(shape)
-    shape = [size for dim, size in enumerate(torch.broadcast_shapes(*wide)) if dim not in sumdim]
-    return i1.new_empty(shape)  # type: ignore[no-any-return]
+    sizes = [size for dim, size in enumerate(torch.broadcast_shapes(*wide)) if dim not in sumdim]
+    return i1.new_empty(sizes)  # type: ignore[no-any-return]
 
 
 def _third(a: object, b: object, c: object, *dims: object) -> object:
