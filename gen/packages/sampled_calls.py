@@ -37,7 +37,7 @@ __all__ = [
 
 Tensor = torch.Tensor
 _SEEDS = (0, 1, 2)
-_STEP = 1e-3
+_STEP = 1e-3  # by which all inputs move; a function that then returns the same is constant
 _DRAWING = threading.Lock()
 
 

@@ -30,8 +30,8 @@ from gen.packages.trials import Trial, attempt
 
 __all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
-_SCAN_SECONDS = 300
-_TRY_SECONDS = 120
+_SCAN_SECONDS = 300  # for the import of a package and all of its modules
+_TRY_SECONDS = 120  # for one function
 _START_SECONDS = 300
 """The time until the first answer also has the import of the package."""
 

@@ -24,7 +24,7 @@ from .overloads import on_cpu
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64)
-_FEWEST = 4
+_FEWEST = 4  # matrices of a stack
 # of the matrices of one stack, which live at the same time; threads do not share the work on so few
 _BYTES = 1 << 16
 

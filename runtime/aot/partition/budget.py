@@ -21,8 +21,9 @@ from .memory import Memory
 from .network import Network
 from .recompute import is_item, is_size, is_view, n_bytes
 
+# into how many segments a graph is cut
 _SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-_MOST_CUTS = 12
+_MOST_CUTS = 12  # between two cuts, each of which costs a maximum flow
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 GAP = 16.0  # between two boxes of a layer
-_SWEEPS = 12
+_SWEEPS = 12  # over all layers, down and up in turn
 _BEND = 8.0  # the width of the place where a long edge passes a layer
 
 Edge = tuple[str, str]
