@@ -75,7 +75,7 @@ def push(
 
 
 def push_densely(
-    func: Callable[..., object], inputs: Sequence[object], tangents: Mapping[int, Any]
+    func: Callable[..., object], inputs: Sequence[object], tangents: Mapping[int, object]
 ) -> list[torch.Tensor]:
     """Return the plain tangents of the outputs, zeros for an output without one."""
     plain_tangents = []

@@ -11,7 +11,7 @@ node or a tangent of its own.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Signature, signature
@@ -98,7 +98,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     generate_vmap_rule = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         warnings.warn(
             (
                 f"{type(self)} should not be instantiated. A Function keeps its state in ctx: "
@@ -108,7 +108,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             stacklevel=2,
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise settled(RuntimeError(_LEGACY))
 
     @staticmethod
@@ -121,7 +121,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: Any) -> Any:
         """Store on ``ctx`` what derivatives need. Without it ``forward`` gets the ctx."""
         raise settled(NotImplementedError("setup_context is not implemented."))
 
@@ -198,7 +198,7 @@ class _Definition:
         self.signature: Signature | None = None  # of `forward`, as soon as `bind` needs it
 
     def bind(
-        self, cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]
+        self, cls: FunctionClass, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[Any, ...]:
         """Return the positional arguments of ``forward`` after ctx, for a call with ``args`` and
         ``kwargs``. Defaults are filled in. So every input has a position, and with it an edge.

@@ -207,7 +207,7 @@ class FunctionNode(Node, FunctionCtx):
         return is_differentiable(output) and not any(output is n for n in self.non_differentiable)
 
     def _history(
-        self, tensor: Any, inner_args: Sequence[Any], outs: Sequence[Any]
+        self, tensor: Any, inner_args: Sequence[object], outs: Sequence[object]
     ) -> Edge | int | None:
         """Return the history of a saved tensor: the number of an output of this node, the edge of
         an input, or None."""
@@ -342,7 +342,9 @@ class FunctionNode(Node, FunctionCtx):
             return level.noted_backward(self, shown, create_graph)
         return self.run_backward(shown, create_graph)
 
-    def run_backward(self, shown: list[Any], create_graph: bool) -> tuple[torch.Tensor | None, ...]:
+    def run_backward(
+        self, shown: Sequence[object], create_graph: bool
+    ) -> tuple[torch.Tensor | None, ...]:
         """Run the user's ``backward`` on the cotangents ``shown``. Return a gradient per edge."""
         before = self._outward
         self._outward = not (self.level.shows_values or create_graph)

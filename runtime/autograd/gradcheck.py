@@ -280,7 +280,7 @@ def _check_special_cotangents(
 
 
 def gradgradcheck(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Any,
     grad_outputs: Any = None,
     *,

@@ -35,7 +35,9 @@ def _all_zero(grads: Sequence[object]) -> bool:
     return all(grad is None or not dense(grad).any() for grad in grads)
 
 
-def zero_cotangent(outs: Sequence[Any], inputs: Sequence[torch.Tensor], at: Sequence[int]) -> None:
+def zero_cotangent(
+    outs: Sequence[object], inputs: Sequence[torch.Tensor], at: Sequence[int]
+) -> None:
     """Check that a zero cotangent gives zeros of the type and shape of the inputs. Those of sparse
     inputs may be dense.
 

@@ -196,7 +196,7 @@ class _Checkpointed:
         self.options = options
         functools.update_wrapper(self, function, updated=())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return _run(self.function, args, kwargs, **self.options)
 
     def __get__(self, instance: object, owner: object = None) -> _Checkpointed:

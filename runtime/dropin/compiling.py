@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -368,13 +368,13 @@ def _refusal_of(name: str) -> Callable[..., object]:
 
 
 def jitted(
-    model: Callable[..., Any] | None = None,
+    model: Callable[..., object] | None = None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] = "inductor",
+    backend: str | Callable[..., object] = "inductor",
     mode: str | None = None,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     disable: bool = False,
 ) -> Any:
     """Do ``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an

@@ -81,7 +81,7 @@ class Reducer:
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
         param_to_name_mapping: Any = None,
-        *rest: Any,
+        *rest: object,
     ) -> None:
         self._params = list(params)
         self._buckets = list(map(list, bucket_indices))
@@ -252,7 +252,7 @@ class Logger:
     def __init__(self, reducer: Reducer) -> None:
         pass
 
-    def _nothing(self, *args: Any) -> None:
+    def _nothing(self, *args: object) -> None:
         pass
 
     set_construction_data_and_log = set_runtime_stats_and_log = set_error_and_log = _nothing
@@ -284,7 +284,7 @@ _REFUSED = (
 
 
 def _refuse(name: str) -> object:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    def __init__(self: Any, *args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(
             f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on "
             "the runtime's engine. Use DistributedDataParallel, or run the program on plain torch."

@@ -101,7 +101,7 @@ class _UndefinedGrad:
     """``torch._C._functions.UndefinedGrad``: its instances return their arguments and give no
     gradient to them."""
 
-    def __call__(self, *tensors: Any) -> Any:
+    def __call__(self, *tensors: object) -> Any:
         return _one_or_all(_Undefined.apply(*tensors))
 
 
@@ -124,7 +124,7 @@ class _DelayedError:
         self.message = message.decode() if isinstance(message, bytes) else message
         self.number = number
 
-    def __call__(self, *tensors: Any) -> Any:
+    def __call__(self, *tensors: object) -> Any:
         if len(tensors) != self.number:
             raise TypeError(
                 f"DelayedError: made for {self.number} tensors, called with {len(tensors)}"

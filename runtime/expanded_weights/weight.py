@@ -5,7 +5,7 @@ The helpers of users' rules are here as well, because they take such parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -110,7 +110,7 @@ class ExpandedWeight(torch.Tensor):
         func: Callable[..., Any],
         types: Sequence[type],
         args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: dict[str, object] | None = None,
     ) -> Any:
         """Run ``func`` by a rule of a user, as a layer, or as a method that returns a fact.
 
@@ -242,7 +242,7 @@ def check_input(func: Callable[..., object], value: object) -> None:
         )
 
 
-def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def check_batch_size(args: Sequence[Any], kwargs: Mapping[str, object]) -> None:
     """Raise ``RuntimeError`` unless each ExpandedWeight has the batch size of ``args[0]``."""
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, ExpandedWeight):
@@ -273,7 +273,9 @@ def standard_kwargs(
 
 
 def forward_helper(
-    func: Callable[..., object], expanded_args: Sequence[object], expanded_kwargs: dict[str, Any]
+    func: Callable[..., object],
+    expanded_args: Sequence[object],
+    expanded_kwargs: Mapping[str, object],
 ) -> Any:
     """Return the result of a layer on plain tensors: it has no history, as a rule computes the
     gradients.

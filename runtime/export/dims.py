@@ -480,7 +480,7 @@ def _check_spec(tensor: torch.Tensor, spec: Spec, name: str) -> None:
 def specs_of(
     function: Callable[..., object],
     args: Sequence[object],
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     dynamic_shapes: object,
 ) -> list[Any]:
     """Return for each leaf of the arguments of ``function`` what ``dynamic_shapes`` says of it.

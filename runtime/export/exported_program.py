@@ -49,7 +49,7 @@ class Exported(ExportedProgram):
         examples = pytree.tree_leaves(self.example_inputs)
         structure = self.call_spec.in_spec
 
-        def check(_: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        def check(_: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             leaves, spec = pytree.tree_flatten((args, kwargs))
             if spec != structure:
                 return  # torch refuses it
@@ -68,11 +68,11 @@ class Exported(ExportedProgram):
 def export(
     f: Callable[..., object],
     args: Sequence[object],
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     dynamic_shapes: object = None,
     dynamic: bool = False,
-    decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
+    decompositions: Mapping[OpOverload, Callable[..., object]] | None = None,
     output_loss_index: int | None = None,
 ) -> ExportedProgram:
     """Return ``f``, a module or a function, on ``args`` as a ``torch.export.ExportedProgram``.
@@ -148,7 +148,7 @@ class _Leaves:
     """
 
     def __init__(
-        self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+        self, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> None:
         self.f = function
         self.params: dict[str, Any] = {}

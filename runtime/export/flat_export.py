@@ -57,9 +57,9 @@ WHOLE = frozenset(
 
 
 def traced_before_dispatch(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     leaves: Sequence[torch.Tensor | int],
-    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    decompositions: Mapping[object, Callable[..., object]] | None,
     dynamic: bool,
 ) -> Joint:
     """Return the graph of ``function`` on ``leaves``, without gradients, in the grad mode of the
@@ -398,7 +398,7 @@ def aot_export_module(
     output_loss_index: int | None = None,
     pre_dispatch: bool = False,
     dynamic_shapes: bool | None = None,
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
 ) -> tuple[fx.GraphModule, GraphSignature]:
     """Return the graph of ``mod`` on ``args`` and what its inputs and outputs are, as
     ``torch._functorch.aot_autograd.aot_export_module``.

@@ -353,7 +353,7 @@ class BatchLevel(Level):
             op.func(*self.element(physical, batched, index), **kwargs)
         return target
 
-    def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
+    def element(self, physical: list[object], batched: Any, b: int) -> list[Any]:
         """List the arguments of element ``b`` of a call. ``batched``: see :meth:`physical`."""
         return [_element_of(a, flag, b) for a, flag in zip(physical, batched, strict=True)]
 

@@ -6,7 +6,7 @@ At ``x = 3`` with the tangent 1, ``x * x`` is a value with the primal 9 and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -134,10 +134,10 @@ class DualLevel(Level):
     def _push(
         self,
         op: Op,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        primals: list[Any],
-        tangents: list[Any],
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        primals: list[object],
+        tangents: list[object],
     ) -> Any:
         """Run a call of arguments with tangents, and compute those of its results."""
         record = op.record
@@ -154,7 +154,7 @@ class DualLevel(Level):
             ts = ts.clone()  # the caller gets both tangents, and may write to one
         return self._wrap(op, args, kwargs, result, ts)
 
-    def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> object:
         """Run a call while forward mode is off. Its results have no tangent. A tensor that it
         writes to keeps its old tangent."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
@@ -168,7 +168,7 @@ class DualLevel(Level):
             return args[0]
         return None
 
-    def _any_dual(self, args: Iterable[Any]) -> bool:
+    def _any_dual(self, args: Iterable[object]) -> bool:
         """Return whether an argument of this level has a tangent."""
         return any(
             isinstance(argument, Value)
@@ -177,7 +177,7 @@ class DualLevel(Level):
             for argument in args
         )
 
-    def _split(self, op: Op, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
+    def _split(self, op: Op, args: Sequence[object]) -> tuple[list[Any], list[Any], bool]:
         """Return the primals of a call, their tangents, and whether there is any tangent."""
         primals = list(args)
         tangents: list[Any] = [None] * len(primals)
@@ -215,7 +215,12 @@ class DualLevel(Level):
         return primals, tangents
 
     def _wrap(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any
+        self,
+        op: Op,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        result: Any,
+        tangents: Any,
     ) -> object:
         """Return the results with their tangents. A result of integer or Boolean dtype stays a
         tensor of the outer levels, unless it is a view."""
@@ -238,8 +243,8 @@ class DualLevel(Level):
         self,
         value: DualValue,
         op: Op,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         which: int | None,
     ) -> None:
         """Note that ``value`` is a view of ``args[0]``, so that a write to either moves both
@@ -258,7 +263,7 @@ class DualLevel(Level):
             if op.func is _AS_STRIDED:
                 _show_memory_of_base(value)
 
-    def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
         """Run an op that writes to its first argument, and give that value its new tangent."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
@@ -286,7 +291,7 @@ class DualLevel(Level):
         target: DualValue,
         primals: list[Any],
         tangents: list[torch.Tensor | None],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
     ) -> DualValue:
         """Run an in-place op of arguments with tangents."""
         functional = op.functional or op
@@ -325,8 +330,8 @@ class DualLevel(Level):
         self,
         op: Op,
         value: DualValue,
-        primals: list[Any],
-        kwargs: dict[str, Any],
+        primals: Sequence[object],
+        kwargs: Mapping[str, object],
         any_tangent: bool,
     ) -> DualValue:
         """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another
@@ -337,7 +342,7 @@ class DualLevel(Level):
         follow_inner(value)
         return value
 
-    def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
         """Write to a tensor that is no value of this level. If an argument has a tangent, the
         tensor first becomes a value in place."""
         primals, _, any_tangent = self._split(op, args)
@@ -371,7 +376,7 @@ class DualLevel(Level):
             base._tangent = _tangent_after_write(value, base, tensor)
         base._generation += 1
 
-    def _out(self, op: Op, args: Sequence[torch.Tensor | int], kwargs: dict[str, Any]) -> object:
+    def _out(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         """Run an op with ``out=``. Raise if an argument has a tangent, as torch does."""
         _, _, any_tangent = self._split(op, args)
         if any_tangent or self._any_dual(kwargs.values()):

@@ -32,7 +32,7 @@ SEARCHED = 1024  # elements that are tried to find the error
 _random = torch.Tag.nondeterministic_seeded
 
 
-def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def check(op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> None:
     """Raise the error that the op raises on the first element. Do nothing if an element has
     accepted this signature before."""
     accepted = op.accepted
@@ -70,7 +70,7 @@ def _signature_of(argument: object) -> object:
     return argument
 
 
-def first_error(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Exception | None:
+def first_error(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Exception | None:
     """Return the error of the first element that refuses the call. ``None`` if all accept it. For a
     nested tensor: ``NestedTensor``."""
     if any(

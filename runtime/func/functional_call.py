@@ -20,7 +20,7 @@ def functional_call(
     module: nn.Module,
     parameter_and_buffer_dicts: Mapping[str, torch.Tensor] | Sequence[Mapping[str, torch.Tensor]],
     args: Any = None,
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     tie_weights: bool = True,
     strict: bool = False,

@@ -182,7 +182,7 @@ class Transform(GradLevel):
     starts_leaves = False
 
 
-def check_outputs(what: str, flat: list[Any]) -> None:
+def check_outputs(what: str, flat: Sequence[object]) -> None:
     """Raise ``RuntimeError`` unless ``flat``, the outputs of a differentiated function, has at
     least one entry and only tensors."""
     if not flat or (len(flat) == 1 and flat[0] is None):

@@ -7,7 +7,7 @@ belong to different functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
@@ -101,7 +101,9 @@ class OutsideWrites(TorchDispatchMode):
             t = t._inner
         return t
 
-    def _save(self, outside: list[torch.Tensor], op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+    def _save(
+        self, outside: list[torch.Tensor], op: Op, args: Any, kwargs: Mapping[str, object]
+    ) -> None:
         """Copy the memory of the tensors in ``outside``, unless an earlier write has copied it."""
         with without_modes():  # a vmap in the run, which draws, has one
             for t in outside:

@@ -63,9 +63,9 @@ def _compile(op: Op, jvp: object) -> tuple[TangentRule, frozenset[int]]:
 
         def rule(
             op: Op,
-            primals: list[Any],
+            primals: list[object],
             tangents: list[torch.Tensor | None],
-            kwargs: dict[str, Any],
+            kwargs: dict[str, object],
             result: object,
         ) -> Any:
             return call(primals, tangents, kwargs, result)
@@ -94,9 +94,9 @@ def _complete(op: Op, rule: TangentRule, used: frozenset[int]) -> TangentRule:
 
     def check(
         op: Op,
-        primals: list[Any],
+        primals: list[object],
         tangents: list[torch.Tensor | None],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         result: object,
     ) -> Any:
         """Raise if an argument that the rule ignores has a tangent. Else run the rule."""
@@ -152,9 +152,9 @@ def _sum_of_terms(op: Op, table: dict[str, Callable[..., object]]) -> TangentRul
 
     def rule(
         op: Op,
-        primals: list[Any],
+        primals: list[object],
         tangents: list[torch.Tensor | None],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         result: object,
     ) -> Any:
         """Add the terms of the arguments that have a tangent."""
@@ -218,7 +218,7 @@ def _multilinear(
 
 
 def transposed_twice(
-    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
+    op: Op, primals: list[object], tangents: list[object], kwargs: dict[str, object], result: object
 ) -> Any:
     """Return the jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its
     transpose, applied to the tangents, is the jvp."""
@@ -254,7 +254,7 @@ def _pull_back(
     op: Op,
     level: GradLevel,
     cotangents: list[GradValue | None],
-    primals: list[Any],
+    primals: list[object],
     tangents: list[Any],
     kwargs: dict[str, object],
     result: object,

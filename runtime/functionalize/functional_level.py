@@ -350,7 +350,7 @@ class FunctionalLevel(Level):
             return copying_form(func)
         return func
 
-    def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
         """Run a view op. Its results are values of the store of the argument, one step further."""
         source = self.own(args[0])
         rest = tuple(args[1:])
@@ -384,7 +384,7 @@ class FunctionalLevel(Level):
         shared = store.value is not store.memory.value  # as that of detach()
         return bool(value._chain) or shared or store.memory.of_copies
 
-    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, object]) -> object:
         """Return the results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
         kernels take. They share memory with the argument, but a write to one is not in the history
         of the other."""
@@ -395,7 +395,7 @@ class FunctionalLevel(Level):
         Pieces(source._store, chain, [value._store.memory for value in values], values is out)
         return out
 
-    def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
         """Run an op that writes to arguments. Return what it returns: the written arguments, or
         results of its own."""
         name, first = op.base_name, args[0]
@@ -441,7 +441,7 @@ class FunctionalLevel(Level):
             f"which functionalize cannot follow; make a new tensor.{here()}"
         )
 
-    def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
         places = written_arguments(op.func._schema)
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in places]
@@ -457,7 +457,7 @@ class FunctionalLevel(Level):
         return pack_results(self.valued(own) if own else targets[: len(op.func._schema.returns)])
 
     def _refuse_shared(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, object], targets: Sequence[Any]
     ) -> None:
         """Raise the kernel's error if the first argument shares memory with another one, and
         ``op`` may not write to it then."""
@@ -471,7 +471,7 @@ class FunctionalLevel(Level):
             refuse_shared_by(self, op.func, args, kwargs, targets)
 
     def _run_functional(
-        self, op: Op, functional: Any, args: Sequence[Any], kwargs: dict[str, Any]
+        self, op: Op, functional: Any, args: Sequence[Any], kwargs: dict[str, object]
     ) -> tuple[list[object], list[object]]:
         """Run the functional form of ``op``. Return the results that ``op`` has too, and those that
         it writes to arguments."""
@@ -486,7 +486,7 @@ class FunctionalLevel(Level):
         return results[:n_own], results[n_own:]
 
     def _write_in_place(
-        self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
+        self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, object]
     ) -> object:
         """Write to a value that shows an element of its base several times. What the kernel reads
         of the same memory changes while it writes."""
@@ -569,7 +569,7 @@ class FunctionalLevel(Level):
         elif target is not None:
             self.write(self.own(target), new, counted)
 
-    def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
         functional: Any = op.functional
         target, *rest = args
         if not (isinstance(target, FunctionalValue) and target._level is self):
@@ -583,7 +583,11 @@ class FunctionalLevel(Level):
         return change_geometry(functional.func, target, rest, kwargs)
 
     def _hidden_writes(
-        self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        op: Op,
+        hidden: HiddenWrites,
+        args: Sequence[Any],
+        kwargs: dict[str, object],
     ) -> object:
         """Run an op that may write to arguments although its schema does not say so."""
         plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)

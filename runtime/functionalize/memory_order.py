@@ -86,7 +86,7 @@ def draws_in_turn(func: object, target: torch.Tensor) -> bool:
 
 
 def filled(
-    func: object, targets: Sequence[torch.Tensor], args: Sequence[Any], kwargs: dict[str, Any]
+    func: object, targets: Sequence[torch.Tensor], args: Sequence[Any], kwargs: dict[str, object]
 ) -> list[Any] | None:
     """Return what ``func``, an op with ``out=``, fills ``targets`` with if that depends on their
     strides. None if it does not."""

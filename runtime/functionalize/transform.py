@@ -58,7 +58,7 @@ def _run(
 
 
 def _list_changed(
-    level: FunctionalLevel, values: Mapping[int, Any], stores: Mapping[int, Store]
+    level: FunctionalLevel, values: Mapping[int, object], stores: Mapping[int, Store]
 ) -> list[tuple[int, WrittenBack]]:
     """List the inputs that were written to or turned, each with what the caller's tensor gets.
 

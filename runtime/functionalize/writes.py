@@ -11,7 +11,7 @@ returned, to a tensor from outside.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -50,7 +50,7 @@ _OF_DTYPES = ("dtype", "scalar type", "out type", "can't be cast", "tensor out")
 def refuse_unfit(
     func: object,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     targets: Sequence[object],
     results: Sequence[object],
 ) -> None:
@@ -69,7 +69,7 @@ def refuse_unfit(
 def refuse_shared(
     func: object,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     targets: Sequence[Any],
     memory: Callable[[Any], object],
 ) -> None:
@@ -119,7 +119,7 @@ class _ZerosInPlace:
     ``memory``: what the aliases of a tensor have in common, or None. There is one flat tensor per
     memory and dtype."""
 
-    def __init__(self, memory: Callable[[Any], Any]) -> None:
+    def __init__(self, memory: Callable[[Any], object]) -> None:
         self.memory = memory
         self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
@@ -214,7 +214,7 @@ def put_back(
     part: torch.Tensor,
     which: int | None,
     args: Sequence[Any],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     copying: bool = False,
 ) -> Any:
     """Return ``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows.
@@ -316,7 +316,7 @@ def run_on_copies(
     level: FunctionalLevel,
     op: Op,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     targets: Sequence[object],
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
@@ -356,7 +356,7 @@ class FunctionalLevel(Protocol):
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]: ...
 
-    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]: ...
+    def lowered_kwargs(self, kwargs: dict[str, object]) -> dict[str, Any]: ...
 
     def valued(self, result: Any) -> Any: ...
 
@@ -370,7 +370,7 @@ def write_out(
 ) -> Any:
     """Run ``op``, an op with ``out=``. Returns what it writes to."""
     names = _names_of_out(op, kwargs)
-    targets: list[Any] = []
+    targets: list[torch.Tensor] = []
     for name in names:
         out = kwargs[name]
         if isinstance(out, (list, tuple)):
@@ -440,7 +440,7 @@ def refuse_shared_by(
     level: FunctionalLevel,
     func: object,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     targets: Sequence[object],
 ) -> None:
     """Do :func:`refuse_shared` for values of ``level``."""

@@ -10,7 +10,7 @@ parameters is refused, as its backward adds up the samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -133,7 +133,7 @@ class _Places:
     outs: list[Any]
     saved: list[Any]
 
-    def put(self, tensors: Any, states: list[Any]) -> None:
+    def put(self, tensors: Any, states: Sequence[object]) -> None:
         """Give tensors their states, except those of parameters, which stay those of the tape."""
         for tensor, state in zip(tensors, states, strict=True):
             if isinstance(tensor, Value) and state is not None and state is not PARAMETERS:

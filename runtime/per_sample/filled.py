@@ -31,7 +31,7 @@ class Filled:
         for name, before in self.before.items():
             _memory(self.arguments[name]).copy_(before)
 
-    def follow(self, session: Any, places: dict[str, Any], why: Mixed | None) -> None:
+    def follow(self, session: Any, places: dict[str, object], why: Mixed | None) -> None:
         """Give the arguments the states of what the call has written to them. ``places``: where the
         samples lie in them. ``why``: the reason if the call mixes samples."""
         # in a batch of one, everything belongs to the one sample
@@ -59,7 +59,7 @@ class Filled:
             ) from error
 
 
-def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
+def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Filled:
     """Return the arguments that a call is about to fill."""
     # most ops fill none
     if not op.fills_argument and (op.record is None or op.record.hidden_writes is None):

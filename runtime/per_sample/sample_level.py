@@ -119,7 +119,7 @@ class Samples(BatchLevel):
             return formula(*args)  # each op then comes to `call`, which notes the use
         return super().elementwise(formula, args)
 
-    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def batchwise(self, formula: Callable[..., object], args: Any) -> Any:
         """Run a formula on the physical tensors, or on the values if it uses a parameter."""
         if any(self.source(argument) is not None for argument in args):
             return formula(*args, (False,) * len(args))
@@ -197,7 +197,7 @@ class Samples(BatchLevel):
         inner = [flat[i]._inner for i in tapped]
         lowered = list(map(self.tape.lowered, inner))
 
-        def note(grads: list[Any]) -> None:
+        def note(grads: Sequence[object]) -> None:
             """Note the gradients of the parameters, for cotangents of the tapped results."""
             each: list[Any] = [None] * n_results
             for i, grad in zip(tapped, grads, strict=True):

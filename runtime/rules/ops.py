@@ -620,7 +620,7 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
     return decomposition
 
 
-def generator_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> torch.Generator:
+def generator_of(args: Iterable[object], kwargs: Mapping[str, object]) -> torch.Generator:
     """Return the generator from which a call draws. ``poisson`` and ``rrelu`` take it by
     position."""
     return next(

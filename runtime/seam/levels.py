@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -115,7 +115,7 @@ class Level:
             return True
         return self.leaves_parts and self._is_inside_of(args, kwargs or {})
 
-    def _is_inside_of(self, args: Sequence[torch.Tensor | int], kwargs: dict[str, Any]) -> bool:
+    def _is_inside_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether one of the arguments is no value, and consists of values of this level or
         of an inner one."""
         tensors = [
@@ -175,14 +175,14 @@ class Level:
                     out[index] = self.lowered_args(a)
         return out
 
-    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def lowered_kwargs(self, kwargs: dict[str, object]) -> dict[str, Any]:
         """Return keyword arguments as :meth:`lowered_args` does positional ones."""
         if not kwargs:
             return kwargs
         return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True))
 
     def written(
-        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, object], result: Any
     ) -> Any:
         """Return the results of an op that writes to arguments: for a written argument the argument
         itself, for any other result a new value."""
@@ -203,12 +203,12 @@ class Level:
         the innermost one among ``args``."""
         return formula(*args)
 
-    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def batchwise(self, formula: Callable[..., object], args: Any) -> Any:
         """Return ``formula(*args, batched)``, see :func:`run_batchwise`. This level is the
         innermost one among ``args``."""
         return formula(*args, (False,) * len(args))
 
-    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+    def layer(self, func: Any, args: Sequence[object]) -> Any:
         """Return the results of a call of ``linear`` or of a recurrent layer, which ATen takes
         apart otherwise. NotImplemented: so it does.
 
@@ -259,7 +259,9 @@ class Level:
             "zeros_like or clone of an input, or pass it to the transformed function as an input."
         )
 
-    def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def run_inside(
+        self, f: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Any:
         """Call ``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed
         function, or an op in terms of others."""
         around = SCOPE.levels
@@ -551,7 +553,7 @@ SCOPE = Scope()
 
 
 def hand_over(
-    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]
+    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]
 ) -> Any:
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
     All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
@@ -683,7 +685,7 @@ def constant_of(t: Any) -> Any:
     return t
 
 
-def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
+def innermost(args: Iterable[Any], kwargs: dict[str, object] | None) -> Any:
     """Return the innermost level among the values in the arguments of an ATen call, lists included.
     None if there are no values."""
     best: Any = None
@@ -720,7 +722,7 @@ def run_layer(func: object, args: Sequence[object]) -> Any:
     return level.layer(func, args)
 
 
-def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
+def run_elementwise(formula: Callable[..., object], args: Any) -> Any:
     """Return ``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch
     level runs it once, on the inner tensors."""
     level = innermost(args, None)

@@ -103,7 +103,7 @@ def reopen_for(func: OpOverload, args: Sequence[object]) -> None:
 
 
 def view_of(
-    func: Callable[..., object], tensor: Any, rest: Sequence[object], kwargs: dict[str, Any]
+    func: Callable[..., object], tensor: Any, rest: Sequence[object], kwargs: dict[str, object]
 ) -> Any:
     """Return ``func(tensor, *rest, **kwargs)``, a view of ``tensor``, as one step of many. For code
     of a level."""

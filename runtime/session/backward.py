@@ -461,14 +461,14 @@ def _batched_grads(
         return tuple(grads[i] for i in reached)
 
     batches = vmap(run_element)(*cotangents)
-    grads: list[Any] = [None] * number
+    grads: list[torch.Tensor | None] = [None] * number
     for i, batch in zip(reached, batches, strict=True):
         grads[i] = for_users(level, batch)
     return tuple(grads)
 
 
 def _restore_layouts(
-    inputs: Sequence[Any], grads: tuple[torch.Tensor | None, ...]
+    inputs: Sequence[object], grads: tuple[torch.Tensor | None, ...]
 ) -> tuple[object, ...]:
     """Return the gradients, those of sparse inputs in the layout of the input."""
     results = list(grads)

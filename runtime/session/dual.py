@@ -137,7 +137,9 @@ class DualSession(StandIn):
             return self._write(op, args, kwargs, tangents)
         return self._call_with_tangents(op, args, kwargs, tangents)
 
-    def _call_without_tangents(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _call_without_tangents(
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, object]
+    ) -> object:
         """Run a call whose arguments have no tangents. Like an unpacked primal, a view of it has
         none, now and later."""
         out = self.record(op.func, args, kwargs)
@@ -245,7 +247,7 @@ class DualSession(StandIn):
         return self._write_tangent(op, args, kwargs, tangents)
 
     def _write_tangent(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
+        self, op: Op, args: Sequence[Any], kwargs: dict[str, object], tangents: list[object]
     ) -> object:
         """Run an in-place op of one tensor that writes numbers. The tangent of the target is
         written in place, too, so that tangents share memory where primals do."""
@@ -285,7 +287,7 @@ class DualSession(StandIn):
         self.tangents.put(target._inner, None)
         return target
 
-    def assign(self, target: Any, t: object, inputs: list[Any]) -> None:
+    def assign(self, target: Any, t: object, inputs: list[object]) -> None:
         """Give ``target``, which was written to, the tangent ``t``. None: zero. ``t`` may be
         one of ``inputs``."""
         tangents = self.tangents

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -64,7 +64,7 @@ class Session(GradLevel):
         """Run one call by the tape. What stands in for the session calls this."""
         return GradLevel.call(self, func, args, kwargs)
 
-    def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+    def outward(self, op: Op, inner: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """Run the kernel of ``op`` on inner tensors. There are no outer levels."""
         if not op.fills:
             return op.kernel(*inner, **kwargs)
@@ -101,7 +101,7 @@ class Session(GradLevel):
         return dual.copy_before_write(inner)  # type: ignore[no-any-return]
 
     def run_inside(
-        self, function: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
+        self, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Any:
         return function(*args, **kwargs)  # the session is no transform, so it has no scope
 

@@ -209,7 +209,12 @@ class GradLevel(Tape):
         return value
 
     def _wrap_one_plain(
-        self, out: torch.Tensor, op: Op, args: Sequence[Any], kwargs: dict[str, Any], i: int | None
+        self,
+        out: torch.Tensor,
+        op: Op,
+        args: Sequence[Any],
+        kwargs: dict[str, object],
+        i: int | None,
     ) -> Any:
         """Return result ``i`` of a call as a value without history. The result of a view op follows
         its base, which may get a history later."""

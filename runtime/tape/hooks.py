@@ -55,7 +55,7 @@ def for_engine(level: Level, g: object, create_graph: bool) -> Any:
     return level.lowered(g)
 
 
-def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> None:
+def run_tensor_hooks(level: Level, node: TapeNode, grads: list[object], create_graph: bool) -> None:
     """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then
     write retained gradients to ``.grad``."""
     if node.tensor_hooks:
@@ -85,7 +85,9 @@ def _retain(level: Level, variable: Any, g: Any) -> None:
         variable._grad = for_users(level, g.clone(memory_format=torch.contiguous_format))
 
 
-def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> list[Any]:
+def run_prehooks(
+    level: Level, node: TapeNode, grads: list[object], create_graph: bool
+) -> list[Any]:
     """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
     Returns the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):

@@ -168,7 +168,7 @@ class Node:
             self.tensor_hooks = {}
         return self.tensor_hooks.setdefault(index, OrderedDict())
 
-    def __call__(self, *grads: Any) -> Any:
+    def __call__(self, *grads: object) -> Any:
         """Run this node alone: the cotangents of its inputs from those of its outputs."""
         if len(grads) != len(self.metas):
             raise settled(
@@ -306,7 +306,7 @@ class OpNode(Node):
         node.saved = self.saved
         return node
 
-    def save(self, args: list[Any], kwargs: dict[str, Any], outs: object) -> None:
+    def save(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
         """Save what the plan's formulas need. ``outs``: the inner outputs, a tensor, tuple or list.
 
         Under pack hooks it may be called twice: before the kernel with ``outs=None``, to pack the
@@ -316,7 +316,7 @@ class OpNode(Node):
         else:
             self.save_unpacked(args, kwargs, outs)
 
-    def save_unpacked(self, args: list[Any], kwargs: dict[str, Any], outs: object) -> None:
+    def save_unpacked(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
         """Save as :meth:`save` does without pack hooks. The caller has checked that there are
         none."""
         plan = self.plan

@@ -69,7 +69,7 @@ class Tape(Level):
         return value
 
     def shown_to_forward(
-        self, node: Any, args: Sequence[Any], given: Sequence[Any]
+        self, node: Any, args: Sequence[object], given: Sequence[object]
     ) -> AbstractContextManager[None]:
         """Return a context in which the ``forward`` of a custom Function runs.
 
@@ -105,7 +105,7 @@ class Tape(Level):
         node.value = weakref.ref(value)
         return value
 
-    def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+    def outward(self, op: Op, inner: list[object], kwargs: dict[str, object]) -> Any:
         """Run ``op`` on inner tensors, in the grad mode of the outer levels."""
         # no_grad inside the function applies to the outer levels, too
         if self.outer_mode or not _grad_enabled():

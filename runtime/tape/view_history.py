@@ -269,7 +269,11 @@ def _read_memory_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def mark_view(
-    value: object, op: Op, args: Sequence[object], kwargs: dict[str, Any], which: int | None = None
+    value: object,
+    op: Op,
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    which: int | None = None,
 ) -> None:
     """Note that ``value`` is the result of the view op ``op``, or its result number ``which``."""
     creation = ""

@@ -150,7 +150,7 @@ class AbstractValues:
             return self._other_layout(tensor)
         return self._fake_of(faithful_geometry(tensor))
 
-    def _fake_of(self, geometry: Geometry) -> Any:
+    def _fake_of(self, geometry: Geometry) -> torch.Tensor:
         """Return the fake tensor of a geometry, which is shape, strides, offset, dtype and
         device."""
         arguments, bits = geometry
@@ -161,7 +161,7 @@ class AbstractValues:
                 like = _shift(like, offset)
             first = self._first.get(device)
             if first is None:
-                fake: Any = FakeTensor(self.mode, like, device)
+                fake: torch.Tensor = FakeTensor(self.mode, like, device)
             else:  # the constructor takes four times as long
                 fake = as_installed(make_subclass)(
                     FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device
@@ -240,7 +240,7 @@ def _drop_generator(func: object, kwargs: Mapping[str, object]) -> tuple[object,
     return func, {**others, "generator": None}
 
 
-def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, Any]) -> Any:
+def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
     """Return ``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the
     record, by torch, or by the decomposition in it.
 

@@ -42,7 +42,7 @@ def _register_for_symbols(
 ) -> Callable[[Callable[..., Any]], Callable[..., object]]:
     """Use the decorated function for ``overloads`` where a size is a symbol."""
 
-    def register(f: Callable[..., Any]) -> Callable[..., Any]:
+    def register(f: Callable[..., object]) -> Callable[..., Any]:
         """Install ``f`` for each overload, and return it as it is."""
         for overload in overloads:
             _install(overload, f)
@@ -83,7 +83,7 @@ def _shape_of_rank(tensor: Tensor, rank: int) -> list[Any]:
     return [1] * (rank - tensor.dim()) + list(tensor.shape)
 
 
-def _interleave(first: list[Any], second: list[Any]) -> list[Any]:
+def _interleave(first: Sequence[object], second: Sequence[object]) -> list[Any]:
     """List an item of ``first``, one of ``second``, and so on."""
     return list(chain.from_iterable(zip(first, second, strict=True)))
 

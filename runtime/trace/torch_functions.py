@@ -32,7 +32,7 @@ class Functions(TorchFunctionMode):
         self.last: tuple[str, str] | None = None
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         name = getattr(func, "__name__", None)
         if name is not None:
@@ -45,7 +45,7 @@ class SymbolIndices(TorchFunctionMode):
     """Let tensors be indexed by symbols, while entered."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         if (func is _GET or func is _SET) and len(args) > 1:
             index = _as_tuple(args[1])

@@ -413,7 +413,13 @@ class Trace(Level):
         abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self.abstract.item(node, i, abstract)))
 
-    def _decompose(self, func: object, table: Callable[..., Any], args: Any, kwargs: Any) -> object:
+    def _decompose(
+        self,
+        func: object,
+        table: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Any,
+    ) -> object:
         """Run the call by ``table``, its decomposition. The dispatcher marks the result of a view
         op as a view when the call returns to it. The ops of the decomposition must not have marked
         it before, and it must not be an argument itself."""

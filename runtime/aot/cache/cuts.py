@@ -17,7 +17,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import fx
@@ -104,7 +103,7 @@ class Cache:
             self._reset_counts()
 
     def cut(
-        self, partition: Partition, joint: Joint, options: Mapping[str, Any], dynamic: bool
+        self, partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool
     ) -> _Modules:
         """Return ``partition(joint.module, None, **options)``, by the folder's entry if it has one.
 

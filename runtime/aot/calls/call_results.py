@@ -144,6 +144,6 @@ class CallResults:
                 returned[again] = returned[first]
         return returned
 
-    def rebuild(self, leaves: list[Any]) -> object:
+    def rebuild(self, leaves: Sequence[object]) -> object:
         """Return the tuple, dictionary or single value that has these leaves."""
         return leaves[0] if self._is_one_leaf else pytree.tree_unflatten(leaves, self.spec)

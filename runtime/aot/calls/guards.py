@@ -333,7 +333,7 @@ def _pass_session_tensor(
 
 
 def _are_apart(
-    groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[torch.Tensor]
+    groups: tuple[Group, ...], given: Sequence[object], outside: Sequence[torch.Tensor]
 ) -> bool:
     """Return whether no two tensors share memory, and all have a storage that would show it: memory
     of NumPy may have several."""

@@ -328,7 +328,7 @@ _ARRAYS = (np.ndarray, array.array, bytearray, memoryview)
 def refuse_shared_writes(
     nodes: Iterable[Node],
     given: Iterable[object],
-    tensors: Sequence[tuple[torch.Tensor, Any]],
+    tensors: Sequence[tuple[torch.Tensor, object]],
     changed: Collection[tuple[int, object]],
     line: Line | None,
 ) -> None:
@@ -348,7 +348,7 @@ def refuse_shared_writes(
                 _refuse_array(x, entry.written_at or line)
 
 
-def _sharing(place: Range, places: Iterable[tuple[Range, Any]]) -> list[Any]:
+def _sharing(place: Range, places: Iterable[tuple[Range, object]]) -> list[Any]:
     """Return what is at those of ``places`` that have memory of ``place``."""
     begin, end = place
     return [entry for (first, last), entry in places if first < end and begin < last]

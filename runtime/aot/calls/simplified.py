@@ -188,8 +188,8 @@ class OneProgram:
         self,
         recipe: Recipe,
         names: Sequence[str],
-        state: Sequence[Any],
-        args: Sequence[Any],
+        state: Sequence[object],
+        args: Sequence[object],
         mod: torch.nn.Module,
     ) -> None:
         """Compile ``mod`` for ``args``. ``names`` and ``state``: its parameters and buffers."""

@@ -38,7 +38,7 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
     """
     n = count(layouts.results)
 
-    def boxed(primals: list[Any]) -> list[torch.Tensor | int]:
+    def boxed(primals: list[object]) -> list[Any]:
         """Call ``forward`` with the parts of ``primals``, a list that is emptied."""
         plain: list[Any] = []
         for tensor in primals:

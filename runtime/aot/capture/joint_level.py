@@ -280,7 +280,7 @@ class JointLevel(ProgramTape):
 
     @contextmanager
     def shown_to_forward(
-        self, node: FunctionNode, args: Sequence[Any], given: Sequence[Any]
+        self, node: FunctionNode, args: Sequence[object], given: Sequence[object]
     ) -> Iterator[None]:
         """Run the forward of a custom Function, and note its calls.
 

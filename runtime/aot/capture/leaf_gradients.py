@@ -89,7 +89,7 @@ class LeafGradients:
     ``arguments``: the values that the program has in place of tensors that it is given, by key.
     """
 
-    def __init__(self, given: Mapping[Any, Any], arguments: Mapping[Any, Any]) -> None:
+    def __init__(self, given: Mapping[object, object], arguments: Mapping[object, object]) -> None:
         self.given = given
         self.arguments = arguments
         self._keys = {id(argument): key for key, argument in arguments.items()}
@@ -609,7 +609,7 @@ def _is_of_functorch(args: Any) -> bool:
     return any(map(is_functorch_wrapped, tensors_of(args[:1])))
 
 
-def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> object:
+def _leaf_of(func: Any, args: Any, kwargs: Mapping[str, object]) -> object:
     """Return a leaf of the program for a factory such as ``torch.zeros(…, requires_grad=True)``.
 
     Torch would set its own flag, on a value of the program.

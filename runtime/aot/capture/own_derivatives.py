@@ -98,7 +98,7 @@ class NoGradWatch(TorchFunctionMode):
         self.seen = False
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+        self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Any = None
     ) -> Any:
         """Note a call that turns grad mode off."""
         if func is set_grad_enabled and not args[0] and not torch.is_grad_enabled():

@@ -124,7 +124,7 @@ class Program:
     def __init__(
         self,
         trace: Trace,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         differentiate: Sequence[bool],
         layouts: Sequence[Layout | None],
         groups: Sequence[Group],

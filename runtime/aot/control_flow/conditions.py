@@ -44,7 +44,7 @@ def cond(
     pred: bool | torch.Tensor,
     true_fn: Callable[..., object],
     false_fn: Callable[..., object],
-    operands: Sequence[object] | dict[str, Any] = (),
+    operands: Sequence[object] | dict[str, object] = (),
 ) -> Any:
     """Return ``true_fn(*operands)`` if ``pred`` is true, else ``false_fn(*operands)``, as
     ``torch.cond`` does.

@@ -40,7 +40,7 @@ from .torch_operators import (
 _OPERATOR = torch.ops.higher_order.scan
 
 
-def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) -> Any:
+def map(f: Callable[..., Any], xs: Any, *args: object, unroll: bool | None = None) -> Any:
     """Return ``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``,
     stacked, as ``map`` of torch's control flow does.
 
@@ -321,7 +321,7 @@ def _capture(
 
 
 def _along(
-    step: Callable[..., Any], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]
+    step: Callable[..., object], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]
 ) -> tuple[list[Any], list[Any]]:
     """Do ``carry, y = step(carry, x)`` along ``xs``, all flat lists. One call in a trace."""
     spec = pytree.tree_structure(list(xs))

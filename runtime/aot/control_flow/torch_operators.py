@@ -139,7 +139,7 @@ ON_NEW_VALUES.append(_enter_class)
 _compile_and_call: Any = higher_order_utils._hop_compile_and_call
 
 
-def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> object:
+def _call_operator(fn: Callable[..., object], args: Any, kwargs: Any = None) -> object:
     """Do what ``torch.cond`` and its like do with ``fn``, which calls their operator.
 
     Torch compiles ``fn``. Its compiler does not know values of this package or a running capture.

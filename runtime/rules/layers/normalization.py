@@ -192,7 +192,7 @@ def _layer_vjp(
     ignores."""
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
-    out: list[Any] = [None] * 3
+    out: list[torch.Tensor | None] = [None] * 3
     if g is not None:
         out = list(
             kernels.native_layer_norm_backward(

@@ -18,7 +18,9 @@ from ..record import overload, register
 # Copies
 
 
-def _copy_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
+def _copy_batch(
+    func: Any, size: int, batched: object, args: Sequence[torch.Tensor], kwargs: Any
+) -> object:
     """Copy a batch, with its strides if the call asks for a memory format. A format describes the
     logical tensor, and the physical one has one dimension more."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
@@ -27,7 +29,9 @@ def _copy_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -
 
 
 @batch.exact
-def _overwritten(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _overwritten(
+    func: object, size: int, batched: Any, args: Sequence[torch.Tensor], kwargs: object
+) -> object:
     """Run ``copy`` on a batch. The result has the shape of the first argument, which does not
     broadcast, and a batch if either has one."""
     whole = batch.expand(args[0], batched[0], size)

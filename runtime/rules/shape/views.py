@@ -388,7 +388,7 @@ def without_overlap(size: Any, stride: Sequence[int]) -> bool:
 def _as_strided_back(
     g: torch.Tensor,
     self_geometry: Any,
-    size: Any,
+    size: Sequence[int],
     stride: Sequence[int],
     storage_offset: int | None,
 ) -> torch.Tensor:

@@ -14,7 +14,9 @@ from ..derive.reduction_records import rows
 from ..record import asking, register
 
 
-def _sum_batch(func: object, size: int, batched: object, args: Any, kwargs: Any) -> object:
+def _sum_batch(
+    func: object, size: int, batched: object, args: Sequence[torch.Tensor], kwargs: Any
+) -> object:
     return rows(args[0]).sum(1, **kwargs)
 
 
