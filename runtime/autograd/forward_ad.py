@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import NestedTensor
+from ..seam.call_types import Arguments
 from ..seam.levels import Value, is_floating
 from ..session.dual import DualSession, fwd_grad_enabled, laid_out_like, unshared
 from ..session.leaf import as_leaf
@@ -271,7 +272,7 @@ def _check_write(before: torch.Tensor | None, version: int | None, tensor: objec
 
 
 def _check_view(
-    value: torch.Tensor, tensor: torch.Tensor, args: Sequence[Any], tangents: Sequence[Any]
+    value: torch.Tensor, tensor: torch.Tensor, args: Arguments, tangents: Sequence[Any]
 ) -> bool:
     """Check an output that is a view of an input. Its tangent must be a view of that
     input's tangent."""

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..seam.call_types import Keywords
 from ..seam.escapes import escaped
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Level, Value, bottom, lifted, scope_outside
@@ -245,7 +246,7 @@ def rule(level_class: type) -> Callable[[Rule], Rule]:
     return declare
 
 
-def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: Keywords) -> Any:
     """Return ``cls.apply(*args, **kwargs)`` for any class with the staticmethods of
     :class:`Function`, also a subclass of torch's class.
 

@@ -16,6 +16,7 @@ from .. import autograd
 from ..autograd.function import Function
 from ..facts.lock import probe
 from ..seam.ambient import Ambient
+from ..seam.call_types import Keywords
 from ..seam.levels import Value
 from ..tape.running import RUNNING
 from ..trace.regions import running_traces
@@ -301,7 +302,7 @@ def _run(
 def surroundings(
     function: Callable[..., object],
     args: tuple[object, ...],
-    kwargs: dict[str, Any],
+    kwargs: Keywords,
     *,
     preserve_rng_state: bool,
     context_fn: Contexts,

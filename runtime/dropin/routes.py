@@ -14,6 +14,7 @@ from ..autograd import forward_ad
 from ..autograd.function import Function
 from ..func.batch import current_fallback_policy, set_fallback_policy
 from ..func.vmap import vmap
+from ..seam.call_types import Kernel
 from ..tape import anomaly, engine, nodes, running, saved
 
 # Torch's module -> ours. The names are those of our `__all__`. Torch's other modules that hold the
@@ -73,7 +74,7 @@ class _ForwardAD(ModuleType):
 
 
 def _internal_vmap(
-    func: Any, in_dims: object = 0, out_dims: object = 0, allow_none_pass_through: bool = False
+    func: Kernel, in_dims: object = 0, out_dims: object = 0, allow_none_pass_through: bool = False
 ) -> object:
     """``torch._vmap_internals._vmap`` for users' programs. Only torch's own functions use
     ``allow_none_pass_through``. They are replaced, too."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F
 
+from ..seam.call_types import Arguments, Keywords
 from ..seam.levels import Value
 from ..session.tensor import SESSION, unwrap
 from ..torch_private.mode_stacks import unseen_by_classes
@@ -178,7 +179,7 @@ def _batch_dim(weight: ExpandedWeight) -> int:
 
 
 def _refuse_single_sample(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords
 ) -> None:
     """Raise if the input of a layer has no batch dimension."""
     min_dims = _MIN_DIMS[func]
@@ -242,7 +243,7 @@ def check_input(func: Callable[..., object], value: object) -> None:
         )
 
 
-def check_batch_size(args: Sequence[Any], kwargs: Mapping[str, object]) -> None:
+def check_batch_size(args: Arguments, kwargs: Mapping[str, object]) -> None:
     """Raise ``RuntimeError`` unless each ExpandedWeight has the batch size of ``args[0]``."""
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, ExpandedWeight):

@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 
+from ..seam.call_types import Arguments
 from ..seam.graph_walks import inputs_of, walk
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.fake_tensors import FakeTensor
@@ -521,7 +522,7 @@ def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Param
 
 def _specs_by_name(
     function: Callable[..., Any],
-    args: Sequence[Any],
+    args: Arguments,
     kwargs: Mapping[str, Any],
     shapes: Mapping[str, Any],
 ) -> list[Any]:

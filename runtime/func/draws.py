@@ -16,6 +16,7 @@ import torch
 from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
+from ..seam.call_types import Arguments, BatchFlags
 from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import hand_over, innermost, lifted, scope_outside
 from ..torch_private.dispatcher import (
@@ -59,7 +60,7 @@ class Batch(Protocol):
     def physical(self, args: object) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the physical tensors of a call, and which arguments were batched."""
 
-    def element(self, physical: list[object], batched: object, b: int) -> list[Any]:
+    def element(self, physical: list[object], batched: BatchFlags, b: int) -> list[Any]:
         """List the arguments of element ``b``."""
 
     def wrap(self, inner: torch.Tensor, /) -> Any:
@@ -269,7 +270,7 @@ class DrawPerElement(TorchDispatchMode):
             results = self._draw(op, args, kwargs)
         return lifted(results, level.number, given=args)
 
-    def _draw(self, op: Op, args: Any, kwargs: Mapping[str, object]) -> object:
+    def _draw(self, op: Op, args: Arguments, kwargs: Mapping[str, object]) -> object:
         """Return the results of a call without batched arguments, as values of the level."""
         level, func, record = self.level, op.func, op.record
         if not any(isinstance(argument, torch.Tensor) for argument in args):

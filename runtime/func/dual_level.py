@@ -14,6 +14,7 @@ import torch
 from ..errors import InplaceError, MissingRule, refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
+from ..seam.call_types import Arguments
 from ..seam.containers import rewrapped
 from ..seam.keys import uncounted
 from ..seam.levels import Level, Value, is_floating
@@ -154,7 +155,7 @@ class DualLevel(Level):
             ts = ts.clone()  # the caller gets both tangents, and may write to one
         return self._wrap(op, args, kwargs, result, ts)
 
-    def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> object:
+    def _constant(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Run a call while forward mode is off. Its results have no tangent. A tensor that it
         writes to keeps its old tangent."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
@@ -263,7 +264,7 @@ class DualLevel(Level):
             if op.func is _AS_STRIDED:
                 _show_memory_of_base(value)
 
-    def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
+    def _inplace(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Run an op that writes to its first argument, and give that value its new tangent."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
@@ -342,7 +343,7 @@ class DualLevel(Level):
         follow_inner(value)
         return value
 
-    def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
+    def _write_to_foreign(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Write to a tensor that is no value of this level. If an argument has a tangent, the
         tensor first becomes a value in place."""
         primals, _, any_tangent = self._split(op, args)

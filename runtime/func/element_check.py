@@ -19,6 +19,7 @@ import torch
 
 from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op, generator_of
+from ..seam.call_types import Arguments, Keywords
 from ..seam.containers import items_of
 from ..seam.shells import VALUES
 from ..torch_private.mode_stacks import without_modes
@@ -32,7 +33,7 @@ SEARCHED = 1024  # elements that are tried to find the error
 _random = torch.Tag.nondeterministic_seeded
 
 
-def check(op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> None:
+def check(op: Op, args: Arguments, kwargs: dict[str, object]) -> None:
     """Raise the error that the op raises on the first element. Do nothing if an element has
     accepted this signature before."""
     accepted = op.accepted
@@ -88,9 +89,7 @@ def first_error(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Ex
     return None
 
 
-def run(
-    op: Op, args: Sequence[object], kwargs: dict[str, Any], at: dict[int, int] | None = None
-) -> None:
+def run(op: Op, args: Sequence[object], kwargs: Keywords, at: dict[int, int] | None = None) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index
     ``at[number]`` in each batch level.
 

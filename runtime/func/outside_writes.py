@@ -15,6 +15,7 @@ import torch
 
 from ..errors import InplaceError, called_from
 from ..rules.ops import FUNCTIONAL, Op, op_of
+from ..seam.call_types import Arguments
 from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import Level, Value
 from ..torch_private.dispatcher import is_excluded, set_excluded
@@ -102,7 +103,7 @@ class OutsideWrites(TorchDispatchMode):
         return t
 
     def _save(
-        self, outside: list[torch.Tensor], op: Op, args: Any, kwargs: Mapping[str, object]
+        self, outside: list[torch.Tensor], op: Op, args: Arguments, kwargs: Mapping[str, object]
     ) -> None:
         """Copy the memory of the tensors in ``outside``, unless an earlier write has copied it."""
         with without_modes():  # a vmap in the run, which draws, has one

@@ -13,6 +13,7 @@ import torch
 from ..errors import MissingRule
 from ..rules.ops import Op
 from ..rules.record import parameters
+from ..seam.call_types import Keywords
 from ..seam.containers import items_of
 from ..seam.levels import Value, is_floating, run_elementwise
 from ..tape.conform import conform
@@ -177,7 +178,7 @@ def _add(total: Any, part: object) -> Any:
 
 
 def _linear(
-    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+    op: Op, primals: list[Any], tangents: list[Any], kwargs: Keywords, result: Any
 ) -> object:
     """Return the tangent of an op that is linear in all its differentiable arguments together: the
     op itself, of the tangents. Example: ``cat``."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
+from ..seam.call_types import Keywords
 from ..seam.escapes import living
 from ..seam.generator_states import GeneratorStates
 from ..seam.level_mode import entered
@@ -247,7 +248,7 @@ class MappedFunction:
         spec: trees.Spec,
         size: int,
         piece: int,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Run the function on ``piece`` elements at a time."""
         parts = []

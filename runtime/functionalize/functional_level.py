@@ -23,6 +23,7 @@ from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..rules.tensors import foreach
+from ..seam.call_types import Arguments, Kernel
 from ..seam.containers import rewrapped, tensors_of, written_arguments
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level
@@ -344,13 +345,13 @@ class FunctionalLevel(Level):
             for argument in args
         ]
 
-    def _view_op(self, func: Any) -> Any:
+    def _view_op(self, func: Kernel) -> Any:
         """Return ``func``, a view op, or its copying form if views are to be removed."""
         if self.views:
             return copying_form(func)
         return func
 
-    def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
+    def _view(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Run a view op. Its results are values of the store of the argument, one step further."""
         source = self.own(args[0])
         rest = tuple(args[1:])
@@ -395,7 +396,7 @@ class FunctionalLevel(Level):
         Pieces(source._store, chain, [value._store.memory for value in values], values is out)
         return out
 
-    def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
+    def _mutate(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Run an op that writes to arguments. Return what it returns: the written arguments, or
         results of its own."""
         name, first = op.base_name, args[0]
@@ -441,7 +442,7 @@ class FunctionalLevel(Level):
             f"which functionalize cannot follow; make a new tensor.{here()}"
         )
 
-    def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> object:
+    def _write_results(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
         places = written_arguments(op.func._schema)
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in places]
@@ -457,7 +458,7 @@ class FunctionalLevel(Level):
         return pack_results(self.valued(own) if own else targets[: len(op.func._schema.returns)])
 
     def _refuse_shared(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, object], targets: Sequence[Any]
+        self, op: Op, args: Arguments, kwargs: dict[str, object], targets: Sequence[Any]
     ) -> None:
         """Raise the kernel's error if the first argument shares memory with another one, and
         ``op`` may not write to it then."""
@@ -471,7 +472,7 @@ class FunctionalLevel(Level):
             refuse_shared_by(self, op.func, args, kwargs, targets)
 
     def _run_functional(
-        self, op: Op, functional: Any, args: Sequence[Any], kwargs: dict[str, object]
+        self, op: Op, functional: Any, args: Arguments, kwargs: dict[str, object]
     ) -> tuple[list[object], list[object]]:
         """Run the functional form of ``op``. Return the results that ``op`` has too, and those that
         it writes to arguments."""
@@ -486,7 +487,7 @@ class FunctionalLevel(Level):
         return results[:n_own], results[n_own:]
 
     def _write_in_place(
-        self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, object]
+        self, func: Kernel, target: FunctionalValue, args: Arguments, kwargs: dict[str, object]
     ) -> object:
         """Write to a value that shows an element of its base several times. What the kernel reads
         of the same memory changes while it writes."""
@@ -569,7 +570,7 @@ class FunctionalLevel(Level):
         elif target is not None:
             self.write(self.own(target), new, counted)
 
-    def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
+    def _geometry(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         functional: Any = op.functional
         target, *rest = args
         if not (isinstance(target, FunctionalValue) and target._level is self):
@@ -586,7 +587,7 @@ class FunctionalLevel(Level):
         self,
         op: Op,
         hidden: HiddenWrites,
-        args: Sequence[Any],
+        args: Arguments,
         kwargs: dict[str, object],
     ) -> object:
         """Run an op that may write to arguments although its schema does not say so."""

@@ -20,6 +20,7 @@ from ..errors import InplaceError
 from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
+from ..seam.call_types import Arguments, Kernel, Keywords
 from ..seam.containers import items_of, written_arguments
 from ..seam.surgery import refit
 from ..torch_private.mode_stacks import without_dispatch_to_python
@@ -209,11 +210,11 @@ def copying_form(func: Any) -> Any:
 
 
 def put_back(
-    func: Any,
+    func: Kernel,
     base: Any,
     part: torch.Tensor,
     which: int | None,
-    args: Sequence[Any],
+    args: Arguments,
     kwargs: dict[str, object],
     copying: bool = False,
 ) -> Any:
@@ -365,9 +366,7 @@ class FunctionalLevel(Protocol):
     def write_each(self, target: Any, new: Any) -> None: ...
 
 
-def write_out(
-    level: FunctionalLevel, op: Op, args: Sequence[object], kwargs: dict[str, Any]
-) -> Any:
+def write_out(level: FunctionalLevel, op: Op, args: Sequence[object], kwargs: Keywords) -> Any:
     """Run ``op``, an op with ``out=``. Returns what it writes to."""
     names = _names_of_out(op, kwargs)
     targets: list[torch.Tensor] = []

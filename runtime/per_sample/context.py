@@ -21,6 +21,7 @@ from ..func import trees
 from ..rules.samples.factors import Tensor, wide
 from ..rules.samples.places import ALONE, Place, listed
 from ..seam.ambient import Ambient
+from ..seam.call_types import Arguments
 from ..seam.levels import Value
 from ..seam.locks import lock_of
 from ..session.captures import CAPTURE
@@ -177,7 +178,7 @@ class per_sample(PerSampleGrads):
         """Set the number of samples to ``size``. Otherwise it is that of the first batch."""
         self._session.size = size
 
-    def marked(self, args: Any) -> Any:
+    def marked(self, args: Arguments) -> Any:
         """Return the arguments of the outermost module, with the batch marked. The fields of data
         classes are marked in place of their tensors."""
 
@@ -440,7 +441,7 @@ LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 ``(data, batch_sizes, hx, params, …)`` for packed sequences."""
 
 
-def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
+def with_placed_states(session: BatchSession, args: Arguments) -> list[Any]:
     """Return the arguments of such a function, with the samples placed in the first states. They
     are tensors of zeros or what the user gives."""
     packed = isinstance(args[3], (list, tuple))  # the parameters, after one argument more

@@ -18,6 +18,7 @@ from ..func.batch import BatchLevel
 from ..func.draws import is_random
 from ..rules.ops import DIFFERENTIABLE, INPLACE, Op, op_of
 from ..rules.samples.factors import Dense, Tensor
+from ..seam.call_types import Arguments
 from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..tape.grad_level import GradLevel
@@ -113,7 +114,7 @@ class Samples(BatchLevel):
         tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), note)
         return self.wrap(self.tape.wrap(wide, (tap, 0)))
 
-    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def elementwise(self, formula: Callable[..., Any], args: Arguments) -> Any:
         """Run a formula on the physical tensors, or op by op if it uses a parameter."""
         if any(self.source(argument) is not None for argument in args):
             return formula(*args)  # each op then comes to `call`, which notes the use

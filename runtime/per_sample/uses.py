@@ -16,6 +16,7 @@ from ..func import vmap
 from ..rules.ops import Op
 from ..rules.record import parameters
 from ..rules.samples.factors import Dense, Tensor, Term, reduced
+from ..seam.call_types import Keywords
 from ..seam.levels import Level
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED
@@ -170,7 +171,7 @@ class Layout(NamedTuple):
     names: tuple[str, ...]
 
 
-def flattened(args: Sequence[object], kwargs: dict[str, Any]) -> tuple[list[Any], Layout]:
+def flattened(args: Sequence[object], kwargs: Keywords) -> tuple[list[Any], Layout]:
     """Return the arguments of an ATen call in one list."""
     flat: list[Any] = []
     shape: list[int | None] = []

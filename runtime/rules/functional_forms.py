@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..seam.call_types import Arguments
 from .ops import FUNCTIONAL, OUT, Op, op_of
 
 _overloads: dict[Any, Any] = {}  # answers of `functional_of`, by overload
@@ -88,7 +89,7 @@ def names_and_types(arguments: Iterable[Any]) -> list[tuple[str, str]]:
     return [(argument.name, str(argument.type)) for argument in arguments]
 
 
-def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
+def defaults_of(op: Op, functional: Any, args: Arguments) -> dict[str, Any]:
     """Return the defaults that the in-place form has and the functional form lacks. Example:
     ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import MissingRule
+from ..seam.call_types import Arguments, Keywords
 from ..seam.containers import is_written
 from ..seam.keys import VIEWS
 from ..seam.level_mode import hand_over_directly
@@ -392,7 +393,7 @@ class Op:
             return args[i]
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
 
-    def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
+    def operands(self, args: Arguments, kwargs: Keywords, outs: Any, reach: int) -> list[Any]:
         """Return ``[*arguments, *results]`` of a call, which slots index.
 
         The first ``reach`` arguments get their defaults if they are absent.
@@ -412,7 +413,7 @@ class Op:
             operands.extend((outs,) * self.n_results if isinstance(outs, torch.Tensor) else outs)
         return operands
 
-    def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
+    def run(self, args: Arguments, kwargs: Keywords) -> Any:
         """Run ``func(*args, **kwargs)`` for a level that passes a call on to the next outer level.
 
         A functional op goes straight to that level, as the dispatcher would pass it

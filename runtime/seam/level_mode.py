@@ -20,6 +20,7 @@ from ..torch_private.mode_stacks import (
     pop_dispatch_mode,
     push_dispatch_mode,
 )
+from .call_types import Arguments
 from .levels import Level, hand_over, innermost
 from .nested_views import reopen_for
 from .shells import VALUES
@@ -191,7 +192,7 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, obj
         push_dispatch_mode(mode)
 
 
-def _are_values(args: Any, kwargs: Mapping[str, object]) -> bool:
+def _are_values(args: Arguments, kwargs: Mapping[str, object]) -> bool:
     """Return whether the tensors among the arguments are values or plain tensors, so that no class
     of a user's handles the call."""
     arguments = (*args, *kwargs.values()) if kwargs else args

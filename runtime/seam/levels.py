@@ -37,6 +37,7 @@ from ..torch_private.native_autograd import increment_version
 from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
 from .ambient import Ambient
+from .call_types import Arguments, Keywords
 from .containers import rewrapped, targets_by_alias, with_arguments
 from .escapes import is_outlived, outlived
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
@@ -105,7 +106,7 @@ class Level:
         # the dispatcher counts the write on the value
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))
 
-    def leaves(self, types: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
+    def leaves(self, types: Any, args: Arguments, kwargs: Keywords | None) -> bool:
         """Return whether a call with arguments of ``types`` is left to a user's class that handles
         its own calls. Example: ``x * MaskedTensor(x, mask)``, where ``x`` is a value of this level.
         """
@@ -198,7 +199,7 @@ class Level:
                 )
         return with_arguments(schema, targets, result, self.valued)
 
-    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def elementwise(self, formula: Callable[..., Any], args: Arguments) -> Any:
         """Return ``formula(*args)`` for a formula of broadcasting elementwise ops. This level is
         the innermost one among ``args``."""
         return formula(*args)
@@ -722,7 +723,7 @@ def run_layer(func: object, args: Sequence[object]) -> Any:
     return level.layer(func, args)
 
 
-def run_elementwise(formula: Callable[..., object], args: Any) -> Any:
+def run_elementwise(formula: Callable[..., object], args: Arguments) -> Any:
     """Return ``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch
     level runs it once, on the inner tensors."""
     level = innermost(args, None)

@@ -24,6 +24,7 @@ from ..errors import InplaceError, MissingRule
 from ..func.tangent_rules import fit, tangent_rule
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
+from ..seam.call_types import Arguments
 from ..seam.levels import Value, is_floating
 from ..seam.memory import storage_of
 from ..seam.surgery import GEOMETRY
@@ -137,9 +138,7 @@ class DualSession(StandIn):
             return self._write(op, args, kwargs, tangents)
         return self._call_with_tangents(op, args, kwargs, tangents)
 
-    def _call_without_tangents(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, object]
-    ) -> object:
+    def _call_without_tangents(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Run a call whose arguments have no tangents. Like an unpacked primal, a view of it has
         none, now and later."""
         out = self.record(op.func, args, kwargs)
@@ -185,7 +184,7 @@ class DualSession(StandIn):
     def _any_dual(self, args: Iterable[object]) -> bool:
         return any(self._tangent_of(argument) is not None for argument in args)
 
-    def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
+    def _split(self, op: Op, args: Arguments) -> tuple[list[Any], bool]:
         """Return the tangent of each argument (a list for a list), and whether there is any."""
         tangents: list[Any] = [None] * len(args)
         for index in op.tensor_args:
@@ -247,7 +246,7 @@ class DualSession(StandIn):
         return self._write_tangent(op, args, kwargs, tangents)
 
     def _write_tangent(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, object], tangents: list[object]
+        self, op: Op, args: Arguments, kwargs: dict[str, object], tangents: list[object]
     ) -> object:
         """Run an in-place op of one tensor that writes numbers. The tangent of the target is
         written in place, too, so that tangents share memory where primals do."""

@@ -26,6 +26,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..seam.ambient import Ambient
+from ..seam.call_types import Arguments, Keywords
 from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import ON_NEW_VALUES, VALUES, same_shape
@@ -420,7 +421,7 @@ def _bases_of(kind: type[torch.Tensor], base: type[Tensor]) -> Iterable[type]:
 SESSION.class_of = session_class
 
 
-def note_policy(kind: object, args: Any, kwargs: Any) -> dict[str, Any]:
+def note_policy(kind: object, args: Arguments, kwargs: Keywords) -> dict[str, Any]:
     """Return the arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
     answer for their sizes, their device or their layout is noted."""
     options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}

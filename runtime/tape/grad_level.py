@@ -23,6 +23,7 @@ from ..rules.ops import (
     op_of,
     written_out,
 )
+from ..seam.call_types import Arguments
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.levels import Value
 from ..seam.user_code import settled
@@ -212,7 +213,7 @@ class GradLevel(Tape):
         self,
         out: torch.Tensor,
         op: Op,
-        args: Sequence[Any],
+        args: Arguments,
         kwargs: dict[str, object],
         i: int | None,
     ) -> Any:

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, Op
+from ..seam.call_types import Arguments
 from ..seam.levels import Level, Value
 from ..seam.shells import VALUES, same_shape
 from ..torch_private.native_autograd import set_grad_enabled
@@ -133,7 +134,7 @@ class Tape(Level):
         return inner.clone()
 
     def collect(
-        self, op: Op, args: Any
+        self, op: Op, args: Arguments
     ) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
         """Return four things of the arguments of a call.
 

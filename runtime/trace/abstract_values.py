@@ -23,6 +23,7 @@ from ..rules.ops import op_of
 from ..rules.record import parameters
 from ..seam import factories
 from ..seam.ambient import Ambient
+from ..seam.call_types import Kernel
 from ..seam.locks import lock_of
 from ..seam.shape_errors import with_zeros
 from ..seam.shells import Geometry, faithful_geometry
@@ -261,7 +262,7 @@ def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, objec
         return record.decomposition(*args, **kwargs)
 
 
-def raise_as_kernel(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+def raise_as_kernel(func: Kernel, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Raise the error of the kernel for tensors like these fake ones, if it has one, and settle it.
 
     Fake kernels raise errors of other classes with other texts, and some fail where the kernel does

@@ -33,6 +33,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from ..seam import factories
+from ..seam.call_types import Kernel
 from ..seam.levels import Value
 from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from ..torch_private.mode_stacks import (
@@ -623,7 +624,7 @@ _NUMBERS = {
 }
 
 
-def _number_of(node: fx.Node, func: Any, dim: int | None) -> fx.Node:
+def _number_of(node: fx.Node, func: Kernel, dim: int | None) -> fx.Node:
     """Return a size, a stride or the offset of the result of ``node``."""
     if dim is None:
         return node.graph.call_function(func, (node,))

@@ -21,6 +21,7 @@ from torch import fx
 
 from ..rules.ops import VIEW, generator_of, op_of
 from ..seam import factories
+from ..seam.call_types import Arguments, Kernel, Keywords
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
@@ -404,7 +405,7 @@ class Trace(Level):
             raise
         return self._write_call(func, facts, operands, {}, out, args, {})
 
-    def noted(self, func: Any, operands: tuple[object, ...], out: object) -> Any:
+    def noted(self, func: Kernel, operands: tuple[object, ...], out: object) -> Any:
         """Write a call of ``func`` on ``operands``, nodes and values of the graph, whose results
         ``out`` are known. Return these as values."""
         node = add_call(self.graph, func, operands)
@@ -468,7 +469,7 @@ class Trace(Level):
         with without_modes() if self.abstraction is not None else _NOTHING:
             return func(*list(map(literal_of, args)), **kwargs)
 
-    def _read_variable(self, func: Any, args: Any, kwargs: Any) -> object:
+    def _read_variable(self, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Answer about elements that depend on the arguments of the program."""
         # a check of torch has one answer with which the program goes on
         if args[0].dtype is torch.bool and (wrong := complaint()) is not None:

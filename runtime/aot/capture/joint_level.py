@@ -15,6 +15,7 @@ from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.pure_calls import is_pure
 from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
+from ...seam.call_types import Arguments
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
 from ...tape.nodes import Input, Node
@@ -211,7 +212,7 @@ class JointLevel(ProgramTape):
                 step = inner._chain[-1]
                 self.unrecorded[id(step)] = step
 
-    def _compute_directly(self, func: object, args: Any) -> object:
+    def _compute_directly(self, func: object, args: Arguments) -> object:
         """Return the result of a call that only computes, of values without a history and literals.
 
         None for any other call. The call goes to the trace at once, and does what the calls of the

@@ -25,6 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...functionalize.functional_value import FunctionalValue
+from ...seam.call_types import Arguments, Kernel
 from ...seam.containers import tensors_of
 from ...seam.graph_walks import nodes_before, walk
 from ...seam.level_mode import EnteringMode, entering_mode
@@ -603,13 +604,13 @@ def _as_tuple(value: object) -> Any:
     return tuple(value)
 
 
-def _is_of_functorch(args: Any) -> bool:
+def _is_of_functorch(args: Arguments) -> bool:
     """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
     list of them. Torch has the gradients of these."""
     return any(map(is_functorch_wrapped, tensors_of(args[:1])))
 
 
-def _leaf_of(func: Any, args: Any, kwargs: Mapping[str, object]) -> object:
+def _leaf_of(func: Kernel, args: Arguments, kwargs: Mapping[str, object]) -> object:
     """Return a leaf of the program for a factory such as ``torch.zeros(…, requires_grad=True)``.
 
     Torch would set its own flag, on a value of the program.

@@ -25,6 +25,7 @@ from ...functionalize.functional_level import FunctionalLevel
 from ...functionalize.functional_value import FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
+from ...seam.call_types import Arguments
 from ...seam.containers import items_of
 from ...seam.generator_states import own_draws
 from ...seam.graph_walks import nodes_among, results_of
@@ -145,7 +146,7 @@ def refuse_draws(what: str, *branches: Branch) -> None:
         )
 
 
-def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[object]:
+def _with_draws_of_each_element(args: Arguments) -> Sequence[object]:
     """Return the arguments of a call whose branches may draw.
 
     Where each element of a batch draws for itself, one argument becomes a batch. Else the level of

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import BatchingError, MissingRule
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ...seam.keys import uncounted
 from ..derive import batch_rules as batch
 from ..derive.optional import apply_weight, map_optional
@@ -135,7 +136,7 @@ def _backward(
     return gx, gw, gb
 
 
-def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords) -> Any:
     """Fold the batch into the channels. Weight and bias are applied afterwards."""
     x, weight, bias, running_mean, running_var, training, momentum, eps = args
     rank = x.dim() - batched[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel
 from ..derive.batch_rules import each, expand
 from ..derive.families import linear
 from ..derive.fixed_layouts import fold
@@ -105,7 +106,7 @@ def _fractional_batch(spatial: int) -> object:
     """Return the batch rule of fractional pooling. Samples are (N, C, spatial) even if the input
     has no N."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+    def rule(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object) -> Any:
         """Pool with the batch folded into N, or as N."""
         x, kernel, output, samples = args
         x = expand(x, batched[0], size)

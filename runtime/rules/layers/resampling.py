@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, Kernel
 from ...torch_private.native_functions import sampled_2d
 from ..derive.batch_rules import shaped_by_one
 from ..derive.families import linear
@@ -296,7 +297,7 @@ linear(
 
 
 def _channel_shuffle_batch(
-    func: Any, size: int, batched: object, args: Any, kwargs: object
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: object
 ) -> object:
     return func(args[0].flatten(0, 1), *args[1:]).unflatten(0, args[0].shape[:2])
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Keywords
 from ...seam.levels import run_batchwise
 from ..derive import batch_rules as batch
 from ..derive.families import conj, multilinear
@@ -76,15 +77,21 @@ def _matvec(
     return torch.bmm(x, y.unsqueeze(2)).squeeze(2)
 
 
-def _matmul_batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _matmul_batch(
+    func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     return product(args[0], args[1], *batched)
 
 
-def _mv_batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _mv_batch(
+    func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     return _matvec(args[0], args[1], *batched)
 
 
-def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _dot_batch(
+    func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``dot`` or ``vdot`` on a batch."""
     left, right = args
     if func._schema.name == "aten::vdot":
@@ -108,7 +115,7 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
     """
     (rows, _), strides, _ = geometry
 
-    def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
+    def multiplied(g: torch.Tensor, left: torch.Tensor, batched: BatchFlags) -> torch.Tensor:
         """Return the product, as a transpose if the factor was one."""
         if strides == (1, rows) and not any(batched):
             return torch.mm(g.t(), conj(left)).t()
@@ -142,7 +149,7 @@ multilinear(
 )
 
 
-def _stacks(x: torch.Tensor, y: torch.Tensor, batched: Any) -> torch.Tensor:
+def _stacks(x: torch.Tensor, y: torch.Tensor, batched: BatchFlags) -> torch.Tensor:
     if any(batched):
         return torch.matmul(x, y)
     return torch.bmm(x, y)
@@ -224,7 +231,9 @@ def _plus(
     right factor. ``facts``: further parts of the record.
     """
 
-    def add_product(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def add_product(
+        func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    ) -> Any:
         """Run the op on a batch: the product first, then ``self`` is added to it."""
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError, MissingRule
+from ...seam.call_types import Arguments, BatchFlags, Kernel
 from ..derive.batch_rules import expand, positional
 from ..record import asking, overload, register
 
@@ -17,7 +18,9 @@ aten = torch.ops.aten
 # Counts of integers
 
 
-def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _bincount_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     """Run one ``bincount`` for the whole batch. The integers of each element are first shifted to
     their own range."""
     x = expand(args[0], batched[0], size)

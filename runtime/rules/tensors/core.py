@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.families import flat, linear, random
 from ..derive.fixed_layouts import same
@@ -15,7 +16,7 @@ from ..record import asking, register
 
 
 def _sum_batch(
-    func: object, size: int, batched: object, args: Sequence[torch.Tensor], kwargs: Any
+    func: object, size: int, batched: object, args: Sequence[torch.Tensor], kwargs: Keywords
 ) -> object:
     return rows(args[0]).sum(1, **kwargs)
 
@@ -75,7 +76,9 @@ register(
 # --- what torch's forward mode asks of a primal and its tangent -----------------------------------
 
 
-def _zeros_as_other(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _zeros_as_other(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> Any:
     """Return zeros of the shape of ``other``, behind the batch dimensions of ``self``."""
     if batched[1]:
         return func(*args, **kwargs)
@@ -83,7 +86,9 @@ def _zeros_as_other(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     return func(*args, **{**kwargs, "self_num_batch_dims": among})
 
 
-def _same_memory(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
+def _same_memory(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> bool:
     """Return whether both have as much memory. If one alone is batched, torch makes a copy."""
     return bool(all(batched[:2]) and func(*args, **kwargs))
 
@@ -104,7 +109,9 @@ for _name in ("zero", "fill.Scalar"):
     register(_name, batch=batch.elementwise, in_place=True, family="inplace", **_OVERWRITTEN)
 
 
-def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _fill_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     x, value = batch.expand(args[0], batched[0], size), args[1]
     if not batched[1]:
         return func(x, value)
@@ -149,7 +156,9 @@ flat(
 )
 
 
-def _multinomial_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _multinomial_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Draw for a batch. The kernel takes rows of weights, so the batch becomes more rows."""
     weights = batch.expand(args[0], batched[0], size)
     drawn = func(weights.flatten(0, -2), *args[1:], **kwargs)
