@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 __all__ = ["Mark", "MatrixError", "OverwriteError", "Problem"]
 
-MAX_LISTED = 16
+MAX_LISTED = 16  # mistakes in one message, about a screen of them
 
 
 @dataclass(frozen=True, order=True)

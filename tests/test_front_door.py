@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # Whose tests are about behaviour. The other folders of tests have tests of insides as well.
 GEN_FOLDERS = (
-    *("bad_inputs", "checks", "gen", "reference", "report", "reports", "run", "scripts"),
+    *("bad_inputs", "checks", "gen", "grammar", "reference", "report", "reports", "run", "scripts"),
     "targets",
 )
 FOLDERS = (

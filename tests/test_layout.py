@@ -43,21 +43,21 @@ class Limits(NamedTuple):
 LIMITS: dict[str, Limits] = {
     "functions of complexity over 15": Limits(lambda f: f.functions.over_15, 0, 0),
     "percent of functions of complexity over 10": Limits(
-        lambda f: f.functions.percent_over_10, 1.5, 0.8
+        lambda f: f.functions.percent_over_10, 1.45, 0.7
     ),
     "complexity per line of functions": Limits(
-        lambda f: f.functions.complexity_per_line, 0.34, 0.335
+        lambda f: f.functions.complexity_per_line, 0.335, 0.335
     ),
     "conditional expressions per 1,000 lines": Limits(
-        lambda f: f.per_lines(1000, f.syntax.conditionals), 6.6, 10.0
+        lambda f: f.per_lines(1000, f.syntax.conditionals), 6.5, 9.0
     ),
     "conditional expressions inside of others": Limits(
         lambda f: f.syntax.nested_conditionals, 0, 0
     ),
     "comprehensions per 1,000 lines": Limits(
-        lambda f: f.per_lines(1000, f.syntax.comprehensions), 25.5, 32.7
+        lambda f: f.per_lines(1000, f.syntax.comprehensions), 24.5, 31.5
     ),
-    "uses of Any per 1,000 lines": Limits(lambda f: f.per_lines(1000, f.syntax.any_names), 50, 22),
+    "uses of Any per 1,000 lines": Limits(lambda f: f.per_lines(1000, f.syntax.any_names), 43, 22),
     "percent of lines over 100 columns": Limits(lambda f: f.text.percent_wide, 0.05, 0.02),
 }
 

@@ -22,7 +22,9 @@ def _is_inexact(value: object) -> bool:
 
 
 def _each(change: Callable[[Any], object]) -> Callable[[Tensors], Tensors]:
-    return lambda tensors: tuple(change(x) if _is_inexact(x) else x for x in tensors)
+    return lambda tensors: tuple(
+        change(tensor) if _is_inexact(tensor) else tensor for tensor in tensors
+    )
 
 
 def _factor(value: Any) -> Any:
@@ -31,7 +33,7 @@ def _factor(value: Any) -> Any:
 
 def _drop(tensors: Tensors) -> Tensors:
     """Zero one of several tensors, or the first slice of a single one."""
-    places = [place for place, x in enumerate(tensors) if _is_inexact(x)]
+    places = [place for place, tensor in enumerate(tensors) if _is_inexact(tensor)]
     if not places:
         return tensors
     place = places[-1]
@@ -60,11 +62,11 @@ def _swap(tensors: Tensors) -> Tensors:
 
 def _transpose(tensors: Tensors) -> Tensors:
     """Exchange two dimensions of equal size in the first tensor that has them."""
-    for place, x in enumerate(tensors):
-        if _is_inexact(x):
-            for i, j in combinations(range(x.ndim), 2):
-                if x.shape[i] == x.shape[j] > 1:
-                    return _with(tensors, place, x.transpose(i, j))
+    for place, tensor in enumerate(tensors):
+        if _is_inexact(tensor):
+            for i, j in combinations(range(tensor.ndim), 2):
+                if tensor.shape[i] == tensor.shape[j] > 1:
+                    return _with(tensors, place, tensor.transpose(i, j))
     return tensors
 
 

@@ -32,15 +32,17 @@ from gen.severity import Severity, severity_of_row
 
 __all__ = ["Display", "Output"]
 
-_SAME = ("matrix", "target", "device", "tier", "torch", "narrowed", "rules")
-_KEPT = 10_000  # failed cells in memory, whose causes are told
+# What two headers must agree in, for one run to go on in the file of the other.
+_IDENTITY = ("matrix", "target", "device", "tier", "torch", "narrowed", "rules")
+# Most failed cells in memory. The summary groups them by cause, and ten thousand show each cause.
+_MOST_FAILED = 10_000
 
 
 class Output:
-    """Write the file, and count.
+    """Write the file of a run, and count what it says.
 
     Its memory grows little with the run: it stores 8 bytes of each cell that an earlier run had,
-    and the first failed cells, `failed`. `severities` counts all of them.
+    and the first failed cells.
     """
 
     def __init__(self, path: Path, header: Mapping[str, object], *, resume: bool) -> None:
@@ -48,16 +50,16 @@ class Output:
         other cells.
         """
         self.path = path
-        self.counts: Counter[str] = Counter()
-        self.seconds = 0.0
-        self.severities: Counter[Severity] = Counter()
-        self.failed: list[CellResult] = []
-        self.met: set[str] = set()
-        self.active: dict[str, str] = {}
-        self._cells_of_earlier_run = array("Q")
+        self.counts: Counter[str] = Counter()  # cells by outcome
+        self.seconds = 0.0  # that workers ran cells, all workers together
+        self.severities: Counter[Severity] = Counter()  # all failed cells
+        self.failed: list[CellResult] = []  # the first of them
+        self.met: set[str] = set()  # names of the entries of known failures that happened
+        self.active: dict[str, str] = {}  # where each entry stands that a cell could have met
+        self._cells_of_earlier_run = array("Q")  # numbers of cells in order, for `has`
         self._begin = time.perf_counter()
-        resumed = resume and path.exists() and self._read(header)
-        self._writer = Writer(path, None if resumed else header)
+        goes_on = resume and path.exists() and self._read(header)
+        self._writer = Writer(path, None if goes_on else header)
 
     @property
     def cells(self) -> int:
@@ -66,18 +68,15 @@ class Output:
 
     @property
     def resumed(self) -> int:
-        """Return how many of them an earlier run had."""
+        """Return how many cells an earlier run had."""
         return len(self._cells_of_earlier_run)
 
     def has(self, node: str) -> bool:
-        """Return whether an earlier run had the cell."""
-        if not self._cells_of_earlier_run:
-            return False
+        """Return whether an earlier run had the cell with the pytest id `node`."""
+        earlier = self._cells_of_earlier_run
         number = _number(node)
-        place = bisect_left(self._cells_of_earlier_run, number)
-        return (
-            place < len(self._cells_of_earlier_run) and self._cells_of_earlier_run[place] == number
-        )
+        place = bisect_left(earlier, number)
+        return place < len(earlier) and earlier[place] == number
 
     def take(self, nodes: Sequence[str], answer: Answer) -> None:
         """Write what came of the cells with the ids `nodes`."""
@@ -88,6 +87,7 @@ class Output:
         self._writer.lines([line for _, line in answer.cells])
         for outcome, line in answer.cells:
             self.counts[outcome] += 1
+            # the outcome alone says whether a cell failed, so the other lines need no parsing
             if severity_of_row(outcome, "") is not None:
                 self._add_failed(parse_cell(line))
         self.met |= answer.met
@@ -100,11 +100,13 @@ class Output:
         """
         # entries that were active in an earlier run are not in its file
         entries_are_known = complete and whole and not self.resumed
-        never = [
-            f"{name}: {where}"
-            for name, where in sorted(self.active.items())
-            if entries_are_known and name not in self.met
-        ]
+        never: list[str] = []
+        if entries_are_known:
+            never = [
+                f"{name}: {where}"
+                for name, where in sorted(self.active.items())
+                if name not in self.met
+            ]
         wall = round(time.perf_counter() - self._begin, 2)
         self._writer.close({"complete": complete, "wall_seconds": wall, "never_happened": never})
         return never
@@ -116,16 +118,17 @@ class Output:
         return not (self.counts["passed"] or self.counts["xfailed"])
 
     def _add_failed(self, cell: CellResult) -> None:
+        """Count a cell if it failed, and store it if it is one of the first."""
         severity = severity_of_row(cell.outcome, cell.severity)
         if severity is None:
             return
         self.severities[severity] += 1
-        if len(self.failed) < _KEPT:
+        if len(self.failed) < _MOST_FAILED:
             self.failed.append(cell)
 
     def _read(self, header: Mapping[str, object]) -> bool:
-        """Read what an earlier run left. Return whether it left at least the header."""
-        # Of each cell only a number of 8 bytes stays in memory.
+        """Count the cells of an earlier run. Return whether its file has at least the header."""
+        # of each cell only a number of 8 bytes stays in memory
         numbers, began = array("Q"), False
         for record in records(self.path):
             if isinstance(record, CellResult):
@@ -135,19 +138,31 @@ class Output:
                 self.met.update(record.entries)
             elif record["event"] == "run":
                 began = True
-                pairs = [(key, trait(record, key), trait(header, key)) for key in _SAME]
-                if different := "; ".join(
-                    f"{key} {before}, now {now}" for key, before, now in pairs if before != now
-                ):
-                    raise ResultsError(
-                        f"{self.path} is of another run: {different}. "
-                        "Without --resume a new run replaces it"
-                    )
+                self._refuse_other_run(record, header)
         self._cells_of_earlier_run = array("Q", sorted(numbers))
         return began
 
+    def _refuse_other_run(
+        self, earlier: Mapping[str, object], header: Mapping[str, object]
+    ) -> None:
+        """Raise ResultsError if the file is of a run of other cells."""
+        different: list[str] = []
+        for key in _IDENTITY:
+            before, now = trait(earlier, key), trait(header, key)
+            if before != now:
+                different.append(f"{key} {before}, now {now}")
+        if different:
+            raise ResultsError(
+                f"{self.path} is of another run: {'; '.join(different)}. "
+                "Without --resume a new run replaces it"
+            )
+
 
 def _number(node: str) -> int:
+    """Return a number of 8 bytes for a pytest id.
+
+    Two of a million cells have one number in about one run of thirty million.
+    """
     return int.from_bytes(hashlib.blake2b(node.encode(), digest_size=8).digest(), "little")
 
 
@@ -155,13 +170,14 @@ def _number(node: str) -> int:
 #
 # A live line on a terminal, and a line a minute in a log.
 
-_EVERY = 60.0  # seconds between lines of a log
+_LOG_INTERVAL = 60.0  # seconds between lines of a log
 
 
 class Display:
     """Show how many cells have an outcome, how many failed, and how many workers there are."""
 
     def __init__(self, output: Output, total: int | None) -> None:
+        """Prepare a display of `total` cells. None: nobody knows how many there are."""
         self._output = output
         self._total = total
         self._begin = self._printed = time.monotonic()
@@ -197,11 +213,11 @@ class Display:
             words.append(f"{lost} groups lost their worker")
         text = " · ".join(words)
         self._bar.update(self._task, completed=counts.total(), description=text)
-        if self._bar.disable and now - self._printed >= _EVERY:
+        if self._bar.disable and now - self._printed >= _LOG_INTERVAL:
             self._printed = now
-            of = f" of {self._total:,}" if self._total is not None else ""
+            whole = f" of {self._total:,}" if self._total is not None else ""
             print(
-                f"{now - self._begin:6.0f} s  {counts.total():,}{of} cells · {text}",
+                f"{now - self._begin:6.0f} s  {counts.total():,}{whole} cells · {text}",
                 file=sys.stderr,
                 flush=True,
             )

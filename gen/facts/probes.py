@@ -250,7 +250,10 @@ def answers() -> dict[str, str]:
 def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield all questions, each with the function that answers it."""
     for op, (f, points) in AT_KINKS.items():
-        yield f"{op}: gradient at {_texts(points)}", partial(_gradients, f, [[x] for x in points])
+        yield (
+            f"{op}: gradient at {_texts(points)}",
+            partial(_gradients, f, [[point] for point in points]),
+        )
     for op, of_two in OF_TWO.items():
         for where, pairs in TIES.items():
             yield f"{op}: gradients, {where}", partial(_of_two, of_two, pairs[0])
@@ -287,7 +290,7 @@ def _answer(ask: Callable[[], str]) -> str:
 
 
 def _texts(numbers: Iterable[float]) -> str:
-    return " ".join(str(float(x)) for x in numbers)
+    return " ".join(str(float(number)) for number in numbers)
 
 
 def _gradients(function: Function, points: list[list[float]]) -> str:
@@ -304,7 +307,7 @@ def _gradients(function: Function, points: list[list[float]]) -> str:
 
 def _of_two(f: Function, pair: tuple[float, float]) -> str:
     a, b = (torch.tensor([x], dtype=torch.float64, requires_grad=True) for x in pair)
-    return _texts(g.item() for g in torch.autograd.grad(f(a, b).sum(), (a, b)))
+    return _texts(gradient.item() for gradient in torch.autograd.grad(f(a, b).sum(), (a, b)))
 
 
 def _bounds(function: Function) -> str:

@@ -22,8 +22,9 @@ from gen.grammar.program_runs import by_model
 from gen.grammar.word_tables import Grammar
 from gen.reference.model.cell_geometry import Refused
 
+# of a program: enough to repeat each kind of call, few enough to compile again for each
 MOST_CALLS = 7
-_TRIES = 6
+_TRIES = 6  # draws of a statement or a program that the model may refuse
 _NAMES = "pqrstuvwxyz"
 
 

@@ -90,8 +90,8 @@ class Names:
 
     @staticmethod
     def _foreach_mul_(tensors: Sequence[Tensor], factor: float) -> None:
-        for x in tensors:
-            x.mul_(factor)
+        for tensor in tensors:
+            tensor.mul_(factor)
 
     @staticmethod
     def stack(parts: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -59,7 +59,7 @@ def _are_close(got: Sequence[float], expected: Sequence[float], tolerance: float
 
 
 def _text(numbers: Sequence[float]) -> str:
-    shown = [f"{x:.5g}" for x in numbers[:12]] + ["…"] * (len(numbers) > 12)
+    shown = [f"{number:.5g}" for number in numbers[:12]] + ["…"] * (len(numbers) > 12)
     return f"[{', '.join(shown)}]"
 
 
@@ -87,7 +87,7 @@ def of_torch(
 ) -> Observation:
     """Return what a call with tensors of torch gives. `versions`: of the arguments, before it."""
     seen = Observation()
-    objects = {id(x): f"argument {name}" for name, x in arguments.items()}
+    objects = {id(argument): f"argument {name}" for name, argument in arguments.items()}
     owners: dict[int, str] = {}
     for name, x in arguments.items():
         owners.setdefault(_memory(x), f"argument {name}")
@@ -148,7 +148,9 @@ def add_gradients(
 ) -> None:
     """Add the gradients of the results, and those of the gradients if the level has them."""
     found = [x for _, x in flat(results, Tensor)]
-    first = _by_leaves(((r, x) for r, x in enumerate(found) if x.requires_grad), leaves, level)
+    first = _by_leaves(
+        ((index, x) for index, x in enumerate(found) if x.requires_grad), leaves, level
+    )
     _add(seen, "gradient", leaves, first)
     if level.is_twice_differentiable:
         whole = _in_one(leaves, first)
@@ -185,9 +187,9 @@ def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
 def _add(
     seen: Observation, word: str, leaves: Sequence[Tensor], found: Sequence[Tensor | None]
 ) -> None:
-    for k, (leaf, g) in enumerate(zip(leaves, found, strict=True)):
+    for index, (leaf, g) in enumerate(zip(leaves, found, strict=True)):
         if g is not None:
-            seen.values[f"{word} of leaf {k}"] = _numbers(g)
+            seen.values[f"{word} of leaf {index}"] = _numbers(g)
         else:
             count = leaf.numel() * (2 if leaf.is_complex() else 1)
-            seen.values[f"{word} of leaf {k}"] = [0.0] * count
+            seen.values[f"{word} of leaf {index}"] = [0.0] * count

@@ -21,7 +21,7 @@ from gen.grammar.smaller_programs import shrunk
 from gen.grammar.word_tables import load_grammar
 from gen.severity import Severity
 
-_PAUSE = 0.005
+_PAUSE = 0.005  # seconds between two questions whether the process has ended
 
 
 def small_death(

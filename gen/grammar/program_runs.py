@@ -34,8 +34,8 @@ from gen.reference.model.cell_geometry import Refused
 from gen.reference.model.model_tensor import Tensor as ModelTensor
 from gen.reference.model.stored_cells import recording
 
-LARGEST = 1e6
-SEED = 5
+LARGEST = 1e6  # above, the rounding of float32 is more than a comparison tolerates
+SEED = 5  # of the generator, the same before each run of a program
 AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "": nullcontext,
     "torch.no_grad()": torch.no_grad,

@@ -120,9 +120,9 @@ def _simpler_inputs(program: Program) -> Iterator[Program]:
     for number, call in enumerate(program.calls):
         if call.repeats:
             continue
-        for i, one in enumerate(call.inputs):
+        for index, one in enumerate(call.inputs):
             for simple in _simpler(one):
-                simpler = replace(call, inputs=_with(call.inputs, i, simple))
+                simpler = replace(call, inputs=_with(call.inputs, index, simple))
                 yield replace(program, calls=_repeated(_with(program.calls, number, simpler)))
 
 

@@ -24,6 +24,8 @@ import yaml
 from gen.errors import Mark, MatrixError, Problem
 from gen.language.values import TAGS
 
+# A file of some lines can stand for a billion nodes, by anchors of anchors. These limits are far
+# above those of any matrix.
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 400_000
 MAX_DEPTH = 60

@@ -62,7 +62,7 @@ KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
 LARGEST_SIZE = 2**63 - 1
 # of a described tensor: samples of more than 20,000 show no more than smaller ones
 MOST_ELEMENTS = 2**24
-MOST_DIMENSIONS = 64
+MOST_DIMENSIONS = 64  # torch has no tensors with more
 
 
 def _as_list(value: object) -> object:

@@ -165,7 +165,7 @@ def _combinations(choices: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
     places = itertools.product(*map(range, map(len, choices)))
     ordered = sorted(itertools.islice(places, 5_000), key=sum)
     for indices in ordered[:_MOST]:
-        yield [each[i] for each, i in zip(choices, indices, strict=True)]
+        yield [each[index] for each, index in zip(choices, indices, strict=True)]
 
 
 def _default_or_values(parameter: Parameter, shape: Sequence[int], domain: str) -> list[Any]:

@@ -87,7 +87,7 @@ class Call:
 
     def gradients(self, arguments: Sequence[Any], create_graph: bool = False) -> list[Tensor]:
         """Return the gradients of a weighted sum of the results, one for each leaf."""
-        results = [x for x in self.results(arguments) if x.requires_grad]
+        results = [result for result in self.results(arguments) if result.requires_grad]
         if not results:
             return []
         gradients = torch.autograd.grad(
@@ -155,12 +155,12 @@ def is_same(call: Call, *, backward: bool) -> bool:
 
 def is_zero(call: Call, seed: int = 0) -> bool:
     """Return whether all results of a draw are zero."""
-    return not any(bool(x.any()) for x in call.results(call.arguments(seed=seed)))
+    return not any(bool(result.any()) for result in call.results(call.arguments(seed=seed)))
 
 
 def is_rounded(call: Call) -> bool:
     """Return whether a result for numbers in double precision is in a narrower one."""
-    return any(x.dtype != torch.float64 for x in call.results(call.arguments()))
+    return any(result.dtype != torch.float64 for result in call.results(call.arguments()))
 
 
 def is_flat(call: Call) -> bool:
@@ -232,12 +232,12 @@ def run_under_autocast(call: Call) -> None:
 def capture(call: Call) -> None:
     """Capture the call ahead of time; raise if it cannot be."""
     flat, structure = pytree.tree_flatten(call.arguments())
-    places = [i for i, each in enumerate(flat) if _is_tensor(each)]
+    places = [index for index, each in enumerate(flat) if _is_tensor(each)]
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         mixed = list(flat)
-        for i, value in zip(places, values, strict=True):
-            mixed[i] = value
+        for index, value in zip(places, values, strict=True):
+            mixed[index] = value
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
     from functorch.compile import aot_function, nop  # which takes a second
@@ -245,7 +245,7 @@ def capture(call: Call) -> None:
     from gen.torch_private.compilers import outside_tensors_as_constants
 
     with outside_tensors_as_constants():
-        aot_function(function, nop)(*(flat[i] for i in places))
+        aot_function(function, nop)(*(flat[index] for index in places))
 
 
 def writes_to_buffers(call: Call) -> bool:
@@ -284,12 +284,12 @@ def pull_back(call: Call) -> None:
     """Call torch.func.vjp; raise if it refuses the function."""
     arguments = call.arguments()
     flat, structure = pytree.tree_flatten(arguments)
-    places = [i for i, each in enumerate(flat) if _is_leaf(each)]
+    places = [index for index, each in enumerate(flat) if _is_leaf(each)]
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         mixed = list(flat)
-        for i, value in zip(places, values, strict=True):
-            mixed[i] = value
+        for index, value in zip(places, values, strict=True):
+            mixed[index] = value
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
     leaves = [each.detach() for each in _leaves(arguments)]
@@ -300,7 +300,7 @@ def pull_back(call: Call) -> None:
 def batch(call: Call) -> None:
     """Call torch.vmap over each tensor alone, and over all; raise if it refuses the function."""
     flat, structure = pytree.tree_flatten(call.arguments())
-    places = [i for i, each in enumerate(flat) if _is_tensor(each)]
+    places = [index for index, each in enumerate(flat) if _is_tensor(each)]
     for chosen in (*([place] for place in places), places):
         _batch_over(call, flat, structure, chosen)
 
@@ -315,7 +315,7 @@ def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequenc
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
     values = [flat[place].detach() for place in places]
-    torch.vmap(function, randomness="different")(*(torch.stack([x, x]) for x in values))
+    torch.vmap(function, randomness="different")(*(torch.stack([value, value]) for value in values))
 
 
 class OnCopies:

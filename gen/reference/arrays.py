@@ -37,7 +37,9 @@ def exactly(x: torch.Tensor) -> Array:
     if not (x.is_floating_point() or x.is_complex()):
         return x.numpy()
     if x.is_complex():
-        numbers = [mp.mpc(v.real, v.imag) for v in x.to(torch.complex128).reshape(-1).tolist()]
+        numbers = [
+            mp.mpc(value.real, value.imag) for value in x.to(torch.complex128).reshape(-1).tolist()
+        ]
     else:
         numbers = list(map(mpf, x.to(torch.float64).reshape(-1).tolist()))
     array = numpy.empty(len(numbers), dtype=object)
@@ -148,8 +150,8 @@ class Definite:
         """Return the derivative of each output along `directions`, one for each primal. None: it
         stays.
         """
-        numbers = chain.from_iterable(x.flat for x in primals)
-        sizes = [abs(v) for v in numbers if not isinstance(v, int) and v != 0]
+        numbers = chain.from_iterable(primal.flat for primal in primals)
+        sizes = [abs(number) for number in numbers if not isinstance(number, int) and number != 0]
         # The step of an outer derivative must be far larger than those inside of it.
         step = min(sizes, default=mpf(1)) * mp.ldexp(1, -FIRST - DEEPER * self._depth)
         ahead, behind = self._slopes(f, primals, directions, step)
@@ -192,9 +194,9 @@ def _move(
 ) -> list[Array]:
     """Return the primals, a step along their directions."""
     points = list(primals)
-    for k, direction in enumerate(directions):
+    for index, direction in enumerate(directions):
         if direction is not None:
-            points[k] = _array(points[k] + step * direction)
+            points[index] = _array(points[index] + step * direction)
     return points
 
 

@@ -298,7 +298,7 @@ def _quantile(
     rows = numpy.sort(rows, axis=-1)
     quantiles = [_between_places(rows, mpf(part)) for part in q.reshape(-1)]
     if keepdim:
-        quantiles = [_keep_dimension(v, dim, x.ndim) for v in quantiles]
+        quantiles = [_keep_dimension(value, dim, x.ndim) for value in quantiles]
     if q.ndim == 0:
         return quantiles[0]
     return numpy.stack(quantiles)
@@ -354,7 +354,7 @@ def _linspace(start: Any, end: Any, steps: int, **others: object) -> Array:
     if steps > 1:
         last = steps - 1
         points = [(start * (last - k) + end * k) / mpf(last) for k in range(steps)]
-    return numpy.stack([numpy.asarray(v, dtype=object).reshape(()) for v in points])
+    return numpy.stack([numpy.asarray(point, dtype=object).reshape(()) for point in points])
 
 
 # --- losses ---------------------------------------------------------------------------------------
@@ -427,12 +427,12 @@ def _probability_of(word: Sequence[int], x: Array, steps: int, blank: int) -> ob
     for step in range(1, steps):
         before = ways
         ways = []
-        for s, c in enumerate(word):
-            total = before[s]
-            if s:
-                total = total + before[s - 1]
-            if may_skip[s]:
-                total = total + before[s - 2]
+        for index, c in enumerate(word):
+            total = before[index]
+            if index:
+                total = total + before[index - 1]
+            if may_skip[index]:
+                total = total + before[index - 2]
             ways.append(total * exp(x[step, c]))
     return sum(ways[-2:], mpf(0))
 
@@ -453,14 +453,14 @@ def _ctc(
     if numpy.asarray(targets).ndim != 2 or zero_infinity:
         raise Undefined("targets that are no matrix")
     losses, lengths = [], []
-    for n, (steps, length) in enumerate(
+    for index, (steps, length) in enumerate(
         zip(map(int, input_lengths), map(int, target_lengths), strict=True)
     ):
         word = [blank]
         # a blank between two letters, so that a repeated letter is not one long letter
-        for letter in targets[n][:length]:
+        for letter in targets[index][:length]:
             word += [int(letter), blank]
-        probability = _probability_of(word, x[:, n], steps, blank)
+        probability = _probability_of(word, x[:, index], steps, blank)
         losses.append(-log(probability))
         lengths.append(max(length, 1))
     if reduction == "mean":

@@ -281,9 +281,9 @@ def _without_noise(number: float | None) -> float:
 
 def _one_order_less(orders: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Yield the orders of the derivatives of which `orders` is a derivative."""
-    for at, order in enumerate(orders):
+    for index, order in enumerate(orders):
         if order:
-            yield (*orders[:at], order - 1, *orders[at + 1 :])
+            yield (*orders[:index], order - 1, *orders[index + 1 :])
 
 
 # --- one partial derivative -----------------------------------------------------------------------

@@ -25,7 +25,7 @@ __all__ = ["SIGNED", "STANDARD", "at_edge"]
 FAR = (2.0**300 * 4 / 3, 2.0**600 * 4 / 3)
 PROBES = (0.01, 0.3, 0.7, -0.6, 2.3, -2.3, 50.0, -50.0)
 VANISHING = 1e-40  # what is smaller far out goes to zero
-SAME = 1e-30
+SAME = 1e-30  # relative difference below which two probes far out have one value
 
 
 def _ignoring_nan(choose: Callable[..., float]) -> Callable[[float, float], float]:

@@ -160,7 +160,7 @@ def _same(x: object, y: object) -> bool:
 def _first(choose: Callable[..., object], xs: Row) -> int:
     """Return the place of the first extreme number, or of the first NaN."""
     extreme = _extreme(choose, xs)
-    return next(k for k, x in enumerate(xs) if _same(x, extreme))
+    return next(index for index, x in enumerate(xs) if _same(x, extreme))
 
 
 def _last(choose: Callable[..., object], xs: Row) -> int:
@@ -200,7 +200,7 @@ def _place_of_only(number: object, xs: Row) -> int | None:
     """Return the place of what equals `number`, if it is the only one: of others the documentation
     names none.
     """
-    ties = [k for k, x in enumerate(xs) if _same(x, number)]
+    ties = [index for index, x in enumerate(xs) if _same(x, number)]
     if len(ties) != 1:
         return None
     return ties[0]
@@ -293,7 +293,7 @@ def _norm(xs: Row, p: float = 2) -> Any:
     """Return the norm by its definition. It counts what is not 0 for p = 0."""
     sizes = list(map(abs, xs))
     if p == 0:
-        return float(sum(x != 0 for x in sizes))
+        return float(sum(size != 0 for size in sizes))
     if p == INF:
         return _extreme(max, sizes)
     if p == -INF:
@@ -311,7 +311,7 @@ def _norm_of_powers(sizes: Row, p: float) -> object:
         return 0.0
     if p > 0 and INF in sizes:
         return INF
-    total = sum(x**p for x in sizes)
+    total = sum(size**p for size in sizes)
     if total:
         return total ** (1 / p)
     return 0.0 if p > 0 else INF

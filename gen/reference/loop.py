@@ -60,7 +60,7 @@ class Loop:
     ) -> Any:
         """Run the steps on parameters that are copies."""
         with self._inside():
-            return train([torch.nn.Parameter(p.clone()) for p in parameters])
+            return train([torch.nn.Parameter(parameter.clone()) for parameter in parameters])
 
     # --- derivatives ------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Loop:
             dims = out_dims
             if isinstance(dims, int):
                 dims = (dims,) * len(columns)
-            return tuple(_batch(c, dim) for c, dim in zip(columns, dims, strict=True))
+            return tuple(_batch(column, dim) for column, dim in zip(columns, dims, strict=True))
 
         return g
 
@@ -298,9 +298,14 @@ class Loop:
             factors = torch.where(norms > given, given / norms, torch.ones_like(norms))
             return tuple((g * factors.view(-1, *[1] * (g.ndim - 1))).sum(0) for g in dense)
         if of == "dot":
-            return (flat @ torch.cat([v.flatten() for v in given]),)
+            return (flat @ torch.cat([value.flatten() for value in given]),)
         if of == "gram":
-            return (flat @ torch.cat([g.reshape(len(g), -1) for g in gradients(given)], 1).mT,)
+            return (
+                flat
+                @ torch.cat(
+                    [gradient.reshape(len(gradient), -1) for gradient in gradients(given)], 1
+                ).mT,
+            )
         if of == "project":
             return (torch.nn.functional.pad(flat, (0, given - flat.shape[1])),)
         raise ValueError(f"no question {of!r}; known: norms, clipped_sum, dot, gram, project")
@@ -415,9 +420,9 @@ class Loop:
         def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
             pairs = []
             if tracked:
-                for g, t in zip(gradients, tangents, strict=True):
-                    if g.requires_grad:
-                        pairs.append((g, t))
+                for gradient, tangent in zip(gradients, tangents, strict=True):
+                    if gradient.requires_grad:
+                        pairs.append((gradient, tangent))
             if not pairs:
                 return tuple(map(torch.zeros_like, outputs))
             linear, seeds = zip(*pairs, strict=True)
@@ -466,7 +471,8 @@ def _forward_mode(
         # scripting is deprecated.
         warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
         duals = [
-            forward_ad.make_dual(p.detach(), t) for p, t in zip(primals, tangents, strict=True)
+            forward_ad.make_dual(primal.detach(), tangent)
+            for primal, tangent in zip(primals, tangents, strict=True)
         ]
         return tuple(map(_tangent_or_zeros, f(*duals)))
 
@@ -546,8 +552,8 @@ def _blocks(
     blocks = []
     for place, output in enumerate(outputs):
         row = []
-        for k, primal in enumerate(primals):
-            tangents = [column[place] for column in columns[k]]
+        for index, primal in enumerate(primals):
+            tangents = [column[place] for column in columns[index]]
             row.append(_stack(tangents, primal.shape, output.shape, output, last=True))
         blocks.append(tuple(row))
     return tuple(blocks)

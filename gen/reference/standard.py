@@ -132,7 +132,7 @@ class Standard:
         results, places = _places(outputs, call.outputs), _places(primals, call.inputs)
 
         def pullback(cotangents: Sequence[Array]) -> tuple[Array, ...]:
-            gradients = [_array([0.0] * x.size, x.shape) for x in primals]
+            gradients = [_array([0.0] * primal.size, primal.shape) for primal in primals]
             for result, at, place, index, slope in call.products:
                 if result in results and place in places:
                     gradient = gradients[places[place]]
@@ -170,10 +170,10 @@ class Standard:
 def _places(some: Sequence[Array], among: Sequence[Array]) -> dict[int, int]:
     """Return where each of `some` is among others, to its own place."""
     place_of = {}
-    for k, x in enumerate(some):
+    for index, x in enumerate(some):
         for place, other in enumerate(among):
             if other is x:
-                place_of[place] = k
+                place_of[place] = index
     return place_of
 
 
@@ -248,7 +248,7 @@ def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...],
     """Return results and products of a reduction or a scan."""
     how = _rows(sample, x)
     # Each index of the other dimensions is a row.
-    outer = [size for d, size in enumerate(x.shape) if d not in how.axes]
+    outer = [size for dim, size in enumerate(x.shape) if dim not in how.axes]
     inner = list(product(*(range(x.shape[d]) for d in how.axes)))
     results_of_rows: list[tuple[Any, ...]] = []
     products: list[Any] = []
@@ -316,7 +316,7 @@ def _axes(dim: Any, ndim: int) -> tuple[int, ...]:
     if ndim == 0:
         return ()
     dims = (dim,) if isinstance(dim, int) else dim
-    return tuple(sorted(d % ndim for d in dims))
+    return tuple(sorted(dim % ndim for dim in dims))
 
 
 def _index(
@@ -336,15 +336,15 @@ def _reduced_index(at: Sequence[int], how: _Rows, ndim: int) -> tuple[int, ...]:
 
 def _reduced_shape(shape: Sequence[int], how: _Rows) -> tuple[int, ...]:
     if how.keepdim:
-        return tuple(1 if d in how.axes else size for d, size in enumerate(shape))
-    return tuple(size for d, size in enumerate(shape) if d not in how.axes)
+        return tuple(1 if dim in how.axes else size for dim, size in enumerate(shape))
+    return tuple(size for dim, size in enumerate(shape) if dim not in how.axes)
 
 
 def _unroll(rows: Sequence[Sequence[object]], how: _Rows, x: Array) -> Array:
     """Return the results of a scan, back in the places of their rows."""
     if not x.ndim:
         return _array(list(rows[0]), ())
-    outer = tuple(size for d, size in enumerate(x.shape) if d not in how.axes)
+    outer = tuple(size for dim, size in enumerate(x.shape) if dim not in how.axes)
     values = list(chain.from_iterable(rows))
     flat = _array(values, (*outer, x.shape[how.axes[0]]))
     return numpy.moveaxis(flat, -1, how.axes[0])

@@ -25,7 +25,7 @@ __all__ = ["Differences", "History", "history", "side_by_side", "title"]
 
 LISTED = 400
 _SLOWER = 2.0  # times the median of the earlier runs
-_NAMED = 5
+_MOST_NAMES = 5  # of cells, in a message
 _NOTICEABLE = 0.05  # seconds: below, times are noise
 
 
@@ -179,7 +179,7 @@ def _notes(run: Results, name: str) -> Iterator[str]:
     if several := twice(run):
         yield (
             f"{len(several)} cells stand in {name} more than once, and the worst outcome counts: "
-            f"{', '.join(several[:_NAMED])}{', …' * (len(several) > _NAMED)}"
+            f"{', '.join(several[:_MOST_NAMES])}{', …' * (len(several) > _MOST_NAMES)}"
         )
 
 

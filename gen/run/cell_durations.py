@@ -22,7 +22,7 @@ __all__ = ["PLACE", "Durations", "extended", "fit", "read_durations", "write_dur
 
 PLACE = Path("matrix/durations.json")
 _USUAL = 0.01  # seconds of a cell of which nothing is known
-_ROUNDS = 20
+_ROUNDS = 20  # of the fit, each of which makes the totals of checks and ops right in turn
 _LEAST = 1e-5  # seconds
 
 

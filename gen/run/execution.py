@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_LIMIT", "Ran", "Runner", "Told", "Watch", "told"]
 
 DEFAULT_LIMIT = 120.0  # seconds of a cell for which the matrix names no limit
-_FRAMES = 12
+_FRAMES = 12  # of a process that died, innermost first
 _HARNESS = str(Path(__file__).parents[1]) + os.sep
 _OUTCOMES: dict[str, Any] = {
     "skip": pytest.skip.Exception,

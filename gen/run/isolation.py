@@ -32,7 +32,7 @@ POSSIBLE = hasattr(os, "fork")
 _NOTE = 4096  # bytes that a worker may note
 _CLOCK = struct.Struct("dd")  # seconds outside of the limit, and since when the worker is there
 _LONGEST = 300.0  # seconds outside of the limit
-_STEP = 0.1
+_STEP = 0.1  # seconds of a wait at least, while the clock of a worker moves the limit on
 _GRACE = 1.0  # seconds for a worker to write its stack after SIGABRT
 _DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 

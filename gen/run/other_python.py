@@ -19,7 +19,7 @@ _FOLDER = Path(".cache/matrix/diff")
 _ASK = "import platform, torch; print('is', platform.python_version(), torch.__version__)"
 _STDERR = 2  # its descriptor; standard output is for what changed
 _ENDED = (0, 1)  # pytest's exit codes of a run that came to its end
-_NO_TESTS = 5
+_NO_TESTS = 5  # pytest's exit code of a run that collected nothing
 
 
 @dataclass(frozen=True)

@@ -314,8 +314,8 @@ def _narrowing(config: pytest.Config) -> str:
         "--lf": getattr(option, "lf", False),
         "-x": option.maxfail,
         "--ignore": option.ignore or option.ignore_glob,
-        "ids": any("::" in str(arg) for arg in config.args),
-        "files": any(str(arg).endswith(".py") for arg in config.args),
+        "ids": any("::" in str(argument) for argument in config.args),
+        "files": any(str(argument).endswith(".py") for argument in config.args),
     }
     return " ".join(name for name, is_set in options.items() if is_set)
 

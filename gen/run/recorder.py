@@ -27,7 +27,7 @@ from gen.severity import Severity
 __all__ = ["FACTS", "Recorder"]
 
 FACTS = "matrix-cell"
-_LISTED = 40
+_MOST_LINES = 40  # of failures in the summary on a terminal
 
 
 class Recorder:
@@ -202,7 +202,7 @@ class Recorder:
 
     def _summarize_failures(self, out: pytest.TerminalReporter) -> None:
         counts = counts_by_severity(self.cells)
-        for line in summary_lines(counts, self.cells, _LISTED, self.fail_on):
+        for line in summary_lines(counts, self.cells, _MOST_LINES, self.fail_on):
             out.line(line)
 
     def _vacuous(self) -> list[str]:
@@ -226,10 +226,10 @@ def _list(out: pytest.TerminalReporter, title: str, lines: Sequence[str]) -> Non
     """Print a title and the first of some lines. Nothing is printed without lines."""
     if lines:
         out.line(f"{title}:")
-        for line in lines[:_LISTED]:
+        for line in lines[:_MOST_LINES]:
             out.line(f"  {line}")
-        if len(lines) > _LISTED:
-            out.line(f"  … and {len(lines) - _LISTED} more, in the results file")
+        if len(lines) > _MOST_LINES:
+            out.line(f"  … and {len(lines) - _MOST_LINES} more, in the results file")
 
 
 def _outcome_without_verdict(report: pytest.TestReport, outcome: str) -> dict[str, str]:

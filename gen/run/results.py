@@ -46,8 +46,8 @@ OF_A_RUN = (
     "narrowed",
     "rules",
 )
-"""What the headers of the shards of one run have in common."""
-# Best first, so the worst of several cells has the last of these.
+"""The keys of a header in which the shards of one run agree."""
+# best first, so the worst of several cells is the one whose outcome stands last here
 OUTCOMES = (
     "passed",
     "skipped",
@@ -69,40 +69,33 @@ class ResultsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CellResult:
-    """The result of one cell. `node` is its pytest id, `entries` are the known entries that
-    happened.
+    """The result of one cell. A field is a key of its line in the file.
 
-    `loops` counts the runs of each op that the target's vmap ran one element at a time. `failing`
-    is the first sample that failed. `rules` are the rules of the target that ran, if they were
-    noted (``--rules``). `values` is a digest of all that the target gave: empty if it gave nothing,
-    None in an older file, which has no digests. `refusal` is the first error that the target raised
-    in place of values where it may.
-
-    A cell that failed has a `severity` (a word of :class:`gen.severity.Severity`), a `cause`,
-    which is the error without its numbers, and the `frame` of user code that raised it. They are
-    empty in a file of an older version, and where no error was caught.
+    The fields with a default may lack in a file of an older version.
     """
 
-    id: str
+    id: str  # torch.sin-float64
     family: str
     op: str
     dtype: str
     check: str
     axes: Mapping[str, str]
-    outcome: str
-    why: str
+    outcome: str  # one of `OUTCOMES`
+    why: str  # the reason of the outcome: a message, or that of a known entry
     seconds: float
-    samples: int
-    node: str
-    entries: tuple[str, ...] = ()
-    loops: Mapping[str, int] = field(default_factory=dict)
-    failing: int | None = None
-    rules: tuple[str, ...] = ()
+    samples: int  # how many the cell ran
+    node: str  # the pytest id
+    entries: tuple[str, ...] = ()  # names of the known entries that happened
+    loops: Mapping[str, int] = field(default_factory=dict)  # by op: runs one element at a time
+    failing: int | None = None  # the number of the first sample that failed
+    rules: tuple[str, ...] = ()  # of the target, that ran: noted with `--rules` only
+    # a digest of all values that the target returned: "" without a value, None in an older file
     values: str | None = None
-    refusal: str = ""
-    severity: str = ""
-    cause: str = ""
-    frame: str = ""
+    refusal: str = ""  # the first error that the target raised in place of values, where it may
+    # of a cell that failed by an error that was caught
+    severity: str = ""  # a word of :class:`gen.severity.Severity`
+    cause: str = ""  # the error without its numbers, by which failures are grouped
+    frame: str = ""  # the line of user code that raised it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +107,12 @@ class Results:
     end: Mapping[str, Any] = field(default_factory=dict)
 
     def counts(self) -> Counter[str]:
+        """Count the cells by outcome."""
         return Counter(cell.outcome for cell in self.cells)
 
     @property
     def cut(self) -> bool:
-        """Return whether the run did not come to its end, so that cells may lack a result."""
+        """Return whether the run stopped early, so that cells may lack a result."""
         return not self.end.get("complete")
 
 
@@ -137,10 +131,13 @@ def default_path(target: str, device: str, part: str = "") -> Path:
     A narrowed run (`part`) has another file, so that it does not replace the file of a whole run.
     """
     suffix = f"-{part}" if part else ""
-    return Path(".cache/matrix") / f"results-{_word(target)}-{_word(device)}{suffix}.jsonl"
+    return (
+        Path(".cache/matrix") / f"results-{_file_word(target)}-{_file_word(device)}{suffix}.jsonl"
+    )
 
 
-def _word(text: str) -> str:
+def _file_word(text: str) -> str:
+    """Return a text as a part of the name of a file: ``cuda:0`` as ``cuda_0``."""
     return "".join(letter if letter.isalnum() or letter in "._" else "_" for letter in text)
 
 
@@ -163,6 +160,7 @@ class Writer:
             self._line({"event": "run", **header})
 
     def cell(self, result: CellResult) -> None:
+        """Write the line of a cell."""
         self.lines([line_of(result)])
 
     def lines(self, lines: Sequence[str]) -> None:
@@ -171,6 +169,7 @@ class Writer:
         self.cells += len(lines)
 
     def close(self, end: Mapping[str, object]) -> None:
+        """Write the last line, which says that the run ended, and close the file."""
         self._line({"event": "end", **end})
         self._file.close()
 
@@ -180,6 +179,7 @@ class Writer:
         self.path.unlink()
 
     def _line(self, data: Mapping[str, object]) -> None:
+        """Write a line that is not one of a cell."""
         self._write(_json(data) + "\n")
 
     def _write(self, text: str) -> None:
@@ -277,13 +277,14 @@ def _refuse_special_file(path: Path) -> None:
         raise ResultsError(f"{path}: it is no regular file")
 
 
-_NAMES = frozenset(f.name for f in fields(CellResult))
-_TEXTS = (
+_FIELD_NAMES = frozenset(each.name for each in fields(CellResult))
+_TEXT_FIELDS = (
     *("id", "family", "op", "dtype", "check", "outcome", "why", "node", "refusal"),
     *("severity", "cause", "frame"),
 )
-_KINDS: dict[str, type | UnionType] = {
-    **dict.fromkeys(_TEXTS, str), "seconds": int | float, "samples": int, "axes": dict,
+# what a value must be, so that no reader of a cell meets a number where a text belongs
+_FIELD_TYPES: dict[str, type | UnionType] = {
+    **dict.fromkeys(_TEXT_FIELDS, str), "seconds": int | float, "samples": int, "axes": dict,
     "loops": dict, "values": str | None,
 }  # fmt: skip
 
@@ -294,7 +295,7 @@ def parse_cell(line: str) -> CellResult:
 
 
 def _record(line: bytes) -> dict[str, object] | CellResult | None:
-    """Return what a line says; None for a line of another kind than the three."""
+    """Return what a line says. None for a line of another kind, as a newer version may write."""
     data = json.loads(line.decode("utf-8"))
     match data["event"]:
         case "run":
@@ -310,14 +311,14 @@ def _record(line: bytes) -> dict[str, object] | CellResult | None:
 def _require_settings(header: Mapping[str, object]) -> None:
     """Raise ResultsError unless the header says which target, device and tier the run had."""
     settings = ("target", "device", "tier")
-    lacking = [key for key in settings if not isinstance(header.get(key), str)]
-    if lacking:
-        raise ResultsError(f"the header lacks {', '.join(lacking)}")
+    absent = [key for key in settings if not isinstance(header.get(key), str)]
+    if absent:
+        raise ResultsError(f"the header lacks {', '.join(absent)}")
 
 
 def _cell(data: Mapping[str, Any]) -> CellResult:
     """Return the cell of a line. Raises ValueError or TypeError for values that no cell has."""
-    values = {key: value for key, value in data.items() if key in _NAMES}
+    values = {key: value for key, value in data.items() if key in _FIELD_NAMES}
     for key in ("entries", "rules"):
         values[key] = tuple(values.get(key, ()))
     cell = CellResult(**values)
@@ -325,7 +326,7 @@ def _cell(data: Mapping[str, Any]) -> CellResult:
         raise ValueError(f"{cell.outcome!r} is not an outcome")
     if cell.severity:
         Severity.of_word(cell.severity)
-    for key, kind in _KINDS.items():
+    for key, kind in _FIELD_TYPES.items():
         value = getattr(cell, key)
         if not isinstance(value, kind):
             raise ValueError(f"{key} is {value!r:.60}")

@@ -63,7 +63,7 @@ class Written:
     def _outputs(self, text: str, outputs: Values) -> Values:
         if len(outputs) == 1:
             return (self.tracer.named(text, outputs[0]),)
-        return tuple(self.tracer.named(f"{text}[{k}]", y) for k, y in enumerate(outputs))
+        return tuple(self.tracer.named(f"{text}[{index}]", y) for index, y in enumerate(outputs))
 
     def jvp(self, f: Callable[..., Values], primals: Values, tangents: Values) -> Any:
         return self._forward_mode("jvp", f, primals, tangents)
@@ -169,8 +169,8 @@ class Written:
         if orders == 0:
             return self.tracer.named(text, _plain(output).new_zeros(shape))
         return tuple(
-            self._blocks(f"{text}[{i}]", output, shape + by, inputs, orders - 1)
-            for i, by in enumerate(inputs)
+            self._blocks(f"{text}[{index}]", output, shape + by, inputs, orders - 1)
+            for index, by in enumerate(inputs)
         )
 
     def jacrev(self, f: Callable[..., Values], argnums: tuple[int, ...]) -> Callable[..., Any]:

@@ -150,7 +150,7 @@ class Tracer:
         name = self.assign(expression, pure=pure)
         if isinstance(like, Tensor):
             return self.named(name, like)
-        return type(like)(self.named(f"{name}[{k}]", t) for k, t in enumerate(like))
+        return type(like)(self.named(f"{name}[{index}]", t) for index, t in enumerate(like))
 
     def function(
         self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False
@@ -165,7 +165,10 @@ class Tracer:
         self.scopes.append(Scope())
         try:
             results = f(
-                *(self.named(parameter, v) for parameter, v in zip(parameters, values, strict=True))
+                *(
+                    self.named(parameter, value)
+                    for parameter, value in zip(parameters, values, strict=True)
+                )
             )
             outputs = (results,) if scalar else tuple(results)
         finally:
@@ -274,9 +277,9 @@ def _write_call(tracer: Tracer, expression: str, result: Any, pure: bool) -> Any
     if isinstance(result, Tensor):
         return tracer.named(name, result)
     parts = list(result)
-    for k, part in enumerate(parts):
+    for index, part in enumerate(parts):
         if isinstance(part, Tensor):
-            parts[k] = tracer.named(f"{name}[{k}]", part)
+            parts[index] = tracer.named(f"{name}[{index}]", part)
     if type(result) is list:
         return parts
     return tuple(parts)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gen.checks.entries import Known
 from gen.language.pipeline import DERIVATIVES, Pipeline
 
-MOST_STAGES = 4
+MOST_STAGES = 4  # of a drawn pipeline; each is a loop of its own in the reference
 LAYOUTS = ("contiguous", "transposed", "noncontiguous", "expanded")
 NUMBERS = ("whole", "halves", "as given")
 _DTYPES = ("float64", "float32", "complex128", "complex64", "int64", "bool", "bfloat16", "float16")

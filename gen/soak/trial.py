@@ -24,7 +24,7 @@ from gen.targets.protocol import Target
 Tensor = torch.Tensor
 _POOLS = 32  # ops whose samples stay in memory
 _ELEMENTS = {0: 5_000, 1: 1_000, 2: 200, 3: 60, 4: 30}  # of all inputs, by number of stages
-_NUMERIC = 48
+_NUMERIC = 48  # elements for which differences are taken, with two runs for each element
 _PROGRAMS = 2  # in_dims patterns of a draw
 
 

@@ -35,10 +35,12 @@ def pull(
 ) -> list[torch.Tensor | None]:
     """Return plain dense gradients of ``inputs``, None for an input without a gradient."""
     grads = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
-    return [None if g is None else dense(g) for g in grads]
+    return [None if gradient is None else dense(gradient) for gradient in grads]
 
 
-def reverse(out: Any, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], bool]:
+def jacobians_by_backward(
+    out: Any, inputs: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], bool]:
     """Return the Jacobian of ``out`` by each input, and whether all gradients had the dtype of
     their input. Each backward pass gives a column."""
     columns: list[list[torch.Tensor]] = [[] for _ in inputs]
@@ -66,14 +68,14 @@ def push(
     ``tangents`` are dual tensors."""
     with forward_ad.dual_level():
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
-        for i, t in tangents.items():
-            args[i] = forward_ad.make_dual(args[i], t)
+        for i, tangent in tangents.items():
+            args[i] = forward_ad.make_dual(args[i], tangent)
         unpacked = list(map(forward_ad.unpack_dual, as_tuple(func(*args))))
         return [(dual.primal, dual.tangent) for dual in unpacked]
 
 
-def pushed(
-    func: Callable[..., object], inputs: Sequence[object], tangents: Mapping[int, Any]
+def push_densely(
+    func: Callable[..., object], inputs: Sequence[object], tangents: Mapping[int, object]
 ) -> list[torch.Tensor]:
     """Return the plain tangents of the outputs, zeros for an output without one."""
     plain_tangents = []
@@ -85,12 +87,12 @@ def pushed(
     return plain_tangents
 
 
-def at_rest(inputs: Sequence[object], at: Sequence[int]) -> dict[int, torch.Tensor]:
+def zero_tangents(inputs: Sequence[object], at: Sequence[int]) -> dict[int, torch.Tensor]:
     """Return a zero tangent for each input whose number is in ``at``."""
     return {i: torch.zeros_like(plain(inputs[i])) for i in at}
 
 
-def forward(
+def jacobians_by_forward(
     func: Callable[..., object],
     inputs: Sequence[object],
     at: Sequence[int],
@@ -100,13 +102,13 @@ def forward(
     """Return the Jacobians of the numbered outputs by the real input ``index``. Each forward pass
     gives a row. All inputs of ``at`` are dual."""
     x = inputs[index]
-    still = at_rest(inputs, at)
+    still = zero_tangents(inputs, at)
     rows = []
     for direction in one_hots(x):
-        row = pushed(func, inputs, {**still, index: direction})
+        row = push_densely(func, inputs, {**still, index: direction})
         rows.append([row[output].reshape(-1) for output in outputs])
     # an input without elements: a pass shows the sizes of the outputs
     if not rows:
-        row = pushed(func, inputs, still)
+        row = push_densely(func, inputs, still)
         return [row[output].new_zeros(0, row[output].numel()) for output in outputs]
     return list(map(torch.stack, zip(*rows, strict=True)))

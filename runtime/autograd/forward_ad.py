@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import NestedTensor
+from ..seam.call_types import Arguments
 from ..seam.levels import Value, is_floating
 from ..session.dual import DualSession, fwd_grad_enabled, laid_out_like, unshared
 from ..session.leaf import as_leaf
@@ -219,14 +220,14 @@ def _push(dual: DualSession, cls: type, args: tuple[object, ...]) -> tuple[Any, 
         output, outs, ctx = record(level, cls, args)
         if any(t is not None for t in tangents):
             out_tangents: Sequence[Any] = ctx.push(args, outs, tangents)
-            for v, out, t in zip(as_outputs(output), outs, out_tangents, strict=True):
+            for value, out, t in zip(as_outputs(output), outs, out_tangents, strict=True):
                 source = position_of(out, args)
                 if source is not None and position_of(out, ctx.dirty_tensors) is not None:
                     _check_write(tangents[source], versions[source], t)
-                elif t is not None and not _check_view(v, t, args, tangents):
+                elif t is not None and not _check_view(value, t, args, tangents):
                     t = unshared(t, tangents)
                 if ctx.differentiates(out):
-                    _put_tangent(dual, v, t)
+                    _put_tangent(dual, value, t)
     finally:
         set_forward_enabled(enabled)
     ctx.forget_marks()
@@ -271,7 +272,7 @@ def _check_write(before: torch.Tensor | None, version: int | None, tensor: objec
 
 
 def _check_view(
-    value: torch.Tensor, tensor: torch.Tensor, args: Sequence[Any], tangents: Sequence[Any]
+    value: torch.Tensor, tensor: torch.Tensor, args: Arguments, tangents: Sequence[Any]
 ) -> bool:
     """Check an output that is a view of an input. Its tangent must be a view of that
     input's tangent."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Signature, signature
@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from ..seam.call_types import Keywords
 from ..seam.escapes import escaped
 from ..seam.level_mode import entering
 from ..seam.levels import SCOPE, Level, Value, bottom, lifted, scope_outside
@@ -99,7 +100,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
 
     generate_vmap_rule = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         warnings.warn(
             (
                 f"{type(self)} should not be instantiated. A Function keeps its state in ctx: "
@@ -109,7 +110,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
             stacklevel=2,
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise settled(RuntimeError(_LEGACY))
 
     @staticmethod
@@ -122,7 +123,7 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         )
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> Any:
+    def setup_context(ctx: Any, inputs: tuple[object, ...], output: Any) -> Any:
         """Store on ``ctx`` what derivatives need. Without it ``forward`` gets the ctx."""
         raise settled(NotImplementedError("setup_context is not implemented."))
 
@@ -199,7 +200,7 @@ class _Definition:
         self.signature: Signature | None = None  # of `forward`, as soon as `bind` needs it
 
     def bind(
-        self, cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]
+        self, cls: FunctionClass, args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> tuple[Any, ...]:
         """Return the positional arguments of ``forward`` after ctx, for a call with ``args`` and
         ``kwargs``. Defaults are filled in. So every input has a position, and with it an edge.
@@ -246,7 +247,7 @@ def rule(level_class: type) -> Callable[[Rule], Rule]:
     return declare
 
 
-def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+def apply(cls: FunctionClass, args: tuple[object, ...], kwargs: Keywords) -> Any:
     """Return ``cls.apply(*args, **kwargs)`` for any class with the staticmethods of
     :class:`Function`, also a subclass of torch's class.
 
@@ -381,9 +382,9 @@ def _innermost(args: tuple[object, ...]) -> Level | None:
     if any(isinstance(argument, (list, tuple, dict)) for argument in args):
         leaves = pytree.tree_leaves(args)
     best: Level | None = None
-    for a in leaves:
-        if isinstance(a, Value) and (best is None or a._level.number > best.number):
-            best = a._level
+    for leaf in leaves:
+        if isinstance(leaf, Value) and (best is None or leaf._level.number > best.number):
+            best = leaf._level
     return best
 
 
@@ -612,12 +613,12 @@ class _Application:
         returned = None
         if source is not None:
             returned = self.args[source]
-        v = self.wrap(out, returned, edge)
+        value = self.wrap(out, returned, edge)
         if _grad_enabled():
             base = self.base_of(out, source, edge)
             if base is not None:
-                v._view = view_history.View(base, (), "function")
-        return v
+                value._view = view_history.View(base, (), "function")
+        return value
 
     def base_of(self, output: torch.Tensor, source: int | None, edge: Edge | None) -> Any:
         """Return what the output ``output`` is a view of: the first argument that shares its
@@ -739,7 +740,10 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
         tensors = [grad for grad in gradients if isinstance(grad, torch.Tensor)]
         guarded = iter(_Once.apply(len(tensors), *tensors, *witnesses))
         # back to the places among Nones
-        outputs = tuple(next(guarded) if isinstance(g, torch.Tensor) else g for g in gradients)
+        outputs = tuple(
+            next(guarded) if isinstance(gradient, torch.Tensor) else gradient
+            for gradient in gradients
+        )
         return as_returned(outputs, result)
 
     return once

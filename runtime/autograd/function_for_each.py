@@ -90,7 +90,7 @@ class ForEach:
             result = as_returned(tuple(outs), output)
             self.cls.setup_context(ctx.inner, values, result)
             ctx.inner.move_out(ctx, level)
-        ctx.shapes = [v.shape if isinstance(v, torch.Tensor) else None for v in values]
+        ctx.shapes = [value.shape if isinstance(value, torch.Tensor) else None for value in values]
         ctx.out_dims = out_dims
 
     def backward(self, ctx: Any, *grads: object) -> tuple[Any, ...]:

@@ -178,7 +178,7 @@ class FunctionNode(Node, FunctionCtx):
         self._histories = tuple(
             self._history(tensor, inner_args, outs) for tensor in tensors_to_save
         )
-        self.saved = [self._keep(t, i) for i, t in enumerate(tensors_to_save)]
+        self.saved = [self._keep(tensor, index) for index, tensor in enumerate(tensors_to_save)]
 
     def _zeros_of(self, output: object) -> object:
         """Return what makes zeros in place of a missing gradient of output ``output``: arguments of
@@ -207,7 +207,7 @@ class FunctionNode(Node, FunctionCtx):
         return is_differentiable(output) and not any(output is n for n in self.non_differentiable)
 
     def _history(
-        self, tensor: Any, inner_args: Sequence[Any], outs: Sequence[Any]
+        self, tensor: Any, inner_args: Sequence[object], outs: Sequence[object]
     ) -> Edge | int | None:
         """Return the history of a saved tensor: the number of an output of this node, the edge of
         an input, or None."""
@@ -280,8 +280,10 @@ class FunctionNode(Node, FunctionCtx):
             self.saved_for_forward = ()
         if self.materialize_grads:
             tangents = [
-                torch.zeros_like(p) if t is None and is_differentiable(p) else t
-                for p, t in zip(primals, tangents, strict=True)
+                torch.zeros_like(primal)
+                if tangent is None and is_differentiable(primal)
+                else tangent
+                for primal, tangent in zip(primals, tangents, strict=True)
             ]
         out_tangents = as_outputs(watched(self._forward_cls.jvp, self, *tangents))
         if len(out_tangents) != len(outs):
@@ -291,9 +293,9 @@ class FunctionNode(Node, FunctionCtx):
                     f"(expected {len(outs)} but got {len(out_tangents)})"
                 )
             )
-        for index, (out, tensor) in enumerate(zip(outs, out_tangents, strict=True)):
+        for index, (output, tensor) in enumerate(zip(outs, out_tangents, strict=True)):
             if tensor is not None:
-                self._refuse_unfit_tangent(index, out, tensor)
+                self._refuse_unfit_tangent(index, output, tensor)
         return out_tangents
 
     def _refuse_unfit_tangent(self, index: int, output: Any, tensor: object) -> None:
@@ -340,7 +342,9 @@ class FunctionNode(Node, FunctionCtx):
             return level.noted_backward(self, shown, create_graph)
         return self.run_backward(shown, create_graph)
 
-    def run_backward(self, shown: list[Any], create_graph: bool) -> tuple[torch.Tensor | None, ...]:
+    def run_backward(
+        self, shown: Sequence[object], create_graph: bool
+    ) -> tuple[torch.Tensor | None, ...]:
         """Run the user's ``backward`` on the cotangents ``shown``. Return a gradient per edge."""
         before = self._outward
         self._outward = not (self.level.shows_values or create_graph)

@@ -57,19 +57,19 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     output, _ = dispatch(cls, primals)
     containers.refuse_changes(cls)
     tangents = _tangents_of(level, args)
-    ctx = new_ctx(cls, [t is not None for t in tangents])
+    ctx = new_ctx(cls, [tangent is not None for tangent in tangents])
     cls.setup_context(ctx, primals, output)
     outs = as_outputs(output)
     check_marks(ctx, outs, primals)
-    for index, (argument, p, t) in enumerate(zip(args, primals, tangents, strict=True)):
-        if t is None or position_of(p, ctx.dirty_tensors) is None:
+    for index, (argument, primal, t) in enumerate(zip(args, primals, tangents, strict=True)):
+        if t is None or position_of(primal, ctx.dirty_tensors) is None:
             continue
-        if _batches(p) - _batches(t):
+        if _batches(primal) - _batches(t):
             # `jvp` writes to it, so it must be as large a batch as the primal is
-            level._set_tangent(argument, t + torch.zeros_like(p))
+            level._set_tangent(argument, t + torch.zeros_like(primal))
             tangents[index] = tangent_of(argument)
     out_tangents = (None,) * len(outs)
-    if any(t is not None for t in tangents):
+    if any(tangent is not None for tangent in tangents):
         out_tangents = ctx.push(primals, outs, tangents)
     call = _Pushed(level, args, primals, tangents, ctx.dirty_tensors)
     pairs = zip(outs, out_tangents, strict=True)
@@ -112,17 +112,21 @@ class _Pushed(NamedTuple):
             )
         if isinstance(out, Value) and out._level.number > self.level.number:
             return out  # as at a grad level: an inner level recorded it
-        v = self.level.wrap(out, tensor)
+        value = self.level.wrap(out, tensor)
         base = self._base_of(out)
         if base is not None:
-            v._view = View(base, (), "function")
-        return v
+            value._view = View(base, (), "function")
+        return value
 
     def _base_of(self, out: torch.Tensor) -> object:
         """Return what the output ``out`` is a view of: the first argument that shares memory with
         it, or the base of this argument. None if none does."""
-        for argument, p in zip(self.args, self.primals, strict=True):
-            if isinstance(argument, Value) and argument._level is self.level and aliases(out, p):
+        for argument, primal in zip(self.args, self.primals, strict=True):
+            if (
+                isinstance(argument, Value)
+                and argument._level is self.level
+                and aliases(out, primal)
+            ):
                 if argument._view is None:
                     return argument
                 return argument._view.base
@@ -301,7 +305,7 @@ def run_functional(
 
 def _versions(args: Sequence[object]) -> list[int | None]:
     """Return how often each tensor was written to, None for an argument that is no tensor."""
-    return [t._version if isinstance(t, torch.Tensor) else None for t in args]
+    return [argument._version if isinstance(argument, torch.Tensor) else None for argument in args]
 
 
 def _run_alone(

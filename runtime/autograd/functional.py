@@ -449,12 +449,12 @@ def _rows_at_once(
             is_grads_batched=True,
         )
     blocks = []
-    for g, x in zip(grads, inputs, strict=True):
+    for gradient, x in zip(grads, inputs, strict=True):
         shape = (*out.shape, *x.shape)
-        if g is None:
+        if gradient is None:
             blocks.append(x.detach().new_zeros(shape))
         else:
-            blocks.append(g.reshape(shape))
+            blocks.append(gradient.reshape(shape))
     return blocks
 
 
@@ -479,7 +479,9 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     def push(*tangents: Any) -> tuple[Any, ...]:
         nonlocal many_outputs
         with forward_ad.dual_level():
-            result = func(*(forward_ad.make_dual(x, t) for x, t in zip(xs, tangents, strict=True)))
+            result = func(
+                *(forward_ad.make_dual(x, tangent) for x, tangent in zip(xs, tangents, strict=True))
+            )
             outs = _tensors(result, "outputs of the user-provided function", "jacobian")
             many_outputs = isinstance(result, tuple)
             unpacked = list(map(forward_ad.unpack_dual, outs))

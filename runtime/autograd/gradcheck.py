@@ -26,13 +26,13 @@ from .analytical import as_tuple
 from .gradcheck_jacobians import (
     Options,
     Problem,
-    fast_forward,
-    fast_reverse,
-    no_derivative,
+    check_constant,
+    compare_backward,
+    compare_forward,
+    compare_projected_backward,
+    compare_projected_forward,
     parts_of_inputs,
     parts_of_outputs,
-    slow_forward,
-    slow_reverse,
 )
 from .gradcheck_special import GradcheckError
 from .numerical import Steps, plain
@@ -66,7 +66,10 @@ def _as_arguments(tensors: Any) -> tuple[object, ...]:
 def _check_inputs(inputs: object) -> tuple[tuple[object, ...], tuple[int, ...]]:
     """Return the inputs as values, and the numbers of those that require grad."""
     arguments = _as_arguments(inputs)
-    values = tuple(as_leaf(x) if isinstance(x, torch.Tensor) else x for x in arguments)
+    values = tuple(
+        as_leaf(argument) if isinstance(argument, torch.Tensor) else argument
+        for argument in arguments
+    )
     at = tuple(
         index
         for index, value in enumerate(values)
@@ -227,10 +230,12 @@ def _check(
     outs = as_tuple(func(*values))
     _check_outputs(outs)
     outputs = tuple(
-        k for k, output in enumerate(outs) if isinstance(output, Value) and output.requires_grad
+        index
+        for index, output in enumerate(outs)
+        if isinstance(output, Value) and output.requires_grad
     )
     if not outputs:
-        no_derivative(Problem(func, values, at, tuple(range(len(outs)))), options)
+        check_constant(Problem(func, values, at, tuple(range(len(outs)))), options)
         return
     problem = Problem(func, values, at, outputs)
     differentiable = [outs[k] for k in outputs]
@@ -246,14 +251,14 @@ def _check(
 
 def _check_backward(problem: Problem, outs: Sequence[object], options: Options) -> None:
     """Check the backward pass of each output."""
-    reverse = fast_reverse if options.fast_mode else slow_reverse
+    reverse = compare_projected_backward if options.fast_mode else compare_backward
     for part in parts_of_outputs(problem, outs):
         reverse(part, part.evaluate(), options)
 
 
 def _check_forward(problem: Problem, wanted: _Wanted, options: Options) -> None:
     """Check the forward pass with tangents, one by one and in a batch."""
-    forward = fast_forward if options.fast_mode else slow_forward
+    forward = compare_projected_forward if options.fast_mode else compare_forward
     for part in parts_of_inputs(problem):
         forward(part, options)
     if wanted.batched_forward:
@@ -275,7 +280,7 @@ def _check_special_cotangents(
 
 
 def gradgradcheck(
-    func: Callable[..., Any],
+    func: Callable[..., object],
     inputs: Any,
     grad_outputs: Any = None,
     *,
@@ -334,10 +339,10 @@ def gradgradcheck(
             create_graph=True,
             allow_unused=True,
         )
-        gradients = [g for g in grads if g is not None]
-        for i, g in enumerate(gradients):
-            if g.layout is not torch.strided:
-                gradients[i] = g.to_dense(masked_grad=masked)
+        gradients = [gradient for gradient in grads if gradient is not None]
+        for i, gradient in enumerate(gradients):
+            if gradient.layout is not torch.strided:
+                gradients[i] = gradient.to_dense(masked_grad=masked)
         return tuple(gradients)
 
     return gradcheck(
@@ -423,7 +428,8 @@ def get_numerical_jacobian(
         target = inputs
     targets = _requiring_grad(target)
     return tuple(
-        numerical.jacobian(lambda: as_tuple(fn(inputs)), x, Steps(eps))[0] for x in targets
+        numerical.jacobian(lambda: as_tuple(fn(inputs)), target, Steps(eps))[0]
+        for target in targets
     )
 
 
@@ -451,8 +457,8 @@ def get_analytical_jacobian(
     Deprecated, as ``torch.autograd.gradcheck.get_analytical_jacobian``."""
     _warn_deprecated("get_analytical_jacobian", grad_out, (output,))
     wrt = _requiring_grad(inputs)
-    jacobians, same_dtype = analytical.reverse(output, wrt)
-    again, _ = analytical.reverse(output, wrt)
+    jacobians, same_dtype = analytical.jacobians_by_backward(output, wrt)
+    again, _ = analytical.jacobians_by_backward(output, wrt)
     reentrant = all(
         not first.numel() or bool((first - second).abs().max() <= nondet_tol)
         for first, second in zip(jacobians, again, strict=True)
@@ -461,4 +467,8 @@ def get_analytical_jacobian(
 
 
 def _requiring_grad(tensors: object) -> list[torch.Tensor]:
-    return [x for x in _as_arguments(tensors) if isinstance(x, Value) and x.requires_grad]
+    return [
+        argument
+        for argument in _as_arguments(tensors)
+        if isinstance(argument, Value) and argument.requires_grad
+    ]

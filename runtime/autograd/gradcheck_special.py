@@ -35,7 +35,9 @@ def _all_zero(grads: Sequence[object]) -> bool:
     return all(grad is None or not dense(grad).any() for grad in grads)
 
 
-def zero_cotangent(outs: Sequence[Any], inputs: Sequence[torch.Tensor], at: Sequence[int]) -> None:
+def zero_cotangent(
+    outs: Sequence[object], inputs: Sequence[torch.Tensor], at: Sequence[int]
+) -> None:
     """Check that a zero cotangent gives zeros of the type and shape of the inputs. Those of sparse
     inputs may be dense.
 
@@ -50,15 +52,19 @@ def zero_cotangent(outs: Sequence[Any], inputs: Sequence[torch.Tensor], at: Sequ
     )
     if not _all_zero(grads):
         raise GradcheckError("backward not multiplied by grad_output")
-    for i, x, g in zip(at, inputs, grads, strict=True):
-        if g is None:
+    for i, x, gradient in zip(at, inputs, grads, strict=True):
+        if gradient is None:
             continue
         layouts = (x.layout, torch.strided)
-        if (g.dtype, g.device, g.shape) != (x.dtype, x.device, x.shape) or g.layout not in layouts:
+        if (gradient.dtype, gradient.device, gradient.shape) != (
+            x.dtype,
+            x.device,
+            x.shape,
+        ) or gradient.layout not in layouts:
             raise GradcheckError(
-                f"the gradient of input {i} is incorrect: dtype {g.dtype}, {g.device}, "
-                f"{g.layout}, size {list(g.shape)}, of an input of dtype {x.dtype}, {x.device}, "
-                f"{x.layout}, size {list(x.shape)}"
+                f"the gradient of input {i} is incorrect: dtype {gradient.dtype}, "
+                f"{gradient.device}, {gradient.layout}, size {list(gradient.shape)}, "
+                f"of an input of dtype {x.dtype}, {x.device}, {x.layout}, size {list(x.shape)}"
             )
 
 
@@ -106,10 +112,10 @@ def undefined_tangents(
         others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
         without = analytical.push(func, inputs, others)
         zeros = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
-        for k, ((_, tangent), (_, expected)) in enumerate(zip(without, zeros, strict=True)):
+        for index, ((_, tangent), (_, expected)) in enumerate(zip(without, zeros, strict=True)):
             if not _are_same_tangents(tangent, expected):
                 raise GradcheckError(
-                    f"Mismatch in tangent values for output with index: {k} when input: "
+                    f"Mismatch in tangent values for output with index: {index} when input: "
                     f"{plain(inputs[i])} has an undefined tangent value. Got: "
                     f"{tangent} but expected: {expected}"
                 )
@@ -128,7 +134,7 @@ def batched_cotangents(
     """Check that vmap of the backward pass equals a loop of it. ``at``: the numbers of ``inputs``.
     ``number``: the number of ``out``."""
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
-    expected = [analytical.pull(out, inputs, g) for g in cotangents]
+    expected = [analytical.pull(out, inputs, cotangent) for cotangent in cotangents]
     try:
         grads = grad(
             out,
@@ -140,10 +146,10 @@ def batched_cotangents(
         )
     except RuntimeError as error:
         raise _batch_error(error, "check_batched_grad") from error
-    for index, g in enumerate(grads):
+    for index, gradient in enumerate(grads):
         want = [e[index] for e in expected]
-        if g is not None or want[0] is not None:
-            _require_same(number, at[index], g, want, inputs[index], "check_batched_grad")
+        if gradient is not None or want[0] is not None:
+            _require_same(number, at[index], gradient, want, inputs[index], "check_batched_grad")
 
 
 def batched_tangents(func: Callable[..., object], inputs: Sequence[object], index: int) -> None:
@@ -156,7 +162,7 @@ def batched_tangents(func: Callable[..., object], inputs: Sequence[object], inde
             tangents.append(torch.zeros_like(primal) if tangent is None else tangent)
         return tuple(tangents)
 
-    expected = [analytical.pushed(func, inputs, {index: t}) for t in tangents]
+    expected = [analytical.push_densely(func, inputs, {index: tangent}) for tangent in tangents]
     try:
         tangents_of_batch = vmap(one)(torch.stack(tangents))
     except RuntimeError as error:

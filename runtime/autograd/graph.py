@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -214,8 +214,8 @@ class _CopyBeforeWrite(TorchDispatchMode):
         self,
         func: OpOverload,
         types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         for index, name in written_arguments(func._schema):
@@ -224,8 +224,8 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
     def _before_write(self, argument: object) -> None:
         """Copy what graphs need of an argument that is written to: a tensor or a list of them."""
-        for t in tensors_of((argument,)):
-            self.context.before_write(t)
+        for tensor in tensors_of((argument,)):
+            self.context.before_write(tensor)
 
 
 class _Mutation(Ambient):

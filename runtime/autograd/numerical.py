@@ -110,10 +110,10 @@ def _adder_to(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], obj
 def _snapshot(outputs: Outputs) -> list[torch.Tensor]:
     """Return copies of the outputs. Integers become real, as differences are divided."""
     copies = [plain(output).clone() for output in outputs()]
-    return [x if is_floating(x) else x.double() for x in copies]
+    return [copy if is_floating(copy) else copy.double() for copy in copies]
 
 
-def along(
+def directional_derivatives(
     outputs: Outputs, value: object, direction: torch.Tensor, steps: Steps, where: str = ""
 ) -> list[torch.Tensor]:
     """Return the derivatives of all outputs by ``value`` along ``direction``, a dense tensor.
@@ -155,11 +155,13 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
     rows: list[list[torch.Tensor]] = []
     for index, step in zip(product(*map(range, x.shape)), one_hots(x), strict=True):
         where = f"on index {index} "
-        moved = along(outputs, x, step, steps, where)
+        moved = directional_derivatives(outputs, x, step, steps, where)
         if x.is_complex():
             moved = [
                 a + 1j * b
-                for a, b in zip(moved, along(outputs, x, 1j * step, steps, where), strict=True)
+                for a, b in zip(
+                    moved, directional_derivatives(outputs, x, 1j * step, steps, where), strict=True
+                )
             ]
         rows.append([m.reshape(-1) for m in moved])
         if any(m.numel() != first.numel() for m, first in zip(rows[-1], rows[0], strict=True)):
@@ -178,8 +180,8 @@ def vector_product(
     """Return each Jacobian times a direction in the space of ``value``. ``u``: a direction for the
     real axis, and for complex ``value`` one for the imaginary axis. The two derivatives become real
     and imaginary part."""
-    real = along(outputs, value, u[0].reshape(value.shape).to(value.dtype), steps)
+    real = directional_derivatives(outputs, value, u[0].reshape(value.shape).to(value.dtype), steps)
     if not value.is_complex():
         return real
-    imaginary = along(outputs, value, 1j * u[1].reshape(value.shape), steps)
+    imaginary = directional_derivatives(outputs, value, 1j * u[1].reshape(value.shape), steps)
     return [a + 1j * b for a, b in zip(real, imaginary, strict=True)]

@@ -84,7 +84,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
     registered formulas."""
     arguments = op.func._schema.arguments
     positional = sum(not argument.kwarg_only for argument in arguments)
-    names = [a.name for a in arguments[positional:]]
+    names = [argument.name for argument in arguments[positional:]]
 
     class Registered(Function):
         @staticmethod

@@ -12,7 +12,7 @@ time when the backward pass first asks for a tensor that the first run has saved
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -48,7 +48,7 @@ from .selective import (
 def captured(
     function: Callable[..., object],
     args: tuple[object, ...],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     first: AbstractContextManager[object],
     again: AbstractContextManager[object],
     *,
@@ -138,9 +138,9 @@ class SecondRun:
 
     def __init__(
         self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: Mapping[str, object],
         again: AbstractContextManager[object],
     ) -> None:
         self.function = function

@@ -16,6 +16,7 @@ from .. import autograd
 from ..autograd.function import Function
 from ..facts.lock import probe
 from ..seam.ambient import Ambient
+from ..seam.call_types import Keywords
 from ..seam.levels import Value
 from ..tape.running import RUNNING
 from ..trace.regions import running_traces
@@ -76,7 +77,7 @@ class CheckpointFunction(Function):
             None if isinstance(argument, torch.Tensor) else argument for argument in args
         )
         ctx.tensor_positions = tuple(
-            index for index, a in enumerate(args) if isinstance(a, torch.Tensor)
+            index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)
         )
         ctx.save_for_backward(*(args[i] for i in ctx.tensor_positions))
         return run_function(*args)
@@ -196,7 +197,7 @@ class _Checkpointed:
         self.options = options
         functools.update_wrapper(self, function, updated=())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return _run(self.function, args, kwargs, **self.options)
 
     def __get__(self, instance: object, owner: object = None) -> _Checkpointed:
@@ -301,7 +302,7 @@ def _run(
 def surroundings(
     function: Callable[..., object],
     args: tuple[object, ...],
-    kwargs: dict[str, Any],
+    kwargs: Keywords,
     *,
     preserve_rng_state: bool,
     context_fn: Contexts,

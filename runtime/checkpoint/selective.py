@@ -55,6 +55,7 @@ class CheckpointPolicy(enum.Enum):
     ``MUST_`` and ``PREFER_`` differ only for compilers.
     """
 
+    # the numbers of torch, which programs may have stored
     MUST_SAVE = 0
     PREFER_SAVE = 1
     MUST_RECOMPUTE = 2

@@ -90,7 +90,7 @@ class Surroundings:
     At its end the random generators have the state that they had before it.
     """
 
-    def __init__(self, args: Iterable[Any], preserve_rng_state: bool) -> None:
+    def __init__(self, args: Iterable[object], preserve_rng_state: bool) -> None:
         args = tuple(args)
         self.device_type = device_type_of(args)
         self.autocast: list[dict[str, Any]] = [

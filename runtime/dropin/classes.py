@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..autograd import function
+from ..seam.call_types import Arguments
 from ..seam.levels import constant_of
 from ..seam.literals import readable
 from ..seam.shells import VALUES
@@ -152,7 +153,7 @@ def _wrapper_subclass(cls: object, *args: object, **kwargs: object) -> object:
     return wrapper_subclass(make_wrapper_subclass, cls, options)
 
 
-def _rebuild_from_type_v2(rebuild: Any, kind: type, args: Any, state: object) -> object:
+def _rebuild_from_type_v2(rebuild: Any, kind: type, args: Arguments, state: object) -> object:
     """Do ``torch._tensor._rebuild_from_type_v2``: return a pickled tensor with attributes, or
     of a user's class."""
     tensor = rebuild(*args)

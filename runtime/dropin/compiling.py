@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -50,7 +50,10 @@ def _run_in_session(
 
     @functools.wraps(compiled, updated=())
     def run(*args: object) -> Any:
-        dual = any(isinstance(t, Tensor) and SESSION.tangent_of(t) is not None for t in args)
+        dual = any(
+            isinstance(argument, Tensor) and SESSION.tangent_of(argument) is not None
+            for argument in args
+        )
         results = graph(*args) if dual else compiled(*args)
         return pytree.tree_map_only(torch.Tensor, _wrap_plain, results)
 
@@ -144,7 +147,7 @@ def _examples(mod: object, args: Any) -> list[object]:
 def _has_symbols(value: object) -> bool:
     """Return whether ``value`` is a symbol, or a tensor with a symbol among its sizes."""
     sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
-    return any(isinstance(n, torch.SymInt) for n in sizes)
+    return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
 def _take_list(function: Callable[..., object]) -> Callable[[list[Any]], object]:
@@ -365,13 +368,13 @@ def _refusal_of(name: str) -> Callable[..., object]:
 
 
 def jitted(
-    model: Callable[..., Any] | None = None,
+    model: Callable[..., object] | None = None,
     *,
     fullgraph: bool = False,
     dynamic: bool | None = None,
-    backend: str | Callable[..., Any] = "inductor",
+    backend: str | Callable[..., object] = "inductor",
     mode: str | None = None,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     disable: bool = False,
 ) -> Any:
     """Do ``torch.compile`` by :func:`runtime.jit`. What cannot be captured runs eagerly, or is an

@@ -18,7 +18,7 @@ from ..aot.control_flow import operators
 __all__ = ["map", "scan"]
 
 
-def map(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
+def map(f: Callable[..., Any], xs: Any, *args: object) -> Any:
     """Return ``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``,
     stacked."""
     return operators.map(f, xs, *args, unroll=False)

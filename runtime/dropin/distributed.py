@@ -62,7 +62,9 @@ class GradBucket:
 
     def gradients(self) -> list[torch.Tensor]:
         parts = self._buffer.split([parameter.numel() for parameter in self._parameters])
-        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+        return [
+            part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)
+        ]
 
 
 class Reducer:
@@ -79,7 +81,7 @@ class Reducer:
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
         param_to_name_mapping: Any = None,
-        *rest: Any,
+        *rest: object,
     ) -> None:
         self._params = list(params)
         self._buckets = list(map(list, bucket_indices))
@@ -135,7 +137,7 @@ class Reducer:
         flags = torch.tensor([float(index in ready) for index in range(len(self._params))])
         mask = unwrap(flags).to(self._params[0].device)
         dist.all_reduce(mask, group=self._group)
-        return {i for i, n in enumerate(mask.tolist()) if n}
+        return {index for index, n in enumerate(mask.tolist()) if n}
 
     def _gradient(self, p: torch.Tensor) -> torch.Tensor:
         """Return the gradient of parameter ``p``, zeros if it has none in this process."""
@@ -162,7 +164,9 @@ class Reducer:
                 result = (result,)
             flat = unwrap(*result)
         # and back into the gradients, each at its place in the message
-        for i, part in zip(bucket, flat.split([p.numel() for p in params]), strict=True):
+        for i, part in zip(
+            bucket, flat.split([parameter.numel() for parameter in params]), strict=True
+        ):
             p = self._params[i]
             if i not in used:
                 continue  # no process has a gradient for it
@@ -173,14 +177,14 @@ class Reducer:
     def _reduce_sparse(self, bucket: list[int]) -> None:
         """Replace the sparse gradients of the parameters in ``bucket`` by their means."""
         for i in bucket:
-            p = self._params[i]
+            parameter = self._params[i]
             # another process may have a gradient, and waits for this one
-            if p.grad is None:
-                p.grad = torch.zeros_like(p.detach()).to_sparse(1)
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter.detach()).to_sparse(1)
             # processes have different rows, so a sum has more of them than this gradient
-            grad = (unwrap(p.grad) / dist.get_world_size(self._group)).coalesce()
+            grad = (unwrap(parameter.grad) / dist.get_world_size(self._group)).coalesce()
             dist.all_reduce(grad, group=self._group)
-            p.grad = wrap(grad)
+            parameter.grad = wrap(grad)
 
     def prepare_for_forward(self) -> None:
         self._ready = set()
@@ -248,7 +252,7 @@ class Logger:
     def __init__(self, reducer: Reducer) -> None:
         pass
 
-    def _nothing(self, *args: Any) -> None:
+    def _nothing(self, *args: object) -> None:
         pass
 
     set_construction_data_and_log = set_runtime_stats_and_log = set_error_and_log = _nothing
@@ -280,7 +284,7 @@ _REFUSED = (
 
 
 def _refuse(name: str) -> object:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    def __init__(self: Any, *args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(
             f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on "
             "the runtime's engine. Use DistributedDataParallel, or run the program on plain torch."

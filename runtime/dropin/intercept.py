@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -65,7 +65,8 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     # A transform of torch's own that runs inside of a level comes first, as at an ATen call. It
     # applies another class to what it has around.
     if are_transforms_active() and any(
-        isinstance(a, torch.Tensor) and is_functorch_wrapped(a) for a in arguments
+        isinstance(argument, torch.Tensor) and is_functorch_wrapped(argument)
+        for argument in arguments
     ):
         return _record(None, cls)(*args, **kwargs)
     return _apply_ours(cls, args, kwargs)
@@ -74,7 +75,9 @@ def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
 def _has_tensor_of_capture(arguments: Iterable[object]) -> bool:
     """Return whether a tensor is among ``arguments`` while a program is captured. It has tensors
     from outside for its own."""
-    return entering() is not None and any(isinstance(a, torch.Tensor) for a in arguments)
+    return entering() is not None and any(
+        isinstance(argument, torch.Tensor) for argument in arguments
+    )
 
 
 def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
@@ -91,12 +94,12 @@ def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
 @functools.wraps(_run_backward)
 def _backward(
     outputs: Any,
-    gradients: Any,
+    gradients: Sequence[torch.Tensor | None],
     keep_graph: bool,
     create_graph: bool,
     inputs: Any = (),
-    *args: Any,
-    **kwargs: Any,
+    *args: object,
+    **kwargs: object,
 ) -> object:
     for tensor in (*outputs, *inputs):
         if type(tensor) in VALUES:
@@ -105,7 +108,7 @@ def _backward(
 
 
 def _surroundings(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     preserve_rng_state: bool = True,
     context_fn: Any = _checkpoint.noop_context_fn,
     determinism_check: str = "default",
@@ -123,7 +126,7 @@ def _surroundings(
 def _surroundings_by_name(
     function: Callable[..., Any],
     args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     **options: Any,
 ) -> Iterator[None]:
     """Return a generator that stops once, where the function runs, as torch's from 2.14 on."""
@@ -132,9 +135,9 @@ def _surroundings_by_name(
 
 
 def _surroundings_of_values(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     args: tuple[torch.Tensor, ...],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     preserve_rng_state: bool = True,
     context_fn: Any = _checkpoint.noop_context_fn,
     determinism_check: str = "default",
@@ -216,7 +219,9 @@ def _refuse(tensor: Any) -> NoReturn:
     )
 
 
-def _replace(module: Any, name: str, theirs: Callable[..., Any], ours: Callable[..., Any]) -> None:
+def _replace(
+    module: Any, name: str, theirs: Callable[..., object], ours: Callable[..., object]
+) -> None:
     if vars(module).get(name) is theirs:
         setattr(module, name, ours)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from ..seam.call_types import Arguments
 from ..seam.levels import Value
 from ..session.nested_values import Nested
 from ..session.tensor import unwrap
@@ -106,7 +107,7 @@ def _materialize(
     torch.utils.swap_tensors(tensor, tensor_of_shape)
 
 
-def _has_torch_function(args: Any) -> bool:
+def _has_torch_function(args: Arguments) -> bool:
     """Return ``torch.overrides.has_torch_function``, without nested tensors of the session: theirs
     only refuses transforms. Encoders of ``torch.nn`` ask before they take their fast path, which
     leaves out what is padded."""

@@ -14,6 +14,7 @@ from ..autograd import forward_ad
 from ..autograd.function import Function
 from ..func.batch import current_fallback_policy, set_fallback_policy
 from ..func.vmap import vmap
+from ..seam.call_types import Kernel
 from ..tape import anomaly, engine, nodes, running, saved
 
 # Torch's module -> ours. The names are those of our `__all__`. Torch's other modules that hold the
@@ -73,7 +74,7 @@ class _ForwardAD(ModuleType):
 
 
 def _internal_vmap(
-    func: Any, in_dims: object = 0, out_dims: object = 0, allow_none_pass_through: bool = False
+    func: Kernel, in_dims: object = 0, out_dims: object = 0, allow_none_pass_through: bool = False
 ) -> object:
     """``torch._vmap_internals._vmap`` for users' programs. Only torch's own functions use
     ``allow_none_pass_through``. They are replaced, too."""
@@ -101,7 +102,7 @@ class _UndefinedGrad:
     """``torch._C._functions.UndefinedGrad``: its instances return their arguments and give no
     gradient to them."""
 
-    def __call__(self, *tensors: Any) -> Any:
+    def __call__(self, *tensors: object) -> Any:
         return _one_or_all(_Undefined.apply(*tensors))
 
 
@@ -124,7 +125,7 @@ class _DelayedError:
         self.message = message.decode() if isinstance(message, bytes) else message
         self.number = number
 
-    def __call__(self, *tensors: Any) -> Any:
+    def __call__(self, *tensors: object) -> Any:
         if len(tensors) != self.number:
             raise TypeError(
                 f"DelayedError: made for {self.number} tensors, called with {len(tensors)}"

@@ -91,7 +91,7 @@ def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> C
     """Return a function that calls ``theirs`` inside a capture and ``ours`` elsewhere."""
 
     @functools.wraps(theirs)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         if standing_aside():
             return theirs(*args, **kwargs)
         return ours(*args, **kwargs)
@@ -172,7 +172,7 @@ class Exchange:
                     names[name] = self.session(value)
 
     @contextlib.contextmanager
-    def lent(self, *programs: Any) -> Iterator[None]:
+    def lent(self, *programs: object) -> Iterator[None]:
         """Put plain tensors into the modules, closures, globals and containers that the programs
         refer to, inside a ``with`` block."""
         replaced: list[tuple[Any, Any, Any]] = []
@@ -232,7 +232,7 @@ class ScriptAttributes:
 class _Items(list[Any]):
     """A list as a mapping of its positions."""
 
-    def __init__(self, items: list[Any]) -> None:
+    def __init__(self, items: list[object]) -> None:
         super().__init__(items)
         self._items = items
 
@@ -338,7 +338,7 @@ def _used_globals(function: FunctionType) -> list[object]:
 class _Globals:
     """The global names that a function uses."""
 
-    def __init__(self, names: dict[str, Any], used: set[str]) -> None:
+    def __init__(self, names: dict[str, object], used: set[str]) -> None:
         self._names, self._used = names, used
 
     def items(self) -> list[tuple[str, Any]]:

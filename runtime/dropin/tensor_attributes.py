@@ -11,7 +11,7 @@ gets these functions too, and compares them with the attributes of ``torch.Tenso
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -105,7 +105,9 @@ def _method(name: str, native: Callable[..., object]) -> Callable[..., object]:
     return method
 
 
-def patch_attributes(patches: Patches, methods: dict[str, Any], properties: dict[str, Any]) -> None:
+def patch_attributes(
+    patches: Patches, methods: dict[str, Any], properties: Mapping[str, object]
+) -> None:
     """Replace the attributes. ``methods`` and ``properties``: what plain tensors do instead of
     torch's own."""
     natives = {name: getattr(torch.Tensor, name) for name in METHODS}

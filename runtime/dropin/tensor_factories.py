@@ -90,7 +90,7 @@ def _tensor(data: Any, **kwargs: Any) -> object:
     return _read_lists(_torch_tensor)(data, **kwargs)
 
 
-def _read_lists(read: Callable[..., Any]) -> Callable[..., object]:
+def _read_lists(read: Callable[..., object]) -> Callable[..., object]:
     """Return ``read``, a factory that reads nested lists, for lists with tensors in them."""
 
     @wraps(read)

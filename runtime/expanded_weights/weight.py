@@ -5,12 +5,13 @@ The helpers of users' rules are here as well, because they take such parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
 
+from ..seam.call_types import Arguments, Keywords
 from ..seam.levels import Value
 from ..session.tensor import SESSION, unwrap
 from ..torch_private.mode_stacks import unseen_by_classes
@@ -110,7 +111,7 @@ class ExpandedWeight(torch.Tensor):
         func: Callable[..., Any],
         types: Sequence[type],
         args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: dict[str, object] | None = None,
     ) -> Any:
         """Run ``func`` by a rule of a user, as a layer, or as a method that returns a fact.
 
@@ -178,7 +179,7 @@ def _batch_dim(weight: ExpandedWeight) -> int:
 
 
 def _refuse_single_sample(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Keywords
 ) -> None:
     """Raise if the input of a layer has no batch dimension."""
     min_dims = _MIN_DIMS[func]
@@ -242,7 +243,7 @@ def check_input(func: Callable[..., object], value: object) -> None:
         )
 
 
-def check_batch_size(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def check_batch_size(args: Arguments, kwargs: Mapping[str, object]) -> None:
     """Raise ``RuntimeError`` unless each ExpandedWeight has the batch size of ``args[0]``."""
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, ExpandedWeight):
@@ -273,7 +274,9 @@ def standard_kwargs(
 
 
 def forward_helper(
-    func: Callable[..., object], expanded_args: Sequence[object], expanded_kwargs: dict[str, Any]
+    func: Callable[..., object],
+    expanded_args: Sequence[object],
+    expanded_kwargs: Mapping[str, object],
 ) -> Any:
     """Return the result of a layer on plain tensors: it has no history, as a rule computes the
     gradients.
@@ -283,7 +286,7 @@ def forward_helper(
     """
     check_input(func, expanded_args[0])
     check_batch_size(expanded_args, expanded_kwargs)
-    args = [_to_plain(a) for a in expanded_args]
+    args = [_to_plain(argument) for argument in expanded_args]
     kwargs = {name: _to_plain(a) for name, a in expanded_kwargs.items()}
     return func(*args, **kwargs)
 

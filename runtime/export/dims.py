@@ -1,6 +1,8 @@
 """Turn ``torch.export.Dim`` of exported programs into symbols with ranges and conditions.
 
-export(f, (x, y), dynamic_shapes={"x": {0: Dim("n", min=4)}, "y": None})
+    export(f, (x, y), dynamic_shapes={"x": {0: Dim("n", min=4)}, "y": None})
+
+Here the first size of ``x`` becomes a symbol of at least 4, and all other sizes are constants.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import (
     free_unbacked_symbols,
 )
 
+from ..seam.call_types import Arguments
 from ..seam.graph_walks import inputs_of, walk
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.fake_tensors import FakeTensor
@@ -37,7 +40,6 @@ from ..trace.abstract_values import faked
 from ..trace.symbols import Abstraction
 
 Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a number
-
 
 _aten = torch.ops.aten
 _ASSERT = _aten._assert_scalar.default
@@ -127,7 +129,8 @@ class ExportedSizes(Abstraction):
         self.sizes_by_dim: dict[str, Any] = {}  # by name of a Dim, its first size
         # each placeholder with its fake tensor and its name
         self.placeholders: list[tuple[fx.Node, Any, str]] = []
-        # by id of a place of a derived Dim: the size that follows from that of its root
+        # by id of a place of a derived Dim: the size that follows from that of its root. By id,
+        # because a hash of a place would ask for that of a symbolic size, which has none.
         self.expected_sizes: dict[int, Any] = {}
 
     def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
@@ -267,7 +270,8 @@ class ExportedSizes(Abstraction):
                 if isinstance(number, torch.SymInt):
                     symbols |= number.node.expr.free_symbols
         # sorted, because the order of a set differs from run to run
-        return {s: self.shape_env.var_to_range[s] for s in sorted(symbols, key=str)}
+        ordered = sorted(symbols, key=str)
+        return {symbol: self.shape_env.var_to_range[symbol] for symbol in ordered}
 
     def _symbol_of(self, place: _DimPlace) -> sympy.Symbol | None:
         """Return the symbol that the size of ``place`` is, now that the program has been traced.
@@ -325,7 +329,8 @@ class ExportedSizes(Abstraction):
         symbols: set[sympy.Symbol] = set()
         for node in graph.nodes:
             symbols.update(free_unbacked_symbols(node.meta.get("val")))
-        return {s: self.shape_env.var_to_range[s] for s in sorted(symbols, key=str)}
+        ordered = sorted(symbols, key=str)
+        return {symbol: self.shape_env.var_to_range[symbol] for symbol in ordered}
 
     def write_conditions(self, graph: fx.Graph) -> None:
         """Add checks of the sizes of inputs to the graph, before the calls of the program.
@@ -336,10 +341,17 @@ class ExportedSizes(Abstraction):
         env = self.shape_env
         # some symbols turned out to be numbers after the guard
         guards = [env.replace(guard.expr) for guard in env.guards]
-        # ranges decide the others; no axioms, as these are the guards themselves
-        conditions = [c for c in guards if env._maybe_evaluate_static(c, axioms=()) is None]
+        # Ranges decide the others. The axioms of the environment are these guards, so with them
+        # each guard would be decided.
+        conditions = [
+            guard for guard in guards if env._maybe_evaluate_static(guard, axioms=()) is None
+        ]
         # the program takes 0 and 1 for constants, so a range from 2 on needs a check
-        conditions += [sympy.Ge(s, r.lower) for s, r in self.ranges().items() if r.lower >= 2]
+        conditions += [
+            sympy.Ge(symbol, interval.lower)
+            for symbol, interval in self.ranges().items()
+            if interval.lower >= 2
+        ]
         self.forget_removed(graph)
         with graph.inserting_before(graph.output_node()):
             self._write_relations(graph)
@@ -390,7 +402,7 @@ class ExportedSizes(Abstraction):
         graph.call_function(_ASSERT, (holds, message))
 
     def _describe_symbols(self, expression: Any) -> str:
-        """Return of which dimensions the symbols of ``expression`` are the sizes, as text."""
+        """Return where the symbols of ``expression`` come from: "s0 is dimension 1 of x"."""
         symbols = sorted(expression.free_symbols, key=str)
         descriptions: list[str] = []
         for place in self.places:
@@ -405,14 +417,17 @@ class ExportedSizes(Abstraction):
 
 
 def _move_checks(graph: fx.Graph) -> None:
-    """Move the checks that follow from sizes of inputs alone before the calls of the program.
+    """Move the checks of sizes of inputs before the calls of the program.
 
-    These may fail where a check does not hold, as an item of ``chunk`` that is not there. Asserts
-    of the inputs' metadata stay before the checks.
+    If a size is wrong, a call may raise before its check has run: ``x.chunk(2)[1]``, where ``x``
+    has one element. Only checks that need no result of a call can move. The asserts of the
+    inputs' metadata stay before them.
     """
     needed = _nodes_of_checks(graph)
-    nodes = [n for n in graph.nodes if n.op not in _INPUT_OPS]
-    first_call = next(n for n in nodes if n not in needed and n.target is not _ASSERT_METADATA)
+    nodes = [node for node in graph.nodes if node.op not in _INPUT_OPS]
+    first_call = next(
+        node for node in nodes if node not in needed and node.target is not _ASSERT_METADATA
+    )
     for node in nodes:
         if node in needed:
             first_call.prepend(node)
@@ -421,17 +436,20 @@ def _move_checks(graph: fx.Graph) -> None:
 def _nodes_of_checks(graph: fx.Graph) -> set[fx.Node]:
     """Find the checks that follow from sizes of inputs alone, and the nodes that these need."""
     from_sizes = _nodes_of_input_sizes(graph)
-    checks = [n for n in graph.nodes if n.target is _ASSERT and n in from_sizes]
+    checks = [node for node in graph.nodes if node.target is _ASSERT and node in from_sizes]
     return set(walk(checks, inputs_of))
 
 
 def _nodes_of_input_sizes(graph: fx.Graph) -> set[fx.Node]:
-    """Find the inputs, and the nodes that compute with nothing but their sizes."""
-    known = {n for n in graph.nodes if n.op in _INPUT_OPS}
+    """Find the inputs, and the nodes that compute with nothing but their sizes.
+
+    The order of the graph is one of definition before use, so one pass finds all.
+    """
+    known = {node for node in graph.nodes if node.op in _INPUT_OPS}
     for node in graph.nodes:
         if node.op != "call_function" or not known.issuperset(node.all_input_nodes):
             continue
-        # a function of Python computes with numbers
+        # a function that is no operator, such as ``operator.mul``, computes with numbers
         if node.target in _SIZE_OPS or not isinstance(node.target, OpOverload):
             known.add(node)
     return known
@@ -463,7 +481,7 @@ def _check_spec(tensor: torch.Tensor, spec: Spec, name: str) -> None:
 def specs_of(
     function: Callable[..., object],
     args: Sequence[object],
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     dynamic_shapes: object,
 ) -> list[Any]:
     """Return for each leaf of the arguments of ``function`` what ``dynamic_shapes`` says of it.
@@ -489,10 +507,10 @@ def specs_of(
             "dynamic_shapes is a dict by name of argument, or a tuple with an item per argument, "
             f"not {type(dynamic_shapes)}"
         )
-    of_leaves: list[Any] = []
+    specs_by_leaf: list[Any] = []
     for value, spec in zip(arguments, specs, strict=True):
-        of_leaves += _specs_of_leaves(value, spec)
-    return of_leaves
+        specs_by_leaf += _specs_of_leaves(value, spec)
+    return specs_by_leaf
 
 
 def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
@@ -504,7 +522,7 @@ def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Param
 
 def _specs_by_name(
     function: Callable[..., Any],
-    args: Sequence[Any],
+    args: Arguments,
     kwargs: Mapping[str, Any],
     shapes: Mapping[str, Any],
 ) -> list[Any]:
@@ -515,7 +533,7 @@ def _specs_by_name(
     """
     parameters = parameters_of(function)
     variadic: dict[Any, Any] = {}  # by name, or by the position of an item of ``*args``
-    keys: list[Any] = []  # of positional arguments: a name, or the position of such an item
+    keys: list[str | int] = []  # of positional arguments: a name, or the position of such an item
     for parameter in parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
             positions = range(len(keys), len(args))

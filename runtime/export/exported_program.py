@@ -49,7 +49,7 @@ class Exported(ExportedProgram):
         examples = pytree.tree_leaves(self.example_inputs)
         structure = self.call_spec.in_spec
 
-        def check(_: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        def check(_: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
             leaves, spec = pytree.tree_flatten((args, kwargs))
             if spec != structure:
                 return  # torch refuses it
@@ -68,11 +68,11 @@ class Exported(ExportedProgram):
 def export(
     f: Callable[..., object],
     args: Sequence[object],
-    kwargs: Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     dynamic_shapes: object = None,
     dynamic: bool = False,
-    decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
+    decompositions: Mapping[OpOverload, Callable[..., object]] | None = None,
     output_loss_index: int | None = None,
 ) -> ExportedProgram:
     """Return ``f``, a module or a function, on ``args`` as a ``torch.export.ExportedProgram``.
@@ -148,7 +148,7 @@ class _Leaves:
     """
 
     def __init__(
-        self, function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]
+        self, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> None:
         self.f = function
         self.params: dict[str, Any] = {}
@@ -302,7 +302,7 @@ class _Container:
             self._rename(node, _placeholder_name(name, is_parameter))
             specs.append(self._state_spec(node, name, given.state[name], is_parameter))
         # torch wants parameters and buffers first, then constants, then what the user passes
-        first = next(n for n in self.graph.nodes if n not in placeholders[:n_state])
+        first = next(node for node in self.graph.nodes if node not in placeholders[:n_state])
         specs += self._other_names(of_state, first)
         specs += self._lift_constants(first)
         for node, name, x in zip(placeholders[n_state:], given.names, given.user, strict=True):
@@ -372,7 +372,7 @@ class _Container:
     def _check_layouts(self, placeholders: Sequence[fx.Node]) -> None:
         """Check dtype and device of each argument in the graph, and strides where the graph
         depends on them."""
-        first = next(n for n in self.graph.nodes if n.op != "placeholder")
+        first = next(node for node in self.graph.nodes if node.op != "placeholder")
         for node, x in zip(placeholders[len(self.given.state) :], self.given.user, strict=True):
             if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
                 continue

@@ -57,9 +57,9 @@ WHOLE = frozenset(
 
 
 def traced_before_dispatch(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     leaves: Sequence[torch.Tensor | int],
-    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    decompositions: Mapping[object, Callable[..., object]] | None,
     dynamic: bool,
 ) -> Joint:
     """Return the graph of ``function`` on ``leaves``, without gradients, in the grad mode of the
@@ -79,7 +79,9 @@ def traced_before_dispatch(
             # new values of written inputs come first, as in a joint graph
             inputs = tuple(map(_input_record, values))
             written = [
-                level.read(v) for v, record in zip(values, inputs, strict=True) if record.written
+                level.read(value)
+                for value, record in zip(values, inputs, strict=True)
+                if record.written
             ]
             results = tuple(Output(Made.RESULT, index) for index in range(len(outs)))
             boundary = Boundary(inputs, results, (None,) * len(outs))
@@ -99,11 +101,11 @@ def traced_before_dispatch(
 
 def _refuse_writes_outside(level: FunctionalLevel) -> None:
     """Raise if the program wrote to a tensor that it closes over."""
-    for v in level.closed_over.values():
-        if v._store.memory.generation:
+    for value in level.closed_over.values():
+        if value._store.memory.generation:
             raise RuntimeError(
                 "the program writes to a tensor that it closes over. Pass it as an "
-                f"argument, or make it a buffer.{happened_at(v._store.memory.written_at)}"
+                f"argument, or make it a buffer.{happened_at(value._store.memory.written_at)}"
             )
 
 
@@ -331,11 +333,15 @@ def _refuse_writes_to_shared_memory(
 ) -> None:
     """Refuse writes to inputs that share memory. The other input would not see the new values."""
     for group in sharing(examples):
-        lines = [boundary.inputs[i].written_at for i in group.members if boundary.inputs[i].written]
+        lines = [
+            boundary.inputs[index].written_at
+            for index in group.members
+            if boundary.inputs[index].written
+        ]
         if not lines:
             continue
         how = "duplicated" if group.identical else "aliased"
-        shared = " and ".join(names[i] for i in group.members)
+        shared = " and ".join(names[index] for index in group.members)
         raise RuntimeError(
             f"Encountered {how} inputs that are mutated in the graph: {shared} share "
             "memory, and the program writes to it. Pass one of them, or a copy."
@@ -392,7 +398,7 @@ def aot_export_module(
     output_loss_index: int | None = None,
     pre_dispatch: bool = False,
     dynamic_shapes: bool | None = None,
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
 ) -> tuple[fx.GraphModule, GraphSignature]:
     """Return the graph of ``mod`` on ``args`` and what its inputs and outputs are, as
     ``torch._functorch.aot_autograd.aot_export_module``.

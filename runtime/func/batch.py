@@ -28,6 +28,7 @@ from ..rules.ops import _OPS, INPLACE, OUT, VIEW, Op, decomposition_of, op_of
 from ..rules.tensors import foreach
 from ..rules.tensors.reading import CONTROL_FLOW, ITEM, agreed_number
 from ..seam.ambient import Ambient
+from ..seam.call_types import Arguments, BatchFlags
 from ..seam.levels import Level, Value, run_elementwise
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
@@ -138,10 +139,10 @@ class BatchLevel(Level):
     def wrap(self, inner: torch.Tensor, history: None = None, /) -> Any:
         """Return ``inner``, of shape (size, *S), as a value of shape S. The batch level records no
         history."""
-        v = shell(BatchedValue, inner, 1)
-        v._level = self
-        v._inner = inner
-        return v
+        value = shell(BatchedValue, inner, 1)
+        value._level = self
+        value._inner = inner
+        return value
 
     def spread(self, tensor: torch.Tensor) -> Any:
         """Return ``tensor``, which all elements share, as a batch."""
@@ -234,7 +235,7 @@ class BatchLevel(Level):
                     flags[index] = mine
         return out, tuple(flags)
 
-    def line_up(self, args: Any) -> tuple[list[Any] | None, int]:
+    def line_up(self, args: Arguments) -> tuple[list[Any] | None, int]:
         """Return the physical arguments and the rank of the batched ones, if the arguments
         broadcast as they are. Else ``None`` and a rank.
 
@@ -264,7 +265,7 @@ class BatchLevel(Level):
             return out, rank
         return None, rank
 
-    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def elementwise(self, formula: Callable[..., Any], args: Arguments) -> Any:
         """Run an elementwise formula on the physical tensors, if they broadcast as they are.
 
         Else the formula runs on the values, and each of its ops is a call of the level.
@@ -353,7 +354,7 @@ class BatchLevel(Level):
             op.func(*self.element(physical, batched, index), **kwargs)
         return target
 
-    def element(self, physical: list[Any], batched: Any, b: int) -> list[Any]:
+    def element(self, physical: list[object], batched: BatchFlags, b: int) -> list[Any]:
         """List the arguments of element ``b`` of a call. ``batched``: see :meth:`physical`."""
         return [_element_of(a, flag, b) for a, flag in zip(physical, batched, strict=True)]
 

@@ -7,7 +7,7 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import torch
 from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
+from ..seam.call_types import Arguments, BatchFlags
 from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import hand_over, innermost, lifted, scope_outside
 from ..torch_private.dispatcher import (
@@ -59,7 +60,7 @@ class Batch(Protocol):
     def physical(self, args: object) -> tuple[list[Any], tuple[Any, ...]]:
         """Return the physical tensors of a call, and which arguments were batched."""
 
-    def element(self, physical: list[Any], batched: object, b: int) -> list[Any]:
+    def element(self, physical: list[object], batched: BatchFlags, b: int) -> list[Any]:
         """List the arguments of element ``b``."""
 
     def wrap(self, inner: torch.Tensor, /) -> Any:
@@ -71,11 +72,11 @@ class Batch(Protocol):
     def valued(self, result: object) -> Any:
         """Return the results of an op as values of the level."""
 
-    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def lowered_kwargs(self, kwargs: dict[str, object]) -> dict[str, Any]:
         """Return keyword arguments with the tensors that values of the level hold."""
 
 
-def is_random(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> bool:
+def is_random(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> bool:
     """Return whether this call draws random numbers. An op with a ``training`` flag draws only in
     training."""
     if torch.Tag.nondeterministic_seeded not in op.func.tags and (
@@ -93,7 +94,7 @@ def _refuse_same(op: Op) -> None:
     )
 
 
-def draw(level: Batch, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+def draw(level: Batch, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Any:
     """Run a random op on batched values, with one draw per element or one draw for all, as
     ``randomness`` says."""
     if level.randomness == "error":
@@ -110,7 +111,7 @@ def draw(level: Batch, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -
     return level.valued(op.record.batch(op.func, level.size, batched, physical, kwargs))  # type: ignore[union-attr,misc]
 
 
-def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
     """Run a random op that overwrites its first argument, as ``x.bernoulli_(parameter)`` does.
     ``randomness`` decides how often it draws."""
     if level.randomness == "error":
@@ -132,7 +133,7 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     return target
 
 
-def with_one_draw(op: Op, calls: list[tuple[list[Any], dict[str, Any]]]) -> list[torch.Tensor]:
+def with_one_draw(op: Op, calls: list[tuple[list[object], dict[str, object]]]) -> list[Any]:
     """Run the op once per element, each time from the same state of the generator. ``calls``:
     (arguments, options) of each element. ``BatchingError`` for an op that is known to draw
     from what its arguments say."""
@@ -269,7 +270,7 @@ class DrawPerElement(TorchDispatchMode):
             results = self._draw(op, args, kwargs)
         return lifted(results, level.number, given=args)
 
-    def _draw(self, op: Op, args: Any, kwargs: dict[str, Any]) -> object:
+    def _draw(self, op: Op, args: Arguments, kwargs: Mapping[str, object]) -> object:
         """Return the results of a call without batched arguments, as values of the level."""
         level, func, record = self.level, op.func, op.record
         if not any(isinstance(argument, torch.Tensor) for argument in args):
@@ -282,7 +283,10 @@ class DrawPerElement(TorchDispatchMode):
             return level.wrap(torch.stack([func(*args, **kwargs) for _ in range(level.size)]))
         # No argument is batched (``torch.bernoulli(p)`` of a closed-over ``p``), so no level
         # would see the call.
-        spread = [level.spread(a) if isinstance(a, torch.Tensor) else a for a in args]
+        spread = [
+            level.spread(argument) if isinstance(argument, torch.Tensor) else argument
+            for argument in args
+        ]
         return func(*spread, **kwargs)
 
 

@@ -6,7 +6,7 @@ At ``x = 3`` with the tangent 1, ``x * x`` is a value with the primal 9 and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from ..errors import InplaceError, MissingRule, refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
+from ..seam.call_types import Arguments
 from ..seam.containers import rewrapped
 from ..seam.keys import uncounted
 from ..seam.levels import Level, Value, is_floating
@@ -134,10 +135,10 @@ class DualLevel(Level):
     def _push(
         self,
         op: Op,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        primals: list[Any],
-        tangents: list[Any],
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        primals: list[object],
+        tangents: list[object],
     ) -> Any:
         """Run a call of arguments with tangents, and compute those of its results."""
         record = op.record
@@ -148,11 +149,13 @@ class DualLevel(Level):
             return self.run_inside(decomposed, args, kwargs)
         result = op.run(primals, kwargs)
         ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
-        if op.kind is not VIEW and any(ts is t for t in tangents if t is not None):
+        if op.kind is not VIEW and any(
+            ts is tangent for tangent in tangents if tangent is not None
+        ):
             ts = ts.clone()  # the caller gets both tangents, and may write to one
         return self._wrap(op, args, kwargs, result, ts)
 
-    def _constant(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _constant(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Run a call while forward mode is off. Its results have no tangent. A tensor that it
         writes to keeps its old tangent."""
         if op.kind is INPLACE and op.base_name in GEOMETRY:
@@ -166,7 +169,7 @@ class DualLevel(Level):
             return args[0]
         return None
 
-    def _any_dual(self, args: Iterable[Any]) -> bool:
+    def _any_dual(self, args: Iterable[object]) -> bool:
         """Return whether an argument of this level has a tangent."""
         return any(
             isinstance(argument, Value)
@@ -175,23 +178,23 @@ class DualLevel(Level):
             for argument in args
         )
 
-    def _split(self, op: Op, args: Sequence[Any]) -> tuple[list[Any], list[Any], bool]:
+    def _split(self, op: Op, args: Sequence[object]) -> tuple[list[Any], list[Any], bool]:
         """Return the primals of a call, their tangents, and whether there is any tangent."""
         primals = list(args)
         tangents: list[Any] = [None] * len(primals)
         any_tangent = False
-        for i in op.tensor_args:
-            if i >= len(primals):
+        for index in op.tensor_args:
+            if index >= len(primals):
                 break
-            a = primals[i]
+            a = primals[index]
             if isinstance(a, Value):
                 if a._level is self:
-                    primals[i] = a._inner
-                    tangents[i] = tangent_of(a)
-                    any_tangent = any_tangent or tangents[i] is not None
+                    primals[index] = a._inner
+                    tangents[index] = tangent_of(a)
+                    any_tangent = any_tangent or tangents[index] is not None
             elif type(a) is list or type(a) is tuple:
-                primals[i], tangents[i] = self._split_list(a)
-                any_tangent = any_tangent or tangents[i] is not None
+                primals[index], tangents[index] = self._split_list(a)
+                any_tangent = any_tangent or tangents[index] is not None
         return primals, tangents, any_tangent
 
     def _split_list(self, items: Sequence[Any]) -> tuple[Sequence[object], list[object] | None]:
@@ -208,12 +211,17 @@ class DualLevel(Level):
             else:
                 primals.append(item)
                 tangents.append(None)
-        if all(t is None for t in tangents):
+        if all(tangent is None for tangent in tangents):
             return primals, None
         return primals, tangents
 
     def _wrap(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], result: Any, tangents: Any
+        self,
+        op: Op,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        result: Any,
+        tangents: Any,
     ) -> object:
         """Return the results with their tangents. A result of integer or Boolean dtype stays a
         tensor of the outer levels, unless it is a view."""
@@ -224,11 +232,11 @@ class DualLevel(Level):
             if not view and not is_floating(tensor):
                 return tensor
             place = i or 0
-            t = tangents[place] if isinstance(tangents, (tuple, list)) else tangents
-            v = self.wrap(tensor, None if place in op.nondiff else fit(t, tensor))
+            tangent = tangents[place] if isinstance(tangents, (tuple, list)) else tangents
+            value = self.wrap(tensor, None if place in op.nondiff else fit(tangent, tensor))
             if view and not (i is None and op.nondiff):
-                self._mark(v, op, args, kwargs, i)
-            return v
+                self._mark(value, op, args, kwargs, i)
+            return value
 
         return rewrapped(result, wrap_one)
 
@@ -236,8 +244,8 @@ class DualLevel(Level):
         self,
         value: DualValue,
         op: Op,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         which: int | None,
     ) -> None:
         """Note that ``value`` is a view of ``args[0]``, so that a write to either moves both
@@ -256,7 +264,7 @@ class DualLevel(Level):
             if op.func is _AS_STRIDED:
                 _show_memory_of_base(value)
 
-    def _inplace(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _inplace(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Run an op that writes to its first argument, and give that value its new tangent."""
         target = args[0]
         if not isinstance(target, torch.Tensor):
@@ -284,7 +292,7 @@ class DualLevel(Level):
         target: DualValue,
         primals: list[Any],
         tangents: list[torch.Tensor | None],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
     ) -> DualValue:
         """Run an in-place op of arguments with tangents."""
         functional = op.functional or op
@@ -296,13 +304,15 @@ class DualLevel(Level):
             return target
         # the rule needs the primals as they were, and the write changes those that share memory
         before = [
-            p.clone() if isinstance(p, torch.Tensor) and aliases(p, primals[0]) else p
-            for p in primals
+            primal.clone()
+            if isinstance(primal, torch.Tensor) and aliases(primal, primals[0])
+            else primal
+            for primal in primals
         ]
         _write(op, primals, kwargs)
         inner = target._inner
-        t = fit(tangent_rule(functional)(functional, before, tangents, kwargs, inner), inner)
-        self._set_tangent(target, t)
+        tangent = fit(tangent_rule(functional)(functional, before, tangents, kwargs, inner), inner)
+        self._set_tangent(target, tangent)
         return target
 
     def _detach(self, value: DualValue) -> DualValue:
@@ -321,8 +331,8 @@ class DualLevel(Level):
         self,
         op: Op,
         value: DualValue,
-        primals: list[Any],
-        kwargs: dict[str, Any],
+        primals: Sequence[object],
+        kwargs: Mapping[str, object],
         any_tangent: bool,
     ) -> DualValue:
         """Run ``set_``, ``resize_`` or ``resize_as_``, which give a tensor other memory or another
@@ -333,7 +343,7 @@ class DualLevel(Level):
         follow_inner(value)
         return value
 
-    def _write_to_foreign(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _write_to_foreign(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Write to a tensor that is no value of this level. If an argument has a tangent, the
         tensor first becomes a value in place."""
         primals, _, any_tangent = self._split(op, args)
@@ -367,7 +377,7 @@ class DualLevel(Level):
             base._tangent = _tangent_after_write(value, base, tensor)
         base._generation += 1
 
-    def _out(self, op: Op, args: Sequence[torch.Tensor | int], kwargs: dict[str, Any]) -> object:
+    def _out(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         """Run an op with ``out=``. Raise if an argument has a tangent, as torch does."""
         _, _, any_tangent = self._split(op, args)
         if any_tangent or self._any_dual(kwargs.values()):

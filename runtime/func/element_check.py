@@ -19,6 +19,7 @@ import torch
 
 from ..errors import NestedTensor
 from ..rules.ops import VIEW, Op, generator_of
+from ..seam.call_types import Arguments, Keywords
 from ..seam.containers import items_of
 from ..seam.shells import VALUES
 from ..torch_private.mode_stacks import without_modes
@@ -32,7 +33,7 @@ SEARCHED = 1024  # elements that are tried to find the error
 _random = torch.Tag.nondeterministic_seeded
 
 
-def check(op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+def check(op: Op, args: Arguments, kwargs: dict[str, object]) -> None:
     """Raise the error that the op raises on the first element. Do nothing if an element has
     accepted this signature before."""
     accepted = op.accepted
@@ -70,7 +71,7 @@ def _signature_of(argument: object) -> object:
     return argument
 
 
-def first_error(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Exception | None:
+def first_error(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Exception | None:
     """Return the error of the first element that refuses the call. ``None`` if all accept it. For a
     nested tensor: ``NestedTensor``."""
     if any(
@@ -88,9 +89,7 @@ def first_error(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Excep
     return None
 
 
-def run(
-    op: Op, args: Sequence[object], kwargs: dict[str, Any], at: dict[int, int] | None = None
-) -> None:
+def run(op: Op, args: Sequence[object], kwargs: Keywords, at: dict[int, int] | None = None) -> None:
     """Run the op below all transforms on copies of one element: the first, or the one with index
     ``at[number]`` in each batch level.
 
@@ -175,11 +174,11 @@ def _leaves(args: Sequence[object], kwargs: dict[str, object]) -> Iterator[Any]:
 def _sizes(args: Sequence[object], kwargs: dict[str, object]) -> dict[int, int]:
     """Return the size of each batch level among the arguments, by level number."""
     sizes = {}
-    for t in _leaves(args, kwargs):
-        while type(t) in VALUES:
-            if t._level.hidden:
-                sizes[t._level.number] = t._level.size
-            t = t._inner
+    for tensor in _leaves(args, kwargs):
+        while type(tensor) in VALUES:
+            if tensor._level.hidden:
+                sizes[tensor._level.number] = tensor._level.size
+            tensor = tensor._inner
     return sizes
 
 

@@ -20,7 +20,7 @@ def functional_call(
     module: nn.Module,
     parameter_and_buffer_dicts: Mapping[str, torch.Tensor] | Sequence[Mapping[str, torch.Tensor]],
     args: Any = None,
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     *,
     tie_weights: bool = True,
     strict: bool = False,
@@ -270,7 +270,7 @@ def _stack(name: str, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     requires_grad = {tensor.requires_grad for tensor in tensors}
     if len(requires_grad) > 1:
         raise RuntimeError(f"Expected {name} from each model to have the same .requires_grad")
-    return torch.stack([t.detach() for t in tensors]).requires_grad_(requires_grad.pop())
+    return torch.stack([tensor.detach() for tensor in tensors]).requires_grad_(requires_grad.pop())
 
 
 def replace_all_batch_norm_modules_(root: nn.Module) -> nn.Module:

@@ -137,7 +137,9 @@ def _pull(
     """Return the cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none
     arrives. ``outs``: the edges of the outputs."""
     roots = [
-        (e, g) for e, g in zip(outs, cotangents, strict=True) if e is not None and g is not None
+        (e, cotangent)
+        for e, cotangent in zip(outs, cotangents, strict=True)
+        if e is not None and cotangent is not None
     ]
     before = is_excluded(_AUTOGRAD)
     # torch must not record this pass for plain parameters that the program closed over
@@ -149,7 +151,8 @@ def _pull(
     finally:
         set_excluded(_AUTOGRAD, before)
     return [
-        torch.zeros_like(x._inner) if g is None else g for g, x in zip(grads, inputs, strict=True)
+        torch.zeros_like(x._inner) if gradient is None else gradient
+        for gradient, x in zip(grads, inputs, strict=True)
     ]
 
 
@@ -179,7 +182,7 @@ class Transform(GradLevel):
     starts_leaves = False
 
 
-def check_outputs(what: str, flat: list[Any]) -> None:
+def check_outputs(what: str, flat: Sequence[object]) -> None:
     """Raise ``RuntimeError`` unless ``flat``, the outputs of a differentiated function, has at
     least one entry and only tensors."""
     if not flat or (len(flat) == 1 and flat[0] is None):

@@ -22,7 +22,7 @@ from .vmap import vmap
 def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return a one-hot tensor for every element of all ``tensors`` together, split by tensor: one
     of shape (total elements, *shape) for each."""
-    sizes = [t.numel() for t in tensors]
+    sizes = [tensor.numel() for tensor in tensors]
     total = sum(sizes)
     if len(tensors) == 1:
         tensor = tensors[0]
@@ -32,15 +32,15 @@ def _basis(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         return [one_hot.view(total, *tensor.shape)]
     # for each tensor, the rows from `start` on hold an identity matrix of its elements
     out, start = [], 0
-    for tensor, n in zip(tensors, sizes, strict=True):
+    for tensor, size in zip(tensors, sizes, strict=True):
         if type(start) is int:
-            one_hot = tensor.new_zeros(total, n)
+            one_hot = tensor.new_zeros(total, size)
             one_hot.diagonal(-start).fill_(1)
         else:  # a symbol, which `diagonal` would take for its present value
             rows = torch.arange(total, device=tensor.device).unsqueeze(1) - start
-            one_hot = (rows == torch.arange(n, device=tensor.device)).to(tensor.dtype)
+            one_hot = (rows == torch.arange(size, device=tensor.device)).to(tensor.dtype)
         out.append(one_hot.view(total, *tensor.shape))
-        start += n
+        start += size
     return out
 
 
@@ -165,8 +165,8 @@ def _blocks_by_output(
     sizes = [output.numel() for output in outs]
     split = [_parts(columns, sizes) for columns in flat]
     per_output = []
-    for k, output in enumerate(outs):
-        blocks = [parts[k].reshape((*output.shape, *parts[k].shape[1:])) for parts in split]
+    for index, output in enumerate(outs):
+        blocks = [parts[index].reshape((*output.shape, *parts[index].shape[1:])) for parts in split]
         tree = trees.unflatten(blocks, in_spec)
         per_output.append(tree if many else tree[0])
     return trees.unflatten(per_output, spec)

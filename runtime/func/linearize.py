@@ -144,7 +144,10 @@ def _record_derivative(
 
     def push(tangents: list[Any]) -> Any:
         """Run the graph on the leaves of the tangents. An output without tangent gets zeros."""
-        tangents = [_with_strides(t, stride) for t, stride in zip(tangents, strides, strict=True)]
+        tangents = [
+            _with_strides(tangent, stride)
+            for tangent, stride in zip(tangents, strides, strict=True)
+        ]
         computed = iter(linear_part(*tangents, *map(_constant, saved_constants)))
         pushed = []
         for result, has in zip(results, has_tangent, strict=True):

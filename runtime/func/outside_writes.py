@@ -7,7 +7,7 @@ belong to different functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from ..errors import InplaceError, called_from
 from ..rules.ops import FUNCTIONAL, Op, op_of
+from ..seam.call_types import Arguments
 from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import Level, Value
 from ..torch_private.dispatcher import is_excluded, set_excluded
@@ -73,9 +74,9 @@ class OutsideWrites(TorchDispatchMode):
         op = op_of(func)
         # tensors that the call writes to and the run has not made
         outside = [
-            self._below(t)
-            for t in _strided_tensors(written_by(op, args, kwargs))
-            if address(t) not in self.own
+            self._below(tensor)
+            for tensor in _strided_tensors(written_by(op, args, kwargs))
+            if address(tensor) not in self.own
         ]
         if outside and not self.inside_modes:
             self._save(outside, op, args, kwargs)
@@ -101,7 +102,9 @@ class OutsideWrites(TorchDispatchMode):
             t = t._inner
         return t
 
-    def _save(self, outside: list[torch.Tensor], op: Op, args: Any, kwargs: dict[str, Any]) -> None:
+    def _save(
+        self, outside: list[torch.Tensor], op: Op, args: Arguments, kwargs: Mapping[str, object]
+    ) -> None:
         """Copy the memory of the tensors in ``outside``, unless an earlier write has copied it."""
         with without_modes():  # a vmap in the run, which draws, has one
             for t in outside:

@@ -130,7 +130,7 @@ def _sizes(
     """Return the size of every axis, as a list: ``...`` has as many as the other dimensions
     leave."""
     # the position of ... on the left side, and how many dimensions it stands for
-    at = next((i for i, group in enumerate(left) if group is _OTHERS), None)
+    at = next((index for index, group in enumerate(left) if group is _OTHERS), None)
     rest = x.dim() - len(left) + (at is not None)
     if rest < 0 or (at is None and rest):
         raise ValueError(

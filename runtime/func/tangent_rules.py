@@ -13,6 +13,7 @@ import torch
 from ..errors import MissingRule
 from ..rules.ops import Op
 from ..rules.record import parameters
+from ..seam.call_types import Keywords
 from ..seam.containers import items_of
 from ..seam.levels import Value, is_floating, run_elementwise
 from ..tape.conform import conform
@@ -63,9 +64,9 @@ def _compile(op: Op, jvp: object) -> tuple[TangentRule, frozenset[int]]:
 
         def rule(
             op: Op,
-            primals: list[Any],
+            primals: list[object],
             tangents: list[torch.Tensor | None],
-            kwargs: dict[str, Any],
+            kwargs: dict[str, object],
             result: object,
         ) -> Any:
             return call(primals, tangents, kwargs, result)
@@ -88,15 +89,15 @@ def _complete(op: Op, rule: TangentRule, used: frozenset[int]) -> TangentRule:
 
     ``used``: the positions of those that it uses. The rule alone would ignore any other tangent.
     """
-    unused = [i for i in op.tensor_args if i not in used]
+    unused = [index for index in op.tensor_args if index not in used]
     if not unused:
         return rule
 
     def check(
         op: Op,
-        primals: list[Any],
+        primals: list[object],
         tangents: list[torch.Tensor | None],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         result: object,
     ) -> Any:
         """Raise if an argument that the rule ignores has a tangent. Else run the rule."""
@@ -130,12 +131,12 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
         actual = []
         for is_tangent, at, reader in sources:
             if not is_tangent:
-                v = operands[at]
+                value = operands[at]
             elif at < len(tangents):
-                v = tangents[at]
+                value = tangents[at]
             else:
-                v = None
-            actual.append(v if reader is None else reader(v))
+                value = None
+            actual.append(value if reader is None else reader(value))
         if elementwise:
             return run_elementwise(formula, actual)
         return formula(*actual)
@@ -152,9 +153,9 @@ def _sum_of_terms(op: Op, table: dict[str, Callable[..., object]]) -> TangentRul
 
     def rule(
         op: Op,
-        primals: list[Any],
+        primals: list[object],
         tangents: list[torch.Tensor | None],
-        kwargs: dict[str, Any],
+        kwargs: dict[str, object],
         result: object,
     ) -> Any:
         """Add the terms of the arguments that have a tangent."""
@@ -177,7 +178,7 @@ def _add(total: Any, part: object) -> Any:
 
 
 def _linear(
-    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: Any
+    op: Op, primals: list[Any], tangents: list[Any], kwargs: Keywords, result: Any
 ) -> object:
     """Return the tangent of an op that is linear in all its differentiable arguments together: the
     op itself, of the tangents. Example: ``cat``."""
@@ -192,14 +193,16 @@ def _linear(
         return tensor
 
     actual = list(primals)
-    for i in op.vjp_args:
-        if i >= len(actual):
+    for index in op.vjp_args:
+        if index >= len(actual):
             continue
-        p, t = primals[i], tangents[i]
+        p, tangent = primals[index], tangents[index]
         if isinstance(p, list):
-            actual[i] = [zeros(a, b) for a, b in zip(p, t or [None] * len(p), strict=True)]
+            actual[index] = [
+                zeros(a, b) for a, b in zip(p, tangent or [None] * len(p), strict=True)
+            ]
         else:
-            actual[i] = zeros(p, t)
+            actual[index] = zeros(p, tangent)
     return op.func(*actual, **kwargs)
 
 
@@ -209,14 +212,14 @@ def _multilinear(
     """Return the tangent of an op that is linear in each argument: the product rule. For ``mm``:
     ``x_t @ y + x @ y_t``."""
     total = None
-    for index, t in enumerate(tangents):
-        if t is not None:
-            total = _add(total, op.func(*primals[:index], t, *primals[index + 1 :], **kwargs))
+    for index, tangent in enumerate(tangents):
+        if tangent is not None:
+            total = _add(total, op.func(*primals[:index], tangent, *primals[index + 1 :], **kwargs))
     return total
 
 
 def transposed_twice(
-    op: Op, primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
+    op: Op, primals: list[object], tangents: list[object], kwargs: dict[str, object], result: object
 ) -> Any:
     """Return the jvp, computed from the vjp alone. The vjp is linear in its cotangent u. Its
     transpose, applied to the tangents, is the jvp."""
@@ -252,7 +255,7 @@ def _pull_back(
     op: Op,
     level: GradLevel,
     cotangents: list[GradValue | None],
-    primals: list[Any],
+    primals: list[object],
     tangents: list[Any],
     kwargs: dict[str, object],
     result: object,
@@ -262,7 +265,7 @@ def _pull_back(
 
     The tangent serves as the cotangent of that gradient in the second transpose.
     """
-    wanted = [index for index, t in enumerate(tangents) if t is not None]
+    wanted = [index for index, tangent in enumerate(tangents) if tangent is not None]
     spans = {i: len(tangents[i]) for i in wanted if isinstance(tangents[i], list)}
     flat_tangents = list(items_of(tangents[i] for i in wanted))
     flat_primals = list(items_of(primals[i] for i in wanted))
@@ -272,13 +275,13 @@ def _pull_back(
     )
     node.save(primals, kwargs, result)
     roots = []
-    for g, t, p in zip(
+    for cotangent, tangent, primal in zip(
         node.apply(cotangents, None, False), flat_tangents, flat_primals, strict=True
     ):
         # a gradient that is no value of the level does not depend on the cotangents
-        if t is None or not isinstance(g, Value) or g._level is not level:
+        if tangent is None or not isinstance(cotangent, Value) or cotangent._level is not level:
             continue
-        edge = edge_of(conform(g, (p.shape, p.dtype), node, 0))
+        edge = edge_of(conform(cotangent, (primal.shape, primal.dtype), node, 0))
         if edge is not None:
-            roots.append((edge, t))
+            roots.append((edge, tangent))
     return roots

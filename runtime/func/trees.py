@@ -72,7 +72,7 @@ def structure(tree: Tree) -> pytree.TreeSpec:
     return pytree.tree_structure(tree)
 
 
-def spread(prefix: Tree, leaves: list[Any], spec: Spec) -> list[Any] | None:
+def spread(prefix: Tree, leaves: list[object], spec: Spec) -> list[Any] | None:
     """Return the entry of ``prefix`` for every leaf of a tree. ``None`` if ``prefix`` is no prefix
     of the tree."""
     if type(prefix) is int or prefix is None:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..errors import NestedTensor
+from ..seam.call_types import Keywords
 from ..seam.escapes import living
 from ..seam.generator_states import GeneratorStates
 from ..seam.level_mode import entered
@@ -225,7 +226,7 @@ class MappedFunction:
                 value if dim is None else entered(value)
                 for value, dim in zip(leaves, dims, strict=True)
             ]
-            inputs = [_batch_along(level, x, d) for x, d in zip(entering, dims, strict=True)]
+            inputs = [_batch_along(level, x, dim) for x, dim in zip(entering, dims, strict=True)]
             args = trees.unflatten(inputs, spec)
             # ops that draw without a batched argument never reach the level
             with draws.Randomness(level):
@@ -247,7 +248,7 @@ class MappedFunction:
         spec: trees.Spec,
         size: int,
         piece: int,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
     ) -> Any:
         """Run the function on ``piece`` elements at a time."""
         parts = []
@@ -294,7 +295,7 @@ class MappedFunction:
                 "None or a collection of these with the structure of the outputs: "
                 "the dimension at which each output gets its batch."
             )
-        results = [self._output(level, output, d) for output, d in zip(flat, dims, strict=True)]
+        results = [self._output(level, output, dim) for output, dim in zip(flat, dims, strict=True)]
         pass_mark_on(flat, tuple(results))
         return trees.unflatten(results, spec)
 

@@ -23,6 +23,7 @@ from ..rules.functional_forms import defaults_of, drops_nothing, functional_of
 from ..rules.ops import INPLACE, OUT, VIEW, Op, op_of
 from ..rules.record import HiddenWrites, overload, parameters
 from ..rules.tensors import foreach
+from ..seam.call_types import Arguments, Kernel
 from ..seam.containers import rewrapped, tensors_of, written_arguments
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level
@@ -36,7 +37,7 @@ from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, user_line
 from .functional_value import FunctionalValue, Place
 from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
-from .overlap import overlaps, refuse_gaps, same_start, same_strides, through_copy
+from .overlap import ViewCall, overlaps, refuse_gaps, same_start, same_strides, through_copy
 from .pure_calls import is_pure
 from .stores import (
     UNSAFE,
@@ -121,9 +122,9 @@ class FunctionalLevel(Level):
     def valued(self, result: Any) -> Any:
         if not isinstance(result, torch.Tensor):
             return super().valued(result)
-        v = self.wrap(result)
-        v._store.memory.made_inside = True
-        return v
+        value = self.wrap(result)
+        value._store.memory.made_inside = True
+        return value
 
     def present(self, store: Store) -> torch.Tensor:
         """Return the present value of ``store``. Writes through other stores of its memory change
@@ -277,14 +278,16 @@ class FunctionalLevel(Level):
             leaves = pytree.tree_leaves((list(args), kwargs))
             if any(map(self._has_strides_of_copy, leaves)):
                 arguments = set(map(id, leaves))
-                self._note_copies(x for x in pytree.tree_leaves(result) if id(x) not in arguments)
+                self._note_copies(
+                    leaf for leaf in pytree.tree_leaves(result) if id(leaf) not in arguments
+                )
         return result
 
     def _note_copies(self, results: Iterable[Any]) -> None:
         """Note that the strides of ``results`` follow those of copies."""
-        for v in results:
-            if isinstance(v, FunctionalValue) and not v._chain:
-                v._store.memory.of_copies = True
+        for result in results:
+            if isinstance(result, FunctionalValue) and not result._chain:
+                result._store.memory.of_copies = True
 
     def _run_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run a call in the way that its kind of op asks for. Most calls are pure, so these come
@@ -342,17 +345,17 @@ class FunctionalLevel(Level):
             for argument in args
         ]
 
-    def _view_op(self, func: Any) -> Any:
+    def _view_op(self, func: Kernel) -> Any:
         """Return ``func``, a view op, or its copying form if views are to be removed."""
         if self.views:
             return copying_form(func)
         return func
 
-    def _view(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _view(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Run a view op. Its results are values of the store of the argument, one step further."""
         source = self.own(args[0])
         rest = tuple(args[1:])
-        refuse_restrided(source._store.memory, ((op.func, rest, kwargs, None),))
+        refuse_restrided(source._store.memory, (ViewCall(op.func, rest, kwargs, None),))
         if op.func is aten.as_strided.default and self._has_strides_of_copy(source):
             raise InplaceError(
                 "as_strided of a view, or of what was computed of one: "
@@ -369,7 +372,7 @@ class FunctionalLevel(Level):
         return rewrapped(
             out,
             lambda t, i: self.wrap(
-                t, Place(store, (*chain, (op.func, rest, kwargs, i)), unrecorded)
+                t, Place(store, (*chain, ViewCall(op.func, rest, kwargs, i)), unrecorded)
             ),
         )
 
@@ -382,18 +385,18 @@ class FunctionalLevel(Level):
         shared = store.value is not store.memory.value  # as that of detach()
         return bool(value._chain) or shared or store.memory.of_copies
 
-    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, object]) -> object:
         """Return the results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
         kernels take. They share memory with the argument, but a write to one is not in the history
         of the other."""
         source = self.own(args[0])
         out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
         values: Any = [out] if isinstance(out, torch.Tensor) else out
-        chain = (*source._chain, (UNSAFE[func], tuple(args[1:]), kwargs, None))
-        Pieces(source._store, chain, [v._store.memory for v in values], values is out)
+        chain = (*source._chain, ViewCall(UNSAFE[func], tuple(args[1:]), kwargs, None))
+        Pieces(source._store, chain, [value._store.memory for value in values], values is out)
         return out
 
-    def _mutate(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _mutate(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Run an op that writes to arguments. Return what it returns: the written arguments, or
         results of its own."""
         name, first = op.base_name, args[0]
@@ -439,7 +442,7 @@ class FunctionalLevel(Level):
             f"which functionalize cannot follow; make a new tensor.{here()}"
         )
 
-    def _write_results(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _write_results(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
         places = written_arguments(op.func._schema)
         targets = [args[i] if i < len(args) else kwargs[name] for i, name in places]
@@ -455,7 +458,7 @@ class FunctionalLevel(Level):
         return pack_results(self.valued(own) if own else targets[: len(op.func._schema.returns)])
 
     def _refuse_shared(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], targets: Sequence[Any]
+        self, op: Op, args: Arguments, kwargs: dict[str, object], targets: Sequence[Any]
     ) -> None:
         """Raise the kernel's error if the first argument shares memory with another one, and
         ``op`` may not write to it then."""
@@ -469,7 +472,7 @@ class FunctionalLevel(Level):
             refuse_shared_by(self, op.func, args, kwargs, targets)
 
     def _run_functional(
-        self, op: Op, functional: Any, args: Sequence[Any], kwargs: dict[str, Any]
+        self, op: Op, functional: Any, args: Arguments, kwargs: dict[str, object]
     ) -> tuple[list[object], list[object]]:
         """Run the functional form of ``op``. Return the results that ``op`` has too, and those that
         it writes to arguments."""
@@ -484,7 +487,7 @@ class FunctionalLevel(Level):
         return results[:n_own], results[n_own:]
 
     def _write_in_place(
-        self, func: Any, target: FunctionalValue, args: Sequence[Any], kwargs: dict[str, Any]
+        self, func: Kernel, target: FunctionalValue, args: Arguments, kwargs: dict[str, object]
     ) -> object:
         """Write to a value that shows an element of its base several times. What the kernel reads
         of the same memory changes while it writes."""
@@ -520,13 +523,15 @@ class FunctionalLevel(Level):
         """Return whether two of ``targets`` may share memory, or one with a tensor in a list of
         ``others``, or one shows an element several times, so that they must be written one after
         the other."""
-        memories = {id(self.own(t)._store.memory) for t in targets}
+        memories = {id(self.own(target)._store.memory) for target in targets}
         if len(memories) < len(targets):
             return True
         read = tensors_of(other for other in others if isinstance(other, (list, tuple)))
         if any(id(self.own(t)._store.memory) in memories for t in read):
             return True
-        return any(overlaps(self.present(v._store), v._chain) for v in map(self.own, targets))
+        return any(
+            overlaps(self.present(value._store), value._chain) for value in map(self.own, targets)
+        )
 
     def _detach(self, value: FunctionalValue) -> FunctionalValue:
         if value._chain:
@@ -565,7 +570,7 @@ class FunctionalLevel(Level):
         elif target is not None:
             self.write(self.own(target), new, counted)
 
-    def _geometry(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _geometry(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         functional: Any = op.functional
         target, *rest = args
         if not (isinstance(target, FunctionalValue) and target._level is self):
@@ -579,7 +584,11 @@ class FunctionalLevel(Level):
         return change_geometry(functional.func, target, rest, kwargs)
 
     def _hidden_writes(
-        self, op: Op, hidden: HiddenWrites, args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        op: Op,
+        hidden: HiddenWrites,
+        args: Arguments,
+        kwargs: dict[str, object],
     ) -> object:
         """Run an op that may write to arguments although its schema does not say so."""
         plain, named = self.lowered_args(args), self.lowered_kwargs(kwargs)

@@ -45,9 +45,9 @@ class FunctionalValue(Value):
 
     @property
     def data(self) -> Any:
-        v = aten.detach.default(self)
-        v._store.counter = [0]
-        return v
+        value = aten.detach.default(self)
+        value._store.counter = [0]
+        return value
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:

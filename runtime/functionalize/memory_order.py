@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..seam.call_types import Arguments
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_functions import neg_view
 from .overlap import shows_twice
@@ -86,7 +87,7 @@ def draws_in_turn(func: object, target: torch.Tensor) -> bool:
 
 
 def filled(
-    func: object, targets: Sequence[torch.Tensor], args: Sequence[Any], kwargs: dict[str, Any]
+    func: object, targets: Sequence[torch.Tensor], args: Arguments, kwargs: dict[str, object]
 ) -> list[Any] | None:
     """Return what ``func``, an op with ``out=``, fills ``targets`` with if that depends on their
     strides. None if it does not."""

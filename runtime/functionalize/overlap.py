@@ -1,37 +1,64 @@
-"""Run writes through views that show one element several times.
+"""Run writes through views that show one element several times, and ask where the elements of
+tensors lie in memory.
 
     x.unfold(0, 2, 1).mul_(2)       # writes to x[1] twice
     x.expand(2, 3)[0] = 1           # the other row changes, too
 
 A kernel writes one element after another, and no functional form does that. So the write is done in
-place, on a copy of the base.
+place, on a copy of the base (:func:`through_copy`). The questions need sizes, strides and offsets
+alone, but for :func:`share_elements`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..errors import InplaceError
 from ..seam.levels import Value
 from ..seam.memory import storage_of
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
 from ..trace.provenance import here
 
 aten = torch.ops.aten
 _MAY_OVERLAP = frozenset((aten.expand.default, aten.unfold.default, aten.as_strided.default))
-# see ``Chain`` of :mod:`.functional_level`
-Step = tuple[Any, tuple[Any, ...], dict[str, Any], int | None]
 
 
-def shows_twice(t: torch.Tensor) -> bool:
-    """Return whether two elements of ``t`` may be at one place of memory."""
-    if t.layout is not torch.strided:
+class ViewCall(NamedTuple):
+    """A view that was taken: ``func(base, *rest, **kwargs)``, or item ``which`` of it.
+
+    ``x[0]`` is ``ViewCall(aten.select.int, (0, 0), {}, None)``, and the second part of
+    ``x.split(2)`` is ``ViewCall(aten.split.Tensor, (2,), {}, 1)``.
+    """
+
+    func: OpOverload
+    rest: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    which: int | None
+
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        """Take the view of ``base``."""
+        out = self.func(base, *self.rest, **self.kwargs)
+        part: torch.Tensor = out if self.which is None else out[self.which]
+        return part
+
+
+def shows_twice(tensor: torch.Tensor) -> bool:
+    """Return whether two elements of ``tensor`` may be at one place of memory."""
+    if tensor.layout is not torch.strided:
         return False
-    reach = 0  # how far the dimensions before this one lead
-    for stride, size in sorted((s, n) for n, s in zip(t.shape, t.stride(), strict=True) if n > 1):
+    # a dimension of size 1 takes no step, so its stride says nothing
+    steps = [
+        (stride, size)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+        if size > 1
+    ]
+    reach = 0  # from the first element to the last that the dimensions so far lead to
+    for stride, size in sorted(steps):
+        # a step that is no longer than that may end on an element that they lead to
         if stride <= reach:
             return True
         reach += (size - 1) * stride
@@ -39,44 +66,47 @@ def shows_twice(t: torch.Tensor) -> bool:
 
 
 def has_gaps(tensor: torch.Tensor) -> bool:
-    """Return whether there are elements of memory between those of ``tensor``, each of which
-    ``tensor`` shows once."""
+    """Return whether memory between the elements of ``tensor`` belongs to none of them.
+
+    ``x[:, ::2]`` has gaps. False for a tensor that shows an element twice, which
+    :func:`shows_twice` is for.
+    """
     if tensor.layout is not torch.strided or aten.is_non_overlapping_and_dense.default(tensor):
         return False
     return not shows_twice(tensor)
 
 
-def overlaps(base: torch.Tensor, chain: Sequence[Step]) -> bool:
+def overlaps(base: torch.Tensor, chain: Sequence[ViewCall]) -> bool:
     """Return whether one of the views that ``chain`` takes from ``base`` shows an element twice."""
-    # views behind the last of these show no element twice that it does not
-    last = max((index for index, step in enumerate(chain) if step[0] in _MAY_OVERLAP), default=-1)
-    t = base
-    for func, rest, kwargs, which in chain[: last + 1]:
-        t = _take_view(t, func, rest, kwargs, which)
-        if func in _MAY_OVERLAP and shows_twice(t):
+    # a view of another kind shows an element twice only if the tensor that it is taken of does
+    last = max((index for index, call in enumerate(chain) if call.func in _MAY_OVERLAP), default=-1)
+    part = base
+    for call in chain[: last + 1]:
+        part = call.of(part)
+        if call.func in _MAY_OVERLAP and shows_twice(part):
             return True
     return False
 
 
-def refuse_gaps(base: torch.Tensor, chain: Sequence[Step]) -> None:
+def refuse_gaps(base: torch.Tensor, chain: Sequence[ViewCall]) -> None:
     """Refuse a write through ``as_strided`` of ``base``, or of a view of it, that may reach
     elements which this tensor does not show."""
     last = max(
-        (index for index, step in enumerate(chain) if step[0] is aten.as_strided.default),
+        (index for index, call in enumerate(chain) if call.func is aten.as_strided.default),
         default=-1,
     )
-    t = base
-    for func, rest, kwargs, which in chain[: last + 1]:
-        part = _take_view(t, func, rest, kwargs, which)
-        if func is aten.as_strided.default and not (
-            aten.is_non_overlapping_and_dense.default(t) and _is_within(part, t)
+    whole = base
+    for call in chain[: last + 1]:
+        part = call.of(whole)
+        if call.func is aten.as_strided.default and not (
+            aten.is_non_overlapping_and_dense.default(whole) and _is_within(part, whole)
         ):
             raise InplaceError(
                 "a write through as_strided of a tensor that does not fill its memory, which may "
                 "reach elements beside it. Take as_strided of the tensor that it is a view of, "
                 f"or of a contiguous copy.{here()}"
             )
-        t = part
+        whole = part
 
 
 def _is_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
@@ -86,23 +116,28 @@ def _is_within(part: torch.Tensor, whole: torch.Tensor) -> bool:
     return not part.numel() or bool(start <= first and last <= stop)
 
 
-def _span(t: torch.Tensor) -> tuple[Any, Any]:
+def _span(tensor: torch.Tensor) -> tuple[int | torch.SymInt, int | torch.SymInt]:
     """Return the places in memory of the first and the last element."""
-    first = t.storage_offset()
-    return first, first + sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
+    first = tensor.storage_offset()
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    return first, first + sum((size - 1) * stride for size, stride in extents)
 
 
-def same_strides(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether two tensors of one shape have their elements at the same places, as far as
-    there are several."""
-    if a.layout is not torch.strided or b.layout is not torch.strided:
+def same_strides(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one shape have the same strides. The stride of a dimension of
+    size 1 does not count, as no step is taken there."""
+    if one.layout is not torch.strided or other.layout is not torch.strided:
         return True
-    return all(n == 1 or p == q for n, p, q in zip(a.shape, a.stride(), b.stride(), strict=True))
+    extents = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(size == 1 or first == second for size, first, second in extents)
 
 
 def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether a write to ``one`` changes an element of ``other``, as far as the memory under
-    their levels shows it."""
+    """Return whether a write to ``one`` changes an element of ``other``.
+
+    The memory under their levels decides. Tensors without memory of their own, as those of
+    ``meta``, share none.
+    """
     if one is other:
         return True
     a, b = _memory_of(one), _memory_of(other)
@@ -116,7 +151,7 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
     (a_start, a_end), (b_start, b_end) = _bytes_of(a), _bytes_of(b)
     if a_start >= b_end or b_start >= a_end:
         return False
-    # elements of two sizes have no places in common to compare, so the ranges decide
+    # elements of two sizes have no places in common to compare, so their ranges, which meet, decide
     if a.dtype is not b.dtype:
         return True
     start, end = min(a_start, b_start) // a.itemsize, max(a_end, b_end) // a.itemsize
@@ -127,11 +162,12 @@ def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
         return bool(marks.as_strided(a.shape, a.stride(), a.storage_offset() - start).any())
 
 
-def _bytes_of(t: torch.Tensor) -> tuple[int, int]:
-    """Return the bytes of its storage from the first of ``t`` to after the last."""
-    last = sum((int(n) - 1) * int(size) for n, size in zip(t.shape, t.stride(), strict=True))
-    first = int(t.storage_offset())
-    return first * t.itemsize, (first + last + 1) * t.itemsize
+def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the bytes of its storage from the first of ``tensor`` to after the last."""
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((int(size) - 1) * int(stride) for size, stride in extents)
+    first = int(tensor.storage_offset())
+    return first * tensor.itemsize, (first + last + 1) * tensor.itemsize
 
 
 def _memory_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -139,9 +175,9 @@ def _memory_of(tensor: torch.Tensor) -> torch.Tensor | None:
     none."""
     while isinstance(tensor, Value):
         tensor = tensor._inner
+    # a subclass may be made of several tensors, and a tensor of another layout is
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
         return None
-    # it has no memory
     if tensor.device.type == "meta":
         return None
     memory: torch.Tensor = tensor
@@ -157,11 +193,14 @@ def same_start(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 def through_copy(
     base: torch.Tensor,
-    chain: Sequence[Step],
+    chain: Sequence[ViewCall],
     write: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Return ``base`` after ``write``, which gets the view of a copy and the copy, writes to the
-    view and returns it."""
+    """Return a copy of ``base`` in which a write has been done in place.
+
+    ``write(part, copy)`` writes to ``part``, the view of the copy that ``chain`` shows. It returns
+    the result of the write. Example: ``lambda part, copy: part.mul_(2)``.
+    """
     copy: torch.Tensor
     if has_gaps(base):  # then a clone has other strides
         copy = aten.copy.default(base, base)
@@ -171,12 +210,12 @@ def through_copy(
         )
     else:
         copy = base.clone()
-    # the chain of the view, taken of the copy
     part = copy
-    for step in chain:
-        part = _take_view(part, *step)
+    for call in chain:
+        part = call.of(part)
     written = write(part, copy)
-    # only a graph has to show that the base comes after the write
+    # Only a graph has to show that the base comes after the write. A level that records a history,
+    # or that hides dimensions as vmap does, writes to the memory of the copy itself.
     if not isinstance(written, Value) or written._level.keeps_history or written._level.hidden:
         return copy
     return _view_through(written, copy)
@@ -192,7 +231,7 @@ def _view_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
         after = aten.as_strided.default(written, shape, strides, offset)
     elif copy.dtype.is_complex and written.dtype is copy.dtype.to_real():
         parts = aten.as_strided.default(
-            written, [*shape, 2], [*(2 * s for s in strides), 1], 2 * offset
+            written, [*shape, 2], [*(2 * stride for stride in strides), 1], 2 * offset
         )
         if written.is_neg():
             parts = aten._neg_view.default(parts)
@@ -210,16 +249,3 @@ def _view_through(written: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     if after.is_conj() != copy.is_conj():
         after = aten._conj.default(after)
     return after
-
-
-def _take_view(
-    tensor: torch.Tensor,
-    func: Any,
-    rest: tuple[object, ...],
-    kwargs: dict[str, object],
-    which: int | None,
-) -> torch.Tensor:
-    """Run one step of a chain of views."""
-    out = func(tensor, *rest, **kwargs)
-    part: torch.Tensor = out if which is None else out[which]
-    return part

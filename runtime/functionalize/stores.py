@@ -19,7 +19,7 @@ from ..errors import InplaceError
 from ..seam.levels import Value
 from ..tape.values import GradValue, edge_of
 from ..trace.provenance import Line, here, user_line
-from .overlap import has_gaps, shows_twice
+from .overlap import ViewCall, has_gaps, shows_twice
 
 # Ops whose results share memory with the argument although their schemas do not say so, and the
 # views that they are.
@@ -28,8 +28,8 @@ UNSAFE = {
     torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
     torch.ops.aten._unsafe_view.default: torch.ops.aten.view.default,
 }
-# For each view op: func, arguments after self, kwargs, output number.
-Chain = tuple[tuple[Any, tuple[Any, ...], dict[str, Any], int | None], ...]
+# The views that lead from the base of a store to a value, the first view first.
+Chain = tuple[ViewCall, ...]
 
 _NUMBERS = count()
 
@@ -180,11 +180,10 @@ class Pieces:
 
     def place(self, index: int) -> Chain:
         """Return the views that lead from the base of the whole to piece ``index``."""
-        func, rest, kwargs, _ = self.chain[-1]
-        which = None
+        call = self.chain[-1]
         if self.several:
-            which = index
-        return (*self.chain[:-1], (func, rest, kwargs, which))
+            call = call._replace(which=index)
+        return (*self.chain[:-1], call)
 
 
 def refuse_taken(memory: Memory) -> None:
@@ -220,10 +219,10 @@ def refuse_overlapping_piece(memory: Memory) -> None:
 def refuse_restrided(memory: Memory, chain: Chain) -> None:
     """Refuse ``as_strided`` of a value that has, after a write, other strides than the memory, or
     other elements between its own, or another place to count an offset from."""
-    steps = [step for step in chain if step[0] is torch.ops.aten.as_strided.default]
-    if not steps:
+    calls = [call for call in chain if call.func is torch.ops.aten.as_strided.default]
+    if not calls:
         return
-    if memory.moved and any(_names_offset(rest, kwargs) for _, rest, kwargs, _ in steps):
+    if memory.moved and any(_names_offset(call.rest, call.kwargs) for call in calls):
         raise InplaceError(
             "as_strided with a storage_offset, of a tensor that does not begin where its storage "
             "does, and to which the program has written. Leave the offset out, or take a part by "

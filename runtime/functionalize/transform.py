@@ -40,10 +40,10 @@ def _run(
             index: level.wrap(x) for index, x in enumerate(inputs) if isinstance(x, torch.Tensor)
         }
         # `set_` gives a value another store
-        stores = {i: v._store for i, v in values.items()}
-        level.turns = {id(v): [] for v in values.values()}
+        stores = {i: value._store for i, value in values.items()}
+        level.turns = {id(value): [] for value in values.values()}
         with memory_gate() as gate, level.mode:
-            outs = living(function(*(values.get(i, x) for i, x in enumerate(inputs))))
+            outs = living(function(*(values.get(index, x) for index, x in enumerate(inputs))))
         # what the program has returned, and then what it has written
         results = list(map(level.lowered, outs))
         level.settle((*stores.values(), *(s for _, s in level.held)))
@@ -58,15 +58,15 @@ def _run(
 
 
 def _list_changed(
-    level: FunctionalLevel, values: Mapping[int, Any], stores: Mapping[int, Store]
+    level: FunctionalLevel, values: Mapping[int, object], stores: Mapping[int, Store]
 ) -> list[tuple[int, WrittenBack]]:
     """List the inputs that were written to or turned, each with what the caller's tensor gets.
 
     ``values``, ``stores``: by the number of an input, what the program saw, and its first store.
     """
     changed: list[tuple[int, WrittenBack]] = []
-    for i, v in values.items():
-        turns = level.turns[id(v)]
+    for i, value in values.items():
+        turns = level.turns[id(value)]
         if turns or stores[i].memory.generation:
             changed.append((i, level.written_back(stores[i], turns)))
     return changed

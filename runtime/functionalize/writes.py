@@ -11,7 +11,7 @@ returned, to a tensor from outside.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -50,7 +50,7 @@ _OF_DTYPES = ("dtype", "scalar type", "out type", "can't be cast", "tensor out")
 def refuse_unfit(
     func: object,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     targets: Sequence[object],
     results: Sequence[object],
 ) -> None:
@@ -69,7 +69,7 @@ def refuse_unfit(
 def refuse_shared(
     func: object,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: Mapping[str, object],
     targets: Sequence[Any],
     memory: Callable[[Any], object],
 ) -> None:
@@ -78,7 +78,7 @@ def refuse_shared(
     a tensor have in common, or None."""
     leaves = pytree.tree_leaves((list(args), kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if any(t.layout is not torch.strided for t in tensors):
+    if any(tensor.layout is not torch.strided for tensor in tensors):
         return
     # in most calls no two tensors share memory, and nothing is to try
     memories = list(map(memory, tensors))
@@ -90,8 +90,8 @@ def refuse_shared(
             return
         # the kernel decides, for zeros at the same places of new memory
         places = _ZerosInPlace(memory)
-        for t, m in zip(tensors, memories, strict=True):
-            places.reserve(t, m)
+        for tensor, m in zip(tensors, memories, strict=True):
+            places.reserve(tensor, m)
         plain, named = pytree.tree_map_only(torch.Tensor, places.stand_in, (list(args), kwargs))
         _ask(func, plain, named, _OF_MEMORY)
 
@@ -119,7 +119,7 @@ class _ZerosInPlace:
     ``memory``: what the aliases of a tensor have in common, or None. There is one flat tensor per
     memory and dtype."""
 
-    def __init__(self, memory: Callable[[Any], Any]) -> None:
+    def __init__(self, memory: Callable[[Any], object]) -> None:
         self.memory = memory
         self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
@@ -162,9 +162,13 @@ def _hints(sizes: Sequence[int | torch.SymInt]) -> list[int]:
     return [size if isinstance(size, int) else size.node.hint for size in sizes]
 
 
-def _reach(t: torch.Tensor) -> int:
-    """Return how many elements of its memory ``t`` spans."""
-    sizes, strides, (offset,) = _hints(t.shape), _hints(t.stride()), _hints([t.storage_offset()])
+def _reach(tensor: torch.Tensor) -> int:
+    """Return how many elements of its memory ``tensor`` spans."""
+    sizes, strides, (offset,) = (
+        _hints(tensor.shape),
+        _hints(tensor.stride()),
+        _hints([tensor.storage_offset()]),
+    )
     if not all(sizes):
         return offset
     last = sum((n - 1) * size for n, size in zip(sizes, strides, strict=True))
@@ -205,12 +209,12 @@ def copying_form(func: Any) -> Any:
 
 
 def put_back(
-    func: Any,
+    func: Kernel,
     base: Any,
     part: torch.Tensor,
     which: int | None,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
+    args: Arguments,
+    kwargs: dict[str, object],
     copying: bool = False,
 ) -> Any:
     """Return ``base`` with ``part`` in the place that ``func(base, *args, **kwargs)`` shows.
@@ -312,7 +316,7 @@ def run_on_copies(
     level: FunctionalLevel,
     op: Op,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     targets: Sequence[object],
 ) -> tuple[list[Any], list[Any]]:
     """Run ``op``, which has no functional form, on copies of ``targets``. Return its own results,
@@ -352,7 +356,7 @@ class FunctionalLevel(Protocol):
 
     def lowered_args(self, args: Iterable[Any]) -> list[Any]: ...
 
-    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]: ...
+    def lowered_kwargs(self, kwargs: dict[str, object]) -> dict[str, Any]: ...
 
     def valued(self, result: Any) -> Any: ...
 
@@ -361,12 +365,10 @@ class FunctionalLevel(Protocol):
     def write_each(self, target: Any, new: Any) -> None: ...
 
 
-def write_out(
-    level: FunctionalLevel, op: Op, args: Sequence[object], kwargs: dict[str, Any]
-) -> Any:
+def write_out(level: FunctionalLevel, op: Op, args: Sequence[object], kwargs: Keywords) -> Any:
     """Run ``op``, an op with ``out=``. Returns what it writes to."""
     names = _names_of_out(op, kwargs)
-    targets: list[Any] = []
+    targets: list[torch.Tensor] = []
     for name in names:
         out = kwargs[name]
         if isinstance(out, (list, tuple)):
@@ -436,7 +438,7 @@ def refuse_shared_by(
     level: FunctionalLevel,
     func: object,
     args: Sequence[object],
-    kwargs: dict[str, Any],
+    kwargs: dict[str, object],
     targets: Sequence[object],
 ) -> None:
     """Do :func:`refuse_shared` for values of ``level``."""

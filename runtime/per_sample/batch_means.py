@@ -52,10 +52,10 @@ def _is_multiple(number: float, size: int) -> bool:
 def _numbers(arguments: Sequence[object]) -> list[float]:
     """Return the magnitudes of the numbers among ``arguments``, without zeros."""
     magnitudes: list[float] = []
-    for a in arguments:
-        number: object = a
-        if type(a) is torch.Tensor and a.numel() == 1 and not a.is_complex():
-            number = a.item()
+    for argument in arguments:
+        number: object = argument
+        if type(argument) is torch.Tensor and argument.numel() == 1 and not argument.is_complex():
+            number = argument.item()
         if isinstance(number, (int, float)) and number:
             magnitudes.append(abs(float(number)))
     return magnitudes

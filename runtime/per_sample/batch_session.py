@@ -212,7 +212,7 @@ class BatchSession(StandIn):
         # one list, so that lists of tensors need no case of their own
         flat, layout = flattened(args, kwargs)
         states = list(map(self.state_of, flat))
-        if all(s is None for s in states):
+        if all(state is None for state in states):
             return self._run_without_states(func, args, kwargs, flat)
         op = op_of(func)
         if _is_followed_by_its_parts(op):
@@ -305,12 +305,12 @@ class BatchSession(StandIn):
         arguments. ``Mixed`` if they lie nowhere."""
         op, states = call.op, call.states
         # an earlier call has mixed samples
-        for s in states:
-            if isinstance(s, Mixture):
-                raise Inherited(s.why)
+        for state in states:
+            if isinstance(state, Mixture):
+                raise Inherited(state.why)
         if not call.has_samples():
             return [self._state_of_pooled(call)] * len(outs), Placed(op, {}, {}, outs, 0)
-        if any(isinstance(s, Pooled) for s in states):
+        if any(isinstance(state, Pooled) for state in states):
             raise Mixed("it computes with a sum or mean over the samples and with single samples")
         assert self.size is not None
         placed = call.placed(outs, self.size)
@@ -324,7 +324,7 @@ class BatchSession(StandIn):
     def _state_of_pooled(self, call: FollowedCall) -> Pooled:
         """Return the state of a linear function of sums or means over the samples."""
         op = call.op
-        pooled = [s for s in call.states if isinstance(s, Pooled)]
+        pooled = [state for state in call.states if isinstance(state, Pooled)]
         if not _is_linear(op, len(pooled)):
             raise Mixed(
                 "it is not linear in a sum or mean over the samples, "
@@ -482,7 +482,7 @@ class BatchSession(StandIn):
         for index, place in enumerate(places):
             if isinstance(place, Place):
                 parts[index] = place.split(parts[index], placed.size)
-        batched = [isinstance(p, Place) for p in places]
+        batched = [isinstance(place, Place) for place in places]
         adapt(call.op, parts, batched, call.layout, placed.size)
         sources = {i: edge_of(call.flat[i]) for i in used}
         each = ParameterCall(call.op, parts, batched, call.layout, sources, placed.size)
@@ -505,8 +505,8 @@ class BatchSession(StandIn):
             if isinstance(numbers, int):
                 places[numbers] = place
             elif isinstance(place, list):
-                for i, p in zip(numbers, place, strict=True):
-                    places[i] = p
+                for index, p in zip(numbers, place, strict=True):
+                    places[index] = p
         return places
 
     def is_parameter(self, argument: object) -> bool:

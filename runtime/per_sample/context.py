@@ -21,6 +21,7 @@ from ..func import trees
 from ..rules.samples.factors import Tensor, wide
 from ..rules.samples.places import ALONE, Place, listed
 from ..seam.ambient import Ambient
+from ..seam.call_types import Arguments
 from ..seam.levels import Value
 from ..seam.locks import lock_of
 from ..session.captures import CAPTURE
@@ -119,9 +120,9 @@ class per_sample(PerSampleGrads):
         refuse_part(name, leaf)
         # the value has the parameter's memory, and a history that ends at a node of its own
         inner = SESSION.lowered(leaf).detach()
-        v = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
-        self._session.put(v, PARAMETERS)
-        self._session.parameters[id(leaf)] = v
+        value = SESSION.wrap(inner, (ParameterInput(inner, name), 0))
+        self._session.put(value, PARAMETERS)
+        self._session.parameters[id(leaf)] = value
 
     # the context
 
@@ -153,11 +154,11 @@ class per_sample(PerSampleGrads):
         ``dim``: the dimension with the samples. None: ``batch_dim``. ``RuntimeError`` if another
         batch has another number of samples.
         """
-        v = _as_value(x)
+        value = _as_value(x)
         if dim is None:
             dim = self.batch_dim
-        self._session.mark(v, dim)
-        return v
+        self._session.mark(value, dim)
+        return value
 
     def shared(self, x: Tensor) -> Any:
         """Return ``x`` as a tensor that all samples share, to be used in place of ``x``.
@@ -169,15 +170,15 @@ class per_sample(PerSampleGrads):
                 "per_sample: shared() is for constants, "
                 "and this tensor requires grad. Detach it first"
             )
-        v = SESSION.wrap(SESSION.lowered(x).detach())
-        self._shared[id(v)] = v
-        return v
+        value = SESSION.wrap(SESSION.lowered(x).detach())
+        self._shared[id(value)] = value
+        return value
 
     def expect(self, size: int) -> None:
         """Set the number of samples to ``size``. Otherwise it is that of the first batch."""
         self._session.size = size
 
-    def marked(self, args: Any) -> Any:
+    def marked(self, args: Arguments) -> Any:
         """Return the arguments of the outermost module, with the batch marked. The fields of data
         classes are marked in place of their tensors."""
 
@@ -229,9 +230,9 @@ class per_sample(PerSampleGrads):
         # an argument of another size is no batch, such as a mask
         if session.size not in (None, x.shape[dim]):
             return x
-        v = self.batch(x)
-        session.supposed[id(v)] = v
-        return v
+        value = self.batch(x)
+        session.supposed[id(value)] = value
+        return value
 
     # what was found
 
@@ -269,10 +270,10 @@ class per_sample(PerSampleGrads):
     def _terms(self, leaf: Tensor, sources: Any) -> list[Any]:
         """Return the gradients of a leaf by its uses. A leaf that does not require grad has
         none."""
-        v = self._session.parameters.get(id(leaf))
-        if v is None or not self._session.size:
+        value = self._session.parameters.get(id(leaf))
+        if value is None or not self._session.size:
             return []
-        end = edge_of(v)
+        end = edge_of(value)
         if end is None:
             return []
         return terms_of(SESSION, end, SESSION.lowered(leaf).detach(), sources)
@@ -440,7 +441,7 @@ LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 ``(data, batch_sizes, hx, params, …)`` for packed sequences."""
 
 
-def with_placed_states(session: BatchSession, args: Sequence[Any]) -> list[Any]:
+def with_placed_states(session: BatchSession, args: Arguments) -> list[Any]:
     """Return the arguments of such a function, with the samples placed in the first states. They
     are tensors of zeros or what the user gives."""
     packed = isinstance(args[3], (list, tuple))  # the parameters, after one argument more

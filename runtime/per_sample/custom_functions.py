@@ -10,7 +10,7 @@ parameters is refused, as its backward adds up the samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ def _run_function(
     args = tuple(_parameter(session, argument) for argument in args)
     states = _states(session, args)
     # no samples and no parameters: an ordinary call
-    if all(s is None for s in states):
+    if all(state is None for state in states):
         output, _, ctx = record(SESSION, cls, args)
         ctx.forget_marks()
         return output, ctx
@@ -76,7 +76,7 @@ def _refuse_parameters(
     session: BatchSession, cls: FunctionClass, states: list[object], outs: list[object]
 ) -> None:
     """Put a refusal before the histories of the outputs if an input follows from parameters."""
-    if not any(s is PARAMETERS for s in states):
+    if not any(state is PARAMETERS for state in states):
         return
     session.refuse(
         outs,
@@ -116,9 +116,9 @@ def _parameter(session: BatchSession, argument: object) -> object:
     if not argument.is_leaf or not argument.requires_grad:
         return argument
     # two views of one tensor have different shapes, and may be two parameters
-    for v in session.parameters.values():
-        if v.shape == argument.shape and aliases(v, argument):
-            return v
+    for parameter in session.parameters.values():
+        if parameter.shape == argument.shape and aliases(parameter, argument):
+            return parameter
     return argument
 
 
@@ -133,7 +133,7 @@ class _Places:
     outs: list[Any]
     saved: list[Any]
 
-    def put(self, tensors: Any, states: list[Any]) -> None:
+    def put(self, tensors: Any, states: Sequence[object]) -> None:
         """Give tensors their states, except those of parameters, which stay those of the tape."""
         for tensor, state in zip(tensors, states, strict=True):
             if isinstance(tensor, Value) and state is not None and state is not PARAMETERS:
@@ -141,8 +141,8 @@ class _Places:
 
     def check(self, grads: tuple[object, ...]) -> None:
         """Raise if a gradient does not have the samples where the input has them."""
-        for index, (g, place) in enumerate(zip(grads, self.inputs, strict=False)):
-            state = self.session.state_of(g)
+        for index, (gradient, place) in enumerate(zip(grads, self.inputs, strict=False)):
+            state = self.session.state_of(gradient)
             # a gradient of constants is the same for all samples
             if not isinstance(place, Place) or state is None or state == place:
                 continue

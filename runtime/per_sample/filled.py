@@ -24,28 +24,28 @@ class Filled:
         self.op = op
         self.arguments: dict[str, Any] = arguments
         # a call that turns out to mix samples is undone, and run on the parameters themselves
-        self.before = {name: _memory(t).clone() for name, t in arguments.items()}
+        self.before = {name: _memory(argument).clone() for name, argument in arguments.items()}
 
     def restore(self) -> None:
         """Undo the call."""
         for name, before in self.before.items():
             _memory(self.arguments[name]).copy_(before)
 
-    def follow(self, session: Any, places: dict[str, Any], why: Mixed | None) -> None:
+    def follow(self, session: Any, places: dict[str, object], why: Mixed | None) -> None:
         """Give the arguments the states of what the call has written to them. ``places``: where the
         samples lie in them. ``why``: the reason if the call mixes samples."""
         # in a batch of one, everything belongs to the one sample
         alone = session.size is not None and session.size < 2
-        for name, t in self.arguments.items():
+        for name, argument in self.arguments.items():
             place = ALONE if alone else places.get(name)
             # a plain buffer, such as a running statistic, becomes a value until the context ends
-            if not isinstance(t, Value):
-                self._lift(session, name, t)
+            if not isinstance(argument, Value):
+                self._lift(session, name, argument)
             if why is None and isinstance(place, Place):
-                session.follow_filled(t, place, self.op)
+                session.follow_filled(argument, place, self.op)
                 continue
             error = why or Mixed(f"it writes values of all samples to its argument {name}")
-            session.refuse_filled(t, self.op, error)
+            session.refuse_filled(argument, self.op, error)
 
     def _lift(self, session: Any, name: str, tensor: Tensor) -> None:
         """Make a plain argument a value of the session. Raise if that is impossible."""
@@ -59,7 +59,7 @@ class Filled:
             ) from error
 
 
-def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Filled:
+def filled_by(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Filled:
     """Return the arguments that a call is about to fill."""
     # most ops fill none
     if not op.fills_argument and (op.record is None or op.record.hidden_writes is None):

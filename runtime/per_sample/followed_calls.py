@@ -38,25 +38,25 @@ class FollowedCall(NamedTuple):
 
     def has_samples(self) -> bool:
         """Return whether samples lie in an argument."""
-        for s in self.states:  # noqa: SIM110
-            if isinstance(s, Place):
+        for state in self.states:  # noqa: SIM110
+            if isinstance(state, Place):
                 return True
         return False
 
     def has_mixture(self) -> bool:
         """Return whether samples are mixed in an argument."""
-        return any(isinstance(s, Mixture) for s in self.states)
+        return any(isinstance(state, Mixture) for state in self.states)
 
     def is_of_parameters(self) -> bool:
         """Return whether the result follows from parameters alone."""
-        for s in self.states:  # noqa: SIM110
-            if s is not None and s is not PARAMETERS:
+        for state in self.states:  # noqa: SIM110
+            if state is not None and state is not PARAMETERS:
                 return False
         return True
 
     def parameters(self) -> list[int]:
         """Return the numbers in ``flat`` of the arguments that follow from parameters alone."""
-        return [index for index, s in enumerate(self.states) if s is PARAMETERS]
+        return [index for index, state in enumerate(self.states) if state is PARAMETERS]
 
     def by_name(self, flat: Sequence[object]) -> dict[str, Any]:
         """Return what ``flat`` has for the arguments, by their names. Those that are left to their
@@ -75,7 +75,9 @@ class FollowedCall(NamedTuple):
             for argument in self.flat
         ]
         named = dict(zip(op.arg_names, op.defaults, strict=True)) | self.by_name(plain)
-        places = self.by_name([s if isinstance(s, Place) else None for s in self.states])
+        places = self.by_name(
+            [state if isinstance(state, Place) else None for state in self.states]
+        )
         results = [output._inner if isinstance(output, Value) else output for output in outs]
         return Placed(op, named, places, results, size)
 
@@ -129,8 +131,8 @@ class UsedParameters:
         """Return the cotangents of all results with the batch in front, None where there is
         none."""
         by_sample: list[Any] = [None] * len(self.places)
-        for i, g in zip(self.tapped, cotangents, strict=True):
-            if g is None:
+        for i, cotangent in zip(self.tapped, cotangents, strict=True):
+            if cotangent is None:
                 continue
             place = self.places[i]
             if place is None:
@@ -141,9 +143,9 @@ class UsedParameters:
             # a sum or mean: each sample gets the same cotangent, or its part of it
             if isinstance(place, Pooled):
                 self.session.note_pool(place.factor)
-                by_sample[i] = g.expand(self.call.size) / place.factor
+                by_sample[i] = cotangent.expand(self.call.size) / place.factor
             else:
-                by_sample[i] = self.session.of_samples(g, place)
+                by_sample[i] = self.session.of_samples(cotangent, place)
         return by_sample
 
     def _in_rows(self, index: int, term: Term) -> Term:

@@ -106,7 +106,10 @@ class General(Term):
         """Return the weighted sum of the gradients, by one pullback of the whole batch."""
         _, pullback = vjp(self._run_batch, self.args[self.position])
         total: Tensor = pullback(
-            tuple(scaled_by(weights, g).to(g.dtype) for g in self._cotangents())
+            tuple(
+                scaled_by(weights, cotangent).to(cotangent.dtype)
+                for cotangent in self._cotangents()
+            )
         )[0]
         return total
 
@@ -115,8 +118,8 @@ class General(Term):
         ``v``, which takes no gradients."""
         _, tangents = jvp(self._run_batch, (self.args[self.position],), (v,))
         products = [
-            real(flat(g.conj() * t).sum(1))
-            for g, t in zip(self._cotangents(), tangents, strict=True)
+            real(flat(cotangent.conj() * tangent).sum(1))
+            for cotangent, tangent in zip(self._cotangents(), tangents, strict=True)
         ]
         return functools.reduce(torch.add, products)
 

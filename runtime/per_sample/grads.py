@@ -124,16 +124,16 @@ class PerSampleGrads:
         leaves, spec = trees.flatten(vector)
         if spec != self._spec:
             raise ValueError("dot: the vector has another structure than the parameters")
-        for parameter, v in zip(self._parameters, leaves, strict=True):
-            if v.shape != parameter.value.shape:
+        for parameter, leaf in zip(self._parameters, leaves, strict=True):
+            if leaf.shape != parameter.value.shape:
                 raise ValueError(
                     f"dot: expected shape {list(parameter.value.shape)} for {parameter.name}, "
-                    f"got {list(v.shape)}"
+                    f"got {list(leaf.shape)}"
                 )
         self._refuse_written()
         products: list[Tensor] = []
-        for parameter, v in zip(self._parameters, leaves, strict=True):
-            products += [term.dot(v) for term in parameter.terms]
+        for parameter, leaf in zip(self._parameters, leaves, strict=True):
+            products += [term.dot(leaf) for term in parameter.terms]
         if not products:
             return self._zeros(len(self))
         return _total(products)
@@ -179,7 +179,8 @@ class PerSampleGrads:
         # one parameter at a time: projections add up, since a gradient is all of its parts
         of = self._projection(k, seed)
         projections = (
-            of(index, p.value.shape, p.terms) for index, p in enumerate(self._parameters)
+            of(index, parameter.value.shape, parameter.terms)
+            for index, parameter in enumerate(self._parameters)
         )
         if _check_per(per) == "parameter":
             return trees.unflatten(list(projections), self._spec)
@@ -205,7 +206,7 @@ class PerSampleGrads:
         # all of it is checked before any of it is written
         leaves, spec = trees.flatten(out)
         shapes = [(len(self), *shape) for shape in self._shapes()]
-        if spec != self._spec or [tuple(t.shape) for t in leaves] != shapes:
+        if spec != self._spec or [tuple(leaf.shape) for leaf in leaves] != shapes:
             raise ValueError(f"materialize: out must be a tree of tensors of shapes {shapes}")
         for parameter, tensor in zip(self._parameters, leaves, strict=True):
             for start, stop in self._parts(parameter):
@@ -252,7 +253,9 @@ class PerSampleGrads:
         table.add_column("dense bytes", justify="right")
         for parameter in self._parameters:
             # each kind of term once, in the order of the uses
-            forms = ", ".join(dict.fromkeys(type(t).__name__.lower() for t in parameter.terms))
+            forms = ", ".join(
+                dict.fromkeys(type(term).__name__.lower() for term in parameter.terms)
+            )
             way = "direct"
             if parameter.terms and _in_factors(parameter.terms):
                 way = "ghost"
@@ -341,7 +344,7 @@ class PerSampleGrads:
             for term in parameter.terms:
                 vectors += term.vectors()
         grams = Grams(vectors)  # one for all: layers on the same input share a Gram matrix
-        return [self._squared_norms_of(p, grams) for p in self._parameters]
+        return [self._squared_norms_of(parameter, grams) for parameter in self._parameters]
 
     def _squared_norms_of(self, parameter: Parameter, grams: Grams) -> Tensor:
         """Return the squared norms of the gradients of one parameter.
@@ -388,7 +391,7 @@ def _total(tensors: Sequence[Tensor]) -> Tensor:
 
 def _in_factors(terms: Sequence[Term]) -> bool:
     """Return whether the norms of the sum of ``terms`` follow from factors."""
-    if any(t.needs_dense() for t in terms):
+    if any(term.needs_dense() for term in terms):
         return False
     return len(set(map(type, terms))) == 1
 

@@ -59,7 +59,7 @@ def per_sample_grads(
     @outside_inference
     @wraps(loss)
     @with_room
-    def compute(params: Any, *batch: Any) -> PerSampleGrads:
+    def compute(params: Any, *batch: object) -> PerSampleGrads:
         if not batch:
             raise ValueError("per_sample_grads: expected a batch beside the parameters")
         run = _Run(loss, in_dims, randomness, has_aux)
@@ -109,7 +109,7 @@ class _Mapped(MappedFunction):
         return self.samples
 
 
-def _refuse_call(*sample: Any) -> object:
+def _refuse_call(*sample: object) -> object:
     """Raise: the run is over. This function replaces its loss."""
     raise RuntimeError("per_sample_grads: the run is over")
 
@@ -162,7 +162,7 @@ class _Run:
         parameters = [Parameter(*each) for each in zip(names, leaves, terms, strict=True)]
         return PerSampleGrads(parameters, trees.flatten(params)[1], own, extra, memory_limit)
 
-    def _one(self, *sample: Any) -> Any:
+    def _one(self, *sample: object) -> Any:
         """Return the loss of one sample, and aux."""
         out = self.loss(self.params, *sample)
         value, aux = out, ()
@@ -180,7 +180,7 @@ class _Run:
             )
         return value, aux
 
-    def _run_loss(self, *batch: Any) -> Any:
+    def _run_loss(self, *batch: object) -> Any:
         """Return the losses of the batch, and aux."""
         batched = self.batched
         leaves, dims, spec, size = batched.inputs(batch)
@@ -198,8 +198,8 @@ class _Run:
         if edge is not None:
             roots = [(edge, torch.ones_like(self.tape.lowered(losses)))]
             execute(self.tape, roots, None, create_graph=False, keep_graph=False, accumulate=False)
-        for name, v in zip(names, inputs, strict=True):
-            end: Any = edge_of(v)
+        for name, value in zip(names, inputs, strict=True):
+            end: Any = edge_of(value)
             if end[0].reached:
                 raise RuntimeError(
                     f"per_sample_grads: the loss uses {name} by "

@@ -48,7 +48,7 @@ class Projection:
             return self.like.new_zeros(self.size, self.k)
         rows = n = _rows(shape)
         # some rows of a large matrix at a time, if the terms can compute them alone
-        by_rows = len(shape) <= 2 and all(isinstance(t, _ROWS_KNOWN) for t in terms)
+        by_rows = len(shape) <= 2 and all(isinstance(term, _ROWS_KNOWN) for term in terms)
         if by_rows:
             rows = min(n, max(1, _ENTRIES * n // shape.numel()))
         # as many samples at a time as the limit allows
@@ -56,7 +56,7 @@ class Projection:
         step = max(1, self.limit // bytes_of_sample)
         projections = []
         for start in range(0, self.size, step):
-            parts = [t.part(start, min(start + step, self.size)) for t in terms]
+            parts = [term.part(start, min(start + step, self.size)) for term in terms]
             # pieces of a projection add up, since it is linear in the columns
             pieces = self._pieces(parts, n, rows, by_rows)
             each = (self._project(number, index, columns) for index, columns in enumerate(pieces))
@@ -73,9 +73,9 @@ class Projection:
         for first in range(0, n, rows):
             if by_rows:
                 last = min(first + rows, n)
-                each = (_rows_of(t, first, last) for t in terms)
+                each = (_rows_of(term, first, last) for term in terms)
             else:
-                each = (flat(t.dense()) for t in terms)
+                each = (flat(term.dense()) for term in terms)
             yield from functools.reduce(torch.add, each).split(_ENTRIES, 1)
 
     def _project(self, number: int, piece: int, columns: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class TwoSided:
             return scaled
 
         left, right = matrix(0, n), matrix(1, shape.numel() // n)
-        return functools.reduce(torch.add, [self._project(t, left, right) for t in terms])
+        return functools.reduce(torch.add, [self._project(term, left, right) for term in terms])
 
     def _project(self, term: Term, left: Tensor, right: Tensor) -> Tensor:
         """Return the projection of one term, (B, a, b), from factors if it has any."""

@@ -107,7 +107,7 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
     x, steps = sequences
     states, settings = call.states, call.settings
     # first states of each layer and direction
-    each = [level.spread_once(s).unbind(0) for s in states]
+    each = [level.spread_once(state).unbind(0) for state in states]
 
     def direction(*arguments: Any) -> Any:
         """Run one layer in one direction, as one node."""
@@ -173,12 +173,14 @@ def _layer(
         finals = [s.clone() for s in unrolled.final]
         outs = [_in_samples(t, level.size) for t in (unrolled.out, *finals)]
     node = _Layer(
-        tape, tuple(map(level.source, arguments)), tuple(meta_of(t, t.dtype) for t in outs)
+        tape,
+        tuple(map(level.source, arguments)),
+        tuple(meta_of(output, output.dtype) for output in outs),
     )
     node.unrolled, node.x, node.samples = unrolled, flat[0], level
     node.parameters = Weights._make(map(level.source, weights))
     node.versions = versions([*inner, *tensors_among(plain_weights)])
-    return [level.wrap(tape.wrap(t, (node, index))) for index, t in enumerate(outs)]
+    return [level.wrap(tape.wrap(output, (node, index))) for index, output in enumerate(outs)]
 
 
 def tensors_among(optional: Iterable[object]) -> list[Any]:
@@ -316,7 +318,7 @@ def _fits_input(call: Call) -> bool:
         return False
     if not _are_alike(x, (*states, *chain.from_iterable(weights))):
         return False
-    if any(s.dim() != 3 or s.shape[0] != len(weights) for s in states):
+    if any(state.dim() != 3 or state.shape[0] != len(weights) for state in states):
         return False
     # the first states of a packed sequence are compared with its sizes, in `Call.sequences`
     return is_packed or bool(x.shape[call.batch_dim] == states[0].shape[1])
@@ -325,7 +327,7 @@ def _fits_input(call: Call) -> bool:
 def _fit_layers(call: Call) -> bool:
     """Return whether each layer takes what the one before it returns."""
     weights, gates = call.of_layers, GATES[call.kind]
-    of_layer = [s.shape[1:] for s in call.states]
+    of_layer = [state.shape[1:] for state in call.states]
     sequences = call.states[0].shape[1]
     directions = 1 + call.settings.both_ways
     width = call.x.shape[-1]
@@ -362,7 +364,7 @@ def _fits_layer(
         return False
     if not _fits_projection(weights.projection, out, hidden):
         return False
-    return all(s == (sequences, n) for s, n in zip(states, (out, hidden), strict=False))
+    return all(state == (sequences, n) for state, n in zip(states, (out, hidden), strict=False))
 
 
 def _fits_projection(projection: torch.Tensor | None, out: int, hidden: int) -> bool:

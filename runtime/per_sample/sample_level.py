@@ -18,6 +18,7 @@ from ..func.batch import BatchLevel
 from ..func.draws import is_random
 from ..rules.ops import DIFFERENTIABLE, INPLACE, Op, op_of
 from ..rules.samples.factors import Dense, Tensor
+from ..seam.call_types import Arguments
 from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..tape.grad_level import GradLevel
@@ -113,13 +114,13 @@ class Samples(BatchLevel):
         tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), note)
         return self.wrap(self.tape.wrap(wide, (tap, 0)))
 
-    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def elementwise(self, formula: Callable[..., Any], args: Arguments) -> Any:
         """Run a formula on the physical tensors, or op by op if it uses a parameter."""
         if any(self.source(argument) is not None for argument in args):
             return formula(*args)  # each op then comes to `call`, which notes the use
         return super().elementwise(formula, args)
 
-    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def batchwise(self, formula: Callable[..., object], args: Any) -> Any:
         """Run a formula on the physical tensors, or on the values if it uses a parameter."""
         if any(self.source(argument) is not None for argument in args):
             return formula(*args, (False,) * len(args))
@@ -170,7 +171,9 @@ class Samples(BatchLevel):
     ) -> ParameterCall:
         """Return a call on ``constants`` as one for each sample. ``sources``: by the numbers of the
         parameters that they stand for, where these come from."""
-        batched = [isinstance(a, Value) and a._level is self for a in constants]
+        batched = [
+            isinstance(constant, Value) and constant._level is self for constant in constants
+        ]
         plain = list(map(self._without_history, constants))
         return ParameterCall(op, plain, batched, layout, sources, self.size)
 
@@ -195,7 +198,7 @@ class Samples(BatchLevel):
         inner = [flat[i]._inner for i in tapped]
         lowered = list(map(self.tape.lowered, inner))
 
-        def note(grads: list[Any]) -> None:
+        def note(grads: Sequence[object]) -> None:
             """Note the gradients of the parameters, for cotangents of the tapped results."""
             each: list[Any] = [None] * n_results
             for i, grad in zip(tapped, grads, strict=True):

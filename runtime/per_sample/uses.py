@@ -16,6 +16,7 @@ from ..func import vmap
 from ..rules.ops import Op
 from ..rules.record import parameters
 from ..rules.samples.factors import Dense, Tensor, Term, reduced
+from ..seam.call_types import Keywords
 from ..seam.levels import Level
 from ..tape.nodes import Edge, Node
 from ..tape.saved import FREED
@@ -170,7 +171,7 @@ class Layout(NamedTuple):
     names: tuple[str, ...]
 
 
-def flattened(args: Sequence[object], kwargs: dict[str, Any]) -> tuple[list[Any], Layout]:
+def flattened(args: Sequence[object], kwargs: Keywords) -> tuple[list[Any], Layout]:
     """Return the arguments of an ATen call in one list."""
     flat: list[Any] = []
     shape: list[int | None] = []
@@ -269,7 +270,9 @@ class ParameterCall:
     ) -> None:
         self.op, self.arguments, self.batched, self.spec = op, arguments, batched, spec
         self.edges, self.size = edges, size
-        self.versions = versions(a for a in arguments if isinstance(a, torch.Tensor))
+        self.versions = versions(
+            argument for argument in arguments if isinstance(argument, torch.Tensor)
+        )
 
     def uses(self, gs: list[Any]) -> list[Use]:
         """Return the gradients of the parameters by the cotangents of the results. None for a
@@ -391,18 +394,22 @@ class ParameterCall:
     def _general(self, i: int, gs: list[torch.Tensor | None]) -> General:
         """Return the gradients of argument ``i`` by derivatives of the op itself."""
         # vmap takes tensors by position
-        tensors = [j for j, a in enumerate(self.arguments) if isinstance(a, torch.Tensor)]
+        tensors = [
+            index
+            for index, argument in enumerate(self.arguments)
+            if isinstance(argument, torch.Tensor)
+        ]
 
         def op(*values: Tensor) -> Any:
             """Run the op on its tensors alone. All other arguments are those of the call."""
             full = list(self.arguments)
-            for j, a in zip(tensors, values, strict=True):
-                full[j] = a
+            for index, value in zip(tensors, values, strict=True):
+                full[index] = value
             args, kwargs = unflattened(full, self.spec)
             return self.op.func(*args, **kwargs)
 
-        dims = [0 if self.batched[j] else None for j in tensors]
-        return General(op, [self.arguments[j] for j in tensors], dims, tensors.index(i), gs)
+        dims = [0 if self.batched[index] else None for index in tensors]
+        return General(op, [self.arguments[index] for index in tensors], dims, tensors.index(i), gs)
 
 
 def _to_dtype(term: Dense, dtype: torch.dtype) -> Dense:

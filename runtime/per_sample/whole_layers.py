@@ -167,7 +167,7 @@ def _recurrent(session: Any, func: object, args: Sequence[object]) -> object:
     if sequences is None:
         return NotImplemented
     x, steps = sequences
-    each = [s.unbind(0) for s in call.states]
+    each = [state.unbind(0) for state in call.states]
 
     def direction(*arguments: Any) -> Any:
         """Run one layer in one direction, as one node."""
@@ -205,14 +205,16 @@ def _direction(
     outs = [unrolled.out, *(s.clone() for s in unrolled.final)]
     place = session.state(value)
     node = _Recurrent(
-        SESSION, tuple(map(_source, arguments)), tuple(meta_of(t, t.dtype) for t in outs)
+        SESSION,
+        tuple(map(_source, arguments)),
+        tuple(meta_of(output, output.dtype) for output in outs),
     )
     node.unrolled, node.x, node.session, node.place = unrolled, inner[0], session, place
     node.parameters = Weights._make(map(_source, weights))
     node.versions = versions([*inner, *recurrent_layer.tensors_among(plain_weights)])
-    results = [SESSION.wrap(t, (node, index)) for index, t in enumerate(outs)]
-    for v in results:
-        session.put(v, place)
+    results = [SESSION.wrap(output, (node, index)) for index, output in enumerate(outs)]
+    for result in results:
+        session.put(result, place)
     return results
 
 

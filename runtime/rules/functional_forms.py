@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..seam.call_types import Arguments
 from .ops import FUNCTIONAL, OUT, Op, op_of
 
 _overloads: dict[Any, Any] = {}  # answers of `functional_of`, by overload
@@ -78,7 +79,7 @@ def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[st
     """Return the dtype and device with which ``functional``, a factory, makes what ``func`` writes
     to ``target``. Nothing if it is no factory."""
     named = {argument.name for argument in functional._schema.arguments} - {
-        a.name for a in func._schema.arguments
+        argument.name for argument in func._schema.arguments
     }
     return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
 
@@ -88,7 +89,7 @@ def names_and_types(arguments: Iterable[Any]) -> list[tuple[str, str]]:
     return [(argument.name, str(argument.type)) for argument in arguments]
 
 
-def defaults_of(op: Op, functional: Any, args: Any) -> dict[str, Any]:
+def defaults_of(op: Op, functional: Any, args: Arguments) -> dict[str, Any]:
     """Return the defaults that the in-place form has and the functional form lacks. Example:
     ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]
@@ -104,4 +105,4 @@ def drops_nothing(input: torch.Tensor, p: float, train: bool) -> bool:
     if not train or p == 0:
         return True
     # the size may be a symbol, and a comparison with zero would fix it
-    return any(type(n) is int and n == 0 for n in input.shape)
+    return any(type(size) is int and size == 0 for size in input.shape)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ..seam.call_types import Keywords
 from .ops import Op
 from .record import parameters
 
@@ -31,7 +32,7 @@ def may_hide(op: Op) -> bool:
     return (op.record is not None and op.record.hidden_writes is not None) or op.func in _COMPOSITE
 
 
-def hidden_writes(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> list[str]:
+def hidden_writes(op: Op, args: Sequence[object], kwargs: Keywords) -> list[str]:
     """Return the names of the arguments that a call writes to and the schema of ``op`` does not
     mention."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..errors import MissingRule
+from ..seam.call_types import Arguments, Keywords
 from ..seam.containers import is_written
 from ..seam.keys import VIEWS
 from ..seam.level_mode import hand_over_directly
@@ -123,8 +124,8 @@ class Plan:
         assert op.record is not None and op.record.vjp is not None
         self.op = op
         self.elementwise = op.record.elementwise
-        positions = [i for i in op.tensor_args if wanted >> i & 1]
-        self.at = {i: k for k, i in enumerate(positions)}
+        positions = [index for index in op.tensor_args if wanted >> index & 1]
+        self.at = {i: index for index, i in enumerate(positions)}
         self.needs = frozenset(op.arg_names[i] for i in positions)
         self.names: list[str] = []
         self.steps: list[
@@ -271,7 +272,9 @@ class Op:
         self.positions = {name: index for index, name in enumerate(self.arg_names)}
         self.defaults = tuple(map(_default_of, arguments))
         self.tensor_args = tuple(
-            i for i, a in enumerate(arguments) if "Tensor" in str(a.type) and not a.kwarg_only
+            index
+            for index, argument in enumerate(arguments)
+            if "Tensor" in str(argument.type) and not argument.kwarg_only
         )
         self.n_results = len(schema.returns)
         self.base_name = schema.name.split("::")[1]
@@ -390,7 +393,7 @@ class Op:
             return args[i]
         return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
 
-    def operands(self, args: Any, kwargs: dict[str, Any], outs: Any, reach: int) -> list[Any]:
+    def operands(self, args: Arguments, kwargs: Keywords, outs: Any, reach: int) -> list[Any]:
         """Return ``[*arguments, *results]`` of a call, which slots index.
 
         The first ``reach`` arguments get their defaults if they are absent.
@@ -410,7 +413,7 @@ class Op:
             operands.extend((outs,) * self.n_results if isinstance(outs, torch.Tensor) else outs)
         return operands
 
-    def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
+    def run(self, args: Arguments, kwargs: Keywords) -> Any:
         """Run ``func(*args, **kwargs)`` for a level that passes a call on to the next outer level.
 
         A functional op goes straight to that level, as the dispatcher would pass it
@@ -440,7 +443,7 @@ class Op:
         plan = self.plans.get(wanted)
         if plan is None:
             plan = NO_PLAN
-            if self.vjp_args.issuperset(i for i in self.tensor_args if wanted >> i & 1):
+            if self.vjp_args.issuperset(index for index in self.tensor_args if wanted >> index & 1):
                 plan = Plan(self, wanted)
             self.plans[wanted] = plan
         return plan
@@ -466,7 +469,7 @@ _BOUND = frozenset(
 
 def _takes_tensors(func: OpOverload) -> bool:
     return any("Tensor" in str(argument.type) for argument in func._schema.arguments) and not any(
-        a.is_out for a in func._schema.arguments
+        argument.is_out for argument in func._schema.arguments
     )
 
 
@@ -618,7 +621,7 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
     return decomposition
 
 
-def generator_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> torch.Generator:
+def generator_of(args: Iterable[object], kwargs: Mapping[str, object]) -> torch.Generator:
     """Return the generator from which a call draws. ``poisson`` and ``rrelu`` take it by
     position."""
     return next(

@@ -37,6 +37,9 @@ from ..torch_private.native_functions import nested_view_from_buffer
 
 Formula = Callable[..., Any]
 VjpTable = Mapping[str | tuple[str, ...], Formula]
+# What helpers take for such a table. Mypy would refuse a dictionary whose keys are all names.
+VjpRules = Mapping[Any, Formula]
+JvpRules = str | Mapping[str, Formula] | Formula  # see `Record.jvp`
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class Record:
 
     names: tuple[str, ...]
     vjp: VjpTable | None = None
-    jvp: str | Mapping[str, Formula] | Formula | None = None
+    jvp: JvpRules | None = None
     batch: Callable[..., Any] | None = None
     decomposition: Callable[..., Any] | None = None
     elementwise: bool = False

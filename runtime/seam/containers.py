@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ def items_of(args: Iterable[object]) -> Iterator[Any]:
 
 def tensors_of(args: Iterable[object]) -> list[torch.Tensor]:
     """List the tensors among ``args`` and in the lists among them."""
-    return [t for t in items_of(args) if isinstance(t, torch.Tensor)]
+    return [tensor for tensor in items_of(args) if isinstance(tensor, torch.Tensor)]
 
 
 def leaves_of(values: Iterable[object]) -> Iterator[Any]:
@@ -46,7 +46,7 @@ def written_arguments(schema: Any) -> list[tuple[int, str]]:
     return [(i, a.name) for i, a in enumerate(schema.arguments) if is_written(a)]
 
 
-def targets_by_alias(schema: Any, arguments: dict[str, Any]) -> dict[frozenset[str], Any]:
+def targets_by_alias(schema: Any, arguments: Mapping[str, object]) -> dict[frozenset[str], Any]:
     """Return the arguments that a call writes to, by the alias set that its results name. Example:
     ``{frozenset({"a"}): x}`` for ``x.add_(y)``, whose schema is ``add_(Tensor(a!) self, …)``.
 
@@ -61,7 +61,7 @@ def targets_by_alias(schema: Any, arguments: dict[str, Any]) -> dict[frozenset[s
 
 def with_arguments(
     schema: Any,
-    targets: dict[frozenset[str], Any],
+    targets: Mapping[frozenset[str], object],
     result: Any,
     value: Callable[[Any], object],
 ) -> Any:

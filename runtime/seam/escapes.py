@@ -10,7 +10,7 @@ stored[1] + 1               # EscapedValue: it has a history, which is gone
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -52,7 +52,9 @@ _ESCAPED = (
 )
 
 
-def outlived(level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+def outlived(
+    level: Level, func: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Any:
     """Run a call with values of ``level``, whose transform has returned. ``EscapedValue`` if one of
     them has a history.
 

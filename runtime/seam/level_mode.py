@@ -7,7 +7,7 @@ for each element, and the call of ``rand`` has no argument that is a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from ..torch_private.mode_stacks import (
     pop_dispatch_mode,
     push_dispatch_mode,
 )
+from .call_types import Arguments
 from .levels import Level, hand_over, innermost
 from .nested_views import reopen_for
 from .shells import VALUES
@@ -149,7 +150,7 @@ class LevelMode(TorchDispatchMode):
             pop_dispatch_mode(None)
 
 
-def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, object]) -> Any:
     """Call ``func(*args, **kwargs)`` in a mode that was called with these ``types``, and has
     exchanged tensors for values. The next mode is called without the dispatcher if it is a level's
     and no tensor is of a user's class."""
@@ -171,7 +172,7 @@ def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         push_dispatch_mode(mode)
 
 
-def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, object]) -> Any:
     """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode
     but that of ``level`` or of an outer level comes first. Else NotImplemented."""
     n = number_of_dispatch_modes()
@@ -191,7 +192,7 @@ def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, Any
         push_dispatch_mode(mode)
 
 
-def _are_values(args: Any, kwargs: dict[str, Any]) -> bool:
+def _are_values(args: Arguments, kwargs: Mapping[str, object]) -> bool:
     """Return whether the tensors among the arguments are values or plain tensors, so that no class
     of a user's handles the call."""
     arguments = (*args, *kwargs.values()) if kwargs else args

@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -37,6 +37,7 @@ from ..torch_private.native_autograd import increment_version
 from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
 from .ambient import Ambient
+from .call_types import Arguments, Keywords
 from .containers import rewrapped, targets_by_alias, with_arguments
 from .escapes import is_outlived, outlived
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
@@ -105,7 +106,7 @@ class Level:
         # the dispatcher counts the write on the value
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))
 
-    def leaves(self, types: Any, args: Sequence[Any], kwargs: dict[str, Any] | None) -> bool:
+    def leaves(self, types: Any, args: Arguments, kwargs: Keywords | None) -> bool:
         """Return whether a call with arguments of ``types`` is left to a user's class that handles
         its own calls. Example: ``x * MaskedTensor(x, mask)``, where ``x`` is a value of this level.
         """
@@ -115,7 +116,7 @@ class Level:
             return True
         return self.leaves_parts and self._is_inside_of(args, kwargs or {})
 
-    def _is_inside_of(self, args: Sequence[torch.Tensor | int], kwargs: dict[str, Any]) -> bool:
+    def _is_inside_of(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether one of the arguments is no value, and consists of values of this level or
         of an inner one."""
         tensors = [
@@ -143,9 +144,9 @@ class Level:
         """Return a value of this level with the inner tensor ``inner``, one of the outer levels.
         ``history``: what else the level stores, such as an edge of the tape, a tangent or a node of
         a graph. None: nothing."""
-        v = same_shape(self.values, inner)
-        v._level = self
-        return v
+        value = same_shape(self.values, inner)
+        value._level = self
+        return value
 
     def valued(self, result: Any) -> Any:
         """Return the result of an op, one tensor or several, as values without a history. Anything
@@ -175,14 +176,14 @@ class Level:
                     out[index] = self.lowered_args(a)
         return out
 
-    def lowered_kwargs(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def lowered_kwargs(self, kwargs: dict[str, object]) -> dict[str, Any]:
         """Return keyword arguments as :meth:`lowered_args` does positional ones."""
         if not kwargs:
             return kwargs
         return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True))
 
     def written(
-        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any], result: Any
+        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, object], result: Any
     ) -> Any:
         """Return the results of an op that writes to arguments: for a written argument the argument
         itself, for any other result a new value."""
@@ -198,17 +199,17 @@ class Level:
                 )
         return with_arguments(schema, targets, result, self.valued)
 
-    def elementwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def elementwise(self, formula: Callable[..., Any], args: Arguments) -> Any:
         """Return ``formula(*args)`` for a formula of broadcasting elementwise ops. This level is
         the innermost one among ``args``."""
         return formula(*args)
 
-    def batchwise(self, formula: Callable[..., Any], args: Any) -> Any:
+    def batchwise(self, formula: Callable[..., object], args: Any) -> Any:
         """Return ``formula(*args, batched)``, see :func:`run_batchwise`. This level is the
         innermost one among ``args``."""
         return formula(*args, (False,) * len(args))
 
-    def layer(self, func: Any, args: Sequence[Any]) -> Any:
+    def layer(self, func: Any, args: Sequence[object]) -> Any:
         """Return the results of a call of ``linear`` or of a recurrent layer, which ATen takes
         apart otherwise. NotImplemented: so it does.
 
@@ -259,7 +260,9 @@ class Level:
             "zeros_like or clone of an input, or pass it to the transformed function as an input."
         )
 
-    def run_inside(self, f: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def run_inside(
+        self, f: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+    ) -> Any:
         """Call ``f(*args, **kwargs)`` as code in the scope of this level. ``f``: the transformed
         function, or an op in terms of others."""
         around = SCOPE.levels
@@ -554,7 +557,7 @@ SCOPE = Scope()
 
 
 def hand_over(
-    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]
+    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]
 ) -> Any:
     """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
     All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
@@ -675,7 +678,7 @@ def _parts_of(tensor: object) -> Iterator[Value]:
 
 def levels_of(tensor: object) -> Iterator[Level]:
     """Yield the levels of the values that ``tensor`` consists of, the innermost first."""
-    return (v._level for v in values_of(tensor))
+    return (value._level for value in values_of(tensor))
 
 
 def constant_of(t: Any) -> Any:
@@ -686,7 +689,7 @@ def constant_of(t: Any) -> Any:
     return t
 
 
-def innermost(args: Iterable[Any], kwargs: dict[str, Any] | None) -> Any:
+def innermost(args: Iterable[Any], kwargs: dict[str, object] | None) -> Any:
     """Return the innermost level among the values in the arguments of an ATen call, lists included.
     None if there are no values."""
     best: Any = None
@@ -723,7 +726,7 @@ def run_layer(func: object, args: Sequence[object]) -> Any:
     return level.layer(func, args)
 
 
-def run_elementwise(formula: Callable[..., Any], args: Any) -> Any:
+def run_elementwise(formula: Callable[..., object], args: Arguments) -> Any:
     """Return ``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch
     level runs it once, on the inner tensors."""
     level = innermost(args, None)

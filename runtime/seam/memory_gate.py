@@ -26,6 +26,7 @@ from ..torch_private.mode_stacks import (
     without_modes,
 )
 from ..torch_private.native_tensors import TensorBase
+from .call_types import Arguments, Kernel, Keywords
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
 from .literals import has_values, readable, stacked
@@ -140,7 +141,7 @@ def _captures() -> Iterator[Level | EnteringMode]:
             yield mode
 
 
-def _called(func: Any, args: Any, kwargs: Any) -> Any:
+def _called(func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
     """Return ``func(*args, **kwargs)`` of torch."""
     try:
         return func(*args, **kwargs)
@@ -155,8 +156,8 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
 
     ``InplaceError`` if the program has written to the tensor before.
     """
-    t = args[0]
-    address = address_of(t)
+    tensor = args[0]
+    address = address_of(tensor)
     for capture in _captures():
         if address and capture.overtakes(address):
             raise noted(
@@ -168,7 +169,7 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
                     f"the write, or outside.{place()}"
                 )
             )
-        capture.note_elements(t)
+        capture.note_elements(tensor)
     with without_modes():
         return _called(func, args, kwargs)
 
@@ -181,7 +182,7 @@ def _share(gate: MemoryGate, func: object, args: Any, kwargs: object) -> object:
     return array
 
 
-def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
+def _copy(gate: MemoryGate, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
     """Copy a tensor for ``copy.deepcopy(tensor)`` by ``clone``, a call that a capture sees."""
     tensor, memo = args
     if tensor.requires_grad or vars(tensor) or tensor.layout is not torch.strided:
@@ -197,7 +198,7 @@ def _copy(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
     return clone
 
 
-def _refuse(gate: MemoryGate, func: Any, args: object, kwargs: object) -> object:
+def _refuse(gate: MemoryGate, func: Kernel, args: object, kwargs: object) -> object:
     """Raise for a method that writes by a function of Python."""
     raise noted(
         RuntimeError(
@@ -208,7 +209,7 @@ def _refuse(gate: MemoryGate, func: Any, args: object, kwargs: object) -> object
     )
 
 
-def _move(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> object:
+def _move(gate: MemoryGate, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
     """Call a method that needs the memory, and from which the program learns no element."""
     with without_modes():
         return func(*args, **kwargs)

@@ -103,7 +103,7 @@ def reopen_for(func: OpOverload, args: Sequence[object]) -> None:
 
 
 def view_of(
-    func: Callable[..., object], tensor: Any, rest: Sequence[object], kwargs: dict[str, Any]
+    func: Callable[..., object], tensor: Any, rest: Sequence[object], kwargs: dict[str, object]
 ) -> Any:
     """Return ``func(tensor, *rest, **kwargs)``, a view of ``tensor``, as one step of many. For code
     of a level."""
@@ -126,12 +126,12 @@ def note_views(result: object, source: Any) -> Any:
     if nesting == MOST:
         _install_kernels()
     views = result if isinstance(result, (list, tuple)) else (result,)
-    for v in views:
-        if type(v) in VALUES and v is not source:
+    for view in views:
+        if type(view) in VALUES and view is not source:
             if nesting <= MOST:
-                v._nesting = nesting
+                view._nesting = nesting
             else:
-                _begin_again(v, source)
+                _begin_again(view, source)
     return result
 
 

@@ -9,16 +9,16 @@ What a capture knows of an error of the first kind a call compares, see
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
 from ..torch_private.mode_stacks import without_modes
+from .call_types import Kernel
 from .user_code import is_capturing, note_kernel_error, noted, settle_error
 
 
 def settle_if_of_shapes(
-    error: Exception, func: Any, args: Sequence[object], kwargs: Mapping[str, object]
+    error: Exception, func: Kernel, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> None:
     """Settle the error of a call, as :func:`~runtime.seam.user_code.settle_error`, if tensors
     without elements raise one, too. Then each call with such arguments would."""
@@ -34,7 +34,7 @@ def settle_if_of_shapes(
 
 
 def note_own_error(
-    error: Exception, func: Any, args: Sequence[object], kwargs: Mapping[str, object]
+    error: Exception, func: Kernel, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> None:
     """Note an error of a function of torch, ``func``, that was called in the frame which catches
     it, if the function is one of C and has raised the error itself: no frame of Python's is

@@ -174,8 +174,8 @@ def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
         if inner.is_nested:
             # else ATen would abort the process when it is asked for the sizes of the result
             raise NestedTensor
-        v: Any = make_subclass(cls, inner)
+        value: Any = make_subclass(cls, inner)
     else:
-        v = shell(cls, inner)
-    v._inner = inner
-    return v
+        value = shell(cls, inner)
+    value._inner = inner
+    return value

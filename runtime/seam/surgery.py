@@ -78,7 +78,7 @@ def show_geometry(tensor: Any, like: Any, inner: Any) -> None:
 
 
 def change_geometry(
-    view_op: Any, target: Any, args: Sequence[object], kwargs: dict[str, Any]
+    view_op: Any, target: Any, args: Sequence[object], kwargs: dict[str, object]
 ) -> Any:
     """Run ``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the
     attributes of the result of ``view_op``."""

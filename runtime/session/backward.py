@@ -87,11 +87,12 @@ def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
     tensors = listed(inputs)
     if not tensors:
         raise _no_inputs(caller)
-    for t in tensors:
-        if not isinstance(t, (torch.Tensor, GradientEdge)):
+    for tensor in tensors:
+        if not isinstance(tensor, (torch.Tensor, GradientEdge)):
             raise settled(
                 RuntimeError(
-                    f"all inputs have to be Tensors or GradientEdges, but got {type(t).__name__}"
+                    "all inputs have to be Tensors or GradientEdges, "
+                    f"but got {type(tensor).__name__}"
                 )
             )
     refuse_plain_inputs(tensors)
@@ -175,17 +176,17 @@ def cotangents_of(
     for t in tensors:
         refuse_tangent_of_torch(t)
     if given is None:
-        return [_ones(t, edge) for t, edge in zip(outputs, edges, strict=True)]
+        return [_ones(output, edge) for output, edge in zip(outputs, edges, strict=True)]
     grads = listed(given)
     if len(grads) != len(outputs):
         raise settled(RuntimeError(f"got {len(outputs)} tensors and {len(grads)} gradients"))
     cotangents: list[torch.Tensor | None] = []
-    for index, (t, g) in enumerate(zip(outputs, grads, strict=True)):
-        if g is None:
+    for index, (t, gradient) in enumerate(zip(outputs, grads, strict=True)):
+        if gradient is None:
             cotangents.append(_ones(t, edges[index]))
             continue
-        _refuse_unfit_cotangent(g, t, index, batched)
-        cotangents.append(g)
+        _refuse_unfit_cotangent(gradient, t, index, batched)
+        cotangents.append(gradient)
     return cotangents
 
 
@@ -346,10 +347,10 @@ def backward(
 def _refuse_transforms(outputs: Sequence[object]) -> None:
     """Raise for a tensor inside a transform: ``backward()`` adds to the ``.grad`` of leaves, and
     the inputs of a transform have none."""
-    for t in outputs:
-        if not isinstance(t, GradValue):
+    for output in outputs:
+        if not isinstance(output, GradValue):
             continue
-        level: Any = t._level
+        level: Any = output._level
         if not level.starts_leaves:
             raise settled(
                 RuntimeError(
@@ -460,14 +461,14 @@ def _batched_grads(
         return tuple(grads[i] for i in reached)
 
     batches = vmap(run_element)(*cotangents)
-    grads: list[Any] = [None] * number
+    grads: list[torch.Tensor | None] = [None] * number
     for i, batch in zip(reached, batches, strict=True):
         grads[i] = for_users(level, batch)
     return tuple(grads)
 
 
 def _restore_layouts(
-    inputs: Sequence[Any], grads: tuple[torch.Tensor | None, ...]
+    inputs: Sequence[object], grads: tuple[torch.Tensor | None, ...]
 ) -> tuple[object, ...]:
     """Return the gradients, those of sparse inputs in the layout of the input."""
     results = list(grads)

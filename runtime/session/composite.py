@@ -19,6 +19,7 @@ the eager one, with other roundings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -106,7 +107,7 @@ def known_part(a: Any) -> Part | None:
 
 
 def run_op(
-    op: Op, inner: list[Any], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None
+    op: Op, inner: Sequence[object], edges: tuple[Edge | None, ...], wanted: int, kernel: Any = None
 ) -> Part:
     """Run ``op`` and record it. Return the result and its edge.
 

@@ -68,7 +68,7 @@ def _dense(tensor: object) -> bool:
     return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
 
 
-def _basic(index: tuple[Any, ...]) -> bool:
+def _basic(index: tuple[object, ...]) -> bool:
     """Return whether ``index`` needs only view ops: integers, slices of integers with positive
     steps, None and at most one Ellipsis."""
     ellipses = 0
@@ -90,12 +90,14 @@ def _is_plain_slice(i: slice) -> bool:
     return i.step is None or (type(i.step) is int and i.step >= 1)
 
 
-def _n_indexed(index: tuple[Any, ...]) -> int:
+def _n_indexed(index: tuple[object, ...]) -> int:
     """Count the dimensions that ``index`` names one by one."""
     return sum(i is not None and i is not Ellipsis for i in index)
 
 
-def _parts(index: tuple[Any, ...], shape: Any, lone: bool) -> list[tuple[Op, tuple[Any, ...]]]:
+def _parts(
+    index: tuple[Any, ...], shape: torch.Size, lone: bool
+) -> list[tuple[Op, tuple[Any, ...]]]:
     """Return the view ops that ATen runs for an index, with their arguments after ``self``. In a
     tuple ATen leaves out a slice of everything. ``lone``: the index is no tuple."""
     parts: list[tuple[Op, tuple[Any, ...]]] = []
@@ -207,7 +209,7 @@ def _is_plain(target: object, value: Any) -> bool:
     return _dense(value) and not value.requires_grad
 
 
-def _record_write(target: Any, index: tuple[Any, ...], value: Any, edge: Any) -> bool:
+def _record_write(target: Any, index: tuple[object, ...], value: Any, edge: Any) -> bool:
     """Write ``value`` to ``target[index]`` and record it, as ATen does. ``edge``: that of
     ``target``. Return whether this is a write that can be done here."""
     inner = target._inner

@@ -24,6 +24,7 @@ from ..errors import InplaceError, MissingRule
 from ..func.tangent_rules import fit, tangent_rule
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
+from ..seam.call_types import Arguments
 from ..seam.levels import Value, is_floating
 from ..seam.memory import storage_of
 from ..seam.surgery import GEOMETRY
@@ -137,7 +138,7 @@ class DualSession(StandIn):
             return self._write(op, args, kwargs, tangents)
         return self._call_with_tangents(op, args, kwargs, tangents)
 
-    def _call_without_tangents(self, op: Op, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
+    def _call_without_tangents(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Run a call whose arguments have no tangents. Like an unpacked primal, a view of it has
         none, now and later."""
         out = self.record(op.func, args, kwargs)
@@ -183,20 +184,20 @@ class DualSession(StandIn):
     def _any_dual(self, args: Iterable[object]) -> bool:
         return any(self._tangent_of(argument) is not None for argument in args)
 
-    def _split(self, op: Op, args: Any) -> tuple[list[Any], bool]:
+    def _split(self, op: Op, args: Arguments) -> tuple[list[Any], bool]:
         """Return the tangent of each argument (a list for a list), and whether there is any."""
         tangents: list[Any] = [None] * len(args)
-        for i in op.tensor_args:
-            if i >= len(args):
+        for index in op.tensor_args:
+            if index >= len(args):
                 break
-            a = args[i]
+            a = args[index]
             if type(a) is not list and type(a) is not tuple:
-                tangents[i] = self._tangent_of(a)
+                tangents[index] = self._tangent_of(a)
                 continue
             of_parts = list(map(self._tangent_of, a))
-            if any(t is not None for t in of_parts):
-                tangents[i] = of_parts
-        return tangents, any(t is not None for t in tangents)
+            if any(part is not None for part in of_parts):
+                tangents[index] = of_parts
+        return tangents, any(tangent is not None for tangent in tangents)
 
     def without_tangent(self, a: object) -> Any:
         """Return ``a`` with its history and without its tangent. In a list or tuple: each
@@ -224,10 +225,10 @@ class DualSession(StandIn):
                 continue
             if not is_floating(output):
                 continue
-            t = tangents[index]
+            tangent = tangents[index]
             if op.kind is not VIEW:
-                t = _tangent_of_new(output, t)
-            self.tangents.put(output._inner, t)
+                tangent = _tangent_of_new(output, tangent)
+            self.tangents.put(output._inner, tangent)
 
     def _write(
         self, op: Op, args: Sequence[object], kwargs: dict[str, object], tangents: list[object]
@@ -245,7 +246,7 @@ class DualSession(StandIn):
         return self._write_tangent(op, args, kwargs, tangents)
 
     def _write_tangent(
-        self, op: Op, args: Sequence[Any], kwargs: dict[str, Any], tangents: list[Any]
+        self, op: Op, args: Arguments, kwargs: dict[str, object], tangents: list[object]
     ) -> object:
         """Run an in-place op of one tensor that writes numbers. The tangent of the target is
         written in place, too, so that tangents share memory where primals do."""
@@ -257,7 +258,7 @@ class DualSession(StandIn):
         own = self.tangents.of(target)
         if own is not None:
             # the tape saves them, so they must not be written to
-            tangents = [_copy_shared(t, own) for t in tangents]
+            tangents = [_copy_shared(tangent, own) for tangent in tangents]
         self.record(op.func, args, kwargs)
         after = self.without_tangent(target)
         if torch.is_grad_enabled():
@@ -285,7 +286,7 @@ class DualSession(StandIn):
         self.tangents.put(target._inner, None)
         return target
 
-    def assign(self, target: Any, t: object, inputs: list[Any]) -> None:
+    def assign(self, target: Any, t: object, inputs: list[object]) -> None:
         """Give ``target``, which was written to, the tangent ``t``. None: zero. ``t`` may be
         one of ``inputs``."""
         tangents = self.tangents
@@ -374,14 +375,15 @@ def _tensors_in(inputs: list[object]) -> Iterator[Any]:
     """Yield the tensors among ``inputs`` and in the lists among them."""
     for group in inputs:
         members = group if isinstance(group, list) else (group,)
-        for x in members:
-            if x is not None:
-                yield x
+        for member in members:
+            if member is not None:
+                yield member
 
 
 def _have_same_strides(tensor: torch.Tensor, p: torch.Tensor) -> bool:
     return p.numel() == 0 or all(
-        n == 1 or a == b for n, a, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
+        size == 1 or stride == b
+        for size, stride, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
     )
 
 

@@ -65,9 +65,9 @@ def follow_hooks(leaf: Tensor) -> None:
     them since. Which hooks there are is asked when the gradient arrives, as torch does."""
     if leaf._stands_for is None:
         return
-    t = leaf._stands_for()
-    if t is not None and t._backward_hooks is not leaf._hooks:
-        leaf._backward_hooks = t._backward_hooks
+    tensor = leaf._stands_for()
+    if tensor is not None and tensor._backward_hooks is not leaf._hooks:
+        leaf._backward_hooks = tensor._backward_hooks
 
 
 def plain_of(tensor: object) -> Any:

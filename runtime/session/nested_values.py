@@ -44,10 +44,10 @@ class Nested(Tensor):
         kwargs = kwargs or {}
         if _has_value_of_transform(args, kwargs):
             raise NestedTensor
-        for t in tensors_of((*args, *kwargs.values())):
-            if type(t) not in VALUES:
-                refuse_recorded(func, t)
-            elif SESSION.tangent_of(t) is not None:
+        for tensor in tensors_of((*args, *kwargs.values())):
+            if type(tensor) not in VALUES:
+                refuse_recorded(func, tensor)
+            elif SESSION.tangent_of(tensor) is not None:
                 raise MissingRule(str(func), "jvp", case="for nested tensors")
         reopen_keys(func)
         return SESSION.record(nested_op_of(func), args, kwargs)

@@ -75,7 +75,7 @@ def plain_leaf(tensor: Any, requires_grad: bool) -> torch.Tensor:
     return inner
 
 
-def deep_copied(tensor: Any, memo: dict[int, Any]) -> Any:
+def deep_copied(tensor: Any, memo: dict[int, object]) -> Any:
     """Return ``copy.deepcopy`` of a leaf. Raise for any other tensor. Copies of tensors that share
     memory share memory, too."""
     if not tensor.is_leaf:

@@ -295,7 +295,7 @@ class _LayerCall:
         # a state has three dimensions, the first one for the layers and directions
         if any(state.shape[:-2] != (self.options.runs,) for state, _ in self.states):
             return False
-        return all(_are_of_equal_gates(w[0][0], w[1][0]) for w in self.weights)
+        return all(_are_of_equal_gates(weight[0][0], weight[1][0]) for weight in self.weights)
 
     def has_history(self) -> bool:
         """Return whether the call is to be recorded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -41,18 +41,18 @@ class Session(GradLevel):
 
     def wrap(self, inner: Any, edge: Edge | None = None, /) -> Any:
         """Return a tensor of the session with the inner tensor ``inner`` and history ``edge``."""
-        v: Any
+        value: Any
         kind = type(inner)
         if kind is torch.Tensor:  # as same_shape, without its frame
-            v = make_subclass(self.nested_class if inner.is_nested else self.value_class, inner)
-            v._inner = inner
+            value = make_subclass(self.nested_class if inner.is_nested else self.value_class, inner)
+            value._inner = inner
         elif kind in VALUES and inner._level is self:
             # a rule that runs in a backward pass made a constant of the session
             return self.wrap(inner._inner, edge)
         else:
-            v = self.class_of(kind).holding(inner)
-        v._edge = edge
-        return v
+            value = self.class_of(kind).holding(inner)
+        value._edge = edge
+        return value
 
     def call(self, func: OpOverload | Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         """Run one call, by what stands in for the session in this thread or by the tape."""
@@ -64,7 +64,7 @@ class Session(GradLevel):
         """Run one call by the tape. What stands in for the session calls this."""
         return GradLevel.call(self, func, args, kwargs)
 
-    def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+    def outward(self, op: Op, inner: Sequence[object], kwargs: Mapping[str, object]) -> Any:
         """Run the kernel of ``op`` on inner tensors. There are no outer levels."""
         if not op.fills:
             return op.kernel(*inner, **kwargs)
@@ -101,7 +101,7 @@ class Session(GradLevel):
         return dual.copy_before_write(inner)  # type: ignore[no-any-return]
 
     def run_inside(
-        self, function: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
+        self, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Any:
         return function(*args, **kwargs)  # the session is no transform, so it has no scope
 

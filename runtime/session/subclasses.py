@@ -26,6 +26,7 @@ from torch.overrides import handle_torch_function, has_torch_function_unary
 from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..seam.ambient import Ambient
+from ..seam.call_types import Arguments, Keywords
 from ..seam.keys import reopen_keys
 from ..seam.levels import SCOPE, Level, Value, composes, innermost
 from ..seam.shells import ON_NEW_VALUES, VALUES, same_shape
@@ -290,14 +291,14 @@ class _Wrapper(Subclassed):
     @classmethod
     def holding(cls, inner: torch.Tensor) -> Any:
         """Return the value that a hook has returned around ``inner``, or a new one."""
-        v: Any = HOOKS.made.pop(id(inner), None) if HOOKS.made else None
-        if v is not None:
-            return v
+        value: Any = HOOKS.made.pop(id(inner), None) if HOOKS.made else None
+        if value is not None:
+            return value
         with unseen_by_classes():
             if inner.layout is torch.jagged:
                 raise NestedTensor
             if cls._asks:
-                v = make_wrapper_subclass(
+                value = make_wrapper_subclass(
                     cls,
                     inner.shape,
                     dtype=inner.dtype,
@@ -305,17 +306,17 @@ class _Wrapper(Subclassed):
                     device=inner.device,
                     **_ASK_ALL,
                 )
-                v._inner = inner
+                value._inner = inner
             elif _has_memory(inner):
                 with without_dispatch_to_python():
-                    v = make_subclass(cls, inner)
-                v._inner = inner
+                    value = make_subclass(cls, inner)
+                value._inner = inner
             else:
-                v = same_shape(cls, inner)
+                value = same_shape(cls, inner)
         shared = vars(inner)
-        shared["_value"] = weakref.ref(v)
-        v.__dict__.update({name: shared[name] for name in shared.keys() & _OF_TENSORS.keys()})
-        return v
+        shared["_value"] = weakref.ref(value)
+        value.__dict__.update({name: shared[name] for name in shared.keys() & _OF_TENSORS.keys()})
+        return value
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -420,7 +421,7 @@ def _bases_of(kind: type[torch.Tensor], base: type[Tensor]) -> Iterable[type]:
 SESSION.class_of = session_class
 
 
-def note_policy(kind: object, args: Any, kwargs: Any) -> dict[str, Any]:
+def note_policy(kind: object, args: Arguments, kwargs: Keywords) -> dict[str, Any]:
     """Return the arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
     answer for their sizes, their device or their layout is noted."""
     options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}
@@ -444,10 +445,10 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
             return wrap(inner, requires_grad)
     if value_class._asks:
         options = {**options, **_ASK_ALL}
-    v = make(value_class, **options)
-    v._inner, v._edge, v._req = inner, None, requires_grad
-    vars(inner)["_value"] = weakref.ref(v)
-    return v
+    value = make(value_class, **options)
+    value._inner, value._edge, value._req = inner, None, requires_grad
+    vars(inner)["_value"] = weakref.ref(value)
+    return value
 
 
 def class_of_results(x: object) -> type[torch.Tensor] | None:
@@ -474,10 +475,10 @@ def unnoted(*tensors: object) -> Iterator[None]:
     """Let no instance of a user's class refer to its value, in this block. Torch exchanges no
     tensors with weak references."""
     values = [tensor for tensor in tensors if isinstance(tensor, _Wrapper)]
-    for v in values:
-        vars(v._inner).pop("_value", None)
+    for value in values:
+        vars(value._inner).pop("_value", None)
     try:
         yield
     finally:
-        for v in values:
-            vars(v._inner)["_value"] = weakref.ref(v)
+        for value in values:
+            vars(value._inner)["_value"] = weakref.ref(value)

@@ -317,7 +317,7 @@ class Tensor(GradValue):
         ``torch.Tensor.register_hook``. It may return a replacement."""
         value = entering()
         # a program that is compiled registers it by every call
-        inside: Any = self
+        inside: torch.Tensor = self
         if value is not None:
             inside = value(self)
         if inside is self:

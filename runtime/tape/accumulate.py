@@ -240,7 +240,7 @@ def has_required_layout(g: Any, variable: Any) -> bool:
 def _have_same_places(shape: Sequence[int], first: Sequence[int], second: Sequence[int]) -> bool:
     """Return whether two strides are the same for a tensor of this shape. That of a dimension with
     one element is never used."""
-    return all(n == 1 or a == b for n, a, b in zip(shape, first, second, strict=True))
+    return all(size == 1 or a == b for size, a, b in zip(shape, first, second, strict=True))
 
 
 def laid_out(g: Any, variable: Any) -> Any:

@@ -28,8 +28,8 @@ def sum_to(grad: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         lead = tensor.dim() - len(shape)
         stretched = [
             index + lead
-            for index, n in enumerate(shape)
-            if n == 1 and tensor.shape[index + lead] != 1
+            for index, size in enumerate(shape)
+            if size == 1 and tensor.shape[index + lead] != 1
         ]
         dims = [*range(first, lead), *stretched]
         if not dims and lead == first:
@@ -76,7 +76,7 @@ def _is_broadcast(wide: torch.Size, shape: torch.Size) -> bool:
     lead = len(wide) - len(shape)
     if lead < 0:
         return False
-    return all(n == m or n == 1 for n, m in zip(shape, wide[lead:], strict=True))
+    return all(size == m or size == 1 for size, m in zip(shape, wide[lead:], strict=True))
 
 
 def _conform_nested(

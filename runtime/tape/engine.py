@@ -459,7 +459,7 @@ def _unpacks(node: OpNode) -> bool:
     """Return whether ``node`` calls an unpack hook, which is a program of the user's."""
     for s in node.saved or ():
         parts = s if type(s) is list else (s,)
-        if any(type(t) is Packed for t in parts):
+        if any(type(part) is Packed for part in parts):
             return True
     return False
 

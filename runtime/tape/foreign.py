@@ -40,8 +40,8 @@ def _has_mark(tensor: object) -> bool:
 def refuse_lost_gradients(outputs: Iterable[object]) -> None:
     """Raise if an output has torch's mark. Called before a pass in which all leaves get
     their gradients."""
-    for index, t in enumerate(outputs):
-        if _has_mark(t):
+    for index, output in enumerate(outputs):
+        if _has_mark(output):
             raise RuntimeError(
                 _MESSAGE.format(what=f"element {index} of tensors was computed from")
             )

@@ -23,6 +23,7 @@ from ..rules.ops import (
     op_of,
     written_out,
 )
+from ..seam.call_types import Arguments
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.levels import Value
 from ..seam.user_code import settled
@@ -92,7 +93,7 @@ class GradLevel(Tape):
         if dtype not in DIFFERENTIABLE or (op.special and op.nondiff):
             return self._wrap_plain(op, args, kwargs, out)
         node = OpNode.of(op, self, edges, (), wanted, spans)
-        v = self.wrap(out, (node, 0))
+        value = self.wrap(out, (node, 0))
         try:
             node.metas = ((out.shape, dtype),)
         except RuntimeError:  # a nested tensor has no shape
@@ -101,8 +102,8 @@ class GradLevel(Tape):
         if type(node) is not Undifferentiable:
             node.save_unpacked(inner, kwargs, out)
         if op.kind is VIEW:
-            view_history.mark_view(v, op, args, kwargs)
-        return v
+            view_history.mark_view(value, op, args, kwargs)
+        return value
 
     def _any_with_history(self, args: Iterable[object]) -> bool:
         """Return whether grad mode is on and a value of the level requires grad."""
@@ -177,10 +178,10 @@ class GradLevel(Tape):
             if not (recorded[place] or view or output.dtype in self.wrapped_dtypes):
                 return output
             edge = (node, place) if recorded[place] else None
-            v = self.wrap(output, edge)
+            value = self.wrap(output, edge)
             if view:
-                view_history.mark_view(v, op, args, kwargs, i)
-            return v
+                view_history.mark_view(value, op, args, kwargs, i)
+            return value
 
         return rewrapped(outs, wrap_result)
 
@@ -201,24 +202,29 @@ class GradLevel(Tape):
         if not view and outs.dtype not in self.wrapped_dtypes:
             return outs
         # `_wrap_one_plain`, without its frame
-        v = self.wrap(outs)
-        if v._nested:
+        value = self.wrap(outs)
+        if value._nested:
             check_origin(op, args)
         if view and not op.nondiff:
-            view_history.mark_view(v, op, args, kwargs)
-        return v
+            view_history.mark_view(value, op, args, kwargs)
+        return value
 
     def _wrap_one_plain(
-        self, out: torch.Tensor, op: Op, args: Sequence[Any], kwargs: dict[str, Any], i: int | None
+        self,
+        out: torch.Tensor,
+        op: Op,
+        args: Arguments,
+        kwargs: dict[str, object],
+        i: int | None,
     ) -> Any:
         """Return result ``i`` of a call as a value without history. The result of a view op follows
         its base, which may get a history later."""
-        v = self.wrap(out)
-        if v._nested:
+        value = self.wrap(out)
+        if value._nested:
             check_origin(op, args)
         if op.kind is VIEW:
-            view_history.mark_view(v, op, args, kwargs, i)
-        return v
+            view_history.mark_view(value, op, args, kwargs, i)
+        return value
 
     def _write_to_out(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
         """Run a call that writes to the tensors of ``out=``, and return them. Raise if an argument

@@ -55,7 +55,7 @@ def for_engine(level: Level, g: object, create_graph: bool) -> Any:
     return level.lowered(g)
 
 
-def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> None:
+def run_tensor_hooks(level: Level, node: TapeNode, grads: list[object], create_graph: bool) -> None:
     """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then
     write retained gradients to ``.grad``."""
     if node.tensor_hooks:
@@ -70,9 +70,9 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[Any], create_grap
     if node.retained:
         for index, ref in node.retained.items():
             variable = ref()
-            g = grads[index]
-            if variable is not None and g is not None:
-                _retain(level, variable, g)
+            gradient = grads[index]
+            if variable is not None and gradient is not None:
+                _retain(level, variable, gradient)
 
 
 def _retain(level: Level, variable: Any, g: Any) -> None:
@@ -85,7 +85,9 @@ def _retain(level: Level, variable: Any, g: Any) -> None:
         variable._grad = for_users(level, g.clone(memory_format=torch.contiguous_format))
 
 
-def run_prehooks(level: Level, node: TapeNode, grads: list[Any], create_graph: bool) -> list[Any]:
+def run_prehooks(
+    level: Level, node: TapeNode, grads: list[object], create_graph: bool
+) -> list[Any]:
     """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
     Returns the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):
@@ -112,9 +114,9 @@ def run_posthooks(
         replacements = watched(hook, tuple(for_users(level, g) for g in cotangents), arrived)
         if replacements is not None:
             cotangents = _check_replacements(level, cotangents, replacements, hook, create_graph)
-    for at, g in zip(inputs, cotangents, strict=True):
+    for at, cotangent in zip(inputs, cotangents, strict=True):
         if at is not None:
-            outs[at] = g
+            outs[at] = cotangent
     return outs
 
 

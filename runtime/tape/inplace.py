@@ -15,6 +15,7 @@ import torch
 from ..errors import InplaceError, called_from
 from ..rules.ops import DIFFERENTIABLE, Op
 from ..rules.tensors import foreach
+from ..seam.call_types import Arguments, Keywords
 from ..seam.keys import uncounted
 from ..seam.levels import Value
 from ..seam.shells import VALUES
@@ -36,7 +37,7 @@ _INFERENCE = (
 )
 
 
-def run(level: Tape, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+def run(level: Tape, op: Op, args: Sequence[object], kwargs: Keywords) -> Any:
     """Run an in-place op: write to the inner tensor, then give the target its new history."""
     target: Any = args[0]
     if type(target) in (list, tuple):
@@ -118,7 +119,7 @@ def _before_write(level: Tape, node: OpNode, inner: Sequence[Any]) -> list[Any]:
     return saved
 
 
-def _write(level: Tape, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> None:
+def _write(level: Tape, op: Op, inner: list[Any], kwargs: Keywords) -> None:
     """Run ``op`` on the inner tensors. If the value shares the version counter of the inner
     tensor, the dispatcher counts the write."""
     target = inner[0]
@@ -157,7 +158,7 @@ def rebase(level: Tape, target: Any, edge: Edge, self_edge: int | None) -> None:
         hooks.follow(rewritten, before)
 
 
-def _save(node: OpNode, args: list[object], kwargs: Any, result: torch.Tensor) -> None:
+def _save(node: OpNode, args: list[object], kwargs: Keywords, result: torch.Tensor) -> None:
     """Save for ``node``. If the dispatcher counts the write after this, a saved ``result`` expects
     the next version."""
     if type(result) is not torch.Tensor:
@@ -176,7 +177,7 @@ def _save(node: OpNode, args: list[object], kwargs: Any, result: torch.Tensor) -
             s.version += 1
 
 
-def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
+def _write_to_foreign(level: Tape, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
     """Write into a tensor that is no value of ``level``. It becomes a value if an argument has a
     history. Else it stays as it is."""
     inner, edges, *_ = level.collect(op, args)
@@ -186,12 +187,13 @@ def _write_to_foreign(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str
     return args[0]
 
 
-def _foreach(level: Tape, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -> None:
+def _foreach(level: Tape, op: Op, args: Arguments, kwargs: dict[str, object]) -> None:
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
     if _grad_enabled() and (
-        edges or any(isinstance(t, Value) and base_edge(t) is not None for t in args[0])
+        edges
+        or any(isinstance(tensor, Value) and base_edge(tensor) is not None for tensor in args[0])
     ):
         foreach.run(op, args, kwargs)
         return

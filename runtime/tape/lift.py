@@ -109,7 +109,7 @@ def _step(func: object, *rest: object) -> tuple[object, ...]:
     return func, rest, {}, None
 
 
-def _renew(base: Any, tensor: torch.Tensor, path: tuple[Any, ...]) -> None:
+def _renew(base: Any, tensor: torch.Tensor, path: tuple[object, ...]) -> None:
     """Give ``tensor`` and its base other tensors of the same memory. What they were leads to them:
     a call of ``torch.ops.aten.add_.Tensor(tensor, x)`` returns the tensor that it was called with.
 

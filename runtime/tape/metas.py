@@ -11,6 +11,7 @@ import torch
 from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..rules.record import NestedMeta
+from ..seam.call_types import Arguments
 from ..seam.containers import tensors_of
 from ..seam.shells import VALUES
 
@@ -26,7 +27,7 @@ def meta_of(tensor: torch.Tensor, dtype: torch.dtype | None) -> tuple[Any, torch
     return tensor.shape, dtype
 
 
-def check_origin(op: Op, args: Any) -> None:
+def check_origin(op: Op, args: Arguments) -> None:
     """Raise if the call has a nested result and an argument that we cannot handle.
 
     A plain nested tensor: the call was taken for one of dense tensors. A plain tensor that requires
@@ -55,7 +56,7 @@ def refuse_recorded(func: object, tensor: torch.Tensor) -> None:
         )
 
 
-def refuse_nested(args: Any, error: Exception) -> None:
+def refuse_nested(args: Arguments, error: Exception) -> None:
     """Raise ``NestedTensor`` in place of ``error`` if the failed call has a plain nested tensor
     among its arguments and no nested value. The error of a kernel or decomposition that expected
     sizes does not name the cause."""

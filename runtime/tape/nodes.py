@@ -168,7 +168,7 @@ class Node:
             self.tensor_hooks = {}
         return self.tensor_hooks.setdefault(index, OrderedDict())
 
-    def __call__(self, *grads: Any) -> Any:
+    def __call__(self, *grads: object) -> Any:
         """Run this node alone: the cotangents of its inputs from those of its outputs."""
         if len(grads) != len(self.metas):
             raise settled(
@@ -306,7 +306,7 @@ class OpNode(Node):
         node.saved = self.saved
         return node
 
-    def save(self, args: list[Any], kwargs: dict[str, Any], outs: object) -> None:
+    def save(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
         """Save what the plan's formulas need. ``outs``: the inner outputs, a tensor, tuple or list.
 
         Under pack hooks it may be called twice: before the kernel with ``outs=None``, to pack the
@@ -316,7 +316,7 @@ class OpNode(Node):
         else:
             self.save_unpacked(args, kwargs, outs)
 
-    def save_unpacked(self, args: list[Any], kwargs: dict[str, Any], outs: object) -> None:
+    def save_unpacked(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
         """Save as :meth:`save` does without pack hooks. The caller has checked that there are
         none."""
         plan = self.plan
@@ -327,23 +327,25 @@ class OpNode(Node):
             operands = [*args, *op.defaults[len(args) : plan.reach], outs]
         saved: list[Any] = []
         for at, reader in plan.slots:
-            v = operands[at]
+            value = operands[at]
             if reader is None:
-                if type(v) is torch.Tensor:  # Saved(v), without its frame
+                if type(value) is torch.Tensor:  # Saved(v), without its frame
                     s = _new(Saved)
-                    s.tensor = v
+                    s.tensor = value
                     try:
-                        s.version = v._version
+                        s.version = value._version
                     except RuntimeError:
-                        s = store(self.level, v)
-                    v = s
-                elif isinstance(v, torch.Tensor):
-                    v = store(self.level, v)
-                elif type(v) is list or type(v) is tuple:
-                    v = [store(self.level, x) if isinstance(x, torch.Tensor) else x for x in v]
+                        s = store(self.level, value)
+                    value = s
+                elif isinstance(value, torch.Tensor):
+                    value = store(self.level, value)
+                elif type(value) is list or type(value) is tuple:
+                    value = [
+                        store(self.level, x) if isinstance(x, torch.Tensor) else x for x in value
+                    ]
             elif reader is not as_it_is:
-                v = reader(v)
-            saved.append(v)
+                value = reader(value)
+            saved.append(value)
         self.saved = saved
 
     def _pack(self, args: list[object], kwargs: dict[str, object], outs: object) -> None:
@@ -371,9 +373,9 @@ class OpNode(Node):
         if type(value) is not list and type(value) is not tuple:
             return value
         parts = list(value)
-        for k, x in enumerate(parts):
-            if isinstance(x, torch.Tensor):
-                parts[k] = save(self.level, x, self._history(at, k))
+        for index, part in enumerate(parts):
+            if isinstance(part, torch.Tensor):
+                parts[index] = save(self.level, part, self._history(at, index))
         return parts
 
     def _history(self, at: int, k: int) -> Edge | None:
@@ -400,17 +402,17 @@ class OpNode(Node):
         return t
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> list[Any]:
-        plan, g = self.plan, grads[0]
+        plan, gradient = self.plan, grads[0]
         values = self._values_for_formula(create_graph)
         # formulas read these at the indices -3, -2 and -1
-        values += (plan.needs, grads, g)
+        values += (plan.needs, grads, gradient)
         out: list[Any] = [None] * len(self.edges)
-        batch = plan.elementwise and type(g) in VALUES
+        batch = plan.elementwise and type(gradient) in VALUES
         at, spans = self.args_at, self.spans
         for targets, formula, pick, asks_g, single in plan.steps:
             if wanted is not None and not self._needs_any(targets, wanted):
                 continue
-            if asks_g and g is None:
+            if asks_g and gradient is None:
                 continue
             # on a batch of cotangents an elementwise formula runs once, without a dispatch
             # for each of its ops
@@ -423,8 +425,8 @@ class OpNode(Node):
             elif single:
                 self._place(out, targets[0], result)
             elif result is not None:
-                for t, cotangent in zip(targets, result, strict=True):
-                    self._place(out, t, cotangent)
+                for target, cotangent in zip(targets, result, strict=True):
+                    self._place(out, target, cotangent)
         return out
 
     def _values_for_formula(self, create_graph: bool) -> list[object]:
@@ -436,15 +438,15 @@ class OpNode(Node):
         for s in self.saved:
             how = type(s)
             if how is Saved:
-                t = s.tensor
-                if create_graph or t._version != s.version:
-                    t = self._value(s, len(values), 0, create_graph)
-                values.append(t)
+                tensor = s.tensor
+                if create_graph or tensor._version != s.version:
+                    tensor = self._value(s, len(values), 0, create_graph)
+                values.append(tensor)
             elif how is Packed:
                 values.append(self._value(s, len(values), 0, create_graph))
             elif how is list and self.plan.slots[len(values)][1] is None:
                 values.append(
-                    [self._value(x, len(values), k, create_graph) for k, x in enumerate(s)]
+                    [self._value(x, len(values), index, create_graph) for index, x in enumerate(s)]
                 )
             else:
                 values.append(s)
@@ -452,9 +454,9 @@ class OpNode(Node):
 
     def _needs_any(self, targets: tuple[int, ...], wanted: Any) -> bool:
         """Return whether an edge of the arguments at the positions ``targets`` is wanted."""
-        for t in targets:
-            first = self.args_at.get(t, -1)
-            if first >= 0 and any(wanted[first : first + self._span(t)]):
+        for target in targets:
+            first = self.args_at.get(target, -1)
+            if first >= 0 and any(wanted[first : first + self._span(target)]):
                 return True
         return False
 
@@ -502,7 +504,7 @@ class OpNode(Node):
             raise settled(RuntimeError(FREED))
         s = self.saved[i]
         if not raw and type(s) is list:
-            return tuple(self._value(x, i, k, True) for k, x in enumerate(s))
+            return tuple(self._value(x, i, index, True) for index, x in enumerate(s))
         if not raw:
             return self._value(s, i, 0, True)
         at = self.plan.slots[i][0]
@@ -528,12 +530,14 @@ class Undifferentiable(Node):
     ) -> None:
         super().__init__(level, edges, metas)
         self.op = op
-        self.missing = [i for i in op.tensor_args if wanted >> i & 1 and i not in op.vjp_args]
+        self.missing = [
+            index for index in op.tensor_args if wanted >> index & 1 and index not in op.vjp_args
+        ]
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
         names = self.op.arg_names
         # the error names the arguments without a rule if others have one, else the whole op
-        supported = [names[i] for i in self.op.vjp_args]
+        supported = [names[index] for index in self.op.vjp_args]
         missing: Sequence[str] = ()
         if supported:
             missing = [names[i] for i in self.missing]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..seam.ambient import Ambient
+from ..seam.call_types import Arguments
 from ..seam.escapes import living
 from ..seam.levels import Level
 from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
@@ -84,7 +85,7 @@ def computes_tangents(number: int) -> bool:
     return number >= FORWARD.off_below and is_forward_enabled()
 
 
-def with_forward_mode(level: Level, func: Callable[..., object], args: Any) -> Any:
+def with_forward_mode(level: Level, func: Callable[..., object], args: Arguments) -> Any:
     """Call ``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for
     outer levels if it is on now."""
     enabled, off_below = is_forward_enabled(), FORWARD.off_below

@@ -12,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..errors import refuse_data_write
 from ..rules.ops import DIFFERENTIABLE, Op
+from ..seam.call_types import Arguments
 from ..seam.levels import Level, Value
 from ..seam.shells import VALUES, same_shape
 from ..torch_private.native_autograd import set_grad_enabled
@@ -55,21 +56,21 @@ class Tape(Level):
 
     def wrap(self, inner: Any, edge: Edge | None = None, /) -> Any:
         """Return a value of this level with the inner tensor ``inner`` and the history ``edge``."""
-        v: Any
+        value: Any
         if type(inner) is torch.Tensor and not inner.is_nested:  # as same_shape, without its frame
-            v = make_subclass(GradValue, inner)
-            v._inner = inner
+            value = make_subclass(GradValue, inner)
+            value._inner = inner
         elif type(inner) in VALUES and inner._level is self:
             # a rule that runs in a backward pass made a constant of this level
             return self.wrap(inner._inner, edge)
         else:
-            v = same_shape(GradValue, inner)
-        v._level = self
-        v._edge = edge
-        return v
+            value = same_shape(GradValue, inner)
+        value._level = self
+        value._edge = edge
+        return value
 
     def shown_to_forward(
-        self, node: Any, args: Sequence[Any], given: Sequence[Any]
+        self, node: Any, args: Sequence[object], given: Sequence[object]
     ) -> AbstractContextManager[None]:
         """Return a context in which the ``forward`` of a custom Function runs.
 
@@ -101,11 +102,11 @@ class Tape(Level):
     def input(self, outer: torch.Tensor) -> Any:
         """Return an input of the transform: a value that requires grad, with an ``Input`` node."""
         node = Input(self, outer)
-        v = self.wrap(outer, (node, 0))
-        node.value = weakref.ref(v)
-        return v
+        value = self.wrap(outer, (node, 0))
+        node.value = weakref.ref(value)
+        return value
 
-    def outward(self, op: Op, inner: list[Any], kwargs: dict[str, Any]) -> Any:
+    def outward(self, op: Op, inner: list[object], kwargs: dict[str, object]) -> Any:
         """Run ``op`` on inner tensors, in the grad mode of the outer levels."""
         # no_grad inside the function applies to the outer levels, too
         if self.outer_mode or not _grad_enabled():
@@ -133,7 +134,7 @@ class Tape(Level):
         return inner.clone()
 
     def collect(
-        self, op: Op, args: Any
+        self, op: Op, args: Arguments
     ) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
         """Return four things of the arguments of a call.
 
@@ -147,25 +148,25 @@ class Tape(Level):
         spans: dict[int, int] | None = None
         wanted = 0
         count = len(inner)
-        for i in op.tensor_args:
-            if i >= count:
+        for index in op.tensor_args:
+            if index >= count:
                 break
-            argument: Any = inner[i]
+            argument: Any = inner[index]
             kind = type(argument)
             if kind in VALUES:
                 if argument._level is self:
-                    inner[i] = argument._inner
-                    e = argument._edge
-                    if e is None or argument._view is not None:
-                        e = edge_of(argument)
-                    if e is not None:
-                        wanted |= 1 << i
-                        edges += (e,)
+                    inner[index] = argument._inner
+                    edge = argument._edge
+                    if edge is None or argument._view is not None:
+                        edge = edge_of(argument)
+                    if edge is not None:
+                        wanted |= 1 << index
+                        edges += (edge,)
             elif kind is list or kind is tuple:
-                inner[i], of_list = self._collect_list(argument)
+                inner[index], of_list = self._collect_list(argument)
                 if of_list is not None:
-                    wanted |= 1 << i
-                    spans = {**(spans or {}), i: len(of_list)}
+                    wanted |= 1 << index
+                    spans = {**(spans or {}), index: len(of_list)}
                     edges += of_list
         return inner, edges, wanted, spans
 

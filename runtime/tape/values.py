@@ -28,9 +28,9 @@ def edge_of(value: Any) -> Edge | None:
     view = value._view
     if view is not None and view.generation != view.base._generation:
         view.refresh(value)
-    e: Edge | None = value._edge
-    if e is not None:
-        return e
+    edge: Edge | None = value._edge
+    if edge is not None:
+        return edge
     if value._req:
         node = value._accumulator() if value._accumulator is not None else None
         if node is None:
@@ -102,10 +102,10 @@ class GradValue(Value):
     @property
     def grad_fn(self) -> Any:  # type: ignore[override]
         """Return the node of the call that this tensor is a result of, None for a leaf."""
-        e = edge_of(self)
-        if e is None or isinstance(e[0], (AccumulateGrad, Input)):
+        edge = edge_of(self)
+        if edge is None or isinstance(edge[0], (AccumulateGrad, Input)):
             return None
-        return e[0]
+        return edge[0]
 
     @property
     def is_leaf(self) -> bool:  # type: ignore[override]
@@ -131,10 +131,10 @@ class GradValue(Value):
     @property
     def output_nr(self) -> int:  # type: ignore[override]
         """Return which output of its node this tensor is, 0 without a node."""
-        e = edge_of(self)
-        if e is None:
+        edge = edge_of(self)
+        if edge is None:
             return 0
-        return e[1]
+        return edge[1]
 
     @property
     def data(self) -> Any:

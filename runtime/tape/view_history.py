@@ -227,7 +227,7 @@ def _memory_like(
     strides, offset or None) of a tensor, so that its views can be taken of it."""
     shape, stride, offset = geometry
     if offset is not None:
-        last = sum(step * max(n - 1, 0) for n, step in zip(shape, stride, strict=True))
+        last = sum(step * max(size - 1, 0) for size, step in zip(shape, stride, strict=True))
         reach = offset + 1 + last
         return tensor.new_zeros(reach, dtype=dtype).as_strided(shape, stride, offset)
     if dense(shape, stride):
@@ -269,7 +269,11 @@ def _read_memory_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def mark_view(
-    value: object, op: Op, args: Sequence[object], kwargs: dict[str, Any], which: int | None = None
+    value: object,
+    op: Op,
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    which: int | None = None,
 ) -> None:
     """Note that ``value`` is the result of the view op ``op``, or its result number ``which``."""
     creation = ""
@@ -453,10 +457,10 @@ class CopySlices(Node):
         self.self_edge = self_edge
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
-        g = grads[0]
-        if g is None:
+        gradient = grads[0]
+        if gradient is None:
             return (None,) * len(self.edges)
-        base = _make_lazy(_memory_like(g, self.geometry), self.lazy).copy_(g)
+        base = _make_lazy(_memory_like(gradient, self.geometry), self.lazy).copy_(gradient)
         part = replay(self.chain, base)
         inner_wanted = None if wanted is None else self._wanted_of_inner(wanted)
         # when the pass is recorded, a saved result has the inner node as its history, which is to
@@ -466,14 +470,14 @@ class CopySlices(Node):
         of_base = None
         if self.edges[0] is not None:
             own = None if self.self_edge is None else out[self.self_edge]
-            of_base = self._insert_own(g, base, part, own, create_graph)
+            of_base = self._insert_own(gradient, base, part, own, create_graph)
         return (of_base, *(out[i] for i in self.others))
 
     def _wanted_of_inner(self, wanted: Any) -> list[bool]:
         """Return which edges of the inner node are wanted, from ``wanted`` of this node."""
         of_inner = [False] * len(self.inner_node.edges)
-        for k, i in enumerate(self.others):
-            of_inner[i] = wanted[k + 1]
+        for index, i in enumerate(self.others):
+            of_inner[i] = wanted[index + 1]
         if self.self_edge is not None:
             of_inner[self.self_edge] = wanted[0]
         return of_inner

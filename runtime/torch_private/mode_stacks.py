@@ -1,4 +1,10 @@
-"""Contexts and classes in Python that see calls: modes on ATen calls, modes on functions."""
+"""Contexts and classes in Python that see calls.
+
+A *mode on calls* sees ATen calls, in ``__torch_dispatch__``. A *mode on functions* sees functions
+of torch before they run, in ``__torch_function__``. A thread has a stack of each.
+
+``Any`` is the type of what torch leaves without annotations.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +20,13 @@ import torch.utils._python_dispatch
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """The class of a context that sees each ATen call inside of it."""
 without_modes = torch.utils._python_dispatch._disable_current_modes
-"""A context in which no mode on calls sees anything."""
+"""A context in which no mode on calls sees an ATen call."""
 current_dispatch_mode = torch.utils._python_dispatch._get_current_dispatch_mode
 """The innermost mode on calls, or None."""
 current_dispatch_modes = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 """All modes on calls, the innermost last."""
 without_innermost_mode = torch.utils._python_dispatch._pop_mode_temporarily
-"""A context in which the innermost mode on calls is off. It gives that mode."""
+"""A context in which the innermost mode on calls is off. It yields that mode."""
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 """Whether a tensor is made of inner tensors that it names."""
 number_of_dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -46,14 +52,14 @@ unseen_by_handlers = torch._C.DisableTorchFunction
 unseen_by_classes = torch._C.DisableTorchFunctionSubclass
 """A context in which classes do not see functions of torch. Modes do."""
 no_function_handler = torch._C._disabled_torch_function_impl
-"""What a class has as its handler of functions in order to have none."""
+"""The ``__torch_function__`` of a class whose instances functions treat as plain tensors."""
 number_of_modes_before_dispatch: Any = torch._ops._len_torch_dispatch_stack_pre_dispatch
 """How many modes see calls before autograd and autocast do."""
 set_mode_before_dispatch: Any = torch._ops._set_mode_pre_dispatch
-"""Add such a mode."""
+"""Add a mode that sees calls before autograd and autocast do."""
 pop_mode_before_dispatch: Any = torch._ops._pop_mode_from_pre_dispatch
-"""Take the innermost of such modes away. It is the result."""
+"""Take the innermost of these modes away, and return it."""
 find_torch_dispatch_rule = torch._library.simple_registry.find_torch_dispatch_rule
-"""What was registered for calls of an operator with instances of a class."""
+"""The function that is registered for calls of an operator with instances of a class."""
 DecoratorContextManager = torch.utils._contextlib._DecoratorContextManager
 """The base of contexts that are decorators of functions as well."""

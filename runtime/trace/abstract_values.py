@@ -23,6 +23,7 @@ from ..rules.ops import op_of
 from ..rules.record import parameters
 from ..seam import factories
 from ..seam.ambient import Ambient
+from ..seam.call_types import Kernel
 from ..seam.locks import lock_of
 from ..seam.shape_errors import with_zeros
 from ..seam.shells import Geometry, faithful_geometry
@@ -150,7 +151,7 @@ class AbstractValues:
             return self._other_layout(tensor)
         return self._fake_of(faithful_geometry(tensor))
 
-    def _fake_of(self, geometry: Geometry) -> Any:
+    def _fake_of(self, geometry: Geometry) -> torch.Tensor:
         """Return the fake tensor of a geometry, which is shape, strides, offset, dtype and
         device."""
         arguments, bits = geometry
@@ -161,7 +162,7 @@ class AbstractValues:
                 like = _shift(like, offset)
             first = self._first.get(device)
             if first is None:
-                fake: Any = FakeTensor(self.mode, like, device)
+                fake: torch.Tensor = FakeTensor(self.mode, like, device)
             else:  # the constructor takes four times as long
                 fake = as_installed(make_subclass)(
                     FakeTensor, like, False, dispatch_device=True, device_for_backend_keys=device
@@ -194,7 +195,8 @@ def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
     if tensor.layout is not torch.strided:
         return TensorMetadata(tensor.shape, tensor.dtype, False, (), None, tensor.is_quantized, {})
     shape = tensor.shape
-    if any(type(n) is not int for n in shape):  # memory formats of symbolic sizes would be guards
+    # a question for the memory format of symbolic sizes would become a guard
+    if any(type(size) is not int for size in shape):
         return TensorMetadata(shape, tensor.dtype, False, tensor.stride(), None, False, {})
     memory_format = None
     if tensor.is_contiguous():
@@ -209,7 +211,7 @@ def _metadata_of(tensor: torch.Tensor) -> TensorMetadata:
 def _shift(t: torch.Tensor, offset: int | torch.SymInt) -> torch.Tensor:
     """Return a tensor like ``t`` with that storage offset."""
     shape, stride = t.shape, t.stride()
-    size = offset + 1 + sum(n * s for n, s in zip(shape, stride, strict=True))
+    size = offset + 1 + sum(size * s for size, s in zip(shape, stride, strict=True))
     return factories.empty((size,), dtype=t.dtype, device=_META).as_strided(shape, stride, offset)
 
 
@@ -239,7 +241,7 @@ def _drop_generator(func: object, kwargs: Mapping[str, object]) -> tuple[object,
     return func, {**others, "generator": None}
 
 
-def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, Any]) -> Any:
+def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
     """Return ``func(*args, **kwargs)`` on fake tensors, in their mode: by ``abstract`` of the
     record, by torch, or by the decomposition in it.
 
@@ -260,7 +262,7 @@ def run_abstractly(func: Any, args: Sequence[object], kwargs: Mapping[str, Any])
         return record.decomposition(*args, **kwargs)
 
 
-def raise_as_kernel(func: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+def raise_as_kernel(func: Kernel, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
     """Raise the error of the kernel for tensors like these fake ones, if it has one, and settle it.
 
     Fake kernels raise errors of other classes with other texts, and some fail where the kernel does

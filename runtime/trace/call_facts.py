@@ -19,6 +19,7 @@ from ..rules.hidden_writes import may_hide
 from ..rules.ops import Op, is_composite, op_of
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
+from ..seam.call_types import Arguments
 from ..seam.containers import written_arguments
 from ..seam.graph_walks import inputs_of, walk
 from ..torch_private.dispatcher import OpOverload, has_kernel
@@ -183,7 +184,7 @@ OTHERWISE: dict[Any, Callable[..., Any]] = {
 # The mask is made of nothing but sizes, so its number of elements is a constant of the graph.
 
 
-def size_depends_on_values(func: Any, args: Sequence[Any]) -> bool:
+def size_depends_on_values(func: Any, args: Arguments) -> bool:
     """Return whether how many elements a call returns depends on the elements of an argument, which
     another run of the graph may change. An index depends on a mask alone."""
     # whose lengths are numbers

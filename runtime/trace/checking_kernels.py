@@ -33,7 +33,7 @@ def _register_for_traces(overload: Any) -> Callable[[Callable[..., Any]], Callab
     """Use the decorated function for ``overload`` in a trace. It gets every argument by its
     name in the schema."""
 
-    def register(f: Callable[..., Any]) -> Callable[..., Any]:
+    def register(f: Callable[..., object]) -> Callable[..., Any]:
         """Add the kernel to the dispatcher's, and return ``f`` as it is."""
         pass_on = passing_on(overload)
         names = [argument.name for argument in overload._schema.arguments]

@@ -29,7 +29,7 @@ class Refused(Exception):
 
 def symbolic(value: object) -> bool:
     """Return whether ``value`` is a tensor with a symbol among its sizes."""
-    return isinstance(value, Tensor) and any(isinstance(n, SYMBOLIC) for n in value.shape)
+    return isinstance(value, Tensor) and any(isinstance(size, SYMBOLIC) for size in value.shape)
 
 
 def same_size(m: object, n: object) -> bool:
@@ -42,7 +42,7 @@ def _register_for_symbols(
 ) -> Callable[[Callable[..., Any]], Callable[..., object]]:
     """Use the decorated function for ``overloads`` where a size is a symbol."""
 
-    def register(f: Callable[..., Any]) -> Callable[..., Any]:
+    def register(f: Callable[..., object]) -> Callable[..., Any]:
         """Install ``f`` for each overload, and return it as it is."""
         for overload in overloads:
             _install(overload, f)
@@ -83,7 +83,7 @@ def _shape_of_rank(tensor: Tensor, rank: int) -> list[Any]:
     return [1] * (rank - tensor.dim()) + list(tensor.shape)
 
 
-def _interleave(first: list[Any], second: list[Any]) -> list[Any]:
+def _interleave(first: Sequence[object], second: Sequence[object]) -> list[Any]:
     """List an item of ``first``, one of ``second``, and so on."""
     return list(chain.from_iterable(zip(first, second, strict=True)))
 
@@ -222,7 +222,7 @@ def _gradient(
     for step, d in zip(steps, dims, strict=True):
         if isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d]):
             raise Refused
-    return [_slope(self, d, step, edge_order) for d, step in zip(dims, steps, strict=True)]
+    return [_slope(self, dim, step, edge_order) for dim, step in zip(dims, steps, strict=True)]
 
 
 def _dims_of_gradient(x: Tensor, dim: Any, edge_order: int) -> list[int]:
@@ -233,10 +233,10 @@ def _dims_of_gradient(x: Tensor, dim: Any, edge_order: int) -> list[int]:
         dims = [dim]
     else:
         dims = list(dim)
-    if edge_order not in (1, 2) or not all(-x.dim() <= d < x.dim() for d in dims):
+    if edge_order not in (1, 2) or not all(-x.dim() <= dim < x.dim() for dim in dims):
         raise Refused
-    dims = [d % x.dim() for d in dims]
-    if len(set(dims)) < len(dims) or any(x.shape[d] <= edge_order for d in dims):
+    dims = [dim % x.dim() for dim in dims]
+    if len(set(dims)) < len(dims) or any(x.shape[dim] <= edge_order for dim in dims):
         raise Refused
     return dims
 
@@ -283,7 +283,7 @@ def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
     numbers, sign = range(len(gaps) + 1), 1
     if not front:
         numbers, sign = range(-1, -2 - len(gaps), -1), -1
-    at = [x.select(dim, n).unsqueeze(dim) for n in numbers]
+    at = [x.select(dim, number).unsqueeze(dim) for number in numbers]
     if len(gaps) == 1:
         (gap,) = gaps
         return sign * (at[1] - at[0]) / gap  # type: ignore[no-any-return]
@@ -309,7 +309,7 @@ def _fit_dimensions(tensor: Tensor, dims: list[int], sizes: list[int | torch.Sym
         return False
     if not all(-tensor.dim() <= dim < tensor.dim() for dim in dims):
         return False
-    return not any(n < -1 for n in sizes)
+    return not any(size < -1 for size in sizes)
 
 
 def _register_resizing(overload: Any) -> None:

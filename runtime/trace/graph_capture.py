@@ -38,7 +38,7 @@ def trace_flat(
     tensors: Sequence[object],
     *,
     dynamic: bool = False,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    decompositions: Mapping[object, Callable[..., object]] | None = None,
     names: Sequence[str] | None = None,
     fixed_sizes: bool = False,
     abstraction: Abstraction | None = None,
@@ -114,15 +114,15 @@ def run_trace(
 
 
 def _run(
-    level: Trace, function: Callable[..., Sequence[Any]], arguments: Sequence[Any]
-) -> Sequence[Any]:
+    level: Trace, function: Callable[..., Sequence[Any]], arguments: Sequence[object]
+) -> list[Any]:
     """Return the results of the program. Its errors get the user's line."""
     environment = lower = None
     if level.abstraction is not None:
         environment, lower = level.abstraction.shape_env, level.abstraction.lower
     try:
         with running(environment, lower):
-            outs: Sequence[Any] = living(provenance.run(function, level, *arguments))
+            outs: list[Any] = living(provenance.run(function, level, *arguments))
     except Exception as error:
         with paused():  # an error may hold sizes of a program around
             name_line(error, error.__traceback__, _advice(level, error))
@@ -145,7 +145,7 @@ def _advice(level: Trace, error: Exception) -> str:
 
 def module_of(
     graph: fx.Graph,
-    attributes: Mapping[str, Any],
+    attributes: Mapping[str, object],
     name: str = "Traced",
     kind: type[fx.GraphModule] = GraphModule,
     kept: Collection[fx.Node] = (),

@@ -32,7 +32,7 @@ def add_call(
     graph: fx.Graph,
     func: Callable[..., object],
     args: tuple[object, ...],
-    kwargs: dict[str, Any] | None = None,
+    kwargs: Mapping[str, object] | None = None,
     name: str | None = None,
 ) -> fx.Node:
     """Return a new call at the graph's place for insertions."""
@@ -58,7 +58,7 @@ def copy_of(graph: fx.Graph) -> fx.Graph:
     return copied_graph
 
 
-def replace_each(by: Mapping[fx.Node, Any]) -> None:
+def replace_each(by: Mapping[fx.Node, object]) -> None:
     """Let all users of the keys take the values. A user that takes thousands of them, as an output
     does, gets its arguments once; ``replace_all_uses_with`` would make them anew for each."""
 

@@ -58,7 +58,7 @@ class OutsideMemory:
         if value.layout is torch.strided:
             self.literals[address(value)] = value
 
-    def before(self, op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> None:
+    def before(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> None:
         """Copy the memory that a call of ``op`` is about to write to, if it comes from outside, and
         forget literals in it."""
         for tensor in written_by(op, args, kwargs):
@@ -101,7 +101,7 @@ class OutsideMemory:
         self.literals.clear()
 
 
-def written_by(op: Op, args: Sequence[object], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+def written_by(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Iterator[torch.Tensor]:
     """Yield the tensors that a call of ``op`` writes to."""
     names = [name for _, name in written_arguments(op.func._schema)]
     for name in (*names, *hidden_writes(op, args, kwargs)):

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ..seam.call_types import Kernel
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, innermost
 from ..seam.locks import lock_of
@@ -206,7 +207,7 @@ class PreDispatchTrace(Trace):
                 start[device] = regions[0][1]
         self.switch(self.first, start)
 
-    def _node(self, func: Any, *args: Any) -> fx.Node:
+    def _node(self, func: Kernel, *args: Any) -> fx.Node:
         """Write down a call that switches a mode, which has no result that is a tensor."""
         node = self.graph.call_function(func, args)
         node.meta["val"] = None

@@ -118,7 +118,7 @@ def _refuse_no_size(overload: Any) -> None:
 
 
 def _require_sizes(
-    images: torch.Tensor, after: Sequence[Any] | None, scales: Sequence[float] | None
+    images: torch.Tensor, after: Sequence[object] | None, scales: Sequence[float] | None
 ) -> None:
     """Raise ``RuntimeError`` unless all sizes of ``images`` are positive, before and ``after`` an
     interpolation. The graph of symbolic sizes is for such ones from then on."""

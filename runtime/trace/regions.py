@@ -40,7 +40,7 @@ def running_traces() -> list[Trace]:
     return [level for level in running_levels() if isinstance(level, Trace)]
 
 
-def traced(args: Iterable[object], kwargs: Mapping[str, Any] = MappingProxyType({})) -> bool:
+def traced(args: Iterable[object], kwargs: Mapping[str, object] = MappingProxyType({})) -> bool:
     """Return whether a trace sees a call: its mode is active, or one of its values is within an
     argument."""
     if running_traces():

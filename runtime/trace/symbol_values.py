@@ -362,7 +362,7 @@ def _is_real_operation(function: Callable[..., object], a: object, b: object) ->
         return False
     symbols: list[Any] = [x for x in (a, b) if type(x) not in (int, float)]
     return all(map(_is_expression, symbols)) and all(
-        hasattr(x.node.shape_env, "real_operation") for x in symbols
+        hasattr(symbol.node.shape_env, "real_operation") for symbol in symbols
     )
 
 

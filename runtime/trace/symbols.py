@@ -33,6 +33,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from ..seam import factories
+from ..seam.call_types import Kernel
 from ..seam.levels import Value
 from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from ..torch_private.mode_stacks import (
@@ -128,7 +129,9 @@ def _cut_below_zero(expr: object) -> Iterator[object]:
         return
     for part in expr.atoms(TruncToInt):
         quotient = part.args[0]
-        if isinstance(quotient, IntTrueDiv) and not all(x.is_nonnegative for x in quotient.args):
+        if isinstance(quotient, IntTrueDiv) and not all(
+            argument.is_nonnegative for argument in quotient.args
+        ):
             yield part
 
 
@@ -580,7 +583,7 @@ def _without_modes_around(mode: FakeTensorMode) -> Generator[None]:
 
 def _hints_of(numbers: Iterable[int | torch.SymInt]) -> list[int]:
     """List sizes or strides, in place of a symbol the number that it has here."""
-    return [int(n if isinstance(n, int) else n.node.hint) for n in numbers]
+    return [int(number if isinstance(number, int) else number.node.hint) for number in numbers]
 
 
 def _plain_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -621,7 +624,7 @@ _NUMBERS = {
 }
 
 
-def _number_of(node: fx.Node, func: Any, dim: int | None) -> fx.Node:
+def _number_of(node: fx.Node, func: Kernel, dim: int | None) -> fx.Node:
     """Return a size, a stride or the offset of the result of ``node``."""
     if dim is None:
         return node.graph.call_function(func, (node,))

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..seam.call_types import Arguments, Kernel
+
 _GET, _SET = torch.Tensor.__getitem__, torch.Tensor.__setitem__
 _BASIC = (int, slice, type(None), type(Ellipsis), torch.SymInt)
 
@@ -32,7 +34,11 @@ class Functions(TorchFunctionMode):
         self.last: tuple[str, str] | None = None
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Kernel,
+        types: Any,
+        args: Arguments = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", None)
         if name is not None:
@@ -45,7 +51,11 @@ class SymbolIndices(TorchFunctionMode):
     """Let tensors be indexed by symbols, while entered."""
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+        self,
+        func: Kernel,
+        types: Any,
+        args: Arguments = (),
+        kwargs: Mapping[str, object] | None = None,
     ) -> Any:
         if (func is _GET or func is _SET) and len(args) > 1:
             index = _as_tuple(args[1])

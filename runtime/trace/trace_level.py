@@ -22,6 +22,7 @@ from torch import fx
 
 from ..rules.ops import VIEW, generator_of, op_of
 from ..seam import factories
+from ..seam.call_types import Arguments, Kernel, Keywords
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
@@ -408,7 +409,7 @@ class Trace(Level):
             raise
         return self._write_call(func, facts, operands, {}, out, args, {})
 
-    def noted(self, func: Any, operands: tuple[object, ...], out: object) -> Any:
+    def noted(self, func: Kernel, operands: tuple[object, ...], out: object) -> Any:
         """Write a call of ``func`` on ``operands``, nodes and values of the graph, whose results
         ``out`` are known. Return these as values."""
         node = add_call(self.graph, func, operands)
@@ -417,7 +418,13 @@ class Trace(Level):
         abstract = self.abstract.describe(node, out)
         return rewrapped(out, lambda t, i: self._value(t, self.abstract.item(node, i, abstract)))
 
-    def _decompose(self, func: object, table: Callable[..., Any], args: Any, kwargs: Any) -> object:
+    def _decompose(
+        self,
+        func: object,
+        table: Callable[..., object],
+        args: Sequence[object],
+        kwargs: Any,
+    ) -> object:
         """Run the call by ``table``, its decomposition. The dispatcher marks the result of a view
         op as a view when the call returns to it. The ops of the decomposition must not have marked
         it before, and it must not be an argument itself."""
@@ -466,7 +473,7 @@ class Trace(Level):
         with without_modes() if self.abstraction is not None else _NOTHING:
             return func(*list(map(literal_of, args)), **kwargs)
 
-    def _read_variable(self, func: Any, args: Any, kwargs: Any) -> object:
+    def _read_variable(self, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Answer about elements that depend on the arguments of the program."""
         # a check of torch has one answer with which the program goes on
         if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
@@ -538,7 +545,7 @@ class Trace(Level):
         """Update the arguments that the call has written to, and return its results. Their values
         stay; where the call returns one, its node becomes the newest name of it."""
         targets = tensors_of(argument_at(func, i, args, kwargs) for i in facts.written)
-        written = [t for t in targets if isinstance(t, TracedValue)]
+        written = [target for target in targets if isinstance(target, TracedValue)]
         for t in written:
             if func is not aten.detach_.default:
                 t._literal = None

@@ -83,7 +83,7 @@ class Geometry:
 
     def permute(self, dims: Sequence[int]) -> Geometry:
         """Return the dimensions in another order."""
-        order = [self.dim(d) for d in dims]
+        order = [self.dim(dim) for dim in dims]
         if sorted(order) != list(range(len(self.shape))):
             raise Refused(f"{tuple(dims)} is no order of {len(self.shape)} dimensions")
         return replace(

@@ -336,7 +336,7 @@ class Tensor(Viewed):
             raise Refused("as many slices as indices")
         if len(set(self.geometry.places())) < self.numel():
             raise Refused("slices that share cells are written in no order that torch states")
-        pairs = [(self.select(d, i), part) for i, part in zip(indices, slices, strict=True)]
+        pairs = [(self.select(d, index), part) for index, part in zip(indices, slices, strict=True)]
         if any(mine.shape != part.shape for mine, part in pairs):
             raise Refused("a slice of another shape")
         return pairs
@@ -466,4 +466,4 @@ def _alike(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
 def _complex(tensor: Tensor) -> Tensor:
     if tensor.kind == "complex":
         return tensor
-    return Tensor.of([(x, 0.0) for x in tensor.numbers()], tensor.shape, "complex")
+    return Tensor.of([(number, 0.0) for number in tensor.numbers()], tensor.shape, "complex")

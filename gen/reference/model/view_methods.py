@@ -127,7 +127,7 @@ class Viewed(Stored):
     def as_strided(self, shape: Shape, strides: Shape) -> Self:
         """Return other elements of the tensor's own, by sizes and strides."""
         step = STEPS[self.kind]
-        scaled = tuple(step * s for s in strides)
+        scaled = tuple(step * stride for stride in strides)
         found = Geometry(tuple(shape), scaled, self.geometry.offset)
         if not self.memory.is_ordered:
             raise Refused("elements that lie in an order of torch's own")

@@ -17,7 +17,6 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import fx
@@ -104,7 +103,7 @@ class Cache:
             self._reset_counts()
 
     def cut(
-        self, partition: Partition, joint: Joint, options: Mapping[str, Any], dynamic: bool
+        self, partition: Partition, joint: Joint, options: Mapping[str, object], dynamic: bool
     ) -> _Modules:
         """Return ``partition(joint.module, None, **options)``, by the folder's entry if it has one.
 
@@ -207,7 +206,7 @@ def _positions_of_saved(joint: Joint, forward: fx.GraphModule) -> list[int] | No
     positions = {node.name: index for index, node in enumerate(joint.module.graph.nodes)}
     # the results of the program come first, then what is saved for the backward
     results = results_of(forward.graph)
-    names = [n.name for n in results[joint.n_forward :]]
+    names = [result.name for result in results[joint.n_forward :]]
     if not all(name in positions for name in names):
         return None
     return [positions[name] for name in names]
@@ -245,10 +244,10 @@ def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
         # not isinstance(): True and False are no positions
         if type(i) is not int or not 0 <= i < len(parts.nodes):
             raise Damaged("it names what cannot be saved")
-        n = parts.nodes[i]
-        if n not in candidates or not _is_saveable(n):
+        node = parts.nodes[i]
+        if node not in candidates or not _is_saveable(node):
             raise Damaged("it names what cannot be saved")
-        nodes.append(n)
+        nodes.append(node)
     return nodes
 
 

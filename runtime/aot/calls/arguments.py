@@ -185,10 +185,10 @@ def _note_classes(given: Sequence[object], kinds: list[Kind]) -> None:
     """Add to the kinds of tensors of a user's class that class: ``plain`` has none of them."""
     if _USUAL.issuperset(map(type, given)):
         return
-    for i, x in enumerate(given):
+    for index, x in enumerate(given):
         own = class_of_results(x)
         if own is not None:
-            kinds[i] = (*kinds[i], own)
+            kinds[index] = (*kinds[index], own)
 
 
 def _takes_part(x: torch.Tensor) -> bool:

@@ -73,7 +73,7 @@ class Backward:
         self.devices = [tensor.device for tensor in cotangents]
         self.metas: tuple[Meta, ...] | None = None
         if joint.abstraction is None and joint.layouts is None:
-            self.metas = tuple([(t.shape, t.dtype) for t in cotangents])
+            self.metas = tuple([(cotangent.shape, cotangent.dtype) for cotangent in cotangents])
         # what the forward graph saves, and what a second derivative needs in addition
         saved = _find_in_joint(joint.module, forward, joint.n_forward)
         self.saved_primals = _saved_primals_of(joint, placeholders, saved)
@@ -106,14 +106,14 @@ class Backward:
 
     def _list_reread(self) -> tuple[int, ...]:
         """List the primals that the pullback needs and that the forward graph does not save."""
-        return tuple(i for i in self.pullback.primals if i not in self.saved_primals)
+        return tuple(index for index in self.pullback.primals if index not in self.saved_primals)
 
     def _exposed_primals(self, placeholders: Sequence[fx.Node]) -> Iterator[int]:
         """Yield the places where the tensors among the primals in ``reread`` are stored."""
-        for at, i in enumerate(self.reread, self.n_kept):
+        for index, i in enumerate(self.reread, self.n_kept):
             first = self.joint.in_graph([i])[0]
             if isinstance(placeholders[first].meta["val"], torch.Tensor):
-                yield at
+                yield index
 
     def _list_at_risk(self, forward: fx.GraphModule) -> tuple[int, ...]:
         """List the stored values that show an argument which the program writes to."""
@@ -121,7 +121,7 @@ class Backward:
         inputs = joint.boundary.inputs
         written = [index for index, x in enumerate(inputs) if x.written or x.overwritten]
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
-        primals = [at for at, i in enumerate(self.reread, self.n_kept) if i in written]
+        primals = [index for index, i in enumerate(self.reread, self.n_kept) if i in written]
         return (*risky, *primals)
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
@@ -234,7 +234,7 @@ class Backward:
         placeholders = graph.find_nodes(op="placeholder")
         n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
         # in the order in which the pullback takes them
-        primals = [placeholders[i] for i in self.pullback.primals]
+        primals = [placeholders[index] for index in self.pullback.primals]
         saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
         inputs = [*primals, *saved, *placeholders[n_primals:]]
         results = results_of(graph)
@@ -257,7 +257,7 @@ def _saved_primals_of(
 ) -> dict[int, int]:
     """Return for each primal among the ``saved`` nodes its place there."""
     primal_of = {placeholders[j]: i for i, j in joint.whole_primals()}
-    return {primal_of[n]: at for at, n in enumerate(saved) if n in primal_of}
+    return {primal_of[n]: index for index, n in enumerate(saved) if n in primal_of}
 
 
 def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
@@ -279,20 +279,20 @@ def _find_in_joint(
     by_name = {node.name: node for node in joint.graph.nodes}
     results = results_of(forward.graph)
     nodes: list[fx.Node | None] = []
-    for n in results[n_forward:]:
-        same = by_name.get(n.name)
+    for result in results[n_forward:]:
+        same = by_name.get(result.name)
         # a user's partition may give a new node a name of the joint graph
-        if same is not None and not _is_same_call(same, n):
+        if same is not None and not _is_same_call(same, result):
             same = None
         nodes.append(same)
     return nodes
 
 
-def _is_same_call(n: fx.Node, other: fx.Node) -> bool:
+def _is_same_call(node: fx.Node, other: fx.Node) -> bool:
     """Return whether two nodes of one name in two graphs may be one value."""
-    if n.op != other.op:
+    if node.op != other.op:
         return False
-    return n.op == "placeholder" or n.target is other.target
+    return node.op == "placeholder" or node.target is other.target
 
 
 def _return_too(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
@@ -302,7 +302,7 @@ def _return_too(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
     by_name = {node.name: node for node in forward.graph.nodes}
     output = forward.graph.output_node()
     results: Any = output.args[0]
-    output.args = ((*results, *(by_name[n.name] for n in nodes)),)
+    output.args = ((*results, *(by_name[node.name] for node in nodes)),)
     forward.recompile()
 
 
@@ -418,7 +418,9 @@ class CompiledBackward(Node):
         present = None
         for grad in grads:
             if grad is None:  # `None in grads` would compare tensors
-                present = sum(1 << i for i, g in enumerate(grads) if g is not None)
+                present = sum(
+                    1 << index for index, gradient in enumerate(grads) if gradient is not None
+                )
                 break
         if create_graph:
             return self._mask_unreached(self._apply_pullback(saved, grads, present), present)
@@ -512,7 +514,8 @@ class CompiledBackward(Node):
         values_of_primals.update({i: saved[at] for i, at in backward.saved_primals.items()})
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         primals = [
-            _with_history(values_of_primals[i], targets.get(i)) for i in backward.pullback.primals
+            _with_history(values_of_primals[index], targets.get(index))
+            for index in backward.pullback.primals
         ]
         saved_by_pullback = [saved[i] for i in backward.pullback.saved]
         with torch.enable_grad(), without_autocast():

@@ -134,7 +134,7 @@ class CompiledProgram:
         begun = self.begin(call) if self.begin is not None else ()
         plain, history = call.plain, self.history
         # before the graph, which empties the list of its arguments
-        reread = () if history is None else history.reread(plain)
+        reread = () if history is None else history.arguments_for_pullback(plain)
         try:
             if self._draws is None:
                 results = self.forward(plain)
@@ -145,7 +145,7 @@ class CompiledProgram:
             self._fail(error, call, begun)
             raise
         if self.direct is not None:
-            return self.results.assembled([results[i] for i in self.direct])
+            return self.results.rebuild([results[i] for i in self.direct])
         return self._finish(call, results, reread)
 
     def _fail(self, error: BaseException, call: Call, begun: Sequence[str]) -> None:
@@ -166,7 +166,7 @@ class CompiledProgram:
         """
         leaves, changes, history = call.leaves, self.changes, self.history
         n_forward = self.results.n_forward
-        results = self.results.without_inference(results)
+        results = self.results.copy_ordinary(results)
         targets = changes.begin_leaves(call)
         changes.register_hooks(leaves)
         # advances the version, so before the versions of what is saved are noted
@@ -182,9 +182,9 @@ class CompiledProgram:
             # before the versions are noted and before `write`, which overwrites the old values
             if at_risk:
                 changes.keep_old_values(saved, at_risk, leaves)
-            versions = history.versions(saved)
+            versions = history.read_versions(saved)
             self.effects.carry_out()
-            recorded = history.wanted(targets)
+            recorded = history.must_record(targets)
             if recorded:
                 history.record(targets, outs, saved, versions, leaves)
         # write to arguments, and then build results, which may be views of these
@@ -193,8 +193,8 @@ class CompiledProgram:
         # what the backward needs of written memory is a copy by now. Another argument may be a view
         # of the same base, at other elements, and have its version.
         if kept and history is not None:
-            versions[:] = history.versions(kept)
+            versions[:] = history.read_versions(kept)
         values = outs[len(changes.written) :]
         returned = self.results.leaves(leaves, values)
         changes.replace_memory(leaves, values)
-        return self.results.assembled(returned)
+        return self.results.rebuild(returned)

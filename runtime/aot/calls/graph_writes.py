@@ -34,11 +34,11 @@ def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
     ``placed``: for each argument, by how much its version is behind.
     """
     for i, behind in placed.items():
-        t = leaves[i]
-        if isinstance(t, Tensor):
-            unrecorded(t)
+        tensor = leaves[i]
+        if isinstance(tensor, Tensor):
+            unrecorded(tensor)
         for _ in range(behind):
-            increment_version([t])
+            increment_version([tensor])
 
 
 @dataclass(frozen=True)

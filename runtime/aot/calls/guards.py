@@ -217,7 +217,7 @@ def guard(
 def _identity_conditions(source: _Source, given: Sequence[object]) -> list[str]:
     """Return conditions: which arguments are one object, or one that the program reaches itself."""
     repeats = [f"x{index} is x{x.index}" for index, x in enumerate(given) if type(x) is Repeat]
-    outside = [(i, x) for i, x in enumerate(given) if type(x) is Outside]
+    outside = [(index, x) for index, x in enumerate(given) if type(x) is Outside]
     return [*repeats, *(f"{source.constant(x.stands_for)}(x{i})" for i, x in outside)]
 
 
@@ -333,7 +333,7 @@ def _pass_session_tensor(
 
 
 def _are_apart(
-    groups: tuple[Group, ...], given: Sequence[Any], outside: Sequence[torch.Tensor]
+    groups: tuple[Group, ...], given: Sequence[object], outside: Sequence[torch.Tensor]
 ) -> bool:
     """Return whether no two tensors share memory, and all have a storage that would show it: memory
     of NumPy may have several."""

@@ -128,7 +128,7 @@ def _mark_repetitions(leaves: Sequence[object]) -> Sequence[object]:
 
 def refuse_outside(leaves: Iterable[object], identities: Collection[int]) -> None:
     """Raise :class:`MetOutside` if a tensor in ``leaves`` has one of ``identities``."""
-    met = [x for x in leaves if isinstance(x, torch.Tensor) and id(x) in identities]
+    met = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and id(leaf) in identities]
     if met:
         raise MetOutside(met)
 
@@ -139,8 +139,8 @@ def with_tensors(function: Callable[..., R], marked: Sequence[object]) -> Callab
     A mark of :class:`Outside` becomes its tensor. A :class:`Repeat` becomes the leaf that it
     repeats.
     """
-    repeats = [(i, x.index) for i, x in enumerate(marked) if type(x) is Repeat]
-    outside = [(i, x.tensor) for i, x in enumerate(marked) if type(x) is Outside]
+    repeats = [(index, x.index) for index, x in enumerate(marked) if type(x) is Repeat]
+    outside = [(index, x.tensor) for index, x in enumerate(marked) if type(x) is Outside]
     # without marks there is nothing to replace, and no call in between
     if not repeats and not outside:
         return function

@@ -34,7 +34,7 @@ _SIDES = 4
 # that asks in each call takes the number as a constant instead
 _PINS = 2
 # how many programs for states of one kind of call stay: each holds the objects of its state alive
-_KEPT = 16
+_MOST_PROGRAMS = 16
 
 
 class Finder(Protocol):
@@ -58,6 +58,7 @@ class Programs:
     The kind of call that was not looked up for longest makes room.
     """
 
+    # kinds of call; a function with more is called in a new way each time, so none would be reused
     LIMIT = 64
 
     def __init__(self, recipe: Recipe) -> None:
@@ -166,7 +167,7 @@ class Programs:
         if program.effects.repeats:
             programs = self._by_key.setdefault(key, [])
             programs.append(program)
-            del programs[: -max(_KEPT, self.recipe.limit)]
+            del programs[: -max(_MOST_PROGRAMS, self.recipe.limit)]
             self._by_key.move_to_end(key)
         # the program may have changed what it has read, when it was captured just now
         call = program.guard.completed(entered, tracked)

@@ -60,7 +60,7 @@ class Numbers:
         seen = self._seen_for(around, kinds, leading)
         seen.note(kinds[leading:])
         inputs = {i + leading for i in seen.open}
-        inputs |= {i for i, kind in enumerate(kinds[:leading]) if _is_number(kind)}
+        inputs |= {index for index, kind in enumerate(kinds[:leading]) if _is_number(kind)}
         # the value is the last item of the kind of a number
         without_values = list(kinds)
         for i in inputs:

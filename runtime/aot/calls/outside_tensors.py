@@ -104,7 +104,7 @@ class OutsideTensors:
     def _conditions_of_values(self, constant: Callable[[Any], str]) -> list[str]:
         """Write the questions about tensors of the session: are they leaves as they were?"""
         values, same = constant(self._values), constant(_is)
-        inner = constant([v._inner for v in self._values])
+        inner = constant([value._inner for value in self._values])
         questions = [f"all(map({same}, map({constant(_inner)}, {values}), {inner}))"]
         if self.tracked:
             wanted, none = constant(self._wanted), f"{constant(repeat)}(None)"

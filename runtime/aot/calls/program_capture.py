@@ -414,8 +414,8 @@ class _Capture:
 
 def _is_changed(group: Group, inputs: Sequence[Input]) -> bool:
     """Return whether the program changes a member of ``group`` so that another one shows it."""
-    members = [inputs[i] for i in group.members]
-    return any(x.written or x.reshaped or x.begins for x in members)
+    members = [inputs[index] for index in group.members]
+    return any(member.written or member.reshaped or member.begins for member in members)
 
 
 def _refuse_branches(joint: Joint) -> None:

@@ -138,7 +138,7 @@ class ProgramGuard:
         joint = self.joint
         if joint.abstraction is None:
             return True
-        asked = [plain[i] for i in self._symbolic_arguments(plain)]
+        asked = [plain[index] for index in self._symbolic_arguments(plain)]
         if joint.layouts is not None:
             parts: list[object] = []
             for tensor in asked:

@@ -68,18 +68,18 @@ def refuse_untangled(
 
 def _line_of_write(group: Group, inputs: Sequence[Input]) -> Line | None:
     """Return the user's line that writes to a member of ``group``, if that is known."""
-    for i in group.members:
-        if i < len(inputs) and inputs[i].written_at:
-            return inputs[i].written_at
+    for index in group.members:
+        if index < len(inputs) and inputs[index].written_at:
+            return inputs[index].written_at
     return None
 
 
 def _names_of(group: Group, n_arguments: int) -> str:
     """Name the members of ``group`` in a message: ``argument 0 and argument 2``."""
     names = []
-    for i in group.members:
-        if i < n_arguments:
-            names.append(f"argument {i}")
+    for index in group.members:
+        if index < n_arguments:
+            names.append(f"argument {index}")
         else:
             names.append("a tensor that the program closes over")
     return " and ".join(names)
@@ -90,7 +90,7 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
 
     ``what``: their names in the message. ``where``: the end of the message.
     """
-    plain = [call.plain[i] for i in group.members]
+    plain = [call.plain[index] for index in group.members]
     if len({tensor.dtype for tensor in plain}) > 1:
         raise RuntimeError(
             f"{what} share memory and have different dtypes, "
@@ -102,7 +102,7 @@ def _refuse_unlike(group: Group, call: Call, what: str, where: str) -> None:
             f"Pass its resolve_conj().{where}"
         )
     # without a gradient any base will do
-    if not any(call.wanted[i] for i in group.members):
+    if not any(call.wanted[index] for index in group.members):
         return
     base = _autograd_base(group, call)
     if base is not None and _lazy_form(base) != _lazy_form(plain[0]):
@@ -169,7 +169,7 @@ def with_autograd_base(group: Group, call: Call) -> Group:
     """
     if group.identical:
         return group
-    if not any(call.wanted[i] for i in group.members):
+    if not any(call.wanted[index] for index in group.members):
         if not _may_separate_histories(group, call):
             return group
         return dataclasses.replace(group, histories=_histories(group, call))
@@ -194,7 +194,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
     place than in the call that was captured.
     """
     # members that are one tensor need no base: each is one
-    groups = [g for g in groups if not g.identical]
+    groups = [group for group in groups if not group.identical]
     through_base: set[int] = set()
     for group in groups:
         if group.differentiated:
@@ -220,7 +220,7 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
 def _targets_except(call: Call, members: set[int]) -> list[Target | None]:
     """Return where the gradients of ``call`` go, except those of ``members``."""
     wanted = [index for index, kind in enumerate(call.kinds) if kind[0]]
-    return [t for i, t in zip(wanted, call.targets, strict=True) if i not in members]
+    return [target for i, target in zip(wanted, call.targets, strict=True) if i not in members]
 
 
 def _base_of(group: Group, call: Call) -> _Base | None:
@@ -250,7 +250,7 @@ def _base_for_autograd(group: Group, call: Call) -> _Base | None:
         return None
     leaf: Any = base
     # a member may change its geometry in place, and the base must not change with it
-    if any(base is call.leaves[i] for i in group.members):
+    if any(base is call.leaves[index] for index in group.members):
         with torch.enable_grad():
             leaf = base.view_as(base)
     return _Base(leaf, base._inner)
@@ -259,7 +259,7 @@ def _base_for_autograd(group: Group, call: Call) -> _Base | None:
 def _histories(group: Group, call: Call) -> tuple[int, ...]:
     """Return a number for each member of ``group``. Views of one tensor have the same."""
     bases: dict[int, int] = {}
-    tensors = [call.leaves[i] for i in group.members]
+    tensors = [call.leaves[index] for index in group.members]
     histories = []
     for tensor in tensors:
         whole = tensor
@@ -274,7 +274,7 @@ def _may_separate_histories(group: Group, call: Call) -> bool:
     others do not take part in, as for ``x`` and ``x.data``."""
     if len(group.members) < 2 or not any(call.wanted):
         return False
-    if not all(isinstance(call.leaves[i], Tensor) for i in group.members):
+    if not all(isinstance(call.leaves[index], Tensor) for index in group.members):
         return False
     return _common_base(group, call) is None
 
@@ -284,9 +284,9 @@ def _have_own_histories(group: Group, call: Call) -> bool:
     tensor, and shows each element once."""
     histories = _histories(group, call)
     return all(
-        group.alone(i, histories) and not shows_twice(call.plain[i])
-        for i in group.members
-        if call.wanted[i]
+        group.alone(index, histories) and not shows_twice(call.plain[index])
+        for index in group.members
+        if call.wanted[index]
     )
 
 
@@ -302,15 +302,15 @@ def _common_base(group: Group, call: Call) -> Tensor | None:
     """Return the tensor of which all members are views for autograd, or which they are, if writes
     to them may be recorded."""
     common: Tensor | None = None
-    for i in group.members:
-        t = call.leaves[i]
-        if not isinstance(t, Tensor):
+    for index in group.members:
+        tensor = call.leaves[index]
+        if not isinstance(tensor, Tensor):
             return None
-        view = t._view
+        view = tensor._view
         # a view of a no_grad block or of several results: autograd refuses a write to it
         if view is not None and view.creation:
             return None
-        base: Tensor = t
+        base: Tensor = tensor
         if view is not None:
             base = view.base
         if common is not None and base is not common:
@@ -328,7 +328,7 @@ _ARRAYS = (np.ndarray, array.array, bytearray, memoryview)
 def refuse_shared_writes(
     nodes: Iterable[Node],
     given: Iterable[object],
-    tensors: Sequence[tuple[torch.Tensor, Any]],
+    tensors: Sequence[tuple[torch.Tensor, object]],
     changed: Collection[tuple[int, object]],
     line: Line | None,
 ) -> None:
@@ -348,7 +348,7 @@ def refuse_shared_writes(
                 _refuse_array(x, entry.written_at or line)
 
 
-def _sharing(place: Range, places: Iterable[tuple[Range, Any]]) -> list[Any]:
+def _sharing(place: Range, places: Iterable[tuple[Range, object]]) -> list[Any]:
     """Return what is at those of ``places`` that have memory of ``place``."""
     begin, end = place
     return [entry for (first, last), entry in places if first < end and begin < last]
@@ -379,6 +379,9 @@ def _place_of_array(owner: Any) -> Range:
     first = x.__array_interface__["data"][0]
     if not x.size:
         return 0, 0
-    steps = [(n - 1) * stride for n, stride in zip(x.shape, x.strides, strict=True)]
-    below, above = (sum(s for s in steps if s < 0), sum(s for s in steps if s > 0))
+    steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
+    below, above = (
+        sum(step for step in steps if step < 0),
+        sum(step for step in steps if step > 0),
+    )
     return first + below, first + above + x.itemsize

@@ -188,8 +188,8 @@ class OneProgram:
         self,
         recipe: Recipe,
         names: Sequence[str],
-        state: Sequence[Any],
-        args: Sequence[Any],
+        state: Sequence[object],
+        args: Sequence[object],
         mod: torch.nn.Module,
     ) -> None:
         """Compile ``mod`` for ``args``. ``names`` and ``state``: its parameters and buffers."""
@@ -344,7 +344,7 @@ def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
     """Return the pairs among the first ``n`` tensors that share memory."""
     pairs: set[tuple[int, int]] = set()
     for group in groups:
-        members = sorted(i for i in group.members if i < n)
+        members = sorted(index for index in group.members if index < n)
         pairs.update(itertools.combinations(members, 2))
     return pairs
 

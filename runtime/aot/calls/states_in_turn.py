@@ -17,8 +17,8 @@ from ..python_state.summary import line_naming
 from .arguments import Kind
 from .compiled_program import CompiledProgram
 
-LIMIT = 8
-_NAMED = 4  # places that an error names
+LIMIT = 8  # programs in turn, each for a state that no later call had; then a call is refused
+_MOST_PLACES = 4  # places that an error names
 
 
 class StatesInTurn:
@@ -51,9 +51,9 @@ class StatesInTurn:
         last = programs[-1]
         moved = last.guard.moved()
         where = list(dict.fromkeys(what for what, _, _ in moved)) or [last.effects.what]
-        named = where[:_NAMED]
-        if len(where) > _NAMED:
-            named.append(f"{len(where) - _NAMED} more")
+        named = where[:_MOST_PLACES]
+        if len(where) > _MOST_PLACES:
+            named.append(f"{len(where) - _MOST_PLACES} more")
         # the best line is one that names the place, else the one of the assignment
         line = line_naming(where[0], code)
         at = begins_at(last.effects.line)

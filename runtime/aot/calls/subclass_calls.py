@@ -38,7 +38,7 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
     """
     n = count(layouts.results)
 
-    def boxed(primals: list[Any]) -> list[torch.Tensor | int]:
+    def boxed(primals: list[object]) -> list[Any]:
         """Call ``forward`` with the parts of ``primals``, a list that is emptied."""
         plain: list[Any] = []
         for tensor in primals:
@@ -144,10 +144,12 @@ class Watch:
         parts: list[list[int]] = [[] for _ in results]
         for i in _numbers_of_composed(results):
             parts[i] = numbers(results, [i])
-        self.results = tuple(i for i in saved_of_results(forward, parts, n) if i >= len(written))
+        self.results = tuple(
+            index for index in saved_of_results(forward, parts, n) if index >= len(written)
+        )
 
     def of(self, leaves: Sequence[Any], results: Sequence[Any]) -> list[tuple[torch.Tensor, int]]:
         """Return these tensors of one call, with their versions."""
-        tensors = [unwrap(leaves[i]) for i in self.primals]
-        tensors += [unwrap(results[i]) for i in self.results]
-        return [(t, t._version) for t in tensors if not t.is_inference()]
+        tensors = [unwrap(leaves[index]) for index in self.primals]
+        tensors += [unwrap(results[index]) for index in self.results]
+        return [(tensor, tensor._version) for tensor in tensors if not tensor.is_inference()]

@@ -155,11 +155,11 @@ def saved_of_results(
         if isinstance(node.meta.get("val"), torch.Tensor):
             saved |= owners[node]
     sharing_saved: list[int] = []
-    for i, numbers in enumerate(results):
+    for index, numbers in enumerate(results):
         # a part may be a constant, which has no memory
-        nodes = nodes_among(returned_values[j] for j in numbers)
-        if not all(saved.isdisjoint(owners[n]) for n in nodes):
-            sharing_saved.append(i)
+        nodes = nodes_among(returned_values[index] for index in numbers)
+        if not all(saved.isdisjoint(owners[node]) for node in nodes):
+            sharing_saved.append(index)
     return tuple(sharing_saved)
 
 
@@ -223,8 +223,8 @@ class Group:
         """
         own = histories[self.members.index(i)]
         return all(
-            self.first(j) == self.first(i)
-            for j, history in zip(self.members, histories, strict=True)
+            self.first(index) == self.first(i)
+            for index, history in zip(self.members, histories, strict=True)
             if history == own
         )
 
@@ -274,7 +274,7 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
         return ()
     for numbers in by_storage.values():
         if len(numbers) > 1:
-            groups += _groups({i: tensors[i] for i in numbers})  # type: ignore[misc]
+            groups += _groups({index: tensors[index] for index in numbers})  # type: ignore[misc]
     return tuple(groups)
 
 
@@ -376,7 +376,7 @@ def _group_of_span(
     tensors: dict[int, torch.Tensor], members: Sequence[int], start: int, end: int
 ) -> Group:
     """Group ``members``, which lie between the bytes ``start`` and ``end`` of one storage."""
-    each = [tensors[i] for i in members]
+    each = [tensors[index] for index in members]
     size = each[0].element_size()
     # one tensor that overlaps itself needs a base like two tensors do
     identical = all(t is each[0] for t in each) and not shows_twice(each[0])
@@ -393,7 +393,7 @@ def _group_of_span(
 def _firsts(tensors: dict[int, torch.Tensor], members: Sequence[int]) -> tuple[int, ...]:
     """Return for each of ``members`` the first one that is the same tensor; () if all differ."""
     first_of: dict[int, int] = {}
-    firsts = tuple([first_of.setdefault(id(tensors[i]), i) for i in members])
+    firsts = tuple([first_of.setdefault(id(tensors[index]), index) for index in members])
     if len(first_of) == len(members):
         return ()
     return firsts
@@ -425,11 +425,11 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
     return groups
 
 
-def _span(t: torch.Tensor) -> tuple[int, int]:
-    """Return the bytes of its storage that lie between the first and the last element of ``t``."""
-    first = int(t.storage_offset())
-    last = sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
-    return first * t.element_size(), (first + last + 1) * t.element_size()
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the bytes of its storage from the first element of ``tensor`` to after the last."""
+    first = int(tensor.storage_offset())
+    last = sum((n - 1) * size for n, size in zip(tensor.shape, tensor.stride(), strict=True))
+    return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
 
 
 def refuse_written_pieces(
@@ -440,8 +440,8 @@ def refuse_written_pieces(
     A graph would return its new value alone, and not write to the memory that it shares.
     """
     arguments = list(arguments)
-    for v in returned:
-        memory = v._store.memory
+    for value in returned:
+        memory = value._store.memory
         whole = memory.whole
         # a piece that nobody has written to has the right value in any memory
         written = memory.generation or whole.generation
@@ -450,7 +450,7 @@ def refuse_written_pieces(
         # a graph splits an intermediate after the write to it
         others = (*arguments, *returned) if memory.generation else arguments
         if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
-            inner: Any = v._inner
+            inner: Any = value._inner
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares "
                 "with a result of unsafe_split or unsafe_chunk, and returns that. "

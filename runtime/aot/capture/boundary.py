@@ -249,15 +249,15 @@ def _copy_into(target: torch.Tensor, new: torch.Tensor) -> None:
     """
     if target.layout is torch.strided and 0 in target.stride():
         # along such a dimension all elements of the target are one, so all new ones must be equal
-        for d, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        for dim, (size, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
             if size > 1 and stride == 0:
-                first = new.narrow(d, 0, 1)
+                first = new.narrow(dim, 0, 1)
                 if not torch.equal(first.expand(new.shape), new):
                     raise RuntimeError(
                         "the program writes to a part of an expanded argument. "
                         "Let it write to a clone of it."
                     )
-                target, new = target.narrow(d, 0, 1), first
+                target, new = target.narrow(dim, 0, 1), first
     target.copy_(new)
 
 
@@ -315,10 +315,10 @@ class Output:
 
     def returned(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Return the result as the caller gets it. An argument is the caller's own object."""
-        t = self.of(arguments, results)
+        tensor = self.of(arguments, results)
         if self.made is Made.INPUT and not self.steps and not self.leaf:
-            return plain_of(t)
-        return t
+            return plain_of(tensor)
+        return tensor
 
     def _of(self, arguments: Sequence[object], results: Sequence[object]) -> Any:
         """Take the views, each in the grad mode of the program."""

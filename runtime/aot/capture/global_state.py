@@ -50,7 +50,10 @@ def restored_on_error() -> Iterator[None]:
     deterministic algorithms, autocast. A program that is refused has not set them."""
     dtype, device, warns = _dtype(), _default_device(), _warns_only()
     deterministic = is_deterministic()
-    autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _devices]
+    autocast = [
+        (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+        for device in _devices
+    ]
     try:
         yield
     except BaseException:
@@ -90,7 +93,10 @@ def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
 def _autocast_dtypes() -> tuple[torch.dtype | None, ...]:
     """Return for each kind of device to which dtype autocast casts there; None where it is off."""
     return tuple(
-        [torch.get_autocast_dtype(d) if torch.is_autocast_enabled(d) else None for d in _devices]
+        [
+            torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+            for device in _devices
+        ]
     )
 
 

@@ -86,18 +86,18 @@ class JointLevel(ProgramTape):
         application = None if edge is None else self.applications.get(edge[0])
         if application is not None:
             inner = self._output_of(application, edge[1], inner)
-        v = shown(super().wrap(inner, edge), inner)
+        value = shown(super().wrap(inner, edge), inner)
         node = getattr(getattr(inner, "_inner", None), "_node", None)
         # a constant of the program has no node
         if node is None:
-            return v
+            return value
         if edge is None:
             self.derivatives.setdefault(node, NONE)
         elif application is None:
             self.derivatives[node] = OF_THE_OP
         else:
             self.derivatives[node] = OWN
-        return v
+        return value
 
     def _output_of(self, application: Application, number: int, inner: object) -> object:
         """Return ``inner``, an output with a gradient, as a value that has no other history."""
@@ -206,13 +206,13 @@ class JointLevel(ProgramTape):
 
     def _note_unrecorded_views(self, result: object) -> None:
         """Note the last steps of the chains of views in ``result``."""
-        for v in pytree.tree_leaves(result):
-            inner = getattr(v, "_inner", None)
+        for leaf in pytree.tree_leaves(result):
+            inner = getattr(leaf, "_inner", None)
             if isinstance(inner, FunctionalValue) and inner._chain:
                 step = inner._chain[-1]
                 self.unrecorded[id(step)] = step
 
-    def _compute_directly(self, func: object, args: Any) -> object:
+    def _compute_directly(self, func: object, args: Arguments) -> object:
         """Return the result of a call that only computes, of values without a history and literals.
 
         None for any other call. The call goes to the trace at once, and does what the calls of the
@@ -261,10 +261,10 @@ class JointLevel(ProgramTape):
         for a in leaves_of(arguments):
             if not self._is_own(a):
                 continue
-            if a._edge is None and base_edge(a) is None:
+            if leaf._edge is None and base_edge(leaf) is None:
                 continue
-            if isinstance(a._inner, FunctionalValue):
-                memories.append(a._inner._store.memory)
+            if isinstance(leaf._inner, FunctionalValue):
+                memories.append(leaf._inner._store.memory)
         return memories
 
     def _read_writes(self, arguments: Iterable[object]) -> None:
@@ -277,20 +277,20 @@ class JointLevel(ProgramTape):
             v = a._inner if self._is_own(a) else a
             if isinstance(v, FunctionalValue):
                 with without_modes():
-                    v._level.read(v)
+                    value._level.read(value)
 
     @contextmanager
     def shown_to_forward(
-        self, node: FunctionNode, args: Sequence[Any], given: Sequence[Any]
+        self, node: FunctionNode, args: Sequence[object], given: Sequence[object]
     ) -> Iterator[None]:
         """Run the forward of a custom Function, and note its calls.
 
         ``args``: of the call. ``given``: what the forward gets in their place.
         """
         recorded = [
-            v
-            for argument, v in zip(args, given, strict=True)
-            if isinstance(v, Value) and argument is not v and edge_of(argument) is not None
+            value
+            for argument, value in zip(args, given, strict=True)
+            if isinstance(value, Value) and argument is not value and edge_of(argument) is not None
         ]
         # control flow is a Function of this package, whose derivative is known
         noted = bool(node.edges) and not issubclass(node._forward_cls, ControlFlow)
@@ -310,10 +310,10 @@ class JointLevel(ProgramTape):
     def _inputs_of(self, node: FunctionNode, arguments: Sequence[object]) -> list[fx.Node | None]:
         """Return for each edge of a call of a custom Function the node of the tensor in
         ``arguments``; None for a tensor without a gradient."""
-        tensors = [x for x in arguments if isinstance(x, torch.Tensor)]
+        tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
         inputs: list[fx.Node | None] = []
-        for edge, x in zip(node.edges, tensors, strict=True):
-            inputs.append(None if edge is None else self._node_of(x))
+        for edge, tensor in zip(node.edges, tensors, strict=True):
+            inputs.append(None if edge is None else self._node_of(tensor))
         return inputs
 
     def noted_backward(
@@ -349,10 +349,10 @@ class JointLevel(ProgramTape):
         """Return by number the nodes of the ``values`` with these numbers. A constant of the
         program has none."""
         nodes: dict[int, fx.Node] = {}
-        for index, v in enumerate(values):
+        for index, value in enumerate(values):
             if index not in numbers:
                 continue
-            node = self._node_of(v)
+            node = self._node_of(value)
             if node is not None:
                 nodes[index] = node
         return nodes
@@ -403,6 +403,6 @@ def _gives_constant(
     """Return whether a gradient that goes somewhere is no value of the graph. ``nodes``: those of
     the gradients."""
     return any(
-        grad is not None and n is None and edge is not None
-        for grad, n, edge in zip(gradients, nodes, edges, strict=True)
+        grad is not None and node is None and edge is not None
+        for grad, node, edge in zip(gradients, nodes, edges, strict=True)
     )

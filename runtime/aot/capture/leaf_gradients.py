@@ -25,6 +25,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ...functionalize.functional_value import FunctionalValue
+from ...seam.call_types import Arguments, Kernel
 from ...seam.containers import tensors_of
 from ...seam.graph_walks import nodes_before
 from ...seam.levels import Value
@@ -89,10 +90,10 @@ class LeafGradients:
     ``arguments``: the values that the program has in place of tensors that it is given, by key.
     """
 
-    def __init__(self, given: Mapping[Any, Any], arguments: Mapping[Any, Any]) -> None:
+    def __init__(self, given: Mapping[object, object], arguments: Mapping[object, object]) -> None:
         self.given = given
         self.arguments = arguments
-        self._keys = {id(v): key for key, v in arguments.items()}
+        self._keys = {id(argument): key for key, argument in arguments.items()}
         self.asked: list[Any] = []  # leaves, or keys of arguments
         self.added_at = ""  # the user's line of the first backward pass that reaches a leaf
         self.spent: set[Node] = set()  # nodes that a pass has freed
@@ -564,13 +565,13 @@ def _as_tuple(value: object) -> Any:
     return tuple(value)
 
 
-def _is_of_functorch(args: Any) -> bool:
+def _is_of_functorch(args: Arguments) -> bool:
     """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
     list of them. Torch has the gradients of these."""
     return any(map(is_functorch_wrapped, tensors_of(args[:1])))
 
 
-def _leaf_of(func: Any, args: Any, kwargs: dict[str, Any]) -> object:
+def _leaf_of(func: Kernel, args: Arguments, kwargs: Mapping[str, object]) -> object:
     """Return a leaf of the program for a factory such as ``torch.zeros(…, requires_grad=True)``.
 
     Torch would set its own flag, on a value of the program.

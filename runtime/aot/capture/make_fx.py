@@ -63,8 +63,8 @@ class ModuleProxies:
         """Return ``values``, the inputs of the program, with a proxy in place of each module."""
         placeholders = self.level.graph.find_nodes(op="placeholder")
         inputs = list(values)
-        for index, (n, v) in enumerate(zip(placeholders, values, strict=True)):
-            if isinstance(v, torch.nn.Module):
+        for index, (n, value) in enumerate(zip(placeholders, values, strict=True)):
+            if isinstance(value, torch.nn.Module):
                 inputs[index] = fx.Proxy(n, self.tracer)
         return tuple(inputs)
 
@@ -361,4 +361,4 @@ def _positional_names(function: Callable[..., object]) -> list[str]:
     if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters):
         return []
     positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in parameters if p.kind in positional]
+    return [parameter.name for parameter in parameters if parameter.kind in positional]

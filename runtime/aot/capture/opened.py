@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -74,7 +74,7 @@ def _parts_of_sizes(value: Any) -> tuple[list[object], None]:
 def _put_sizes_together(values: Sequence[Any], context: None) -> object:
     """Return a ``torch.Size``; a tuple if not all of ``values`` are numbers."""
     sizes = tuple(values)
-    if all(isinstance(x, (int, torch.SymInt)) for x in sizes):
+    if all(isinstance(size, (int, torch.SymInt)) for size in sizes):
         return torch.Size(sizes)
     return sizes
 
@@ -114,7 +114,7 @@ def contents(x: object) -> dict[str, Any]:
     return attributes
 
 
-def set_contents(x: object, attributes: dict[str, Any]) -> None:
+def set_contents(x: object, attributes: Mapping[str, object]) -> None:
     """Let an object have these ``attributes`` and no others, without code of its class."""
     # each slot gets its new value, or loses the one that it has
     slots = slots_of(type(x))

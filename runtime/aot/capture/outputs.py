@@ -293,7 +293,7 @@ class Computed:
 def _is_among(output: object, values: Sequence[object]) -> bool:
     """Return whether ``output`` itself is one of ``values``."""
     # not by `in`, as their `==` may be code of the user
-    return any(output is v for v in values)
+    return any(output is value for value in values)
 
 
 def _constant(output: object) -> Output:
@@ -315,8 +315,8 @@ def repeated(outs: Sequence[object]) -> tuple[tuple[int, int], ...]:
     """List the tensors that come again in ``outs``: the number of each, and of its first place."""
     first: dict[int, int] = {}
     firsts = [
-        (i, first.setdefault(id(output), i))
-        for i, output in enumerate(outs)
+        (index, first.setdefault(id(output), index))
+        for index, output in enumerate(outs)
         if isinstance(output, torch.Tensor)
     ]
     return tuple((i, j) for i, j in firsts if i != j)
@@ -327,8 +327,12 @@ def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], .
 
     Each is the number of the tensor, and the number of the other one.
     """
-    numbers = {id(output): i for i, output in enumerate(outs) if output is not None}
-    sources = [(i, numbers.get(id(o.released_from))) for i, o in enumerate(outs) if o is not None]
+    numbers = {id(output): index for index, output in enumerate(outs) if output is not None}
+    sources = [
+        (index, numbers.get(id(output.released_from)))
+        for index, output in enumerate(outs)
+        if output is not None
+    ]
     return tuple((i, j) for i, j in sources if j is not None)
 
 

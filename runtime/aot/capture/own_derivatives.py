@@ -98,7 +98,7 @@ class NoGradWatch(TorchFunctionMode):
         self.seen = False
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+        self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Any = None
     ) -> Any:
         """Note a call that turns grad mode off."""
         if func is set_grad_enabled and not args[0] and not torch.is_grad_enabled():
@@ -237,8 +237,9 @@ class _Own(Function):
         tensors = saved[own.n_outputs :]
         # sizes are no tensors, and cannot be saved
         rest = [
-            n if tensor is None else tensor for tensor, n in zip(tensors, ctx.numbers, strict=True)
+            number if tensor is None else tensor
+            for tensor, number in zip(tensors, ctx.numbers, strict=True)
         ]
-        taken = [cotangents[i] for i in own.numbers]
+        taken = [cotangents[index] for index in own.numbers]
         gradients = own.graph(*taken, *saved[: own.n_outputs], *rest)
         return (None, *gradients, *[None] * (ctx.n_values - own.n_inputs))

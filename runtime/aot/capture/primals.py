@@ -88,18 +88,18 @@ class Primals:
             self.edges.append(None)
             return tensor
         # functionalize inside, the tape around it
-        v: Any = self.functional.wrap(tensor)
-        self.memories[id(v._store.memory)] = len(self.values)
+        value: Any = self.functional.wrap(tensor)
+        self.memories[id(value._store.memory)] = len(self.values)
         self.shapes[len(self.values)] = tensor.shape
-        self.entered[len(self.values)] = v
+        self.entered[len(self.values)] = value
         if flag:
-            v = self.tape.input(v)
-            self.edges.append(v._edge)
+            value = self.tape.input(value)
+            self.edges.append(value._edge)
         else:
-            v = self._with_room_for_history(v)
+            value = self._with_room_for_history(value)
             self.edges.append(None)
-        self.values.append(v)
-        return v
+        self.values.append(value)
+        return value
 
     def join(self, bases: Sequence[torch.Tensor]) -> None:
         """Exchange arguments that share memory for views of one base, which becomes a primal."""
@@ -107,8 +107,8 @@ class Primals:
         for group in self.groups:
             # one tensor needs no base: it is its own
             if group.identical:
-                for i in group.members[1:]:
-                    self.values[i] = self.values[group.members[0]]
+                for index in group.members[1:]:
+                    self.values[index] = self.values[group.members[0]]
                 continue
             with without_modes():
                 base = self._add_primal(next(left), group.differentiated)
@@ -117,8 +117,8 @@ class Primals:
                 self._join_apart(group, len(self.values) - 1)
                 continue
             with torch.set_grad_enabled(self.recording):
-                for i in group.members:
-                    self._join_one(group, i, base)
+                for index in group.members:
+                    self._join_one(group, index, base)
 
     def _join_one(self, group: Group, index: int, base: Any) -> None:
         """Exchange argument ``index`` for a view of ``base``, the primal of its group."""
@@ -139,31 +139,33 @@ class Primals:
         a history of its own."""
         whole = self.entered[number]
         whole._store.memory.writes = 0
-        for i in group.members:
+        for index in group.members:
             # it may go now, and another one have its id
-            del self.memories[id(self.entered[i]._store.memory)]
-            if group.first(i) != i:
-                self.entered[i] = self.entered[group.first(i)]
-                self.values[i] = self.values[group.first(i)]
+            del self.memories[id(self.entered[index]._store.memory)]
+            if group.first(index) != index:
+                self.entered[index] = self.entered[group.first(index)]
+                self.values[index] = self.values[group.first(index)]
                 continue
-            size, stride, offset = group.place(i)
+            size, stride, offset = group.place(index)
             view: Any = (
                 whole.detach().narrow(0, offset, _length(size, stride)).as_strided(size, stride)
             )
             store: Store = view._store
             store.counter = [0]
-            self.entered[i] = view
-            if self.flags[i]:
-                self.values[i] = self.tape.input(view)
-                self.edges[i] = self.values[i]._edge
+            self.entered[index] = view
+            if self.flags[index]:
+                self.values[index] = self.tape.input(view)
+                self.edges[index] = self.values[index]._edge
             else:
-                self.values[i] = self._with_room_for_history(view)
+                self.values[index] = self._with_room_for_history(view)
 
     def apart(self, value: FunctionalValue) -> int | None:
         """Return the argument with a history of its own, among others of its memory, to which
         ``value`` belongs."""
-        members = [i for group in self.groups if group.histories for i in group.members]
-        return next((i for i in members if self.entered[i]._store is value._store), None)
+        members = [index for group in self.groups if group.histories for index in group.members]
+        return next(
+            (index for index in members if self.entered[index]._store is value._store), None
+        )
 
     def from_outside(self, tensor: torch.Tensor) -> Any:
         """Return what the program sees in place of ``tensor``, which it closes over."""
@@ -354,8 +356,10 @@ class Primals:
         counted = [index]
         if self.groups:
             values = map(self.functional_value, self.values)
-            shared = [v is not None and v._store.counter is store.counter for v in values]
-            counted = [i for i, is_shared in enumerate(shared) if is_shared]
+            shared = [
+                value is not None and value._store.counter is store.counter for value in values
+            ]
+            counted = [index for index, is_shared in enumerate(shared) if is_shared]
         once = [i for i in counted if not self._follows_another(i)]
         return sum(len(self._changes_of_geometry(i)) for i in once)
 
@@ -367,7 +371,7 @@ class Primals:
     def _record_of_flags(self, index: int, group: Group | None) -> Input:
         """Record how the program has changed the geometry of primal ``index``, and whether it has
         called ``requires_grad_()`` of it."""
-        v = self.values[index]
+        value = self.values[index]
         reshaped = tuple(ViewStep(*step) for step in self._changes_of_geometry(index))
         for step in reshaped:
             if step.in_place() is None:
@@ -375,8 +379,8 @@ class Primals:
                     f"the program changes an argument in place by {step.func}, "
                     "which the caller's tensor cannot follow"
                 )
-        unseen = any(t is v for t in self.tape.reshaped)
-        begins = self.is_leaf(v)
+        unseen = any(t is value for t in self.tape.reshaped)
+        begins = self.is_leaf(value)
         # the other one may be its view, and would require grad, too
         if begins and group is not None:
             raise RuntimeError(
@@ -384,7 +388,7 @@ class Primals:
                 "another one that may be a view of it. Do it before the call."
             )
         if begins:
-            self.flags[index], self.edges[index] = True, edge_of(v)
+            self.flags[index], self.edges[index] = True, edge_of(value)
         return Input(self.flags[index], reshaped=reshaped, reshaped_unseen=unseen, begins=begins)
 
     def _refuse_write(self, index: int, reshaped: Sequence[ViewStep], memory: Memory) -> None:
@@ -474,10 +478,10 @@ class Primals:
 
     def _has_other_history(self, index: int) -> bool:
         """Return whether primal ``index`` is a leaf now, or has another history than at first."""
-        v = self.values[index]
-        if self.is_leaf(v):
+        value = self.values[index]
+        if self.is_leaf(value):
             return True
-        return self.edges[index] is not None and bool(self.edge(v) != self.edges[index])
+        return self.edges[index] is not None and bool(self.edge(value) != self.edges[index])
 
     def _changes_of_geometry(self, index: int) -> Chain:
         """Return the view ops that the program has applied to primal ``index`` in place."""

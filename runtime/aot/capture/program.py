@@ -124,7 +124,7 @@ class Program:
     def __init__(
         self,
         trace: Trace,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         differentiate: Sequence[bool],
         layouts: Sequence[Layout | None],
         groups: Sequence[Group],
@@ -172,9 +172,9 @@ class Program:
                 with torch.set_grad_enabled(self.grad_mode):
                     outs, self.out_spec = self._run(primals.values[: len(self.given)])
             # the forward is complete: its results, and the roots of the backward pass
-            functional.settle(v._store for v in primals.entered.values())
+            functional.settle(value._store for value in primals.entered.values())
             results, roots = self._results_of(outs)
-            returned = [v for v in map(primals.functional_value, outs) if v is not None]
+            returned = [value for value in map(primals.functional_value, outs) if value is not None]
             refuse_written_pieces(returned, primals.entered.values())
             before = self._count_writes(returned)
             watch = _refusing_changes() if roots else nullcontext()
@@ -262,10 +262,11 @@ class Program:
         inputs = tuple(primals.record(index, add) for index in range(len(primals.values)))
         computed = Computed(primals, self.whole, outs)
         inputs = tuple(
-            dataclasses.replace(x, replaced=computed.memory_of(i)) for i, x in enumerate(inputs)
+            dataclasses.replace(x, replaced=computed.memory_of(index))
+            for index, x in enumerate(inputs)
         )
         outputs = tuple(map(computed.output, outs))
-        tangents = tuple(add(v, primals.edge(v)) for v in computed.values)
+        tangents = tuple(add(value, primals.edge(value)) for value in computed.values)
         again = released(list(map(primals.functional_value, outs)))
         # the boundary says how a call turns the results of the graph into those of the program
         self.boundary = Boundary(
@@ -285,8 +286,8 @@ class Program:
     def _ordinary_among(self, values: Iterable[object]) -> list[int]:
         """Return the numbers of those ``values`` that are no inference tensors."""
         ordinary: list[int] = []
-        for index, v in enumerate(map(self.primals.functional_value, values)):
-            if v is not None and not v._store.memory.inference:
+        for index, value in enumerate(map(self.primals.functional_value, values)):
+            if value is not None and not value._store.memory.inference:
                 ordinary.append(index)
         return ordinary
 
@@ -320,7 +321,7 @@ class Program:
     def _gradients(self, roots: list[Any]) -> Sequence[object]:
         """Run the backward pass. Return a gradient, or None, for each primal that wants one."""
         primals = self.primals
-        captures = [e for e, flag in zip(primals.edges, primals.flags, strict=True) if flag]
+        captures = [edge for edge, flag in zip(primals.edges, primals.flags, strict=True) if flag]
         if not roots:
             return [None] * len(captures)
         reach = Reach.of([edge for edge, _ in roots])
@@ -347,8 +348,8 @@ class Program:
 
     def _refuse_writes_outside(self) -> None:
         """Refuse writes to tensors that are constants of the graph."""
-        for v in self.functional.closed_over.values():
-            if v._store.memory.generation:
+        for value in self.functional.closed_over.values():
+            if value._store.memory.generation:
                 raise RuntimeError(
                     "the program writes to a tensor that it closes over. Pass it as an argument. "
                     "A checkpointed function, such as a layer of batch norm, writes once more in "
@@ -362,8 +363,8 @@ class Program:
         The first number is of writes to its memory, the second of changes of its geometry in place.
         """
         return [
-            (v._store.memory.generation, len(v._chain))
-            for v in (*self.primals.entered.values(), *returned)
+            (value._store.memory.generation, len(value._chain))
+            for value in (*self.primals.entered.values(), *returned)
         ]
 
     def _written_by_backward(
@@ -386,8 +387,8 @@ class Program:
         # a result in the memory of a written primal has the write by that
         memories = {id(entered[i]._store.memory) for i in changed}
         if any(
-            old[0] != new[0] and id(v._store.memory) not in memories
-            for v, old, new in zip(returned, before[count:], after[count:], strict=True)
+            old[0] != new[0] and id(value._store.memory) not in memories
+            for value, old, new in zip(returned, before[count:], after[count:], strict=True)
         ):
             raise RuntimeError(
                 "the backward pass writes to a result of the program; let it write to a copy"

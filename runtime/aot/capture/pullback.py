@@ -117,7 +117,7 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
     detach = torch.ops.aten.detach.default
     # the outputs are read detached: their history is to be that of the Function alone
     values = [env[n] for n in part.application.inputs if n is not None]
-    values += [graph.call_function(detach, (env[n],)) for n in outputs]
+    values += [graph.call_function(detach, (env[output],)) for output in outputs]
     values += [env[n] for n in part.rest]
     results = graph.call_function(apply, (graph.get_attr(name), *values))
     for index, node in enumerate(outputs):
@@ -155,7 +155,7 @@ class _Search:
                 self.given[node] = index
         self.n_saved = len(saved)
         self.saves_draws = saves_draws
-        self.places = {node: i for i, node in enumerate(joint.graph.nodes)}
+        self.places = {node: index for index, node in enumerate(joint.graph.nodes)}
         self.applications: dict[fx.Node, Application] = {}
         for application in applications:
             self.applications.update(dict.fromkeys(application.outputs.values(), application))
@@ -209,8 +209,12 @@ class _Search:
     def _without_cotangents(self) -> str:
         """Return why an output of a custom Function has no derivative, or nothing."""
         for application in self.parts:
-            for i, n in application.outputs.items():
-                if n in self.found and i not in application.cotangents and self._is_used(n):
+            for i, output in application.outputs.items():
+                if (
+                    output in self.found
+                    and i not in application.cotangents
+                    and self._is_used(output)
+                ):
                     return application.refusal(
                         f"its backward got no cotangent of output {i} in the first backward pass"
                     )
@@ -279,7 +283,7 @@ def pullback_of(
 
 def _numbers_of(nodes: Container[fx.Node], numbers: Mapping[fx.Node, int]) -> tuple[int, ...]:
     """Return the ``numbers`` of those ``nodes`` that have one."""
-    return tuple(i for n, i in numbers.items() if n in nodes)
+    return tuple(index for n, index in numbers.items() if n in nodes)
 
 
 def _read(node: fx.Node) -> Sequence[fx.Node]:

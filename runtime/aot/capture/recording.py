@@ -148,9 +148,9 @@ class Recording:
         tensor is passed as it is.
         """
         arguments = list(values)
-        for index, (tensor, v) in enumerate(zip(inputs, values, strict=True)):
-            if isinstance(v, Value):
-                arguments[index] = self._input_for(tensor, v)
+        for index, (tensor, value) in enumerate(zip(inputs, values, strict=True)):
+            if isinstance(value, Value):
+                arguments[index] = self._input_for(tensor, value)
         with self.mode, TracedGradients(inputs, arguments):
             return living(self.tape.run_inside(function, arguments, {}))
 

@@ -37,11 +37,11 @@ from .subclass_parts import composed
 _set_class = object.__dict__["__class__"].__set__
 
 
-def _whole_tensor(v: Any) -> object:
-    """Return the tensor that consists of traced values, for which ``v`` stands."""
-    while type(v) in VALUES:
-        v = v._inner
-    return v
+def _whole_tensor(value: Any) -> object:
+    """Return the tensor that consists of traced values, for which ``value`` stands."""
+    while type(value) in VALUES:
+        value = value._inner
+    return value
 
 
 class _Shown:
@@ -88,10 +88,10 @@ class WholeTensorsLevel(FunctionalLevel):
 
     def wrap(self, inner: torch.Tensor, place: Any = None, /) -> FunctionalValue:
         """Return ``inner`` as a value, which shows the class of a composed tensor."""
-        v = super().wrap(inner, place)
+        value = super().wrap(inner, place)
         if composed(inner):
-            _set_class(v, ShownFunctionalValue)
-        return v
+            _set_class(value, ShownFunctionalValue)
+        return value
 
 
 def shown(value: object, inner: object) -> Any:
@@ -114,7 +114,7 @@ def requiring_grad(values: Sequence[object]) -> Iterator[None]:
 
     The arguments of a custom Function do so in its ``forward``.
     """
-    kinds: list[tuple[Any, Any]] = [(v, type(v)) for v in values]
+    kinds: list[tuple[Any, Any]] = [(value, type(value)) for value in values]
     for v, kind in kinds:
         _set_class(v, _with(_Recorded, kind))
     try:

@@ -225,12 +225,12 @@ def layout_of(tensor: Any, sized: bool = False) -> Layout | None:
             "of the program that is traced, and a graph cannot make it. "
             "Let __tensor_flatten__ give tensors by name, or compile without dynamic sizes."
         )
-    size = tuple(_size(n, d, parts, sized, kind) for d, n in enumerate(tensor.shape))
+    size = tuple(_size(n, dim, parts, sized, kind) for dim, n in enumerate(tensor.shape))
     stride = _stride(tensor, parts, sized) if tensor.layout is torch.strided else None
     return Layout(
         kind,
         tuple(names),
-        tuple(layout_of(p, sized) for p in parts),
+        tuple(layout_of(part, sized) for part in parts),
         Context(kind, context),
         size,
         stride,
@@ -274,10 +274,10 @@ def _places(dim: int, parts: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     Dimension ``dim`` of each part comes first, as it is the likelier place of a size of dimension
     ``dim``.
     """
-    likely = [(p, dim) for p, part in enumerate(parts) if dim < part.dim()]
+    likely = [(index, dim) for index, part in enumerate(parts) if dim < part.dim()]
     others: list[tuple[int, int]] = []
-    for p, part in enumerate(parts):
-        others += [(p, other) for other in range(part.dim()) if other != dim]
+    for index, part in enumerate(parts):
+        others += [(index, other) for other in range(part.dim()) if other != dim]
     return likely + others
 
 
@@ -312,8 +312,8 @@ def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...
 def _strides_of(parts: Sequence[Any], n_dims: int) -> list[tuple[int, Any]]:
     """List (number, strides) of the strided parts with ``n_dims`` dimensions."""
     return [
-        (p, part.stride())
-        for p, part in enumerate(parts)
+        (index, part.stride())
+        for index, part in enumerate(parts)
         if part.layout is torch.strided and part.dim() == n_dims
     ]
 
@@ -364,9 +364,9 @@ class Layouts:
         """
         layouts = cls(
             tuple(primals),
-            tuple(layout_of(t, sized) for t in results),
+            tuple(layout_of(result, sized) for result in results),
             tuple(tangents),
-            tuple(layout_of(t, sized) for t in gradients),
+            tuple(layout_of(gradient, sized) for gradient in gradients),
         )
         every = (*layouts.primals, *layouts.results, *layouts.tangents, *layouts.gradients)
         if all(layout is None for layout in every):

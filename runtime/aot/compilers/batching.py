@@ -191,7 +191,7 @@ class _Lifetimes:
             return self._never
         # the memory is free once the other users of an argument have run
         ends = min(self._last_use_beside(node, a) for a in freed)
-        return max(ends, *(self._place.get(a, -1) for a in arguments))
+        return max(ends, *(self._place.get(argument, -1) for argument in arguments))
 
     def _last_use_beside(self, n: fx.Node, node: fx.Node) -> int:
         """Return the place of the last use of ``node`` by another call than ``n``."""
@@ -331,7 +331,7 @@ def _conflict(group: Sequence[fx.Node], memories: dict[fx.Node, frozenset[fx.Nod
     ``memories``: see :func:`_memory`.
     """
     reads = [
-        frozenset[fx.Node]().union(*(_memory(a, memories) for a in n.all_input_nodes))
+        frozenset[fx.Node]().union(*(_memory(node, memories) for node in n.all_input_nodes))
         for n in group
     ]
     readers = Counter(memory for read in reads for memory in read)
@@ -390,7 +390,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     merged.meta = {**calls[0].meta, "val": [node.meta["val"] for node in calls]}
     if target._schema.is_mutable:
         # it returns nothing: the result of each call is the tensor that it writes to
-        return {n: _argument(n, 0) for n in calls}
+        return {call: _argument(call, 0) for call in calls}
     return _add_items(graph, merged, calls)
 
 
@@ -398,7 +398,7 @@ def _argument_of_all(calls: Sequence[fx.Node], index: int, way: str) -> object:
     """Return what one call in place of ``calls`` takes for their argument ``index``."""
     if way in (ONE, NUMBER):
         return _argument(calls[0], index)
-    return [_argument(n, index) for n in calls]
+    return [_argument(call, index) for call in calls]
 
 
 def _split_by_keyword(
@@ -467,7 +467,7 @@ def form(func: object, ways: tuple[str, ...]) -> Form | None:
     ]
     for name in packet.overloads():
         overload: OpOverload = getattr(packet, name)
-        taken = [str(a.type) for a in overload._schema.arguments]
+        taken = [str(argument.type) for argument in overload._schema.arguments]
         if taken == kinds or (taken == kinds[:-1] and func._schema.arguments[-1].name == "alpha"):
             return overload, ways
     return None

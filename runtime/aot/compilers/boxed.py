@@ -6,7 +6,7 @@ last use, although its caller has the list.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
@@ -23,7 +23,7 @@ Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 def make_boxed_func(f: Callable[..., object]) -> Boxed:
     """Return ``f(*args)`` as a boxed function."""
 
-    def boxed(args: list[Any]) -> Any:
+    def boxed(args: list[object]) -> Any:
         """Call ``f`` with the items of ``args``, and empty the list before."""
         arguments = tuple(args)
         args.clear()
@@ -36,7 +36,7 @@ def make_boxed_func(f: Callable[..., object]) -> Boxed:
 def make_boxed_compiler(compiler: Compiler) -> Compiler:
     """Return ``compiler`` with boxed functions as its results."""
 
-    def compile_boxed(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+    def compile_boxed(module: fx.GraphModule, inputs: list[object]) -> Callable[..., Any]:
         """Compile ``module``, and return a boxed function."""
         return make_boxed_func(compiler(module, inputs))
 
@@ -58,7 +58,7 @@ def as_boxed(function: Callable[..., object]) -> Boxed:
     return make_boxed_func(function)
 
 
-def nop(module: fx.GraphModule, _: list[Any]) -> Boxed:
+def nop(module: fx.GraphModule, _: Sequence[object]) -> Boxed:
     """Compile nothing: return a function that runs the calls of the graph one after the other.
 
     The code for it is generated at the second call. It is generated at once if the graph may write

@@ -80,7 +80,7 @@ def named_compilers(forward: Compiler, backward: Compiler, inference: Compiler) 
         """Return ``compiler``, with a name for the graph while it runs."""
 
         @wraps(compiler)
-        def compile(module: fx.GraphModule, examples: list[Any]) -> Any:
+        def compile(module: fx.GraphModule, examples: list[object]) -> Any:
             """Compile ``module`` under its name."""
             before, _NOW.names = _NOW.names, (f"{number}_{kind}",)
             # `nop` generates code of its own

@@ -192,8 +192,8 @@ def _with_numbers(
     def run_code(args: list[torch.Tensor]) -> Any:
         """Run the code, and read the numbers from its tensors."""
         results = list(run(args))
-        for i in numbers:
-            results[i] = results[i].item()
+        for index in numbers:
+            results[index] = results[index].item()
         return results
 
     return run_code
@@ -227,7 +227,7 @@ def _refuse_other_layouts(module: fx.GraphModule, lowered: Sequence[object]) -> 
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
             continue
         # a comparison of symbols would become a guard
-        if any(type(n) is not int for n in a.shape):
+        if any(type(size) is not int for size in a.shape):
             continue
         if (a.shape, a.stride(), a.dtype) != (b.shape, b.stride(), b.dtype):
             raise RuntimeError(

@@ -101,7 +101,7 @@ def for_inductor(
         return torch.ops.runtime.lstm_layer_backward.default, args
     if target is not _LAYER:
         return target, args
-    values = [v for v in node.meta["val"] if v is not None]
+    values = [value for value in node.meta["val"] if value is not None]
     sizes: list[object] = []
     for value in values:
         sizes += value.shape
@@ -173,7 +173,7 @@ def numbers_of(module: fx.GraphModule) -> list[int]:
 class NumberTensors(fx.Interpreter):
     """Run a graph with a tensor in place of each number that it reads."""
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, object]) -> Any:
         """Call ``target``, by a function of tensors if a number among its arguments is one."""
         node = self._node
         if _is_number(node) and target is aten._local_scalar_dense.default:

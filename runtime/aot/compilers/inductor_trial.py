@@ -31,7 +31,7 @@ _PROGRAM = Path(__file__).with_name("trial_process.py")
 # a process uses the folders of its start, so a change of one needs a new process
 _FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _START = 300.0  # seconds for the start of the process
-_LONGEST_LINE = 300
+_LONGEST_LINE = 300  # letters of what the process printed last, in an error
 
 
 class TrialFailed(Exception):

@@ -32,7 +32,7 @@ def successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     movable_nodes = set(nodes)
     after = {node: [user for user in node.users if user in movable_nodes] for node in nodes}
     # a chain is enough: it orders each pair of these
-    ordered = [n for n in nodes if n.op == "call_function" and _has_order(n)]
+    ordered = [node for node in nodes if node.op == "call_function" and _has_order(node)]
     for first, second in itertools.pairwise(ordered):
         after[first].append(second)
     return after

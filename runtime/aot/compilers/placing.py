@@ -91,8 +91,8 @@ def place(graph: fx.Graph, wanted: Sequence[Destination]) -> Mapping[int, int]:
     chains = _find_chains(graph, wanted)
     behind: dict[int, int] = {}
     for chain in chains:
-        for n in chain.calls:
-            _write(n, chain.target, chain.calls)
+        for call in chain.calls:
+            _write(call, chain.target, chain.calls)
         if chain.calls:
             behind[chain.destination.argument] = chain.destination.counted - len(chain.calls)
     return behind
@@ -105,7 +105,7 @@ def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]
     results: Any = output.args[0]
     # a value that is returned twice has to become two tensors
     times = Counter(results)
-    order = {n: index for index, n in enumerate(graph.nodes)}
+    order = {node: index for index, node in enumerate(graph.nodes)}
     # up to here the graph may raise, as the call is for another program, and must write nothing
     refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
     chains = []
@@ -138,7 +138,7 @@ def _calls_into(
     while n is not None and first <= order[n] and _is_spent(n, later, output, order):
         calls.append(n)
         later = n
-        operands = (a for a in n.all_input_nodes if a is not target)
+        operands = (node for node in n.all_input_nodes if node is not target)
         n = next((a for a in operands if _may_write_to(a, target, views)), None)
     return calls
 
@@ -161,11 +161,11 @@ def _is_spent(
     None for ``later``: ``node`` is the new value itself, of which no view may be returned.
     """
     memory = shown(node)
-    views = [v for v in memory if v is not node]
+    views = [value for value in memory if value is not node]
     if later is None:
-        return not any(output in v.users for v in views)
+        return not any(output in view.users for view in views)
     last_use = _last_read(memory, order)
-    return last_use == order[later] and not any(v in later.all_input_nodes for v in views)
+    return last_use == order[later] and not any(view in later.all_input_nodes for view in views)
 
 
 def _may_write_to(node: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> bool:
@@ -177,7 +177,7 @@ def _may_write_to(node: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> b
         return False
     if node.target not in SETS and with_out(node.target) is None:
         return False
-    return not any(v in node.all_input_nodes for v in views if v is not target)
+    return not any(view in node.all_input_nodes for view in views if view is not target)
 
 
 def _write(node: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:

@@ -171,7 +171,7 @@ def without_repetitions(graph: fx.Graph) -> None:
 
     A large value does not live longer for that: its memory may be what a checkpoint saves.
     """
-    order = {n: index for index, n in enumerate(graph.nodes)}
+    order = {node: index for index, node in enumerate(graph.nodes)}
     first_calls: dict[Hashable, fx.Node] = {}
     results = Returned(graph)
     for node in calls_of(graph):
@@ -190,7 +190,7 @@ def without_repetitions(graph: fx.Graph) -> None:
 
 def _is_used_after(node: fx.Node, place: int, order: Mapping[fx.Node, int]) -> bool:
     """Return whether a node behind ``place`` uses the memory of ``node``, which lives so long."""
-    users = itertools.chain.from_iterable(v.users for v in shown(node))
+    users = itertools.chain.from_iterable(value.users for value in shown(node))
     return any(order[user] > place for user in users)
 
 

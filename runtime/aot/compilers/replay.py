@@ -174,7 +174,7 @@ def _items(node: fx.Node) -> dict[int, fx.Node]:
             return {}
         items[i] = user
     value = node.meta.get("val")
-    if not isinstance(value, (list, tuple)) or any(i >= len(value) for i in items):
+    if not isinstance(value, (list, tuple)) or any(index >= len(value) for index in items):
         return {}
     return items
 

@@ -24,7 +24,7 @@ from .overloads import on_cpu
 
 aten = torch.ops.aten
 _DTYPES = (torch.float32, torch.float64)
-_FEWEST = 4
+_FEWEST = 4  # matrices of a stack
 # of the matrices of one stack, which live at the same time; threads do not share the work on so few
 _BYTES = 1 << 16
 
@@ -94,7 +94,7 @@ def _split(group: Sequence[fx.Node]) -> list[list[fx.Node]]:
 
 def _stack(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     """Replace the sums ``calls`` by one of their stack, behind the last of them."""
-    matrices = [n.args[0] for n in calls]
+    matrices = [call.args[0] for call in calls]
     before, after = _matrix(calls[0]), calls[0].meta["val"]
     with without_modes():
         values = (

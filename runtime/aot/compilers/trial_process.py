@@ -50,7 +50,9 @@ def request(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> tu
     names: set[str] = set()
     for part in _graphs(graph):
         targets = [node.target for node in part.nodes]
-        names.update(t.namespace for t in targets if isinstance(t, torch._ops.OpOverload))
+        names.update(
+            target.namespace for target in targets if isinstance(target, torch._ops.OpOverload)
+        )
     config = importlib.import_module("torch._inductor.config").get_config_copy()
     head = {"limit": limit, "operators": sorted(names), "state": _state()}
     options = Options(ops_filter=None, node_metadata_key_filter=_FACTS.__contains__)
@@ -199,7 +201,7 @@ def _zeros(value: object) -> Any:
     if 0 in sizes:
         return torch.zeros(sizes, dtype=value.dtype, device=value.device)
     # as much memory as the strides reach
-    last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
+    last = offset + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True))
     return torch.zeros(last + 1, dtype=value.dtype, device=value.device).as_strided(
         sizes, strides, offset
     )

@@ -5,7 +5,7 @@ Witness(result).watch(torch.relu, (x,), {})     # [(aten.relu.default, (x,), {})
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ class Witness(TorchDispatchMode):
         func: OpOverload,
         types: Any,
         args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: Mapping[str, object] | None = None,
     ) -> Any:
         """Note a call, and return ``result`` with new tensors."""
         # a question about an abstract tensor, which is no call of the graph
@@ -60,7 +60,7 @@ class Witness(TorchDispatchMode):
             return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, self.result)
 
     def watch(
-        self, call: Callable[..., object], args: Sequence[object], kwargs: dict[str, Any]
+        self, call: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> list[Any]:
         """Return the ATen calls of ``call(*args, **kwargs)``; none if it does not take these
         arguments."""
@@ -76,7 +76,7 @@ class Witness(TorchDispatchMode):
         call: Callable[..., object],
         func: OpOverload,
         args: Sequence[object],
-        kwargs: dict[str, Any],
+        kwargs: Mapping[str, object],
     ) -> bool:
         """Return whether ``call(*args, **kwargs)`` is one call of ``func`` with just these
         arguments."""

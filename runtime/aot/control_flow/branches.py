@@ -25,6 +25,7 @@ from ...functionalize.functional_level import FunctionalLevel
 from ...functionalize.functional_value import FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
+from ...seam.call_types import Arguments
 from ...seam.containers import items_of
 from ...seam.generator_states import own_draws
 from ...seam.graph_walks import nodes_among, results_of
@@ -77,7 +78,7 @@ class Branch:
         assert self.spec is not None
         rest = iter(tensors)
         return pytree.tree_unflatten(
-            [next(rest) if c is ... else c for c in self.constants], self.spec
+            [next(rest) if constant is ... else constant for constant in self.constants], self.spec
         )
 
     def results(self) -> list[fx.Node]:
@@ -120,10 +121,12 @@ def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
     """Return the context of a call in ``trace`` that may run ``branches``, which may draw."""
     generators: dict[int, Any] = {}
     for module in (m for branch in branches for m in branch.module.modules()):
-        for n in getattr(module, "graph", fx.Graph()).nodes:
-            if isinstance(n.target, OpOverload) and facts_of(n.target).may_draw:
+        for node in getattr(module, "graph", fx.Graph()).nodes:
+            if isinstance(node.target, OpOverload) and facts_of(node.target).may_draw:
                 attributes = [
-                    attrgetter(a.target)(module) for a in n.all_input_nodes if a.op == "get_attr"
+                    attrgetter(source.target)(module)
+                    for source in node.all_input_nodes
+                    if source.op == "get_attr"
                 ]
                 generator: Any = generator_of(attributes, {})
                 generators[generator._cdata] = generator
@@ -143,7 +146,7 @@ def refuse_draws(what: str, *branches: Branch) -> None:
         )
 
 
-def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[object]:
+def _with_draws_of_each_element(args: Arguments) -> Sequence[object]:
     """Return the arguments of a call whose branches may draw.
 
     Where each element of a batch draws for itself, one argument becomes a batch. Else the level of
@@ -155,9 +158,11 @@ def _with_draws_of_each_element(args: Sequence[Any]) -> Sequence[object]:
     if not levels or not any(map(draws, _branches(args))):
         return args
     arguments = list(args)
-    at = max(index for index, a in enumerate(arguments) if isinstance(a, torch.Tensor))
+    at = max(
+        index for index, argument in enumerate(arguments) if isinstance(argument, torch.Tensor)
+    )
     for level in levels:
-        if not any(level in levels_of(a) for a in arguments):
+        if not any(level in levels_of(argument) for argument in arguments):
             each = level.spread(torch.ones((), dtype=torch.bool, device=arguments[at].device))
             arguments[at] = torch.where(each, arguments[at], arguments[at])
     return arguments
@@ -367,8 +372,10 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
         # A carry is another tensor in the next step. So the tensor with which it starts is one
         # from outside if the piece also closes over it.
         known = {
-            id(t): v
-            for t, v in zip(tensors[piece.contiguous :], arguments[piece.contiguous :], strict=True)
+            id(tensor): argument
+            for tensor, argument in zip(
+                tensors[piece.contiguous :], arguments[piece.contiguous :], strict=True
+            )
         }
         with (
             suspended(),
@@ -409,7 +416,7 @@ def _separate(
 
     One that does is copied or refused. ``call``: the line of the operator.
     """
-    seen = {id(v._store.memory) for v in arguments}
+    seen = {id(argument._store.memory) for argument in arguments}
     results = []
     for index, output in enumerate(outs):
         if isinstance(output, SYMBOLIC):

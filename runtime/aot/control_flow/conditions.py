@@ -44,7 +44,7 @@ def cond(
     pred: bool | torch.Tensor,
     true_fn: Callable[..., object],
     false_fn: Callable[..., object],
-    operands: Sequence[object] | dict[str, Any] = (),
+    operands: Sequence[object] | dict[str, object] = (),
 ) -> Any:
     """Return ``true_fn(*operands)`` if ``pred`` is true, else ``false_fn(*operands)``, as
     ``torch.cond`` does.
@@ -163,7 +163,9 @@ def _describe(branch: Branch) -> str:
             where = f" of {line}"
         tensors.append(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}{where}")
     rest = iter(tensors)
-    return f"({', '.join(next(rest) if c is ... else repr(c) for c in branch.constants)})"
+    # a constant is ``...`` where an argument is a tensor
+    texts = [next(rest) if constant is ... else repr(constant) for constant in branch.constants]
+    return f"({', '.join(texts)})"
 
 
 def _return_copy(module: fx.GraphModule, result: fx.Node) -> None:
@@ -266,7 +268,7 @@ class _Cond(ControlFlow):
         """Return the tangents of the results."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
-        moving = [index for index, t in enumerate(tangents[3:]) if t is not None]
+        moving = [index for index, tangent in enumerate(tangents[3:]) if tangent is not None]
         floating = ctx.floating
 
         def push_forward(branch: Branch) -> Callable[..., Any]:
@@ -347,8 +349,8 @@ def _function_of(
 def replaced(values: Sequence[object], at: Sequence[int], new: Sequence[object]) -> list[Any]:
     """Return ``values`` with the items of ``new`` at the places ``at``."""
     exchanged = list(values)
-    for i, v in zip(at, new, strict=True):
-        exchanged[i] = v
+    for i, value in zip(at, new, strict=True):
+        exchanged[i] = value
     return exchanged
 
 

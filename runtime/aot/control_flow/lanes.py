@@ -36,7 +36,7 @@ def batched(
 
     def on_all(*args: torch.Tensor) -> Tensors:
         """Run the branch on all elements."""
-        if any(d is not None for d in in_dims):
+        if any(dim is not None for dim in in_dims):
             results = vmap(
                 transformable(branch.module),
                 in_dims=tuple(in_dims),

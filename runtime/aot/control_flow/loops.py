@@ -223,7 +223,7 @@ def _capture(
     check_carry(
         leaves,
         spec,
-        [next(nodes).meta["val"] if c is ... else c for c in body.constants],
+        [next(nodes).meta["val"] if constant is ... else constant for constant in body.constants],
         body.spec,
         body.results(),
     )
@@ -315,9 +315,9 @@ class _While(ControlFlow):
         operands = ctx.saved_tensors
         carried, rest = operands[:n], operands[n:]
         wanted = [
-            i
-            for i, tensor in enumerate(rest)
-            if tensor.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + n + i]
+            index
+            for index, tensor in enumerate(rest)
+            if tensor.dtype in DIFFERENTIABLE and ctx.needs_input_grad[3 + n + index]
         ]
 
         def step(*carry: torch.Tensor) -> Tensors:
@@ -378,7 +378,7 @@ class _While(ControlFlow):
         n, floating = ctx.n, ctx.floating
         operands = ctx.saved_tensors
         carried, rest = operands[:n], operands[n:]
-        moved = [index for index, t in enumerate(tangents[3 + n :]) if t is not None]
+        moved = [index for index, tangent in enumerate(tangents[3 + n :]) if tangent is not None]
         directions = [tangents[3 + n + i] for i in moved]
 
         def step(*state: torch.Tensor) -> Tensors:
@@ -419,7 +419,7 @@ class _While(ControlFlow):
     ) -> Any:
         """Return the results for a batch, and their batch dimensions."""
         size = info.batch_size
-        dims = [None if d is None else 0 for d in in_dims[3:]]
+        dims = [None if dim is None else 0 for dim in in_dims[3:]]
         varying, each_stops = _values_that_vary(
             condition,
             body,
@@ -427,7 +427,7 @@ class _While(ControlFlow):
             dims,
             info.randomness == "different" and (draws(body) or draws(condition)),
         )
-        dims[:n] = [0 if v else None for v in varying]
+        dims[:n] = [0 if value else None for value in varying]
         carried = _with_batch_dims(operands[:n], in_dims[3:], dims, size)
         rest = operands[n:]
         step = batched(body, info, dims, dims[:n])
@@ -509,7 +509,7 @@ def _values_that_vary(
 
 def _arguments_of(branch: Branch, result: fx.Node) -> set[int]:
     """Return the numbers of the arguments that ``result`` may depend on."""
-    placeholders = [n for n in branch.module.graph.nodes if n.op == "placeholder"]
+    placeholders = [node for node in branch.module.graph.nodes if node.op == "placeholder"]
     needed = set(walk([result], inputs_of))
     return {index for index, placeholder in enumerate(placeholders) if placeholder in needed}
 

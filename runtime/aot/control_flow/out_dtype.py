@@ -49,7 +49,12 @@ def _compute_by_parts(op: Any, dtype: torch.dtype, args: Sequence[object]) -> ob
         torch.empty(1, dtype=dtype, device="meta"),
         type_promotion_kind=PromotionKind.DEFAULT,
     )[0]
-    return op(*(a.to(wide) if isinstance(a, torch.Tensor) else a for a in args)).to(dtype)
+    return op(
+        *(
+            argument.to(wide) if isinstance(argument, torch.Tensor) else argument
+            for argument in args
+        )
+    ).to(dtype)
 
 
 def _tensors_at(args: Sequence[object]) -> list[int]:
@@ -114,7 +119,7 @@ class _OutDtype(ControlFlow):
     def jvp(ctx: Any, *tangents: object) -> Any:
         """Return the tangents of the results."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
-        moving = [index for index, t in enumerate(tangents[2:]) if t is not None]
+        moving = [index for index, tangent in enumerate(tangents[2:]) if tangent is not None]
         primals, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
         return jvp(_function_of(ctx.op, ctx.dtype, args, moving), primals, moved)[1]
 

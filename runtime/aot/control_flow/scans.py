@@ -40,7 +40,7 @@ from .torch_operators import (
 _OPERATOR = torch.ops.higher_order.scan
 
 
-def map(f: Callable[..., Any], xs: Any, *args: Any, unroll: bool | None = None) -> Any:
+def map(f: Callable[..., Any], xs: Any, *args: object, unroll: bool | None = None) -> Any:
     """Return ``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``,
     stacked, as ``map`` of torch's control flow does.
 
@@ -147,7 +147,7 @@ def _scan_one_by_one(
     def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> Any:
         """Combine one more element."""
         both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
-        after = [t.squeeze(0) for t in combine_pairs(*both)]
+        after = [tensor.squeeze(0) for tensor in combine_pairs(*both)]
         return after, [t.clone() for t in after]
 
     _, rest = _scan_along(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
@@ -212,7 +212,7 @@ def _is_one_call(
 ) -> bool:
     """Return whether all steps are one call of torch's operator in a graph."""
     whole = unroll is False or (unroll is None and not isinstance(length, int))
-    if not whole or not all(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(init)):
+    if not whole or not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(init)):
         return False
     return traced(moved)
 
@@ -306,19 +306,22 @@ def _capture(
     check_carry(
         given[:n],
         None,
-        [next(nodes).meta["val"] if c is ... else c for c in body.constants[:n]],
+        [
+            next(nodes).meta["val"] if constant is ... else constant
+            for constant in body.constants[:n]
+        ],
         None,
         body.results(),
         "scan",
     )
     results = list(_Scan.apply(body, n, m, *given, *outside))
     tensors = iter(results)
-    leaves = [next(tensors) if c is ... else c for c in body.constants]
+    leaves = [next(tensors) if constant is ... else constant for constant in body.constants]
     return pytree.tree_unflatten(leaves[:n], init_spec), pytree.tree_unflatten(leaves[n:], y_spec)
 
 
 def _along(
-    step: Callable[..., Any], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]
+    step: Callable[..., object], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]
 ) -> tuple[list[Any], list[Any]]:
     """Do ``carry, y = step(carry, x)`` along ``xs``, all flat lists. One call in a trace."""
     spec = pytree.tree_structure(list(xs))
@@ -372,7 +375,7 @@ def _map_values(
 
 def _select(values: Mapping[int, torch.Tensor], numbers: Sequence[int]) -> list[torch.Tensor]:
     """Return the ``values`` with these numbers."""
-    return [values[i] for i in numbers]
+    return [values[index] for index in numbers]
 
 
 def _carry_before_steps(
@@ -407,9 +410,9 @@ class _Moving:
     def of(cls, numbers: Sequence[int], n: int, m: int) -> _Moving:
         """Sort ``numbers`` of operands, of which ``n`` are the carry and ``m`` elements."""
         return cls(
-            [i for i in numbers if i < n],
-            [i for i in numbers if n <= i < n + m],
-            [i for i in numbers if i >= n + m],
+            [index for index in numbers if index < n],
+            [index for index in numbers if n <= index < n + m],
+            [index for index in numbers if index >= n + m],
         )
 
     @property
@@ -484,7 +487,7 @@ class _Scan(ControlFlow):
                 outs = run(ctx.body, replaced(given, numbers, some))
                 return tuple(outs[i] for i in floating)
 
-            pulled = vjp(f, *(given[i] for i in numbers))[1]((*cotangents, *each[n + m :]))
+            pulled = vjp(f, *(given[index] for index in numbers))[1]((*cotangents, *each[n + m :]))
             a, b = n_moving, n_moving + len(moving.elements)
             return [*pulled[:a], *(s + p for s, p in zip(sums, pulled[b:], strict=True))], list(
                 pulled[a:b]
@@ -496,7 +499,7 @@ class _Scan(ControlFlow):
             *(torch.zeros_like(operands[i]) for i in moving.rest),
         ]
         elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
-        final, of_each = _along(back, start, [x.flip(0) for x in elements])
+        final, of_each = _along(back, start, [element.flip(0) for element in elements])
         of_operands = [*final[:n_moving], *(y.flip(0) for y in of_each), *final[n_moving:]]
         gradients: list[Any] = [None] * len(operands)
         return (None, None, None, *replaced(gradients, numbers, of_operands))
@@ -525,11 +528,13 @@ class _Scan(ControlFlow):
         carry_out = [i for i in floating if i < n]
         # an earlier step may give a carry its tangent
         with_tangent = [
-            index for index, t in enumerate(tangents[3:]) if t is not None or index in carry_out
+            index
+            for index, tangent in enumerate(tangents[3:])
+            if tangent is not None or index in carry_out
         ]
         moving = _Moving.of(with_tangent, n, m)
         numbers = moving.numbers
-        moved = {i: _or_zeros(tangents[3 + i], operands[i]) for i in numbers}
+        moved = {index: _or_zeros(tangents[3 + index], operands[index]) for index in numbers}
         fixed = _select(moved, moving.rest)
 
         def step(
@@ -544,7 +549,10 @@ class _Scan(ControlFlow):
                 return tuple(outs[i] for i in floating), outs
 
             _, pushed, outs = jvp(
-                f, tuple(given[i] for i in numbers), (*state[n:], *each[m:], *fixed), has_aux=True
+                f,
+                tuple(given[index] for index in numbers),
+                (*state[n:], *each[m:], *fixed),
+                has_aux=True,
             )
             return [*outs[:n], *pushed[: len(carry_out)]], list(pushed[len(carry_out) :])
 
@@ -560,10 +568,10 @@ class _Scan(ControlFlow):
     ) -> Any:
         """Return the results for a batch, and their batch dimensions."""
         # the whole carry is a batch, and so are all results
-        dims = [0 if index < n else d for index, d in enumerate(in_dims[3:])]
+        dims = [0 if index < n else dim for index, dim in enumerate(in_dims[3:])]
         carry = [
-            tensor.expand(info.batch_size, *tensor.shape) if d is None else tensor
-            for tensor, d in zip(operands[:n], in_dims[3:], strict=False)
+            tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor
+            for tensor, dim in zip(operands[:n], in_dims[3:], strict=False)
         ]
         xs = [
             x if dim is None else x.movedim(0, 1)

@@ -115,7 +115,7 @@ def _enter(operator: Any, function: Callable[..., object]) -> None:
             """Call ``function`` for values, which have their own tape, and else torch's rule."""
             mode = current_dispatch_mode()
             of_ours = isinstance(mode, _MODES) or any(
-                isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
+                isinstance(leaf, Value) for leaf in pytree.tree_leaves((args, kwargs))
             )
             if of_ours:
                 return function(*args, **kwargs)
@@ -139,14 +139,14 @@ ON_NEW_VALUES.append(_enter_class)
 _compile_and_call: Any = higher_order_utils._hop_compile_and_call
 
 
-def _call_operator(fn: Callable[..., Any], args: Any, kwargs: Any = None) -> object:
+def _call_operator(fn: Callable[..., object], args: Any, kwargs: Any = None) -> object:
     """Do what ``torch.cond`` and its like do with ``fn``, which calls their operator.
 
     Torch compiles ``fn``. Its compiler does not know values of this package or a running capture.
     With these ``fn`` is called instead, as the operator knows them.
     """
     of_ours = running_traces() or any(
-        isinstance(x, Value) for x in pytree.tree_leaves((args, kwargs))
+        isinstance(leaf, Value) for leaf in pytree.tree_leaves((args, kwargs))
     )
     if of_ours:
         return fn(*args, **(kwargs or {}))
@@ -161,7 +161,7 @@ def transformable(module: fx.GraphModule) -> fx.GraphModule:
 
     The operators themselves know no levels of this package.
     """
-    if not any(n.target in OURS for n in module.graph.nodes):
+    if not any(node.target in OURS for node in module.graph.nodes):
         return module
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))

@@ -111,7 +111,7 @@ class _GraphCall:
         groups, start = [], 0
         for group in self.groups:
             numbers = range(start, start + len(group))
-            groups.append(type(group)(values[i] for i in numbers if i not in left_out))
+            groups.append(type(group)(values[index] for index in numbers if index not in left_out))
             start = numbers.stop
         return groups
 
@@ -289,7 +289,7 @@ class _Writer:
         unused = call.droppable(absent, modules)
         for module in modules:
             _erase_placeholders(module, unused)
-        values = [None if i in unused else self._value(a) for i, a in enumerate(operands)]
+        values = [None if index in unused else self._value(a) for index, a in enumerate(operands)]
         groups = call.regroup(values, unused)
         # the call of these graphs
         names = list(map(self._add_module, modules))
@@ -406,8 +406,8 @@ def _terms_of(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 def _erase_placeholders(module: fx.GraphModule, numbers: set[int]) -> None:
     inputs = _placeholders(module)
-    for i in numbers:
-        module.graph.erase_node(inputs[i])
+    for index in numbers:
+        module.graph.erase_node(inputs[index])
     module.recompile()
 
 
@@ -437,8 +437,8 @@ def _have_same_strides(a: fx.Node, b: fx.Node) -> bool:
         return True
     # texts, since a comparison of symbols would become a guard
     return all(
-        str(n) == "1" or str(size) == str(t)
-        for n, size, t in zip(y.shape, x.stride(), y.stride(), strict=True)
+        str(n) == "1" or str(size) == str(stride)
+        for n, size, stride in zip(y.shape, x.stride(), y.stride(), strict=True)
     )
 
 

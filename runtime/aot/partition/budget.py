@@ -21,8 +21,9 @@ from .memory import Memory
 from .network import Network
 from .recompute import is_item, is_size, is_view, n_bytes
 
+# into how many segments a graph is cut
 _SEGMENTS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
-_MOST_CUTS = 12
+_MOST_CUTS = 12  # between two cuts, each of which costs a maximum flow
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,11 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
 def _chain(start: Choice, candidates: list[Choice]) -> list[Choice]:
     """Return the longest chain from ``start`` to the choice of least peak."""
     # what is no better than the start is no step
-    candidates = [c for c in candidates if c.peak < start.peak and c.bytes <= start.bytes]
+    candidates = [
+        candidate
+        for candidate in candidates
+        if candidate.peak < start.peak and candidate.bytes <= start.bytes
+    ]
     if not candidates:
         return [start]
     goal = min(candidates, key=lambda c: (c.peak, c.bytes, c.work))

@@ -126,14 +126,14 @@ class _Drawing:
         self.parts = parts
         self.by_name = {node.name: node for node in parts.nodes}
         # numbers take no memory to speak of
-        self.saved = [v for v in saved if v.dtype is not None]
+        self.saved = [value for value in saved if value.dtype is not None]
         self.forward = _Side()
-        self._fill_forward({v.name for v in saved}, names)
+        self._fill_forward({value.name for value in saved}, names)
         self.backward = _Side()
         self.backward.up = True
         self._fill_backward(backward, again)
         self.uses = self._list_uses()
-        self.sources = {v.name: call_of(self.by_name[v.name]).name for v in self.saved}
+        self.sources = {value.name: call_of(self.by_name[value.name]).name for value in self.saved}
 
     def _fill_forward(self, saved: Collection[str], names: Mapping[fx.Node, str]) -> None:
         """Add the inputs that the forward uses or saves, then its calls.
@@ -159,9 +159,9 @@ class _Drawing:
         for node in self.parts.tangents:
             self.backward.add(node, "argument", str(node.target))
         order = [
-            self.by_name[n.name]
-            for n in backward.graph.nodes
-            if n.op == "call_function" and n.name in self.by_name
+            self.by_name[node.name]
+            for node in backward.graph.nodes
+            if node.op == "call_function" and node.name in self.by_name
         ]
 
         def kind_of(node: fx.Node) -> str:
@@ -175,12 +175,12 @@ class _Drawing:
         """List each saved value with a call of the backward that takes it, by their names."""
         boxes = self.backward.labels
         uses = []
-        for v in self.saved:
+        for value in self.saved:
             # one that is computed again has a box of its own there
-            if v.name in boxes:
+            if value.name in boxes:
                 continue
-            users = [call_of(u).name for u in _through_items(self.by_name[v.name])]
-            uses += [(v.name, user) for user in users if user in boxes]
+            users = [call_of(u).name for u in _through_items(self.by_name[value.name])]
+            uses += [(value.name, user) for user in users if user in boxes]
         return uses
 
     @staticmethod
@@ -191,7 +191,7 @@ class _Drawing:
         results: Sequence[object],
     ) -> None:
         """Add the calls in ``order`` and their edges. ``results``: what the graph returns."""
-        returned = {call_of(n).name for n in nodes_among(results)}
+        returned = {call_of(node).name for node in nodes_among(results)}
         # items are drawn as their call, and sizes not at all
         for node in order:
             if node.op != "call_function" or is_item(node) or is_size(node):
@@ -234,7 +234,7 @@ class _Drawing:
             *self._savings(places, middle, pill, depth),
             *self._boxes(self.forward, depth),
             *self._boxes(self.backward, depth),
-            *(self._pill(v, middle, places[v.name], pill) for v in self.saved),
+            *(self._pill(value, middle, places[value.name], pill) for value in self.saved),
         ]
         heads = [
             (self.forward.left + self.forward.plan.width / 2, "forward ↓"),
@@ -264,7 +264,9 @@ class _Drawing:
     def _pills(self, depth: int) -> dict[str, float]:
         """Return the heights of the saved values: near that of their source, without overlaps."""
         # first push overlapping ones down, then back up from the end of the drawing
-        wish = {v.name: self.forward.at(self.sources[v.name], depth)[1] for v in self.saved}
+        wish = {
+            value.name: self.forward.at(self.sources[value.name], depth)[1] for value in self.saved
+        }
         order = sorted(wish, key=wish.__getitem__)
         room = HEIGHT + 6
         last = TOP + STEP * depth - STEP + HEIGHT / 2
@@ -296,11 +298,11 @@ class _Drawing:
     def _savings(self, places: dict[str, float], x: float, width: float, depth: int) -> list[str]:
         """Draw the lines from sources to saved values, and from these to their users."""
         lines = []
-        for v in self.saved:
-            name = self.sources[v.name]
+        for value in self.saved:
+            name = self.sources[value.name]
             a, b = self.forward.at(name, depth)
             lines.append(
-                _across(a + self.forward.width(name) / 2, b, x - width / 2, places[v.name])
+                _across(a + self.forward.width(name) / 2, b, x - width / 2, places[value.name])
             )
         for name, user in dict.fromkeys(self.uses):
             a, b = self.backward.at(user, depth)

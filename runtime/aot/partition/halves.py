@@ -72,7 +72,7 @@ class Parts:
                 f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}"
             )
         needed.update(self.primals)
-        return [n for n in self.nodes if n in needed and n.op != "get_attr"]
+        return [node for node in self.nodes if node in needed and node.op != "get_attr"]
 
     @cached_property
     def candidates(self) -> list[fx.Node]:
@@ -122,7 +122,7 @@ class Parts:
         """Return the calls of the forward if it hands over ``saved``."""
         outputs = nodes_among((*self.results, *saved))
         needed = set(walk([*outputs, *self.effects], inputs_of))
-        return [n for n in self.nodes if n in needed and n.op != "placeholder"]
+        return [node for node in self.nodes if node in needed and node.op != "placeholder"]
 
     def backward_order(self, saved: Sequence[fx.Node]) -> list[fx.Node]:
         """Return the calls of the backward from ``saved`` and the tangents.

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 GAP = 16.0  # between two boxes of a layer
-_SWEEPS = 12
+_SWEEPS = 12  # over all layers, down and up in turn
 _BEND = 8.0  # the width of the place where a long edge passes a layer
 
 Edge = tuple[str, str]
@@ -51,8 +51,8 @@ def layout(
     layer = _layers(nodes, edges, late)
     depth = 1 + max(layer.values(), default=-1)
     rows: list[list[Key]] = [[] for _ in range(depth)]
-    for n in nodes:
-        rows[layer[n]].append(n)
+    for node in nodes:
+        rows[layer[node]].append(node)
     # an edge over several layers has a bend in each of them, so that it goes around their boxes
     above, below = _add_bends(rows, edges, layer)
     x = _places(rows, above, below, widths)
@@ -101,18 +101,18 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) 
 
     A node in ``late`` moves down, to right above its highest user.
     """
-    users: dict[str, list[str]] = {n: [] for n in nodes}
-    inputs: dict[str, list[str]] = {n: [] for n in nodes}
+    users: dict[str, list[str]] = {node: [] for node in nodes}
+    inputs: dict[str, list[str]] = {node: [] for node in nodes}
     for a, b in edges:
         users[a].append(b)
         inputs[b].append(a)
     layer: dict[str, int] = {}
     # the order is topological: inputs have their layers before a node, and users before its inputs
-    for n in nodes:
-        layer[n] = 1 + max((layer[a] for a in inputs[n]), default=-1)
-    for n in reversed(nodes):
-        if n in late and users[n]:
-            layer[n] = min(layer[b] for b in users[n]) - 1
+    for node in nodes:
+        layer[node] = 1 + max((layer[a] for a in inputs[node]), default=-1)
+    for node in reversed(nodes):
+        if node in late and users[node]:
+            layer[node] = min(layer[b] for b in users[node]) - 1
     return layer
 
 

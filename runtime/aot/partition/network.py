@@ -45,8 +45,8 @@ def min_cut(
     ``ValueError`` if no cut is finite.
     """
     start = np.array([edge[0] for edge in edges], dtype=np.int64)
-    end = np.array([e[1] for e in edges], dtype=np.int64)
-    capacity = np.array([e[2] for e in edges], dtype=np.int64)
+    end = np.array([edge[1] for edge in edges], dtype=np.int64)
+    capacity = np.array([edge[2] for edge in edges], dtype=np.int64)
     finite = capacity >= 0
     total = int(capacity[finite].sum())
     # scale the capacities, with room for an infinite one above all others, and for rounding up
@@ -99,10 +99,14 @@ class Network:
     ) -> None:
         self.parts = parts
         self.static = static
-        self.allowed = {n: _costs_nothing(n, allowed) for n in parts.candidates}
-        self.fixed = {n: kept_in_forward(n, parts) for n in parts.candidates}
+        self.allowed = {
+            candidate: _costs_nothing(candidate, allowed) for candidate in parts.candidates
+        }
+        self.fixed = {
+            candidate: kept_in_forward(candidate, parts) for candidate in parts.candidates
+        }
         # the value has this vertex and the next one, between which it is saved
-        self.vertex = {n: 2 * index for index, n in enumerate(parts.candidates)}
+        self.vertex = {candidate: 2 * index for index, candidate in enumerate(parts.candidates)}
         self.source = 2 * len(self.vertex)
         self.sink = self.source + 1
         self.views_of_inputs = _views_of_inputs(parts.nodes)

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from .optional import map_optional
 
 BatchRule = Callable[..., Any]
@@ -52,7 +53,7 @@ def insert_dims(t: torch.Tensor, size: int, number: int) -> torch.Tensor:
     return t.reshape(size, *(1,) * number, *t.shape[1:])
 
 
-def positional(args: Any, at: int, default: object) -> Any:
+def positional(args: Arguments, at: int, default: object) -> Any:
     """Return argument ``at`` of a call, or ``default`` if the call ends before it."""
     if at < len(args):
         return args[at]
@@ -78,15 +79,17 @@ def with_flags_of_keywords(rule: BatchRule) -> BatchRule:
 
 
 @exact
-def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def elementwise(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> Any:
     """Run a broadcasting op on a batch. Batched arguments are reshaped so that all batch dimensions
     stand before the widest argument."""
     if len(args) == 1:
         return func(args[0], **kwargs)
     ranks = [
-        a.dim() - (b is True)
-        for a, b in zip(args, batched, strict=True)
-        if isinstance(a, torch.Tensor)
+        argument.dim() - (is_batched is True)
+        for argument, is_batched in zip(args, batched, strict=True)
+        if isinstance(argument, torch.Tensor)
     ]
     # the logical ranks decide how the elements broadcast
     rank = max(ranks)
@@ -96,8 +99,8 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     if min(ranks) == rank:
         return func(*args, **kwargs)
     actual = list(args)
-    for index, b in enumerate(batched):
-        if b is not True:
+    for index, is_batched in enumerate(batched):
+        if is_batched is not True:
             continue
         a = actual[index]
         missing = rank + 1 - a.dim()
@@ -110,21 +113,25 @@ def elementwise(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> A
     return func(*actual, **kwargs)
 
 
-def _as_vectors(args: Any, batched: Any) -> list[object]:
+def _as_vectors(args: Arguments, batched: BatchFlags) -> list[object]:
     """Return the arguments, with each unbatched 0-d tensor as a vector.
 
     Two 0-d tensors promote each other. A batch of 0-d tensors is physically a vector, which a 0-d
     tensor would not promote."""
-    device = next(a.device for a, b in zip(args, batched, strict=True) if b is True)
+    device = next(
+        argument.device
+        for argument, is_batched in zip(args, batched, strict=True)
+        if is_batched is True
+    )
     actual = list(args)
-    for index, (a, b) in enumerate(zip(args, batched, strict=True)):
+    for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
         # a 0-d tensor may lie on another device than the rest, which a vector may not
-        if b is False and isinstance(a, torch.Tensor) and a.device == device:
-            actual[index] = a.reshape(1)
+        if is_batched is False and isinstance(argument, torch.Tensor) and argument.device == device:
+            actual[index] = argument.reshape(1)
     return actual
 
 
-def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def aligned(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords) -> Any:
     """Run an elementwise kernel (of oneDNN) that does not broadcast and takes no overlapping
     memory: on expanded, contiguous arguments."""
     actual = list(args)
@@ -134,7 +141,7 @@ def aligned(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
     return func(*actual, **kwargs)
 
 
-def _scalar_promotion(a: torch.Tensor, args: Any, batched: Any) -> torch.Tensor:
+def _scalar_promotion(a: torch.Tensor, args: Arguments, batched: BatchFlags) -> torch.Tensor:
     """Return ``a``, a batch of 0-d tensors, with the dtype that type promotion gives beside a wider
     tensor of the same category.
 
@@ -171,7 +178,7 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
     for the call.
     """
 
-    def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
+    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
         """Run the op on the physical dimensions."""
         x = args[0]
         rank = x.dim() - 1
@@ -233,7 +240,7 @@ def sizes(position: int) -> BatchRule:
     """Return the batch rule of ops with a size argument (``view``, ``expand`` of equal rank,
     ``new_zeros``). It puts the batch size in front."""
 
-    def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
+    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
         actual = list(args)
         actual[position] = [size, *actual[position]]
         return func(*actual, **kwargs)

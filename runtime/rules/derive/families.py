@@ -5,13 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from ..record import Formula, Record, asking, declare, made_of, parameters, register
+from ..record import (
+    Formula,
+    JvpRules,
+    Record,
+    VjpRules,
+    asking,
+    declare,
+    made_of,
+    parameters,
+    register,
+)
 from . import batch_rules
+from .batch_rules import BatchRule
 
 
 def conj(x: object) -> Any:
@@ -32,27 +42,29 @@ def real(t: torch.Tensor) -> torch.Tensor:
 
 
 def scaled(t: Any, partial: object) -> Any:
-    """Return ``t``, a tangent or cotangent, times a partial derivative. ``(where, p)``: times p
-    where ``where`` is true, elsewhere zero.
+    """Return ``t``, a tangent or cotangent, times a partial derivative.
 
-    Zero times an infinite or undefined ``t`` would be NaN. But elements that a maximum leaves out
-    have a gradient of zero in any case.
+    The derivative may be a pair ``(where, slope)``. Then it is ``slope`` where the mask ``where``
+    is true, and zero elsewhere, also where ``t`` is infinite or undefined: the elements that a
+    maximum leaves out have a gradient of zero in any case. ``where`` is False if there is no
+    element that counts.
     """
     if not isinstance(partial, tuple):
         return t * partial
-    where, p = partial
-    if where is False and isinstance(p, torch.Tensor):  # zero, of the shape of the product
-        return torch.zeros_like(t) * torch.zeros_like(p)
+    where, slope = partial
+    # the product has the shape to which the two are broadcast
+    if where is False and isinstance(slope, torch.Tensor):
+        return torch.zeros_like(t) * torch.zeros_like(slope)
     if where is False:
         return torch.zeros_like(t)
-    return torch.where(where, t * p, 0)
+    return torch.where(where, t * slope, 0)
 
 
 def conj_of(partial: object) -> Any:
     """Return the conjugate of a partial derivative, which may be a pair, as in :func:`scaled`."""
     if isinstance(partial, tuple):
-        where, p = partial
-        return where, conj(p)
+        where, slope = partial
+        return where, conj(slope)
     return conj(partial)
 
 
@@ -67,14 +79,14 @@ _ELEMENTWISE: dict[str, Any] = {
 
 
 def pointwise(
-    names: str, *, nondiff: object = (), commutes: bool = False, **partials: Formula
+    names: str, *, nondiff: bool | tuple[int, ...] = (), commutes: bool = False, **partials: Formula
 ) -> Record:
-    """Register elementwise ops that are holomorphic (or real):
-    ``NAME=partial derivative of the result by NAME``, a tensor or a number. It may be a pair
-    ``(where, p)``: :func:`scaled`.
+    """Register elementwise ops that are holomorphic (or real) by their partial derivatives.
 
-    Example: ``pointwise("sin", self=lambda self: self.cos())``. From the partial derivative p
-    follow the vjp ``g·conj(p)``, the jvp ``t·p``, and a batch rule by broadcasting.
+    Example: ``pointwise("sin", self=lambda self: self.cos())``. The name of a keyword is that of
+    an argument. Its formula returns the derivative p of the result by this argument: a tensor, a
+    number, or a pair as in :func:`scaled`. From p follow the vjp ``g·conj(p)``, the jvp ``t·p``,
+    and a batch rule by broadcasting.
     """
     vjp: dict[str, Formula] = {}
     jvp: dict[str, Formula] = {}
@@ -90,6 +102,7 @@ def pointwise(
             """Return the tangent times the partial derivative."""
             return scaled(t, partial(*values))
 
+        # the page of records shows these texts with the author's formula in the braces
         vjp[name] = made_of("g * conj({})", partial, declare(backward, "g", *asks))
         jvp[name] = made_of(f"{name}_t * {{}}", partial, declare(forward, f"{name}_t", *asks))
     return register(
@@ -104,27 +117,29 @@ def pointwise(
 
 
 def diagonal(names: str, elementwise: bool = True, **maps: Formula) -> Record:
-    """Register elementwise real ops by the derivative applied to ``g``:
-    ``NAME=lambda g, …: scaled g``. It serves as vjp and as jvp.
+    """Register elementwise real ops by functions that multiply with a derivative.
 
-    The first parameter is the cotangent or the tangent. Right for real dtypes, and for
-    complex dtypes if the scale is real. ``elementwise=False``: a formula runs a kernel that
-    does not broadcast.
+    Example: ``diagonal("relu", self=lambda g, result: g * (result > 0))``. The first parameter is
+    a cotangent in the vjp and a tangent in the jvp. One formula serves as both for real dtypes,
+    and for complex dtypes if the derivative is real. ``elementwise=False``: a formula runs a
+    kernel that does not broadcast.
     """
-    jvp = {name: asking(f"{name}_t", *parameters(f)[1:])(f) for name, f in maps.items()}
-    vjp = {name: asking("g", *parameters(f)[1:])(f) for name, f in maps.items()}
+    jvp = {name: asking(f"{name}_t", *parameters(rule)[1:])(rule) for name, rule in maps.items()}
+    vjp = {name: asking("g", *parameters(rule)[1:])(rule) for name, rule in maps.items()}
     return register(names, vjp=vjp, jvp=jvp, elementwise=elementwise, **_ELEMENTWISE)
 
 
 def elementwise(
-    names: str, vjp: Mapping[Any, Formula], jvp: object = None, *, commutes: bool = False
+    names: str, vjp: VjpRules, jvp: JvpRules | None = None, *, commutes: bool = False
 ) -> Record:
     """Register elementwise ops with a vjp and a jvp written out, for ops that are not holomorphic
     and for joint formulas."""
     return register(names, vjp=vjp, jvp=jvp, elementwise=True, commutes=commutes, **_ELEMENTWISE)
 
 
-def nondifferentiable(names: str, batch: object = batch_rules.elementwise, **facts: Any) -> None:
+def nondifferentiable(
+    names: str, batch: BatchRule | None = batch_rules.elementwise, **facts: Any
+) -> None:
     """Register ops whose results have no gradient: comparisons, roundings to
     integers, bit operations."""
     facts.setdefault("in_place", batch is batch_rules.elementwise)
@@ -132,26 +147,19 @@ def nondifferentiable(names: str, batch: object = batch_rules.elementwise, **fac
         register(name, nondiff=True, batch=batch, family="nondifferentiable", **facts)
 
 
-def flat(names: str, *args: str, batch: Any = batch_rules.elementwise, **facts: Any) -> None:
+def flat(names: str, *args: str, batch: BatchRule = batch_rules.elementwise, **facts: Any) -> None:
     """Register ops that are constant wherever they are differentiable (``floor``, ``sign``).
-    Gradients are zeros, not None."""
+    Gradients by ``args`` are zeros, not None."""
+    rules = {**_ELEMENTWISE, "batch": batch, "in_place": batch is batch_rules.elementwise, **facts}
     for name in names.split():
         vjp = {argument: asking("g")(lambda g: torch.zeros_like(g)) for argument in args}
-        jvp = {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in args}
-        register(
-            name,
-            vjp=vjp,
-            jvp=jvp,
-            **{
-                **_ELEMENTWISE,
-                "batch": batch,
-                "in_place": batch is batch_rules.elementwise,
-                **facts,
-            },
-        )
+        jvp = {
+            argument: asking(f"{argument}_t")(lambda t: torch.zeros_like(t)) for argument in args
+        }
+        register(name, vjp=vjp, jvp=jvp, **rules)
 
 
-def linear(names: str, vjp: Mapping[Any, Formula], batch: object = None, **more: Any) -> Record:
+def linear(names: str, vjp: VjpRules, batch: BatchRule | None = None, **more: Any) -> Record:
     """Register ops that are linear in all differentiable arguments together. ``vjp`` is the
     transpose; the jvp is the op itself."""
     return register(
@@ -159,9 +167,7 @@ def linear(names: str, vjp: Mapping[Any, Formula], batch: object = None, **more:
     )
 
 
-def multilinear(
-    names: str, vjp: Mapping[Any, Formula], batch: object = None, **more: Any
-) -> Record:
+def multilinear(names: str, vjp: VjpRules, batch: BatchRule | None = None, **more: Any) -> Record:
     """Register ops that are linear in each differentiable argument. The jvp sums the calls with one
     argument replaced by its tangent."""
     return register(
@@ -177,7 +183,7 @@ def multilinear(
 def view(
     names: str,
     transpose: Formula,
-    batch: object = None,
+    batch: BatchRule | None = None,
     *,
     arg: str = "self",
     inverse: Formula | None = None,
@@ -190,7 +196,7 @@ def view(
 
 
 def random(
-    names: str, batch: object = batch_rules.trailing, *, shape_only: bool = False, **rules: Any
+    names: str, batch: BatchRule = batch_rules.trailing, *, shape_only: bool = False, **rules: Any
 ) -> Record:
     """Register random ops. Under ``randomness="different"`` vmap runs the batch rule, which draws
     once per element.
@@ -198,7 +204,5 @@ def random(
     ``shape_only``: the draw depends only on the shape of an argument (``rand_like``), so one draw
     can serve all elements."""
     rules.setdefault("nondiff", not rules.get("vjp"))
-    draws = "values"
-    if shape_only:
-        draws = "shape"
+    draws = "shape" if shape_only else "values"
     return register(names, batch=batch, draws=draws, family="random", **rules)

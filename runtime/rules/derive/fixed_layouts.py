@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from .batch_rules import BatchRule, each, expand, shift_each
 
 
@@ -18,7 +19,7 @@ def filled(func: Any, args: Any) -> list[Any]:
     return [*args, *(a.default_value for a in rest if not a.kwarg_only)]
 
 
-def same(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
+def same(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
     """Run an op on one tensor that uses only trailing dimensions. The batch is one more leading
     dimension."""
     return func(*args, **kwargs)
@@ -33,7 +34,9 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
     result.
     """
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(
+        func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    ) -> Any:
         """Run the op on the physical dimensions of expanded tensors."""
         # negative dimensions count from the end, so all are counted in the physical rank
         actual = filled(func, args)
@@ -58,7 +61,9 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
     ``size_at``: the position of an argument that gives the full size of a result.
     """
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(
+        func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    ) -> Any:
         """Run the op with the batch in N, and split N of its results again."""
         actual = list(args)
         inner: int | None = None
@@ -99,6 +104,6 @@ def pad_to(part: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     if part.shape == shape:
         return part
     pad: list[int] = []
-    for n, m in zip(reversed(shape), reversed(part.shape), strict=True):
-        pad += [0, n - m]
+    for size, m in zip(reversed(shape), reversed(part.shape), strict=True):
+        pad += [0, size - m]
     return torch.constant_pad_nd(part, pad)

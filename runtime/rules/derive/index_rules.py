@@ -11,12 +11,15 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ...seam.shells import is_batched_number
 from .batch_rules import expand, insert_dims, shift
 from .fixed_layouts import broadcast_shape
 
 
-def gather_or_scatter(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def gather_or_scatter(
+    func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> Any:
     """Run ``gather`` or ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank. A 0-d
     tensor counts as a vector."""
     actual = list(args)
@@ -57,7 +60,7 @@ def folded(index: torch.Tensor, n: int, size: int) -> torch.Tensor:
     return torch.where((index >= 0) & (index < n), index + start, size * n)
 
 
-def rows(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def rows(func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords) -> Any:
     """Run ``index_add``, ``index_copy``, ``index_fill`` or ``index_reduce``: ``(self, dim, index,
     source or value, …)``.
 
@@ -93,7 +96,9 @@ def _has_argument(func: Any, name: str) -> bool:
     return any(argument.name == name for argument in func._schema.arguments)
 
 
-def selected(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def selected(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> Any:
     """Run ``index_select``: one selection for all elements, or one for each."""
     x, dim, index = args
     scalar = x.dim() - batched[0] == 0
@@ -180,7 +185,7 @@ def _is_number(index: Any, batched: bool) -> bool:
     return (batched and index.dim() == 1) or is_batched_number(index)
 
 
-def index(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+def index(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object) -> Any:
     """Run ``index``. If an index other than that of the batch has a batch, the batch dimension is
     indexed too, by the positions in the batch."""
     x = args[0]
@@ -236,7 +241,9 @@ def _masked_put(
     return torch.where(mask, values, x)
 
 
-def index_put(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def index_put(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> Any:
     """Run ``index_put``. Indexed dimensions move to the front, and the batch before them. The
     positions in the batch index it."""
     x, all_indices, values, *rest = args
@@ -285,7 +292,7 @@ def _expanded_values(values: torch.Tensor, batched: bool, size: int, shape: list
     return values.expand(size, *shape)
 
 
-def _indexed_by_batched_numbers(args: Any) -> bool:
+def _indexed_by_batched_numbers(args: Arguments) -> bool:
     """Return whether an index is a batched 0-d tensor. One element alone would select by it
     (``x[i]``), so the op has another shape there."""
     return any(i is not None and is_batched_number(i) for i in args[1])

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from .batch_rules import BatchRule, expand, insert_dims, trailing
 
 
@@ -15,13 +16,17 @@ def leading(*cores: int) -> BatchRule:
     """Return the batch rule of ops that broadcast the leading dimensions of several stacks.
     ``cores[i]``: the rank of one item of argument ``i``."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def rule(
+        func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    ) -> Any:
         return func(*lined_up(cores, size, batched, args), *args[len(cores) :], **kwargs)
 
     return rule
 
 
-def lined_up(cores: Sequence[int], size: int, batched: Any, args: Any) -> list[torch.Tensor]:
+def lined_up(
+    cores: Sequence[int], size: int, batched: BatchFlags, args: Arguments
+) -> list[torch.Tensor]:
     """Return the first ``len(cores)`` arguments, reshaped so that the batch stands before all
     leading dimensions and they broadcast."""
     extra = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, Keywords
 from ..record import Formula, Record, asking, made_of, parameters, register
 from . import batch_rules
 from .batch_rules import BatchRule
@@ -168,7 +169,7 @@ def whole(per_row: Callable[..., Any]) -> BatchRule:
     """Return the batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of
     (batch, elements)."""
 
-    def rule(func: object, size: int, batched: object, args: Any, kwargs: Any) -> Any:
+    def rule(func: object, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
         return per_row(rows(args[0]), *args[1:], **kwargs)
 
     return rule
@@ -178,7 +179,7 @@ def along_default(position: int, default: int = -1) -> BatchRule:
     """Return ``batch_rules.along`` for an int dimension argument that the caller may leave out."""
     along = batch_rules.along(position)
 
-    def rule(func: object, size: int, batched: object, args: Any, kwargs: object) -> Any:
+    def rule(func: object, size: int, batched: object, args: Arguments, kwargs: object) -> Any:
         if len(args) <= position:
             args = [*args, default]
         return along(func, size, batched, args, kwargs)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Keywords
 from ...seam.levels import Value
 from ..derive.batch_rules import elementwise as broadcast
 from ..derive.families import (
@@ -447,7 +448,9 @@ elementwise(
 diagonal("masked_fill.Scalar", self=lambda g, mask: g.masked_fill(mask, 0))
 
 
-def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _fill_batch(
+    func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``masked_fill`` on a batch. The kernel takes only a 0-d value, so a batch of values is
     put in by ``where``."""
     self, mask, value = args

@@ -15,8 +15,8 @@ import torch
 def polynomial(x: torch.Tensor, coefficients: Sequence[float]) -> torch.Tensor:
     """Return ``c[0] + c[1]·x + c[2]·x² + …``, computed by Horner's rule."""
     total = torch.full_like(x, coefficients[-1])
-    for c in coefficients[-2::-1]:
-        total = total * x + c
+    for coefficient in coefficients[-2::-1]:
+        total = total * x + coefficient
     return total
 
 
@@ -26,7 +26,9 @@ SINC_SLOPE = [
 ]
 # I1(x)/x as a series in x², for |x| < 1 (DLMF 10.25.2)
 I1_OVER_X = [1 / (2 * 4**k * math.factorial(k) * math.factorial(k + 1)) for k in range(12)]
-J1_OVER_X = [(-1) ** k * term for k, term in enumerate(I1_OVER_X)]  # the same of J1(x)/x (10.2.2)
+J1_OVER_X = [
+    (-1) ** index * term for index, term in enumerate(I1_OVER_X)
+]  # the same of J1(x)/x (10.2.2)
 
 
 def _erfcx_terms() -> list[float]:
@@ -39,7 +41,7 @@ def _erfcx_terms() -> list[float]:
 
 ERFCX_FAR = _erfcx_terms()
 # d/dx of (c[0]/x + c[1]/x³ + …)/√π, as -1/(x²·√π) times this in 1/x²
-ERFCX_SLOPE_FAR = [c * (2 * k + 1) for k, c in enumerate(ERFCX_FAR)]
+ERFCX_SLOPE_FAR = [c * (2 * index + 1) for index, c in enumerate(ERFCX_FAR)]
 
 
 def _bessel_terms(order: int) -> list[float]:
@@ -53,5 +55,5 @@ def _bessel_terms(order: int) -> list[float]:
 
 # d/dx of x^(-1/2)·(c[0] + c[1]/x + …), as -x^(-3/2) times this in 1/x
 I0E_SLOPE_FAR, I1E_SLOPE_FAR = (
-    [c * (k + 0.5) for k, c in enumerate(_bessel_terms(order))] for order in (0, 1)
+    [c * (index + 0.5) for index, c in enumerate(_bessel_terms(order))] for order in (0, 1)
 )

@@ -1,5 +1,11 @@
 """Register special functions. Derivatives as in the Digital Library of Mathematical Functions
-(chapters 5, 6, 7, 8, 10, 25)."""
+(chapters 5, 6, 7, 8, 10, 25).
+
+A closed form of a slope may be a difference of terms that cancel, far out or near a zero of its
+denominator. There a series has its place (:mod:`.series`), chosen element by element by
+``torch.where``. Each of the two branches gets harmless numbers where the other one counts. Without
+that, a NaN of the branch that does not count would be in the derivative of the slope.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +17,7 @@ import torch
 
 from ...facts.derivatives import has_formula
 from ..derive.families import diagonal, nondifferentiable, pointwise
+from ..record import Formula
 from .series import ERFCX_SLOPE_FAR, I0E_SLOPE_FAR, I1_OVER_X, I1E_SLOPE_FAR, J1_OVER_X, polynomial
 
 special = torch.special
@@ -23,8 +30,7 @@ pointwise("erfc", self=lambda self: -2 / SQRT_PI * (-self * self).exp())
 def _erfcx_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Return ``2x·erfcx(x) - 2/√π``. Far out the two terms cancel, and it is computed from its
     asymptotic series."""
-    # each branch gets harmless numbers where the other one counts, so that no NaN arises there
-    far = self > 10
+    far = self > 10  # from here on the series is exact to double precision
     inverse = torch.where(far, self, 1.0).reciprocal()
     square = inverse * inverse
     series = -square * polynomial(square, ERFCX_SLOPE_FAR) / SQRT_PI
@@ -42,6 +48,7 @@ pointwise("polygamma polygamma_", self=lambda n, self: torch.polygamma(n + 1, se
 
 
 def _mvlgamma_slope(self: torch.Tensor, p: int) -> torch.Tensor:
+    """Return the sum of ψ(x - j/2) over j from 0 to p - 1 (DLMF 35.3.4)."""
     shifts = torch.arange((1 - p) / 2, 0.5, 0.5, dtype=self.dtype, device=self.device)
     return (self.unsqueeze(-1) + shifts).digamma().sum(-1)
 
@@ -50,12 +57,12 @@ pointwise("mvlgamma", self=_mvlgamma_slope)
 pointwise("i0", self=lambda self: special.i1(self))
 
 
-def _near_part(
+def _mask_far(
     self: torch.Tensor, result: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return a mask of large x, at which the terms of a closed form cancel, and x and the result
     with zeros at these places."""
-    far = self.abs() > 60
+    far = self.abs() > 60  # from here on the series is exact to double precision
     return far, torch.where(far, 0.0, self), torch.where(far, 0.0, result)
 
 
@@ -70,7 +77,7 @@ def _far_slope(x: torch.Tensor, far: torch.Tensor, coefficients: list[float]) ->
 
 def _i0e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
     """Return ``i1e(x) - sgn(x)·i0e(x)``."""
-    far, x, result = _near_part(self, result)
+    far, x, result = _mask_far(self, result)
     return torch.where(
         far, self.sgn() * _far_slope(self, far, I0E_SLOPE_FAR), special.i1e(x) - x.sgn() * result
     )
@@ -100,7 +107,8 @@ def _i1_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 
 
 def _i1e_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
-    far, x, result = _near_part(self, result)
+    """Return ``i0e(x) - sgn(x)·i1e(x) - i1e(x)/x``."""
+    far, x, result = _mask_far(self, result)
     near = special.i0e(x) - result * x.sgn() - _over_argument(result, x, (-x.abs()).exp())
     return torch.where(far, _far_slope(self, far, I1E_SLOPE_FAR), near)
 
@@ -110,6 +118,8 @@ pointwise("special_i1e", self=_i1e_slope)
 
 
 def _gamma_density(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return ``x^(a-1)·exp(-x)/Γ(a)`` for a = ``self`` and x = ``other``."""
+    # by logarithms, as Γ overflows long before the quotient does
     return torch.exp(torch.xlogy(self - 1, other) - other - self.lgamma())
 
 
@@ -136,8 +146,11 @@ def _log_ndtr_slope(self: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
 pointwise("special_log_ndtr", self=_log_ndtr_slope)
 
 
-def _logit_slope(self: torch.Tensor, eps: float | None) -> object:
-    """Return 1/x + 1/(1-x), NaN outside of (0, 1). With ``eps``: zero where x is clamped."""
+def _logit_slope(
+    self: torch.Tensor, eps: float | None
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """Return 1/x + 1/(1-x), NaN outside of (0, 1). With ``eps``: a pair, as ``scaled`` of
+    :mod:`..derive.families` takes it, zero where x is clamped."""
     if eps is None:
         return torch.where((self < 0) | (self > 1), math.nan, 1 / self + 1 / (1 - self))
     clamped = (self < eps) | (self > 1 - eps)
@@ -149,14 +162,19 @@ def _logit_slope(self: torch.Tensor, eps: float | None) -> object:
 pointwise("logit", self=_logit_slope)
 
 
-def _by_factor(log: Any, pole: float) -> Any:
-    """Return a function for ``t·log(other)``, zero where the function itself is defined as zero.
+# The functions self·log(other) and self·log(1 + other) are zero by definition where ``self`` is
+# zero, also where the logarithm is infinite. In a vjp ``t`` is a cotangent, in a jvp a tangent.
 
-    ``pole``: the value of ``other`` at which its logarithm is infinite.
+
+def _derivative_by_factor(log: Callable[..., torch.Tensor], pole: float) -> Formula:
+    """Return the derivative by ``self`` as a function of ``t``: ``t·log(other)``.
+
+    ``log`` is ``torch.xlogy`` or ``torch.special.xlog1py``. ``pole`` is the value of ``other`` at
+    which its logarithm is infinite.
     """
 
-    def scaled(t: object, self: Any, other: Any) -> Any:
-        """Return ``t·log(other)`` of tensors or numbers."""
+    def scaled(t: object, self: Any, other: Any) -> torch.Tensor:
+        """Return the product of tensors or numbers."""
         if isinstance(other, torch.Tensor):
             zero = (self == 0) & (other <= pole)
         elif other <= pole:
@@ -168,11 +186,11 @@ def _by_factor(log: Any, pole: float) -> Any:
     return scaled
 
 
-def _by_log(shift: float) -> Any:
-    """Return a function for ``t·self/(other + shift)``, zero if ``self`` and the denominator are
-    zero."""
+def _derivative_by_argument(shift: float) -> Formula:
+    """Return the derivative by ``other`` as a function of ``t``: ``t·self/(other + shift)``, and
+    zero where ``self`` and the denominator are zero."""
 
-    def scaled(t: Any, self: torch.Tensor, other: Any) -> Any:
+    def scaled(t: Any, self: torch.Tensor, other: Any) -> torch.Tensor:
         """Return the quotient of tensors or numbers."""
         argument = other
         if shift:
@@ -183,12 +201,18 @@ def _by_log(shift: float) -> Any:
     return scaled
 
 
-diagonal("xlogy.Tensor", self=_by_factor(torch.xlogy, 0.0), other=_by_log(0.0))
-diagonal("xlogy.Scalar_Self", other=_by_log(0.0))
-diagonal("xlogy.Scalar_Other", self=_by_factor(torch.xlogy, 0.0))
-diagonal("special_xlog1py", self=_by_factor(special.xlog1py, -1.0), other=_by_log(1.0))
-diagonal("special_xlog1py.self_scalar", other=_by_log(1.0))
-diagonal("special_xlog1py.other_scalar", self=_by_factor(special.xlog1py, -1.0))
+diagonal(
+    "xlogy.Tensor", self=_derivative_by_factor(torch.xlogy, 0.0), other=_derivative_by_argument(0.0)
+)
+diagonal("xlogy.Scalar_Self", other=_derivative_by_argument(0.0))
+diagonal("xlogy.Scalar_Other", self=_derivative_by_factor(torch.xlogy, 0.0))
+diagonal(
+    "special_xlog1py",
+    self=_derivative_by_factor(special.xlog1py, -1.0),
+    other=_derivative_by_argument(1.0),
+)
+diagonal("special_xlog1py.self_scalar", other=_derivative_by_argument(1.0))
+diagonal("special_xlog1py.other_scalar", self=_derivative_by_factor(special.xlog1py, -1.0))
 pointwise("special_zeta", other=lambda self, other: -self * special.zeta(self + 1, other))
 pointwise(
     "special_zeta.self_scalar", other=lambda self, other: -self * special.zeta(self + 1.0, other)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive.batch_rules import each, expand, with_flags_of_keywords
 from ..derive.optional import add_present, map_optional
 from ..record import kernels, register
@@ -195,7 +196,14 @@ class _SampleFold:
 
 
 @with_flags_of_keywords
-def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None) -> Any:
+def _batch(
+    func: Kernel,
+    size: int,
+    batched: BatchFlags,
+    args: Arguments,
+    kwargs: Keywords,
+    named: Any = None,
+) -> Any:
     """Run a batch of calls as one call on more samples, of which the kernel takes any number."""
     first = args[0]  # the query, or the cotangent: its samples are those of all arguments
     samples = _SampleFold(size, first.shape[int(batched[0])])

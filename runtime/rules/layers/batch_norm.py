@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import BatchingError, MissingRule
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ...seam.keys import uncounted
 from ..derive import batch_rules as batch
 from ..derive.optional import apply_weight, map_optional
@@ -85,7 +86,7 @@ def _jvp(
 ) -> tuple[object, None, None]:
     """Return the tangent of the output. The statistics in the other results have none."""
     tangents = {"running_mean": running_mean_t, "running_var": running_var_t}
-    moving = [name for name, t in tangents.items() if t is not None]
+    moving = [name for name, tangent in tangents.items() if tangent is not None]
     if moving and not training:  # in training the result does not depend on the running statistics
         raise MissingRule(
             "aten.native_batch_norm.default", "jvp", moving, ("input", "weight", "bias")
@@ -135,7 +136,7 @@ def _backward(
     return gx, gw, gb
 
 
-def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords) -> Any:
     """Fold the batch into the channels. Weight and bias are applied afterwards."""
     x, weight, bias, running_mean, running_var, training, momentum, eps = args
     rank = x.dim() - batched[0]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive.batch_rules import expand, shaped_by_one
 from ..derive.fixed_layouts import filled
 from ..derive.optional import add_present, map_optional
@@ -110,7 +111,7 @@ def _from_samples(t: torch.Tensor, size: int) -> Any:
     return t.reshape(size, t.shape[0] // size, *t.shape[1:])
 
 
-def _batch(func: Any, size: int, batched: Any, args: object, kwargs: object) -> Any:
+def _batch(func: Any, size: int, batched: BatchFlags, args: object, kwargs: object) -> Any:
     """Run a batch as one convolution. A batch of inputs becomes more samples. A batch of weights
     becomes more output channels, or more groups if inputs are batched too."""
     input, weight, bias, stride, padding, dilation, transposed, output_padding, groups = filled(
@@ -264,7 +265,9 @@ def _backward_jvp(
     return by_input, by_weight, by_bias
 
 
-def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _backward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run the backward op on a batch: with groups for each element, or more samples if all elements
     share the weight."""
     g, input, weight, sizes, *rest, groups, mask = args

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel
 from ..derive import batch_rules as batch
 from ..record import asking, overload, register
 
@@ -49,7 +50,9 @@ def _lengths(t: object, batched: object, size: int) -> object:
     return batch.expand(t, batched, size).reshape(-1)
 
 
-def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _forward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     """Run the loss on a batch, as one of more sequences."""
     x, targets, inputs, lengths, *rest = args
     alone = x.dim() - batched[0] == 2
@@ -65,7 +68,9 @@ def _forward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object
     return loss.unflatten(0, (size, -1)), alpha.unflatten(0, (size, -1))
 
 
-def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _backward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     """Run the backward op on a batch, as one of more sequences."""
     g, x, targets, inputs, lengths, loss, alpha, *rest = args
     # one sequence without a dimension of sequences: the batch becomes that dimension

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.families import linear
 from ..derive.index_rules import folded
@@ -70,7 +71,9 @@ def _embedding_vjp(
     return backward(g, indices, weight_shape[0], padding_idx, scale_grad_by_freq)
 
 
-def _embedding_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+def _embedding_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> Any:
     """Look up a batch. Tables of a batch with the same indices become one wide table. With other
     indices they become one stack of rows."""
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
@@ -110,7 +113,9 @@ def _pick_rows(
     return torch.where((indices == padding_idx).unsqueeze(-1), 0, out)
 
 
-def _dense_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _dense_backward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run the backward op on a batch, as one for a wide or stacked table."""
     g, indices, rows, padding_idx, scale = args
     width = g.shape[-1]
@@ -244,7 +249,9 @@ def _bag_jvp(
 _BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)
 
 
-def _bag_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+def _bag_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> Any:
     """Run all elements as one list of bags. If the tables are batched, they are
     stacked into one."""
     full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.optional import apply_weight, map_optional
 from ..record import Formula, Record, asking, kernels, made_of, overload, parameters, register
@@ -52,7 +53,7 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 
 def broadcasted(
-    size: int, batched: Sequence[Any], args: Sequence[Any]
+    size: int, batched: Sequence[Any], args: Arguments
 ) -> list[torch.Tensor | float | None]:
     """Return ``args`` with all tensors broadcast to one physical shape."""
     # numbers and None among the arguments stay as they are
@@ -79,8 +80,8 @@ def elementwise_loss(
     each element. ``divided_last``: whether the gradient of a mean is divided after the product with
     the cotangent, which rounds as ATen does."""
     arguments = overload(name)._schema.arguments
-    at = [a.name for a in arguments].index("reduction")
-    defaults = [a.default_value for a in arguments]
+    at = [argument.name for argument in arguments].index("reduction")
+    defaults = [argument.default_value for argument in arguments]
 
     # a mean divides by the number of losses, which the shapes say
     vjp: dict[str, Formula] = {}
@@ -120,7 +121,9 @@ def elementwise_loss(
             made_of(f"{argument}_t * {{}}", partial, forward)
         )
 
-    def batch_rule(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    def batch_rule(
+        func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    ) -> torch.Tensor:
         """Run the loss without a reduction on broadcast tensors, and reduce each element."""
         reduction: Any = batch.positional(args, at, defaults[at])
         actual = broadcasted(size, batched, args)
@@ -238,7 +241,7 @@ def _class_weights(
 
 
 def _fold_batch(
-    size: int, batched: Any, self: torch.Tensor, target: torch.Tensor
+    size: int, batched: BatchFlags, self: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
     """Return the log-probabilities (B, [N,] C, …) and targets ([B,] [N,] …) with B and N folded,
     and the physical shape of the targets."""
@@ -250,7 +253,9 @@ def _fold_batch(
     return x.flatten(0, 1), tensor.flatten(0, 1), shape
 
 
-def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _nll_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run the loss on a batch without a reduction, and reduce each element."""
     self, target, weight, reduction, ignore_index = args
     x, tensor, shape = _fold_batch(size, batched, self, target)
@@ -274,7 +279,9 @@ def _nll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> ob
     return each, total
 
 
-def _nll_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _nll_backward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run the backward op on a batch, for cotangents of each loss."""
     g, self, target, weight, reduction, ignore_index, total = args
     x, tensor, shape = _fold_batch(size, batched[1:], self, target)

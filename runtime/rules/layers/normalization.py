@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.optional import add_present, apply_weight, map_optional, multiply_present
 from ..record import kernels, register
@@ -192,7 +193,7 @@ def _layer_vjp(
     ignores."""
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
-    out: list[Any] = [None] * 3
+    out: list[torch.Tensor | None] = [None] * 3
     if g is not None:
         out = list(
             kernels.native_layer_norm_backward(
@@ -286,7 +287,9 @@ def _layer_backward_jvp(
     return s.backward_jvp(grad_out, grad_out_t, input_t, weight_t, mask)
 
 
-def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _layer_backward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run the backward op on a batch. Rows are independent, so the kernel computes the gradient of
     the input. Those of weight and bias are sums within each element."""
     g, x, shape, mean, rstd, weight, bias, mask = args
@@ -308,7 +311,9 @@ def _layer_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     return gx, gw, gb
 
 
-def _layer_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _layer_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run layer norm on a batch. The kernel takes any leading dimensions. A batched weight or bias
     is applied afterwards."""
     x, shape, weight, bias, eps = args
@@ -512,7 +517,9 @@ def _group_backward_jvp(
     return s.flat(of_x), of_weight, of_bias
 
 
-def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _group_backward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run the backward op on a batch. For the gradient of the input the batch is folded into N.
     Those of weight and bias are sums within each element."""
     g, x, mean, rstd, weight, N, C, HxW, group, mask = args
@@ -541,7 +548,9 @@ def _group_backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs:
     return gx, gw, gb
 
 
-def _group_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _group_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Fold the batch into N. A batched weight or bias is applied afterwards.
 
     The kernel takes any shape of N·C·HxW numbers.

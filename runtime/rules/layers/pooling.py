@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel
 from ..derive.batch_rules import each, expand
 from ..derive.families import linear
 from ..derive.fixed_layouts import fold
@@ -77,7 +78,7 @@ def _maximum(
     backward_arguments = [
         argument.name for argument in overload(f"{name}_backward")._schema.arguments[2:]
     ]
-    needed = [_SAVED_AS.get(a, a) for a in backward_arguments]
+    needed = [_SAVED_AS.get(argument, argument) for argument in backward_arguments]
     register(
         name,
         vjp={"self": asking("g", "self", *needed)(lambda g, self, *rest: backward(g, self, *rest))},
@@ -105,7 +106,7 @@ def _fractional_batch(spatial: int) -> object:
     """Return the batch rule of fractional pooling. Samples are (N, C, spatial) even if the input
     has no N."""
 
-    def rule(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> Any:
+    def rule(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object) -> Any:
         """Pool with the batch folded into N, or as N."""
         x, kernel, output, samples = args
         x = expand(x, batched[0], size)
@@ -128,11 +129,11 @@ def _fractional_abstract(
     Torch's abstract kernel in three dimensions takes sizes as numbers, so a graph of symbolic sizes
     would be for one size.
     """
-    for n, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
-        if out + window - 1 > n:
+    for size, window, out in zip(self.shape[-3:], kernel_size, output_size, strict=True):
+        if out + window - 1 > size:
             raise RuntimeError(
                 "fractional_max_pool3d: "
-                f"a window of {window} with {out} results does not fit into a size of {n}"
+                f"a window of {window} with {out} results does not fit into a size of {size}"
             )
     shape = [*self.shape[:-3], *output_size]
     return self.new_empty(shape), self.new_empty(shape, dtype=torch.long)

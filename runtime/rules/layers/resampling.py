@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, Kernel
 from ...torch_private.native_functions import sampled_2d
 from ..derive.batch_rules import shaped_by_one
 from ..derive.families import linear
@@ -172,18 +173,18 @@ def _sampled_3d(
     def element(at: Sequence[torch.Tensor], weight: torch.Tensor | None) -> torch.Tensor:
         """Return the elements at whole coordinates, times ``weight``. Zero outside."""
         inside = torch.ones_like(at[0], dtype=torch.bool)
-        for p, n in zip(at, sizes, strict=True):
-            inside = inside & (p >= 0) & (p < n)
+        for p, size in zip(at, sizes, strict=True):
+            inside = inside & (p >= 0) & (p < size)
         x, y, z = (torch.where(inside, p, 0).long() for p in at)
         scale = inside.to(a.dtype) if weight is None else torch.where(inside, weight, 0)
         return channels_last[lines, z, y, x] * scale.unsqueeze(-1)
 
     if interpolation_mode == 1:
-        out = element([p.detach().round() for p in points], None)
+        out = element([point.detach().round() for point in points], None)
     else:
         # the eight corners of the cell around a point, each with its weight
-        low = [p.detach().floor() for p in points]
-        part = [p - f for p, f in zip(points, low, strict=True)]
+        low = [point.detach().floor() for point in points]
+        part = [point - f for point, f in zip(points, low, strict=True)]
         out = add_present(*(element(*_corner(low, part, bits)) for bits in range(8)))
     return out.permute(0, 4, 1, 2, 3)
 
@@ -296,7 +297,7 @@ linear(
 
 
 def _channel_shuffle_batch(
-    func: Any, size: int, batched: object, args: Any, kwargs: object
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: object
 ) -> object:
     return func(args[0].flatten(0, 1), *args[1:]).unflatten(0, args[0].shape[:2])
 

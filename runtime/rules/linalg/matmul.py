@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Keywords
 from ...seam.levels import run_batchwise
 from ..derive import batch_rules as batch
 from ..derive.families import conj, multilinear
@@ -76,15 +77,21 @@ def _matvec(
     return torch.bmm(x, y.unsqueeze(2)).squeeze(2)
 
 
-def _matmul_batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _matmul_batch(
+    func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     return product(args[0], args[1], *batched)
 
 
-def _mv_batch(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _mv_batch(
+    func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     return _matvec(args[0], args[1], *batched)
 
 
-def _dot_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _dot_batch(
+    func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``dot`` or ``vdot`` on a batch."""
     left, right = args
     if func._schema.name == "aten::vdot":
@@ -108,7 +115,7 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
     """
     (rows, _), strides, _ = geometry
 
-    def multiplied(g: torch.Tensor, left: torch.Tensor, batched: Any) -> torch.Tensor:
+    def multiplied(g: torch.Tensor, left: torch.Tensor, batched: BatchFlags) -> torch.Tensor:
         """Return the product, as a transpose if the factor was one."""
         if strides == (1, rows) and not any(batched):
             return torch.mm(g.t(), conj(left)).t()
@@ -142,7 +149,7 @@ multilinear(
 )
 
 
-def _stacks(x: torch.Tensor, y: torch.Tensor, batched: Any) -> torch.Tensor:
+def _stacks(x: torch.Tensor, y: torch.Tensor, batched: BatchFlags) -> torch.Tensor:
     if any(batched):
         return torch.matmul(x, y)
     return torch.bmm(x, y)
@@ -224,7 +231,9 @@ def _plus(
     right factor. ``facts``: further parts of the record.
     """
 
-    def add_product(func: object, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+    def add_product(
+        func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    ) -> Any:
         """Run the op on a batch: the product first, then ``self`` is added to it."""
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
@@ -349,10 +358,10 @@ def _trilinear(
     # as an einsum: one letter per dimension, without those that an argument does not have
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
     parts = [
-        "".join(c for d, c in enumerate(letters) if d not in missing)
+        "".join(c for dim, c in enumerate(letters) if dim not in missing)
         for missing in (expand1, expand2, expand3)
     ]
-    result = "".join(c for d, c in enumerate(letters) if d not in sumdim)
+    result = "".join(c for dim, c in enumerate(letters) if dim not in sumdim)
     return torch.einsum(f"{parts[0]},{parts[1]},{parts[2]}->{result}", i1, i2, i3)
 
 
@@ -373,7 +382,8 @@ def _trilinear_abstract(
         for d in sorted(missing):
             shape.insert(d, 1)
         wide.append(shape)
-    return i1.new_empty([n for d, n in enumerate(torch.broadcast_shapes(*wide)) if d not in sumdim])  # type: ignore[no-any-return]
+    sizes = [size for dim, size in enumerate(torch.broadcast_shapes(*wide)) if dim not in sumdim]
+    return i1.new_empty(sizes)  # type: ignore[no-any-return]
 
 
 def _third(a: object, b: object, c: object, *dims: object) -> object:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive.batch_rules import expand, insert_dims, trailing, with_flags_of_keywords
 from ..derive.matrix_rules import (
     adjoint_if,
@@ -131,7 +132,7 @@ def split_columns(X: Tensor, like: Tensor, left: bool) -> Tensor:
     return split.contiguous()
 
 
-def _batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords) -> Any:
     """Solve a batch of systems. With one matrix for all, the right-hand sides are solved
     together."""
     A, LU, pivots, B, left, adjoint = args
@@ -163,7 +164,9 @@ Pair = tuple[Any, Any]
 # ---- raising the errors that the _ex ops report
 
 
-def _check_errors(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> None:
+def _check_errors(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords
+) -> None:
     """Raise for a batch as ATen does for a stack of matrices."""
     func(*args, **(kwargs | {"is_matrix": False}))
 
@@ -223,7 +226,9 @@ def _solve_jvp(
     return uncolumned(x_t, vector), None, None, None
 
 
-def _solve_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _solve_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Solve a batch. If one matrix has a batch of right-hand sides, they become more columns of one
     right-hand side. The matrix is factored once."""
     a, b = args[:2]
@@ -333,7 +338,9 @@ register(
 # ---- systems whose matrix is given by its factors: products of triangular solves
 
 
-def _by_pivots_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _by_pivots_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Solve a batch of systems with factors and pivots."""
     physical = [
         expand(argument, is_batched, size)
@@ -432,7 +439,12 @@ def _pinv_jvp(self_t: torch.Tensor, self: torch.Tensor, result: torch.Tensor) ->
 
 @with_flags_of_keywords
 def _pinv_batch(
-    func: Any, size: int, batched: Any, args: Any, kwargs: Any, named: Any = None
+    func: Kernel,
+    size: int,
+    batched: BatchFlags,
+    args: Arguments,
+    kwargs: Keywords,
+    named: Any = None,
 ) -> object:
     """Run ``pinv`` on a batch. Tolerances broadcast with the leading dimensions of the matrices,
     and may have more of these dimensions."""
@@ -519,7 +531,7 @@ def _lstsq_jvp(
     return uncolumned(x_t, vector), residuals_t, None, None
 
 
-def _lstsq_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
+def _lstsq_batch(func: Kernel, size: int, batched: object, args: Any, kwargs: Keywords) -> object:
     """Run ``lstsq`` on a batch, with equal leading dimensions of matrices and right-hand sides."""
     a, b, vector = one_rhs_per_matrix(size, batched, args)
     # `lstsq` does not broadcast leading dimensions

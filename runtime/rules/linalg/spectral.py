@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, Kernel
 from ..derive.batch_rules import trailing
 from ..derive.matrix_rules import (
     diagonal,
@@ -320,7 +321,7 @@ def _exp_along(a: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
     return whole[..., :n, n:]
 
 
-def _exp_batch(func: Any, size: int, batched: object, args: Any, kwargs: object) -> object:
+def _exp_batch(func: Kernel, size: int, batched: object, args: Arguments, kwargs: object) -> object:
     return func(args[0].contiguous())  # the kernel views all leading dimensions as one
 
 

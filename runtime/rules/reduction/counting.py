@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError, MissingRule
+from ...seam.call_types import Arguments, BatchFlags, Kernel
 from ..derive.batch_rules import expand, positional
 from ..record import asking, overload, register
 
@@ -17,7 +18,9 @@ aten = torch.ops.aten
 # Counts of integers
 
 
-def _bincount_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _bincount_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     """Run one ``bincount`` for the whole batch. The integers of each element are first shifted to
     their own range."""
     x = expand(args[0], batched[0], size)
@@ -123,13 +126,13 @@ def _histogram(
         places.append(torch.searchsorted(edge, value.contiguous(), right=True) - 1)
         inside = inside & (value >= edge[0]) & (value <= edge[-1])
     weight = torch.ones_like(x[:, 0]) if weight is None else weight.reshape(-1)
-    counts = _tally(places, [e.shape[0] - 1 for e in edges], inside, weight)
+    counts = _tally(places, [edge.shape[0] - 1 for edge in edges], inside, weight)
     # a density is a share divided by the volume of its bin
     if density:
         counts = counts / counts.sum()
-        for d, edge in enumerate(edges):
+        for dim, edge in enumerate(edges):
             along = [1] * len(edges)
-            along[d] = -1
+            along[dim] = -1
             counts = counts / edge.diff().reshape(along)
     return counts
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.families import conj, conj_of, linear, nondifferentiable, real, scaled
 from ..derive.matrix_rules import leading
@@ -502,7 +503,7 @@ for _name, _spread, _partial in (
 # ---- no derivative
 
 
-def _arg(func: Any, size: int, batched: object, args: Any, kwargs: object) -> object:
+def _arg(func: Kernel, size: int, batched: object, args: Arguments, kwargs: object) -> object:
     """Run ``argmax`` or ``argmin`` on a batch. Without a dimension each element is flattened."""
     x, dim, keepdim = args[0], batch.positional(args, 1, None), batch.positional(args, 2, False)
     if dim is not None:
@@ -514,7 +515,9 @@ def _arg(func: Any, size: int, batched: object, args: Any, kwargs: object) -> ob
     return positions
 
 
-def _any_or_all(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
+def _any_or_all(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``any`` or ``all`` over several dimensions on a batch. Unlike in other reductions, an
     empty list of dimensions means none."""
     if len(args) > 1 and args[1] is not None and len(args[1]) == 0:
@@ -552,7 +555,7 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
     dimension is that of the reduction.
     """
     tensors = batch.expand_tensors(size, batched, args)
-    data = next(t for t in reversed(tensors) if isinstance(t, torch.Tensor))
+    data = next(tensor for tensor in reversed(tensors) if isinstance(tensor, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}
     for name in ("lengths", "offsets"):

@@ -3,10 +3,9 @@ order run on ATen's fused kernels."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel
 from ..derive import batch_rules as batch
 from ..derive.families import conj
 from ..record import kernels, register
@@ -20,7 +19,9 @@ def _sum(t: torch.Tensor, dim: int) -> torch.Tensor:
     return t.sum(dim, keepdim=True)
 
 
-def _backward_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _backward_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     """Run a backward op on a batch. The arguments are (grad, output, dim, dtype), and both tensors
     have the same shape."""
     g, out = (batch.expand(args[i], batched[i], size) for i in (0, 1))

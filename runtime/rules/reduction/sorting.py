@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.families import nondifferentiable
 from ..derive.reduction_records import along_default, selecting
 
 
-def _sort_stable(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
+def _sort_stable(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``sort.stable``, whose dimension is a keyword argument."""
     x = args[0]
     rest = {key: value for key, value in kwargs.items() if key != "dim"}
@@ -25,7 +26,9 @@ selecting("sort.stable", _sort_stable, keepdim=False, cost="high")
 selecting("topk", along_default(2), keepdim=False, cost="high")
 
 
-def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _searchsorted(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Search in a batch. The kernel takes rows with the leading dimensions of the values, or a
     single row that all values search."""
     rows, values = args
@@ -53,7 +56,9 @@ def _searchsorted(func: Any, size: int, batched: Any, args: Any, kwargs: Any) ->
     return places.reshape(shape)
 
 
-def _bucketize(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _bucketize(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``bucketize`` on a batch: ``searchsorted`` with exchanged arguments if the boundaries
     have a batch."""
     values, boundaries = args

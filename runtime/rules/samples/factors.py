@@ -364,10 +364,10 @@ class Windows(Term):
         for n in reversed(self.padding):
             ends += [n, n]
         windows = torch.nn.functional.pad(self.x, ends)
-        for d, (n, stride, dilation) in enumerate(
+        for dim, (n, stride, dilation) in enumerate(
             zip(self.shape[2:], self.stride, self.dilation, strict=True)
         ):
-            windows = windows.unfold(3 + d, (n - 1) * dilation + 1, stride)[..., ::dilation]
+            windows = windows.unfold(3 + dim, (n - 1) * dilation + 1, stride)[..., ::dilation]
         # B, N, groups, C / groups, *places, *kernel
         windows = windows.unflatten(2, (self.groups, -1))
         places, kernel = range(4, 4 + rank), range(4 + rank, 4 + 2 * rank)
@@ -546,15 +546,15 @@ def joined(terms: Sequence[Term]) -> list[Term]:
     tables: list[Rows] = []
     dense: list[Dense] = []
     others: list[Term] = []
-    for t in terms:
-        if isinstance(t, Outer):
-            outers.append(t)
-        elif isinstance(t, Rows):
-            tables.append(t)
-        elif isinstance(t, Dense):
-            dense.append(t)
+    for term in terms:
+        if isinstance(term, Outer):
+            outers.append(term)
+        elif isinstance(term, Rows):
+            tables.append(term)
+        elif isinstance(term, Dense):
+            dense.append(term)
         else:
-            others.append(t)
+            others.append(term)
     # one term takes one kernel for its norms, where several take one for each pair
     if len(outers) > 1:
         outers = [_join_outers(outers)]
@@ -566,13 +566,13 @@ def joined(terms: Sequence[Term]) -> list[Term]:
 
 
 def _join_outers(terms: Sequence[Outer]) -> Outer:
-    left = torch.cat([t.left for t in terms], 1)
-    return Outer(left, torch.cat([t.right for t in terms], 1))
+    left = torch.cat([term.left for term in terms], 1)
+    return Outer(left, torch.cat([term.right for term in terms], 1))
 
 
 def _join_tables(terms: Sequence[Rows]) -> Rows:
-    indices = torch.cat([t.indices for t in terms], 1)
-    return Rows(indices, torch.cat([t.g for t in terms], 1), terms[0].shape[0])
+    indices = torch.cat([term.indices for term in terms], 1)
+    return Rows(indices, torch.cat([term.g for term in terms], 1), terms[0].shape[0])
 
 
 def are_plain(*tensors: Tensor) -> bool:
@@ -637,7 +637,7 @@ def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
     extra = g.dim() - 1 - len(shape)
     if extra:
         g = g.sum(list(range(1, 1 + extra)))
-    expanded = [d for d, n in enumerate(shape, 1) if n == 1 and g.shape[d] != 1]
+    expanded = [dim for dim, n in enumerate(shape, 1) if n == 1 and g.shape[dim] != 1]
     if expanded:  # to ATen, no dimension means all
         g = g.sum(expanded, keepdim=True)
     return Dense(g)

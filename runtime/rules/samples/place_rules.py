@@ -273,8 +273,8 @@ def _instance_norm(call: Placed, of_rows: Place, place: Place) -> object:
     for name in ("weight", "bias", "running_mean", "running_var"):
         _place_as(call, name, of_rows)
     places: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
-    for index, out in enumerate(call.outs[1:], 1):
-        if out.dim() == 1 and out.numel():  # statistics, not the empty reserve
+    for index, output in enumerate(call.outs[1:], 1):
+        if output.dim() == 1 and output.numel():  # statistics, not the empty reserve
             places[index] = of_rows
     return places
 
@@ -403,9 +403,9 @@ def _recurrent(call: Placed) -> object:
         if call.args.get(name) is not None:
             _place_as(call, name, place.moved(call.args[name].dim() - 2))
     places: list[Place | None] = [place, *[None] * (len(call.outs) - 1)]
-    for index, out in enumerate(call.outs[1:], 1):
-        if out.dim() > 1:  # a state, not the workspace
-            places[index] = place.moved(out.dim() - 2)
+    for index, output in enumerate(call.outs[1:], 1):
+        if output.dim() > 1:  # a state, not the workspace
+            places[index] = place.moved(output.dim() - 2)
     return places
 
 
@@ -424,7 +424,7 @@ def _solve_rule(right: str, **cores: int) -> Rule:
         """Return the place in the solution: a free dimension of B, or a leading one."""
         tensor, place = call.args[right], call.place(right)
         vector = tensor.dim() == call.args[next(iter(cores))].dim() - 1
-        alone = all(p is None for name, p in call.places.items() if name != right)
+        alone = all(place is None for name, place in call.places.items() if name != right)
         free = tensor.dim() - 1  # the dimension of B along which no equation runs
         if not call.args.get("left", True):
             free -= 1

@@ -284,7 +284,7 @@ def _place_of_picked(
 def _gather(call: Placed) -> Place:
     """Return the place for ``gather`` and ``scatter``: their tensors have the samples in one
     dimension, and indices along another."""
-    place = one_place([p for p in call.places.values() if p is not None])
+    place = one_place([place for place in call.places.values() if place is not None])
     if place.dim == _dim(call):
         return _gather_along_samples(call, place)
     n = place.length(call.size)
@@ -557,7 +557,7 @@ def _pack(call: Placed) -> Any:
     if place is None or place.dim != batch_dim:
         raise Mixed("the sequences do not lie where batch_first says")
     owners, sizes = call.owners("input"), call.outs[1].tolist()
-    return [listed(0, torch.cat([owners[:n] for n in sizes]), call.size, packed=True), None]
+    return [listed(0, torch.cat([owners[:size] for size in sizes]), call.size, packed=True), None]
 
 
 for _names, _placed in {

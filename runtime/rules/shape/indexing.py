@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive import index_rules
 from ..derive.batch_rules import expand, insert_dims
 from ..derive.families import conj, linear
@@ -89,7 +90,9 @@ def _rows_of(
     return g.index_select(dim, index.reshape(-1)).reshape(source_shape)
 
 
-def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _fill_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``index_fill`` on a batch. A batch of values is put in by ``where`` at the filled
     positions."""
     x, dim, index, value = args
@@ -260,7 +263,9 @@ def _masked_scatter_source(
     return source.index_add(0, ranks, g.masked_fill(~mask, 0).reshape(-1)).reshape(source_shape)
 
 
-def _masked_select_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _masked_select_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Select from a batch by one mask. A batch of masks is an error."""
     if batched[1]:
         raise BatchingError(

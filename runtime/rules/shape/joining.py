@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ...torch_private.native_functions import assert_async
 from ..derive import batch_rules as batch
 from ..derive.families import linear
@@ -18,7 +19,9 @@ from ..record import overload, register
 # Copies
 
 
-def _copy_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> object:
+def _copy_batch(
+    func: Kernel, size: int, batched: object, args: Sequence[torch.Tensor], kwargs: Keywords
+) -> object:
     """Copy a batch, with its strides if the call asks for a memory format. A format describes the
     logical tensor, and the physical one has one dimension more."""
     if kwargs.get("memory_format") in (torch.channels_last, torch.channels_last_3d):
@@ -27,7 +30,9 @@ def _copy_batch(func: Any, size: int, batched: object, args: Any, kwargs: Any) -
 
 
 @batch.exact
-def _overwritten(func: object, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _overwritten(
+    func: object, size: int, batched: BatchFlags, args: Sequence[torch.Tensor], kwargs: object
+) -> object:
     """Run ``copy`` on a batch. The result has the shape of the first argument, which does not
     broadcast, and a batch if either has one."""
     whole = batch.expand(args[0], batched[0], size)
@@ -47,7 +52,9 @@ linear(
 # Joins
 
 
-def _cat_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _cat_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     """Join batches. ATen ignores empty vectors, which a batch would make matrices."""
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [
@@ -72,7 +79,9 @@ def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[torch.Tenso
     return out
 
 
-def _stack_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _stack_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     """Stack batches along a physical dimension."""
     tensors, dim = args[0], batch.positional(args, 1, 0)
     full = [
@@ -122,12 +131,16 @@ def _repeat_back(
     return g.reshape(split).sum(copies).reshape(self_shape)
 
 
-def _repeat_batch(func: Any, size: int, batched: object, args: Any, kwargs: object) -> object:
+def _repeat_batch(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: object
+) -> object:
     x, repeats = args
     return func(batch.insert_dims(x, size, len(repeats) - x.dim() + 1), [1, *repeats])
 
 
-def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _roll_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Roll the elements of a batch, which are flattened if the call names no dimension."""
     x, shifts, *where = args
     if not x.numel():  # ATen does not check the dimensions then
@@ -137,7 +150,9 @@ def _roll_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> o
     return func(x, shifts, [batch.shift(d, x.dim() - 1) for d in where[0]])
 
 
-def _interleave_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _interleave_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Return the index of the repeated element at each place of the result, found by bisection. The
     number of places must be known."""
     total = kwargs.get("output_size")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import InplaceError
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ...seam.levels import run_batchwise
 from ..derive import batch_rules as batch
 from ..derive.families import linear, view
@@ -60,7 +61,9 @@ register(
 # Shapes
 
 
-def _expand_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _expand_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Expand the elements of a batch."""
     x, shape, *rest = args
     missing = len(shape) - (x.dim() - 1)
@@ -93,7 +96,7 @@ def _reshape_back(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
     if type(g) is torch.Tensor:
         return g.reshape(self_shape)
 
-    def reshape(t: torch.Tensor, batched: Any) -> torch.Tensor:
+    def reshape(t: torch.Tensor, batched: BatchFlags) -> torch.Tensor:
         """Reshape each element of a batch, or a tensor without one."""
         if batched[0]:
             return t.reshape((t.shape[0], *self_shape))
@@ -114,7 +117,9 @@ register(
 
 
 @batch.exact
-def _reshape_batch(func: object, size: int, batched: object, args: Any, kwargs: object) -> object:
+def _reshape_batch(
+    func: object, size: int, batched: object, args: Arguments, kwargs: object
+) -> object:
     return args[0].reshape([size, *args[1]])
 
 
@@ -131,7 +136,9 @@ view(
 )
 
 
-def _squeeze_batch(func: object, size: int, batched: object, args: Any, kwargs: object) -> object:
+def _squeeze_batch(
+    func: object, size: int, batched: object, args: Arguments, kwargs: object
+) -> object:
     """Squeeze the given dimensions, or all of size one, but never the batch dimension."""
     x = args[0]
     rank = x.dim() - 1
@@ -200,7 +207,7 @@ def _rule_with_sizes(*positions: int) -> batch.BatchRule:
     """Return the batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at
     ``positions`` count the dimensions of the input."""
 
-    def rule(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> Any:
+    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
         """Run the op with the batch size in front of the input's sizes."""
         actual = [*args]
         for p in positions:
@@ -252,7 +259,9 @@ linear(
 )
 
 
-def _unfold_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _unfold_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     x, dim, *rest = args
     if x.dim() == 1:  # a 0-d tensor unfolds to a vector of one element
         return func(x.unsqueeze(1), 1, *rest).squeeze(1)
@@ -290,7 +299,7 @@ def _join(
 
 def _cat_sizes(gs: list[object], shape: Any, dtype: object, sizes: Any, dim: int) -> torch.Tensor:
     dim %= len(shape)
-    shapes = [[*shape[:dim], n, *shape[dim + 1 :]] for n in sizes]
+    shapes = [[*shape[:dim], size, *shape[dim + 1 :]] for size in sizes]
     return _join(gs, dtype, shapes, lambda parts: torch.cat(parts, dim))
 
 
@@ -356,9 +365,9 @@ def _positions(size: Any, stride: Sequence[int], offset: int, like: torch.Tensor
     """Return the position in storage of each element of a strided tensor, flat."""
     rank = len(size)
     at = torch.full([1] * rank, offset, dtype=torch.long, device=like.device)
-    for d, (n, step) in enumerate(zip(size, stride, strict=True)):
+    for dim, (n, step) in enumerate(zip(size, stride, strict=True)):
         steps = torch.arange(n, device=like.device) * step
-        at = at + steps.reshape([n, *[1] * (rank - 1 - d)])
+        at = at + steps.reshape([n, *[1] * (rank - 1 - dim)])
     return at.reshape(-1)
 
 
@@ -388,7 +397,7 @@ def without_overlap(size: Any, stride: Sequence[int]) -> bool:
 def _as_strided_back(
     g: torch.Tensor,
     self_geometry: Any,
-    size: Any,
+    size: Sequence[int],
     stride: Sequence[int],
     storage_offset: int | None,
 ) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.families import flat, linear, random
 from ..derive.fixed_layouts import same
@@ -14,7 +15,9 @@ from ..derive.reduction_records import rows
 from ..record import asking, register
 
 
-def _sum_batch(func: object, size: int, batched: object, args: Any, kwargs: Any) -> object:
+def _sum_batch(
+    func: object, size: int, batched: object, args: Sequence[torch.Tensor], kwargs: Keywords
+) -> object:
     return rows(args[0]).sum(1, **kwargs)
 
 
@@ -73,7 +76,9 @@ register(
 # --- what torch's forward mode asks of a primal and its tangent -----------------------------------
 
 
-def _zeros_as_other(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> Any:
+def _zeros_as_other(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> Any:
     """Return zeros of the shape of ``other``, behind the batch dimensions of ``self``."""
     if batched[1]:
         return func(*args, **kwargs)
@@ -81,7 +86,9 @@ def _zeros_as_other(func: Any, size: int, batched: Any, args: Any, kwargs: Any) 
     return func(*args, **{**kwargs, "self_num_batch_dims": among})
 
 
-def _same_memory(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> bool:
+def _same_memory(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> bool:
     """Return whether both have as much memory. If one alone is batched, torch makes a copy."""
     return bool(all(batched[:2]) and func(*args, **kwargs))
 
@@ -102,7 +109,9 @@ for _name in ("zero", "fill.Scalar"):
     register(_name, batch=batch.elementwise, in_place=True, family="inplace", **_OVERWRITTEN)
 
 
-def _fill_batch(func: Any, size: int, batched: Any, args: Any, kwargs: object) -> object:
+def _fill_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+) -> object:
     x, value = batch.expand(args[0], batched[0], size), args[1]
     if not batched[1]:
         return func(x, value)
@@ -147,7 +156,9 @@ flat(
 )
 
 
-def _multinomial_batch(func: Any, size: int, batched: Any, args: Any, kwargs: Any) -> object:
+def _multinomial_batch(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Draw for a batch. The kernel takes rows of weights, so the batch becomes more rows."""
     weights = batch.expand(args[0], batched[0], size)
     drawn = func(weights.flatten(0, -2), *args[1:], **kwargs)
@@ -208,8 +219,8 @@ def _zero_derivatives(*names: str) -> dict[str, Any]:
     """Return the gradient of a draw by the parameters of its distribution: zero, as torch
     documents."""
     return {
-        "vjp": {a: asking("g")(lambda g: torch.zeros_like(g)) for a in names},
-        "jvp": {a: asking(f"{a}_t")(lambda t: torch.zeros_like(t)) for a in names},
+        "vjp": {name: asking("g")(lambda g: torch.zeros_like(g)) for name in names},
+        "jvp": {name: asking(f"{name}_t")(lambda t: torch.zeros_like(t)) for name in names},
     }
 
 

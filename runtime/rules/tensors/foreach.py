@@ -36,7 +36,7 @@ def _calls(
 ) -> Iterator[tuple[list[object], dict[str, object]]]:
     """Yield the arguments of each single call. An argument that is a list gives one entry to each
     call. All others are the same for all calls."""
-    number = next(len(a) for a in args if isinstance(a, (list, tuple)))
+    number = next(len(argument) for argument in args if isinstance(argument, (list, tuple)))
     scaled = op.base_name.removeprefix("_foreach_").removesuffix("_") in ("addcmul", "addcdiv")
     for index in range(number):
         each = list(args)

@@ -345,7 +345,7 @@ def _by_parts(formula: Formula, target: str) -> Formula:
         """Run the formula for each component, and nest the results."""
         # per argument: a tuple with what each component takes, or one value for all
         columns = [column(name, argument) for name, argument in zip(asks, args, strict=True)]
-        n = next(len(c) for c in columns if isinstance(c, tuple))
+        n = next(len(column) for column in columns if isinstance(column, tuple))
         for index, c in enumerate(columns):
             if not isinstance(c, tuple):
                 columns[index] = (c,) * n

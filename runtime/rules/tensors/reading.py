@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ...errors import BatchingError, called_from
+from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ..derive.batch_rules import BatchRule, exact, expand
 from ..record import register
 
@@ -44,12 +45,12 @@ def _all_same(numbers: torch.Tensor) -> bool:
 
 
 @exact
-def _number(func: object, size: int, batched: object, args: Any, kwargs: object) -> Any:
+def _number(func: object, size: int, batched: object, args: Arguments, kwargs: object) -> Any:
     return agreed_number(args[0], size, f"{ITEM} The op is {func}")
 
 
 @exact
-def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> bool:
+def _equal(func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: object) -> bool:
     """Return ``torch.equal`` of each element, if all agree. ATen's own checks of values call it
     (``cov``, ``istft``)."""
     shapes = [
@@ -58,7 +59,7 @@ def _equal(func: object, size: int, batched: Any, args: Any, kwargs: object) -> 
     ]
     if shapes[0] != shapes[1]:
         return False
-    x, y = (expand(a, flag, size) for a, flag in zip(args, batched, strict=True))
+    x, y = (expand(argument, flag, size) for argument, flag in zip(args, batched, strict=True))
     # one answer for all elements is an answer; a number of Python cannot be a batch
     same = (x == y).reshape(size, -1).all(1)
     for answer in (True, False):
@@ -82,7 +83,7 @@ def refused(why: str) -> BatchRule:
 
 
 @exact
-def _assertion(func: Any, size: int, batched: object, args: Any, kwargs: Any) -> None:
+def _assertion(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> None:
     """Assert on a batch what is asserted of every element."""
     func(args[0].reshape(-1).all(), *args[1:], **kwargs)
 

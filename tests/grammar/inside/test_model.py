@@ -1,5 +1,9 @@
 """The model of tensors: numbers with a chain rule, memory that views share, and torch's own results
-on expressions that a person wrote."""
+on expressions that a person wrote.
+
+Inside: gen.grammar.model_world and gen.reference.model. Programs that are drawn compare whole runs
+with the model, so a mistake in it would show as a finding about torch, and not by its rule.
+"""
 
 from __future__ import annotations
 
