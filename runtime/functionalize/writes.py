@@ -20,6 +20,7 @@ from ..errors import InplaceError
 from ..rules.functional_forms import factory_options, functional_of
 from ..rules.ops import Op, op_of
 from ..rules.record import parameters
+from ..seam.call_types import Arguments, Kernel, Keywords
 from ..seam.containers import items_of, leaves_of, written_arguments
 from ..seam.surgery import refit
 from ..torch_private.mode_stacks import without_dispatch_to_python

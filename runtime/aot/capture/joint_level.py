@@ -15,6 +15,7 @@ from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.pure_calls import is_pure
 from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
+from ...seam.call_types import Arguments
 from ...seam.containers import leaves_of
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
@@ -258,8 +259,8 @@ class JointLevel(ProgramTape):
         """Return the memories of the arguments of a call that have a history, or are views of a
         tensor that has one."""
         memories: list[Memory] = []
-        for a in leaves_of(arguments):
-            if not self._is_own(a):
+        for leaf in leaves_of(arguments):
+            if not self._is_own(leaf):
                 continue
             if leaf._edge is None and base_edge(leaf) is None:
                 continue
@@ -273,9 +274,9 @@ class JointLevel(ProgramTape):
         These reads are a part of the histories of the arguments, and the call may be in none. So
         they come before it.
         """
-        for a in leaves_of(arguments):
-            v = a._inner if self._is_own(a) else a
-            if isinstance(v, FunctionalValue):
+        for leaf in leaves_of(arguments):
+            value = leaf._inner if self._is_own(leaf) else leaf
+            if isinstance(value, FunctionalValue):
                 with without_modes():
                     value._level.read(value)
 

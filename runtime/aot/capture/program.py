@@ -354,7 +354,7 @@ class Program:
                     "the program writes to a tensor that it closes over. Pass it as an argument. "
                     "A checkpointed function, such as a layer of batch norm, writes once more in "
                     "the backward pass: let the program run backward() itself."
-                    f"{happened_at(v._store.memory.written_at)}"
+                    f"{happened_at(value._store.memory.written_at)}"
                 )
 
     def _count_writes(self, returned: Sequence[FunctionalValue]) -> list[tuple[int, int]]:
