@@ -29,9 +29,9 @@ from gen.checks import (
 )
 from gen.checks.compare import Rule, Seen, Tally
 from gen.checks.entries import Known
-from gen.checks.evaluate import OF_ITSELF, Comparison, may_show_nothing, run_target
+from gen.checks.evaluate import OF_ITSELF, Comparison, may_show_nothing
 from gen.checks.instances import instances
-from gen.checks.pipelines import Program
+from gen.checks.pipelines import Program, run_target
 from gen.checks.tables import Cell, Family
 from gen.devices.host_runs import host_runs
 from gen.devices.place import Place, place_of

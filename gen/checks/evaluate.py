@@ -1,26 +1,21 @@
-"""Run a program over the target and over each reference, and compare the results.
-
-A program may run inside a mode of torch, which changes none of its results.
-"""
+"""Run a program over the target and over each reference, and compare the results."""
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from gen.checks import autocasting, forms, on_device, repeating
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
 from gen.checks.compare_definitions import compare_with_definition
 from gen.checks.compare_exact import compare_with_exact, compare_with_standard
-from gen.checks.pipelines import Program, nudged, widened
+from gen.checks.pipelines import Outputs, Program, nudged, run_target, widened
 from gen.devices.place import Place, place_of
 from gen.language.axes import Axes
 from gen.language.pipeline import DERIVING
@@ -30,68 +25,14 @@ from gen.samples.descriptions import clone_with_strides
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
-from gen.targets.target_marks import target_runs
-from gen.torch_private.loaded_with_torch import FakeTensorMode, TorchDispatchMode
-
-# --- modes around a program -----------------------------------------------------------------------
-#
-# Axis ``under``: a program runs inside of a mode, which changes nothing about its results.
-
-
-class _Dispatching(TorchDispatchMode):
-    """Sees each ATen call, and each branch and loop as a whole, and passes it on."""
-
-    supports_higher_order_operators = True
-
-    def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Any = None,
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class _Overriding(TorchFunctionMode):
-    """Sees each call of a function of torch and passes it on."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Tensor | int, ...] = (),
-        kwargs: Any = None,
-    ) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-_MODES: dict[str | None, Callable[[], AbstractContextManager[Any]]] = {
-    None: nullcontext,
-    "dispatch_mode": _Dispatching,
-    "function_mode": _Overriding,
-    "inference_mode": torch.inference_mode,
-    "no_grad": torch.no_grad,
-}
-
-
-def entered(name: str | None) -> AbstractContextManager[Any]:
-    """Return the mode of a word of axis ``under``, or a context without effect for None."""
-    return _MODES[name]()
-
+from gen.torch_private.loaded_with_torch import FakeTensorMode
 
 # --- target and references ------------------------------------------------------------------------
 
 Tensor = torch.Tensor
-Outputs = tuple[Tensor, ...]
 _PLAIN = frozenset({"loop", "upstream", "eager"})
 OF_ITSELF = frozenset({"again", "threads", "strides", "fake"})
 """References that compare results of the target with one another. They may be zero."""
-_OF_KERNELS = (
-    r"(.*is deprecated in favor of|This overload of \w+ is deprecated|.*this will "
-    r"lower the performance|An output with one or more elements was resized|The number "
-    r"of elements in the out tensor|.*degrees of freedom is <= 0)"
-)
 # stages whose results are gradients: a large gradient is compared in random directions
 _LINEAR = frozenset({"vjp", "backward", "grad"})
 
@@ -106,57 +47,6 @@ def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     if axes.values in ("wrong_call", "wrong_number", "overloads") or axes.made is not None:
         return True
     return OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
-
-
-def run_target(
-    target: Target,
-    program: Program,
-    inputs: Sequence[Tensor],
-    stages: Sequence[str],
-    sample: Sample,
-    under: str | None = None,
-    place: Place | None = None,
-) -> Outputs:
-    """Return the program's results over `target`, run inside of the mode that `under` names.
-
-    With a `place`, the target runs there, and the results are tensors of its device.
-
-    Warnings that the plain op gives too are ignored, with symbols in place of numbers, as a trace
-    warns of symbolic sizes. So are warnings of kernels about speed, deprecation and buffers, which
-    depend on layout and form. Any other warning is an error under pytest."""
-    with seeded(program.seed), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
-        # only what the plain op warns of too
-        for message, category in sample.facts.warnings:
-            warnings.filterwarnings(
-                "ignore",
-                message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)),
-                category=category,
-            )
-        function = program.over(target)
-        whole = getattr(target, "pipeline", None)
-        if not stages:
-            function = target.forward(function)
-        elif whole is not None:
-            function = whole(function, stages)
-        around = nullcontext() if place is None else place.entered()
-        with target_runs(), entered(under), around:
-            there = inputs if place is None else place.moved(inputs)
-            return _results_of(target, function(*there))
-
-
-def _results_of(target: Target, results: Any) -> Outputs:
-    """Return the results as a tuple. Raises TypeError if one is no tensor of torch, which nothing
-    could be compared with."""
-    for place, x in enumerate(results):
-        if not isinstance(x, torch.Tensor):
-            kind = f"{type(x).__module__}.{type(x).__qualname__}"
-            raise TypeError(
-                f"result {place} of target {target.name} is a {kind}: "
-                "where a check calls a target, results are torch.Tensors. A target with values of "
-                "its own converts inputs and results in `forward` and `pipeline` (docs/targets.md)"
-            )
-    return tuple(results)
 
 
 @dataclass

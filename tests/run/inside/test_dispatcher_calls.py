@@ -1,4 +1,8 @@
-"""What a run notes of the dispatcher: which overloads a cell calls, by whom and how deep."""
+"""What a run notes of the dispatcher: which overloads a cell calls, by whom and how deep.
+
+Inside: gen.run.dispatcher_calls and gen.dispatcher.overload_coverage. A run shows counts of all its
+cells; here one call is made in each way.
+"""
 
 from __future__ import annotations
 
