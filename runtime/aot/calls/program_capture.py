@@ -54,6 +54,7 @@ from .numbers import Pinned, pinned_numbers
 from .program_guard import ProgramGuard
 from .recipe import Beside, Recipe
 from .shared_arguments import refuse_shared_writes, refuse_untangled, with_autograd_base, with_bases
+from .subclass_calls import without_handlers
 
 # leaves that lead to no other object, or that the graph has as arguments
 _NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat, Outside)
@@ -181,6 +182,7 @@ class _Capture:
         _refuse_branches(joint)
         with without_autocast():
             forward, backward = self._compile(joint)
+        forward = without_handlers(forward, (*self.call.plain, *outside.plain))
         # what a call has to ask, and to do before and after the graph
         beside, effects = self._settle_effects()
         self._refuse_shared_writes(joint, outside)
