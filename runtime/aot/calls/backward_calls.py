@@ -233,7 +233,7 @@ class Backward:
                 f"a compiled program has no second derivative here: {self.pullback.refused}. "
                 "Differentiate inside the compiled function instead, e.g. "
                 "aot_function(runtime.func.grad(f), …), "
-                "or leave that part out of what is compiled."
+                f"or leave that part out of what is compiled.{self.line_of_user()}"
             )
         # another thread may want the same one, and compiling takes long
         with self._lock:
@@ -244,6 +244,14 @@ class Backward:
                     module = without(module, self.roots, present, False)
                 self._differentiable[present] = self.again(transformable(module))
             return self._differentiable[present]
+
+    def line_of_user(self) -> str:
+        """Return the line of the first function of the user's that the backward pass runs, as the
+        end of an error message. Empty if it runs none."""
+        if self.reads is None:
+            return ""
+        code = self.reads.codes[0][0]
+        return happened_at((code.co_filename, code.co_firstlineno, code.co_name))
 
     def _pullback_module(self) -> fx.GraphModule:
         """Build the pullback as a graph of primals, saved values and cotangents."""
@@ -470,15 +478,13 @@ class CompiledBackward(Node):
     def _require_unseen(self, mode: object) -> None:
         """Refuse a pass in which ``mode`` would see code of the user's, which the graph has
         without the mode."""
-        reads = self.backward.reads
-        if reads is not None:
-            code = reads.codes[0][0]
+        if self.backward.reads is not None:
             raise RuntimeError(
                 f"a mode over torch's functions, {type(mode).__name__}, is on while the backward "
                 "pass of a captured program runs. It would see a custom Function or a hook there, "
                 "of which the graph has the calls without the mode. Leave the mode before the "
                 "pass, or enter it before the call of the program: then that runs in eager mode."
-                f"{happened_at((code.co_filename, code.co_firstlineno, code.co_name))}"
+                f"{self.backward.line_of_user()}"
             )
 
     def _mask_unreached(self, gradients: Sequence[Any], present: int | None) -> Sequence[object]:

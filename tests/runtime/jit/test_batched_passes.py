@@ -118,7 +118,7 @@ def test_a_batch_in_a_pass_with_a_hook(door: Any) -> None:
 
     run = door(hooked)
     for _ in range(3):
-        x = runtime.tensor([0.5, 1.0], requires_grad=True)
+        x: Any = runtime.tensor([0.5, 1.0], requires_grad=True)
         (batch,) = runtime.autograd.grad(run(x), x, torch.eye(2), is_grads_batched=True)
         x = x.detach()
         torch.testing.assert_close(batch, torch.diag(6 * x * (x * x).cos()))
