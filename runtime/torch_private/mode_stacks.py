@@ -15,6 +15,7 @@ import torch._library.simple_registry
 import torch._ops
 import torch.overrides
 import torch.utils._contextlib
+import torch.utils._device
 import torch.utils._python_dispatch
 
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
@@ -47,6 +48,10 @@ pop_function_mode = torch._C._pop_torch_function_stack
 """Take the innermost mode on functions away."""
 current_function_modes: Any = torch.overrides._get_current_function_mode_stack
 """All modes on functions, the innermost last."""
+DeviceContext = torch.utils._device.DeviceContext
+"""The mode on functions that ``torch.device`` and ``torch.set_default_device`` enter."""
+all_handlers_enabled: Any = torch._C._is_torch_function_enabled
+"""Whether both classes and modes may see functions of torch."""
 unseen_by_handlers = torch._C.DisableTorchFunction
 """A context in which neither classes nor modes see functions of torch."""
 unseen_by_classes = torch._C.DisableTorchFunctionSubclass

@@ -23,6 +23,21 @@ from ..torch_private.native_autograd import set_version_counters
 from ..torch_private.native_functions import neg_view
 from .provenance import here
 
+FOREIGN = "foreign"
+"""The key under which a literal of the graph says where its memory began and ended, if torch has
+not allocated it."""
+
+
+def foreign_span(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Return where the memory of ``tensor`` begins and ends, if torch has not allocated it: that of
+    ``torch.from_numpy`` is an array's. None for any other tensor."""
+    if type(tensor) is not torch.Tensor or not tensor.is_cpu or tensor.layout is not torch.strided:
+        return None
+    storage = storage_of(tensor)
+    if storage.resizable():
+        return None
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
 
 class OutsideMemory:
     """The tensors from outside that a program has met, and the memory of those that

@@ -229,17 +229,17 @@ class _Around(Ambient):
 _AROUND = _Around()
 
 
-def refuse_states(values: Iterable[object]) -> None:
+def refuse_states(values: Iterable[object], where: str = "") -> None:
     """Raise if the program that is traced keeps the state or the seed of a random generator: one of
-    ``values`` is that of the trace."""
+    ``values`` is that of the trace. ``where``: the user's line, if none runs now."""
     states = _AROUND.states
     if states is None:
         return
     for value in values:
         if isinstance(value, torch.Tensor):
-            states.refuse_state(value)
+            states.refuse_state(value, where)
         elif type(value) is int:
-            states.refuse_seed(value)
+            states.refuse_seed(value, where)
 
 
 class UndoneDraws:
@@ -327,20 +327,20 @@ class RandomStates:
                 raise RuntimeError(f"{_SET} It was before this draw.{here()}")
             self.first[generator._cdata], self.where[generator._cdata] = seed, here()
 
-    def refuse_state(self, tensor: object) -> None:
+    def refuse_state(self, tensor: object, where: str = "") -> None:
         """Raise if ``tensor``, which the graph has from outside, is the state of a
         generator of the trace."""
         if type(tensor) is torch.Tensor and tensor.dtype is torch.uint8 and tensor.dim() == 1:
             with without_modes():
                 seed = _seed_in(tensor)
             if seed is not None and self._follows_from_trace(seed):
-                raise RuntimeError(f"{_READ.format('state')}{here()}")
+                raise RuntimeError(f"{_READ.format('state')}{here() or where}")
 
-    def refuse_seed(self, number: int) -> None:
+    def refuse_seed(self, number: int, where: str = "") -> None:
         """Raise if ``number``, which the graph would keep, is the seed of a generator of the trace:
         ``x * torch.initial_seed()``."""
         if number >= _BOUND and self._follows_from_trace(number):
-            raise RuntimeError(f"{_READ.format('seed')}{here()}")
+            raise RuntimeError(f"{_READ.format('seed')}{here() or where}")
 
     def _follows_from_trace(self, seed: int, cdata: int | None = None) -> bool:
         """Return whether ``seed``, of the generator at this address, follows from that of a

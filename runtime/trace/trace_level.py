@@ -47,7 +47,14 @@ from .abstract_values import (
 from .call_facts import OTHERWISE, CallFacts, argument_at, facts_of, size_depends_on_values
 from .graph_edits import add_call
 from .number_reads import TracedNumber, number_of, with_values
-from .outside import OutsideMemory, detach_from_tapes, private_copy, refuse_made_of_values
+from .outside import (
+    FOREIGN,
+    OutsideMemory,
+    detach_from_tapes,
+    foreign_span,
+    private_copy,
+    refuse_made_of_values,
+)
 from .provenance import Provenance, here, refuse_default_dtype
 from .random_states import RandomStates, UndoneDraws
 from .symbol_values import has_symbols
@@ -261,11 +268,7 @@ class Trace(Level):
             return facts.question(self.lowered(args[0]))
         # a literal of the program's text, which the program may write to
         if func is aten.lift_fresh.default:
-            return self.call(
-                aten.lift_fresh_copy.default,
-                (self.constant(args[0].clone(), literal=True),),
-                kwargs,
-            )
+            return self._copied_literal(args[0], kwargs)
         self._refuse_size_of_values(func, facts, args)
         table = self.decompositions.get(func) or OTHERWISE.get(func)
         if table is not None:
@@ -273,6 +276,16 @@ class Trace(Level):
             if out is not NotImplemented:
                 return out
         return self._call_whole(func, facts, args, kwargs)
+
+    def _copied_literal(self, literal: torch.Tensor, kwargs: object) -> Any:
+        """Write a copy of a literal into the graph. A note says where the memory is of one that
+        ``torch.from_numpy`` has made, as eager mode makes no copy."""
+        constant = self.constant(literal.clone(), literal=True)
+        copied = self.call(aten.lift_fresh_copy.default, (constant,), kwargs)
+        span = foreign_span(literal)
+        if span is not None and isinstance(copied, TracedValue):
+            copied._node.meta[FOREIGN] = span
+        return copied
 
     def _call_whole(self, func: Any, facts: CallFacts, args: Any, kwargs: Any) -> object:
         """Run a call for which the trace has no decomposition of its own."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import fx
 from ...seam import factories
 from ...seam.graph_walks import results_of
 from ...seam.locks import lock_of
+from ...seam.shells import VALUES
 from ...session.leaf import follow_hooks
 from ...session.tensor import SESSION, Tensor
 from ...tape.nodes import Edge, Node, nodes_at
@@ -23,16 +25,20 @@ from ...tape.running import RUNNING
 from ...tape.saved import FREED, HOOKS, Pack, Packed, Unpack, modified, pack, restore
 from ...tape.values import accumulator_of, edge_of
 from ...torch_private.global_settings import is_autocast_enabled, without_autocast
+from ...torch_private.mode_stacks import number_of_dispatch_modes, unseen_by_handlers
 from ...trace.error_lines import name_origin
+from ...trace.provenance import happened_at
 from ..capture.aliasing import saved_of, within_reach
+from ..capture.global_state import mode_of_caller
 from ..capture.joint import Joint
 from ..capture.pullback import Pullback, pullback_of
 from ..capture.subclass_parts import Layout, count
-from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, nop
+from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, node_by_node, nop
 from ..compilers.staged import Staged
 from ..control_flow.torch_operators import transformable
 from ..partition.absent import without
 from ..python_state.backward_reads import BackwardReads
+from ..python_state.code_names import beginning_of
 from .arguments import Target
 from .subclass_calls import Part, Watch, backward_of_whole_tensors, zeros_of
 
@@ -64,7 +70,8 @@ class Backward:
     ) -> None:
         """``again``: compiles a pullback as a program of its own."""
         self.joint = joint
-        self.module: fx.GraphModule | None = backward
+        # stays as it was captured: a compiler that may change its module gets a copy
+        self.module = backward
         self.compiler = compiler
         self.again = again
         # the cotangents that the graph takes; without symbols each has one shape in all calls
@@ -99,6 +106,8 @@ class Backward:
         self.roots = _roots_of(tangents)
         self._run: Boxed | None = None
         self._partial: dict[int, Boxed] = {}
+        # functions that run the graph as it was captured, by the bits of the cotangents
+        self._as_captured: dict[int | None, Boxed] = {}
         # compiled functions, by the bits of the cotangents that are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
         self._lock = lock_of(self, "_lock")
@@ -130,8 +139,12 @@ class Backward:
         ``present``: bit ``i`` says whether there is a cotangent ``i``. If not, ``values`` has zeros
         for it. None: all are there.
         """
+        # Generated code writes in place: to saved values, in which a batch of cotangents has no
+        # room. Nor does a compiler's kernel know values of a transform.
+        if not VALUES.isdisjoint(map(type, values)) or number_of_dispatch_modes():
+            run = self._as_captured.get(present) or self.as_captured(present)
         # one graph for all cotangents, and one for each set of absent ones
-        if present is None:
+        elif present is None:
             run = self._run or self.compiled()
         else:
             run = self._partial.get(present) or self.partial(present)
@@ -147,12 +160,7 @@ class Backward:
         with self._lock:
             if self._run is None:
                 module = self.module
-                assert module is not None
-                # With one cotangent nobody needs the module again for a part of it. Else a compiler
-                # gets a copy, as it may change the module.
-                if len(self.roots) == 1:
-                    self.module = None
-                elif inspect.unwrap(self.compiler) is not nop:
+                if inspect.unwrap(self.compiler) is not nop:
                     module = without(module, self.roots, -1, False)
                 self._run = self._compile(module, self.compiler)
                 if isinstance(self._run, Staged):
@@ -167,16 +175,26 @@ class Backward:
         """Compile the part of the backward graph that the cotangents in ``present`` lead to."""
         with self._lock:
             if present not in self._partial:
-                assert self.module is not None, "there are several cotangents"
-                self._refuse_partial(present)
                 # a compiler may ask about sizes, and now it is too late for a guard of them
                 compiler = self.compiler
                 if self.joint.abstraction is not None:
                     compiler = nop
-                composed = self.joint.layouts is not None
-                part = without(self.module, self.roots, present, composed)
-                self._partial[present] = self._compile(part, compiler)
+                self._partial[present] = self._compile(self._part(present), compiler)
             return self._partial[present]
+
+    def as_captured(self, present: int | None) -> Boxed:
+        """Return the function that runs the graph call by call, without a write in place of our
+        own. ``present`` as for :meth:`run`."""
+        with self._lock:
+            if present not in self._as_captured:
+                module = self.module if present is None else self._part(present)
+                self._as_captured[present] = self._compile(module, node_by_node)
+            return self._as_captured[present]
+
+    def _part(self, present: int) -> fx.GraphModule:
+        """Return the part of the backward graph that the cotangents in ``present`` lead to."""
+        self._refuse_partial(present)
+        return without(self.module, self.roots, present, self.joint.layouts is not None)
 
     def _refuse_partial(self, present: int) -> None:
         """Refuse a partial backward if the program could see which cotangents are there.
@@ -216,7 +234,7 @@ class Backward:
                 f"a compiled program has no second derivative here: {self.pullback.refused}. "
                 "Differentiate inside the compiled function instead, e.g. "
                 "aot_function(runtime.func.grad(f), …), "
-                "or leave that part out of what is compiled."
+                f"or leave that part out of what is compiled.{self.line_of_user()}"
             )
         # another thread may want the same one, and compiling takes long
         with self._lock:
@@ -227,6 +245,12 @@ class Backward:
                     module = without(module, self.roots, present, False)
                 self._differentiable[present] = self.again(transformable(module))
             return self._differentiable[present]
+
+    def line_of_user(self) -> str:
+        """Return the line of the first function of the user's that the backward pass runs, as the
+        end of an error message. Empty if it runs none."""
+        codes = [code for reads in self.reads for code, _ in reads.codes]
+        return happened_at(beginning_of(codes[0]) if codes else None)
 
     def _pullback_module(self) -> fx.GraphModule:
         """Build the pullback as a graph of primals, saved values and cotangents."""
@@ -413,6 +437,9 @@ class CompiledBackward(Node):
 
     def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
         """Return the gradients for the cotangents ``grads``, some of which may be None."""
+        mode = mode_of_caller()
+        if mode is not None:
+            self._require_unseen(mode)
         saved, backward = self._check_saved(create_graph), self.backward
         # which cotangents are there, as bits; None if all are
         present = None
@@ -438,16 +465,28 @@ class CompiledBackward(Node):
             else:
                 values[index] = _as_traced(grad)
         # the graph has the casts of autocast already
-        if not is_autocast_enabled():
+        if mode is None and not is_autocast_enabled():
             results = backward.run(values, present)
         else:
-            with without_autocast():
+            with without_autocast(), _unseen():
                 results = backward.run(values, present)
         # what the backward pass writes to arguments comes after the gradients
         if self.written:
             self._write(results[-len(self.written) :])
             results = results[: -len(self.written)]
         return self._mask_unreached(results, present)
+
+    def _require_unseen(self, mode: object) -> None:
+        """Refuse a pass in which ``mode`` would see code of the user's, which the graph has
+        without the mode."""
+        if self.backward.reads is not None:
+            raise RuntimeError(
+                f"a mode over torch's functions, {type(mode).__name__}, is on while the backward "
+                "pass of a captured program runs. It would see a custom Function or a hook there, "
+                "of which the graph has the calls without the mode. Leave the mode before the "
+                "pass, or enter it before the call of the program: then that runs in eager mode."
+                f"{self.backward.line_of_user()}"
+            )
 
     def _mask_unreached(self, gradients: Sequence[Any], present: int | None) -> Sequence[object]:
         """Return ``gradients``, with None for those that no present cotangent reaches."""
@@ -518,7 +557,7 @@ class CompiledBackward(Node):
             for index in backward.pullback.primals
         ]
         saved_by_pullback = [saved[i] for i in backward.pullback.saved]
-        with torch.enable_grad(), without_autocast():
+        with torch.enable_grad(), without_autocast(), _unseen():
             cotangents: list[torch.Tensor] = []
             for index, grad in enumerate(grads):
                 cotangents.append(self._zeros(index) if grad is None else _as_traced(grad))
@@ -551,6 +590,15 @@ class CompiledBackward(Node):
         """Free what is saved."""
         self.saved = None
         self.watched = []
+
+
+def _unseen() -> AbstractContextManager[object]:
+    """Return a context in which no mode of the caller over torch's functions sees a call.
+
+    In eager mode formulas are in C++, where none does. One that sets the default device stays: it
+    is right for an op of the user's in the graph.
+    """
+    return nullcontext() if mode_of_caller() is None else unseen_by_handlers()
 
 
 def _as_traced(g: torch.Tensor) -> torch.Tensor:

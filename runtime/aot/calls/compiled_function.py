@@ -19,11 +19,15 @@ from ...seam.transforms_of_torch import transform_of_torch
 from ...tape.running import STAND_INS, current_dual
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.global_settings import is_autocast_enabled, without_autocast
-from ...torch_private.mode_stacks import number_of_dispatch_modes
+from ...torch_private.mode_stacks import (
+    all_handlers_enabled,
+    number_of_dispatch_modes,
+    number_of_function_modes,
+)
 from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ..cache.cuts import Cache
-from ..capture.global_state import surroundings
+from ..capture.global_state import mode_of_caller, surroundings
 from ..capture.tree_structure import structure_of
 from ..compilers.boxed import Compiler
 from ..compilers.graph_names import named_compilers
@@ -74,9 +78,7 @@ def aot_function(
     values for which the same graph is right.
 
     What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to
-    closed-over tensors, changes of their geometry, results that are arguments or views, random
-    draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside a transform, a
-    dispatch mode or a dual level of ``forward_ad`` ``fn`` itself runs.
+    closed-over tensors, changes of their geometry, results that are arguments or views, XX
 
     ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves
     them for nothing. ``keep_primals``: whether a call keeps arguments and random numbers that only
@@ -125,10 +127,13 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
         if (
             SCOPE.levels
             or number_of_dispatch_modes()
+            or (number_of_function_modes() and mode_of_caller() is not None)
+            or not all_handlers_enabled()
             or transform_of_torch()
             or (STAND_INS and current_dual() is not None)
         ):
-            # a transform, a mode or a dual level sees the calls of the program
+            # a transform, a mode or a dual level sees the calls of the program, or a class that
+            # would see them does not
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(leaves)
         around = (

@@ -53,7 +53,14 @@ from .identities import Apart, Outside, Repeat, refuse_outside
 from .numbers import Pinned, pinned_numbers
 from .program_guard import ProgramGuard
 from .recipe import Beside, Recipe
-from .shared_arguments import refuse_shared_writes, refuse_untangled, with_autograd_base, with_bases
+from .shared_arguments import (
+    refuse_results_over_arrays,
+    refuse_shared_writes,
+    refuse_untangled,
+    with_autograd_base,
+    with_bases,
+)
+from .subclass_calls import without_handlers
 
 # leaves that lead to no other object, or that the graph has as arguments
 _NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat, Outside)
@@ -179,8 +186,14 @@ class _Capture:
         assert outside is not None
         joint, shared = self._with_shared_memory(joint, groups, outside)
         _refuse_branches(joint)
+        graph = self.state.graph
+        known = {*graph.identities()}
+        refuse_results_over_arrays(
+            joint, graph.nodes, self.call.leaves, known, graph.code.first_line
+        )
         with without_autocast():
             forward, backward = self._compile(joint)
+        forward = without_handlers(forward, (*self.call.plain, *outside.plain))
         # what a call has to ask, and to do before and after the graph
         beside, effects = self._settle_effects()
         self._refuse_shared_writes(joint, outside)

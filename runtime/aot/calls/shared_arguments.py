@@ -14,18 +14,22 @@ from __future__ import annotations
 
 import array
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
+from torch import fx
 
 from ...functionalize.overlap import shows_twice
+from ...seam.graph_walks import nodes_among, results_of
 from ...session.tensor import Tensor, unwrap
 from ...tape.values import edge_of
-from ...trace.provenance import Line, happened_at
-from ..capture.aliasing import Group, place_of
-from ..capture.boundary import Input
+from ...trace.outside import FOREIGN, foreign_span
+from ...trace.provenance import Line, happened_at, origin_of
+from ..capture.aliasing import Group, owners_of, place_of
+from ..capture.boundary import Input, Made
+from ..capture.joint import Joint
 from ..python_state.contents import Buffer, Elements
 from ..python_state.nodes import Node
 from .arguments import Call, Kind, Target
@@ -346,6 +350,61 @@ def refuse_shared_writes(
         for entry in _sharing(_place_of_array(x), places):
             if entry.written or id(x) in identities:
                 _refuse_array(x, entry.written_at or line)
+
+
+def refuse_results_over_arrays(
+    joint: Joint,
+    nodes: Iterable[Node],
+    given: Sequence[object],
+    known: Container[int],
+    line: Line | None,
+) -> None:
+    """Refuse a program that returns or assigns a tensor which it has made over the memory of an
+    array, as by ``torch.from_numpy``: in eager mode a write to one shows in the other.
+
+    ``nodes``: of the objects that it finds. ``given``: its arguments. ``known``: identities of the
+    tensors that it finds. ``line``: of the program.
+    """
+    found = [node.owner for node in nodes if isinstance(node, (Elements, Buffer))]
+    arguments = [x for x in given if isinstance(x, _ARRAYS)]
+    spans = [(_place_of_array(x), x) for x in (*found, *arguments)]
+    # a copy in the graph; that of an array which only the program has is as new as the array
+    for literal in _literals_in_results(joint):
+        if spans and _sharing(literal.meta[FOREIGN], spans):
+            _refuse_result(origin_of(literal) or line)
+    # a tensor that the graph takes and that is there for all calls, as of `torch.frombuffer`
+    of_found = spans[: len(found)]
+    inputs = [output.number for output in joint.boundary.outputs if output.made is Made.INPUT]
+    for number in inputs:
+        at = number - (len(joint.boundary.inputs) - len(joint.closed_over))
+        if at < 0:
+            continue
+        tensor = unwrap(joint.closed_over[at])
+        place = foreign_span(tensor)
+        if place is None or id(joint.closed_over[at]) in known:
+            continue
+        if not _sharing(place, of_found):
+            _refuse_result(line)
+
+
+def _literals_in_results(joint: Joint) -> list[fx.Node]:
+    """Return the literals over foreign memory in which a result of the program lies, or may lie."""
+    graph = joint.traced.graph
+    if not any(FOREIGN in node.meta for node in graph.nodes):
+        return []
+    owners = owners_of(graph)
+    computed = results_of(graph)[len(joint.boundary.written) : joint.n_forward]
+    returned = nodes_among(computed)
+    return [owner for node in returned for owner in owners[node] if FOREIGN in owner.meta]
+
+
+def _refuse_result(line: Line | None) -> NoReturn:
+    raise RuntimeError(
+        "the program returns or assigns a tensor in the memory of an array or a buffer, which it "
+        "has made there by torch.from_numpy, torch.as_tensor or torch.frombuffer. A graph would "
+        "give another memory. Make the tensor before the program, or let it return a "
+        f"clone().{happened_at(line)}"
+    )
 
 
 def _sharing(place: Range, places: Iterable[tuple[Range, object]]) -> list[Any]:

@@ -14,6 +14,7 @@ from torch import fx
 
 from ...seam import factories
 from ...session.tensor import unwrap
+from ...torch_private.mode_stacks import unseen_by_handlers
 from ..capture.aliasing import saved_of, saved_of_results
 from ..capture.joint import Joint
 from ..capture.subclass_parts import (
@@ -21,6 +22,7 @@ from ..capture.subclass_parts import (
     Layouts,
     count,
     flattened,
+    handles_functions,
     key_of,
     layout_of,
     numbers,
@@ -47,6 +49,28 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
         results = forward(plain)
         return [*rebuilt(layouts.results, results[:n]), *results[n:]]
 
+    return boxed
+
+
+def without_handlers(forward: Boxed, primals: Sequence[object]) -> Boxed:
+    """Return ``forward`` for primals like these, whose classes may handle torch's functions.
+
+    What a class does to the calls of the program is in the graph. It is not to do the same to the
+    calls of the graph. So this gets an alias of the tensor, which has no such class.
+    """
+    places = [at for at, primal in enumerate(primals) if handles_functions(primal)]
+    if not places:
+        return forward
+
+    def boxed(given: list[Any]) -> Any:
+        """Call ``forward``. The list ``given`` is emptied."""
+        with unseen_by_handlers():
+            for at in places:
+                given[at] = given[at].as_subclass(torch.Tensor)
+        return forward(given)
+
+    for name in ("placed", "writes"):
+        setattr(boxed, name, getattr(forward, name, {}))
     return boxed
 
 

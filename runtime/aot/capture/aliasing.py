@@ -109,7 +109,7 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     with a result. Each is a number among the saved values.
     """
     # the caller has the arguments, the constants, and whatever lies behind a result
-    owners = _owners(forward)
+    owners = owners_of(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
     results = results_of(forward)
     for n in nodes_among(results[:n_results]):
@@ -120,7 +120,7 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
 def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tuple[int, ...]:
     """List the values after the ``n_results`` results of ``forward`` that may share memory with the
     inputs of these numbers."""
-    owners = _owners(forward)
+    owners = owners_of(forward)
     placeholders = forward.find_nodes(op="placeholder")
     wanted = {placeholders[i] for i in inputs}
     results = results_of(forward)
@@ -133,7 +133,7 @@ def _numbers_sharing(
     others: Set[fx.Node],
 ) -> tuple[int, ...]:
     """Return the numbers of those ``values`` that are tensors and may share memory with one of
-    ``others``. ``owners``: as :func:`_owners` returns it."""
+    ``others``. ``owners``: as  returns it."""
     return tuple(
         index
         for index, node in enumerate(values)
@@ -148,7 +148,7 @@ def saved_of_results(
 
     Each of ``results`` is a list of numbers of results of ``forward``: the parts of one tensor.
     """
-    owners = _owners(forward)
+    owners = owners_of(forward)
     returned_values = results_of(forward)
     saved: set[fx.Node] = set()
     for node in returned_values[n_results:]:
@@ -163,7 +163,7 @@ def saved_of_results(
     return tuple(sharing_saved)
 
 
-def _owners(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
+def owners_of(graph: fx.Graph) -> dict[fx.Node, frozenset[fx.Node]]:
     """Return for each value the values that may own its memory, itself among them."""
     owners: dict[fx.Node, frozenset[fx.Node]] = {}
     for node in graph.nodes:

@@ -13,7 +13,11 @@ from typing import Any
 import torch
 
 from ...torch_private.global_settings import autocast_devices, is_autocast_enabled, is_deterministic
-from ...torch_private.mode_stacks import number_of_function_modes
+from ...torch_private.mode_stacks import (
+    DeviceContext,
+    current_function_modes,
+    number_of_function_modes,
+)
 
 _devices = autocast_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
@@ -88,6 +92,18 @@ def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
         str(torch.get_default_device()) if number_of_function_modes() else None,
         _autocast_dtypes() if autocast else None,
     )
+
+
+def mode_of_caller() -> object | None:
+    """Return a mode over torch's functions that may do anything with a call; None if there is none.
+
+    The default device is such a mode, too. The key of a program has it.
+    """
+    # asked by each call
+    if not number_of_function_modes():
+        return None
+    others = (mode for mode in current_function_modes() if type(mode) is not DeviceContext)
+    return next(others, None)
 
 
 def _autocast_dtypes() -> tuple[torch.dtype | None, ...]:

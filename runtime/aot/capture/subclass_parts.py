@@ -65,15 +65,21 @@ def refuse_opaque(tensor: object) -> None:
     )
 
 
+def handles_functions(tensor: object) -> bool:
+    """Return whether ``tensor`` is no value of a level, and its class has code that sees calls of
+    torch's functions."""
+    kind: Any = type(tensor)
+    if kind in _PLAIN or not isinstance(tensor, torch.Tensor) or isinstance(tensor, Value):
+        return False
+    handler = kind.__torch_function__
+    return handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS
+
+
 def refuse_functions(tensors: Iterable[object]) -> None:
     """Refuse tensors that consist of others and handle calls of torch's functions, which a trace of
     ATen calls would leave out."""
     for tensor in tensors:
-        if not composed(tensor):
-            continue
-        kind: Any = type(tensor)
-        handler = kind.__torch_function__
-        if handler is not None and getattr(handler, "__func__", handler) not in _NO_HANDLERS:
+        if composed(tensor) and handles_functions(tensor):
             raise RuntimeError(
                 f"a {type(tensor).__name__} is among the arguments or closed-over tensors, "
                 "whose __torch_function__ handles calls of torch's functions. A graph has ATen "

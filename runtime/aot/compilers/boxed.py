@@ -7,6 +7,7 @@ last use, although its caller has the list.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import fx
@@ -14,7 +15,7 @@ from torch import fx
 from ...trace.graph_module import complete
 from .placing import DESTINATIONS
 from .replay import as_python, replayable
-from .staged import Staged
+from .staged import Staged, run_graph
 
 Boxed = Callable[[list[Any]], Any]
 Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
@@ -69,6 +70,15 @@ def nop(module: fx.GraphModule, _: Sequence[object]) -> Boxed:
     if module.meta.get(DESTINATIONS):
         return as_python(module)
     return Staged(module)
+
+
+def node_by_node(module: fx.GraphModule, _: list[Any]) -> Boxed:
+    """Compile nothing, as :func:`nop`, and generate no code at any call."""
+    if not replayable(module):
+        return make_boxed_func(complete(module).forward)
+    run = partial(run_graph, module)
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 def examples(module: fx.GraphModule) -> list[Any]:

@@ -284,7 +284,7 @@ class ProgramState:
         """Raise ``RuntimeError`` if the program has assigned the state or the seed that a random
         generator of torch's has in the trace alone."""
         for change in self.graph.changes():
-            refuse_states(_leaves(change.now))
+            refuse_states(_leaves(change.now), self._line_of(change))
 
     @as_door
     def results(self, changes: Sequence[Change] | None = None) -> list[Change]:

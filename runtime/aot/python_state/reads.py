@@ -18,6 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from ...seam.memory_gate import elements_of
 from ...session.tensor import unwrap
+from ...trace.provenance import here
 from .values import MISSING, SIMPLE
 from .values import same as same_value
 
@@ -107,7 +108,7 @@ def facts(t: torch.Tensor) -> Facts:
         raise RuntimeError(
             "a parameter or buffer of a lazy module, such as nn.LazyLinear, has no sizes yet. "
             "The first call of the module makes it, in place. "
-            "Call the module once before the program is captured."
+            f"Call the module once before the program is captured.{here()}"
         )
     return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, _sizes(t))
 
