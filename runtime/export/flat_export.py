@@ -25,7 +25,6 @@ from ..aot.capture.global_state import without_collection
 from ..aot.capture.joint import Joint, joint_graph
 from ..aot.capture.make_fx import make_fx
 from ..aot.capture.outputs import leaf_of
-from ..aot.python_state.frozen_state import FrozenState
 from ..functionalize.functional_level import FunctionalLevel
 from ..functionalize.functional_value import FunctionalValue
 from ..seam.escapes import living
@@ -38,6 +37,7 @@ from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at
 from ..trace.symbols import Abstraction, Given
+from .frozen_state import FrozenState
 
 # --- traces before dispatch -----------------------------------------------------------------------
 #

@@ -11,9 +11,10 @@ a trace of ``vjp(f)`` is a joint graph.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -103,7 +104,7 @@ class Trace(Level):
 
     __slots__ = (
         "_last_placeholder",
-        "_times_named",
+        "_numbers",
         "abstract",
         "abstraction",
         "attributes",
@@ -144,7 +145,8 @@ class Trace(Level):
         self.provenance = provenance
         self.graph = fx.Graph()
         self.attributes: dict[str, Any] = {}
-        self._times_named: Counter[str] = Counter()  # by prefix of the names of attributes
+        # by prefix of the names of attributes
+        self._numbers: defaultdict[str, count[int]] = defaultdict(count)
         self._last_placeholder: fx.Node | None = None
         self.constants: dict[int, Any] = {}
         self.held: list[Any] = []  # keeps ids in `constants` valid
@@ -178,15 +180,13 @@ class Trace(Level):
     def placeholder(self, name: str) -> fx.Node:
         """Return a new placeholder. It precedes all calls, also when it comes late, as a cotangent
         does, whose shape is that of a result."""
-        last = self._last_placeholder
-        if last is None:
-            with self.graph.inserting_before(next(iter(self.graph.nodes), None)):
-                node = self.graph.placeholder(name)
+        if self._last_placeholder is None:
+            place = self.graph.inserting_before(next(iter(self.graph.nodes), None))
         else:
-            with self.graph.inserting_after(last):
-                node = self.graph.placeholder(name)
-        self._last_placeholder = node
-        return node
+            place = self.graph.inserting_after(self._last_placeholder)
+        with place:
+            self._last_placeholder = self.graph.placeholder(name)
+        return self._last_placeholder
 
     def input(self, tensor: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
         """Return a placeholder of the shape and dtype of ``tensor``. ``fixed``: its sizes are
@@ -223,8 +223,7 @@ class Trace(Level):
     def attribute(self, value: object, prefix: str) -> fx.Node:
         """Return a node that reads ``value`` from the module: what is no literal of Python is an
         attribute of it."""
-        name = f"{prefix}{self._times_named[prefix]}"
-        self._times_named[prefix] += 1
+        name = f"{prefix}{next(self._numbers[prefix])}"
         self.attributes[name] = value
         node = self.graph.get_attr(name)
         if self.provenance is not None:
@@ -280,11 +279,9 @@ class Trace(Level):
     def _copied_literal(self, literal: torch.Tensor, kwargs: object) -> Any:
         """Write a copy of a literal into the graph. A note says where the memory is of one that
         ``torch.from_numpy`` has made, as eager mode makes no copy."""
-        constant = self.constant(literal.clone(), literal=True)
-        copied = self.call(aten.lift_fresh_copy.default, (constant,), kwargs)
-        span = foreign_span(literal)
-        if span is not None and isinstance(copied, TracedValue):
-            copied._node.meta[FOREIGN] = span
+        args = (self.constant(literal.clone(), literal=True),)
+        copied = self.call(aten.lift_fresh_copy.default, args, kwargs)
+        copied._node.meta[FOREIGN] = foreign_span(literal)
         return copied
 
     def _call_whole(self, func: Any, facts: CallFacts, args: Any, kwargs: Any) -> object:

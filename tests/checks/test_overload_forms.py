@@ -73,7 +73,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("op", "name", "fault"), FAULTS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("op", "name", "fault"), FAULTS, ids=lambda value: getattr(value, "__name__", value)
+)
 def test_a_fault_in_one_overload_fails_by_its_name(op: str, name: str, fault: Any) -> None:
     x, y = torch.randn(5, dtype=torch.float64), torch.randn((), dtype=torch.float64)
     args = (x,) if op == "torch.sin" else (x, y)

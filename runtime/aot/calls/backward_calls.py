@@ -479,7 +479,7 @@ class CompiledBackward(Node):
     def _require_unseen(self, mode: object) -> None:
         """Refuse a pass in which ``mode`` would see code of the user's, which the graph has
         without the mode."""
-        if self.backward.reads is not None:
+        if self.reads:
             raise RuntimeError(
                 f"a mode over torch's functions, {type(mode).__name__}, is on while the backward "
                 "pass of a captured program runs. It would see a custom Function or a hook there, "

@@ -124,16 +124,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
         """Run the program for these arguments, or ``fn`` itself where others see its calls."""
         leaves, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), is_autocast_enabled()
-        if (
-            SCOPE.levels
-            or number_of_dispatch_modes()
-            or (number_of_function_modes() and mode_of_caller() is not None)
-            or not all_handlers_enabled()
-            or transform_of_torch()
-            or (STAND_INS and current_dual() is not None)
-        ):
-            # a transform, a mode or a dual level sees the calls of the program, or a class that
-            # would see them does not
+        if _is_seen():
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(leaves)
         around = (
@@ -160,6 +151,16 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
             return program(call)
 
     return compiled
+
+
+def _is_seen() -> bool:
+    """Return whether a transform, a mode or a dual level sees the calls of the program, or a class
+    that would see them does not."""
+    if SCOPE.levels or number_of_dispatch_modes() or transform_of_torch():
+        return True
+    if number_of_function_modes() and mode_of_caller() is not None:
+        return True
+    return not all_handlers_enabled() or bool(STAND_INS and current_dual() is not None)
 
 
 def _find(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -374,28 +374,31 @@ def refuse_results_over_arrays(
             _refuse_result(origin_of(literal) or line)
     # a tensor that the graph takes and that is there for all calls, as of `torch.frombuffer`
     of_found = spans[: len(found)]
-    inputs = [output.number for output in joint.boundary.outputs if output.made is Made.INPUT]
-    for number in inputs:
-        at = number - (len(joint.boundary.inputs) - len(joint.closed_over))
-        if at < 0:
-            continue
-        tensor = unwrap(joint.closed_over[at])
-        place = foreign_span(tensor)
-        if place is None or id(joint.closed_over[at]) in known:
+    for tensor in _returned_of_closed_over(joint):
+        place = foreign_span(unwrap(tensor))
+        if place is None or id(tensor) in known:
             continue
         if not _sharing(place, of_found):
             _refuse_result(line)
 
 
+def _returned_of_closed_over(joint: Joint) -> Iterator[torch.Tensor]:
+    """Yield the tensors that the program closes over and returns, or of which it returns a view."""
+    first = len(joint.boundary.inputs) - len(joint.closed_over)
+    for output in joint.boundary.outputs:
+        if output.made is Made.INPUT and output.number >= first:
+            yield joint.closed_over[output.number - first]
+
+
 def _literals_in_results(joint: Joint) -> list[fx.Node]:
     """Return the literals over foreign memory in which a result of the program lies, or may lie."""
     graph = joint.traced.graph
-    if not any(FOREIGN in node.meta for node in graph.nodes):
+    if not any(node.meta.get(FOREIGN) for node in graph.nodes):
         return []
     owners = owners_of(graph)
     computed = results_of(graph)[len(joint.boundary.written) : joint.n_forward]
     returned = nodes_among(computed)
-    return [owner for node in returned for owner in owners[node] if FOREIGN in owner.meta]
+    return [owner for node in returned for owner in owners[node] if owner.meta.get(FOREIGN)]
 
 
 def _refuse_result(line: Line | None) -> NoReturn:

@@ -39,7 +39,8 @@ from ...trace.graph_module import GraphModule, LateGraphModule
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
 from .code_names import first_code
-from .contents import DefaultFactory, DictItems, Draws, Fact, Parts, Position, Positions
+from .contents import DefaultFactory, Draws, Fact, Parts, Position, Positions
+from .dictionary_items import DictItems
 from .library_names import LibraryNames
 from .lookups import is_lookup
 from .nodes import (
@@ -335,8 +336,7 @@ class ObjectGraph(Snapshot):
 
     def _ask(self, node: Named, names: Iterable[str]) -> None:
         """Let ``names`` of ``node`` count, and reach what is there."""
-        wanted = (name for name in names if name not in node.had and name not in _OF_CLASSES)
-        new = list(dict.fromkeys(wanted))
+        new = list(dict.fromkeys(n for n in names if n not in node.had and n not in _OF_CLASSES))
         for n, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, n)
             if type(x) is OrderedDict and issubclass(type(node.owner), torch.nn.Module):

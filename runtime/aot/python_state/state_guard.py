@@ -17,7 +17,8 @@ from functools import cached_property
 from typing import Any
 
 from ...trace.generated_code import function
-from .contents import DictItems, SequenceItems, SetItems
+from .contents import SequenceItems, SetItems
+from .dictionary_items import DictItems
 from .guard_batches import (
     VERSIONS_TELL,
     Batch,

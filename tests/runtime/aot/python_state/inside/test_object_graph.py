@@ -24,7 +24,7 @@ from torch import nn
 
 from runtime.aot.python_state import state_guard
 from runtime.aot.python_state.code_names import names_of
-from runtime.aot.python_state.contents import DictItems
+from runtime.aot.python_state.dictionary_items import DictItems
 from runtime.aot.python_state.entry_hook import watching
 from runtime.aot.python_state.guard_batches import VERSIONS_TELL
 from runtime.aot.python_state.nodes import Attributes, Cell, Place

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import torch
 
-from .nodes import Change, Globals
-from .program_state import ProgramState, shortly
+from ..aot.python_state.nodes import Change, Globals
+from ..aot.python_state.program_state import ProgramState, shortly
 
 R = TypeVar("R")
 
