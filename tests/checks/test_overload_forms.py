@@ -60,7 +60,7 @@ def sin_of_the_first(tensors: list[Tensor]) -> list[Tensor]:
 
 
 def multiply_by_a_float(x: Tensor, number: float) -> Tensor:
-    return x * float(torch.tensor(number, dtype=torch.float32))
+    return x * float(torch.tensor(number, dtype=torch.bfloat16))
 
 
 FAULTS = [
