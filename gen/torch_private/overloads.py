@@ -13,18 +13,22 @@ from typing import Any
 
 import torch
 
-from gen.torch_private.loaded_with_torch import registered_ops
+from gen.torch_private.loaded_with_torch import OpOverload, registered_ops
 
 __all__ = [
     "MKLDNN",
+    "Argument",
+    "Overload",
     "aliases_of",
     "bound",
     "every_overload",
     "full_name",
     "functional_form",
     "has_kernel",
+    "inputs_of",
     "is_generated",
     "is_there",
+    "kinds_of",
     "name_in_place",
     "outputs_of",
     "overload_by_name",
@@ -32,8 +36,10 @@ __all__ = [
     "written",
 ]
 
-Overload = Any
+Overload = OpOverload
 """An overload of an op, such as ``torch.ops.aten.add.Tensor``."""
+Argument = torch._C.Argument
+"""An argument in a schema: its name, type and default."""
 
 MKLDNN: Any = torch._mkldnn  # type: ignore[attr-defined]
 """The layout of tensors in oneDNN's own order."""
@@ -77,7 +83,8 @@ def _registered() -> frozenset[str]:
 def overload_by_name(name: str) -> Overload:
     """Return the overload of a name such as ``aten::add.Tensor``."""
     base, _, overload = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(torch.ops.aten, base), overload or "default")
+    found: Overload = getattr(getattr(torch.ops.aten, base), overload or "default")
+    return found
 
 
 def full_name(overload: Overload) -> str:
@@ -85,9 +92,19 @@ def full_name(overload: Overload) -> str:
     return str(overload.name())
 
 
-def outputs_of(overload: Overload) -> list[Any]:
+def outputs_of(overload: Overload) -> list[Argument]:
     """Return the arguments of a schema that are buffers for results, as ``out`` is."""
     return [one for one in overload._schema.arguments if one.is_out]
+
+
+def inputs_of(overload: Overload) -> list[Argument]:
+    """Return the other arguments: ``self`` and ``other`` of ``add(self, other, *, out)``."""
+    return [one for one in overload._schema.arguments if not one.is_out]
+
+
+def kinds_of(overload: Overload) -> list[str]:
+    """Return the types of the arguments without buffers: ``["Tensor", "number"]``."""
+    return [str(one.type) for one in inputs_of(overload)]
 
 
 def written(overload: Overload) -> list[int]:
@@ -112,14 +129,16 @@ def has_kernel(name: str) -> bool:
 
 
 def functional_form(overload: Overload) -> str | None:
-    """Return the name of the overload without buffers or writes from which torch has generated
-    one, or None.
+    """Return the name of the overload without buffers from which torch has generated one.
+
+    It is ``aten::add.Tensor`` of ``aten::add.out``, and None if there is no such overload.
     """
     base = full_name(overload).removeprefix("aten::").partition(".")[0].removesuffix("_")
-    mine = [str(one.type) for one in overload._schema.arguments if not one.is_out]
+    mine = kinds_of(overload)
     for other in overloads_of(base):
-        kinds = [str(one.type) for one in other._schema.arguments]
-        if other is not overload and not outputs_of(other) and kinds[: len(mine)] == mine:
+        if other is overload or outputs_of(other):
+            continue
+        if kinds_of(other)[: len(mine)] == mine:
             return full_name(other)
     return None
 
