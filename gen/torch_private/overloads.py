@@ -7,7 +7,7 @@ bound("add", (x, 2.0))    the overload that takes these arguments
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -30,10 +30,12 @@ __all__ = [
     "is_there",
     "kinds_of",
     "name_in_place",
+    "names_of",
     "outputs_of",
     "overload_by_name",
     "overloads_of",
-    "written",
+    "with_kernel",
+    "writes_of",
 ]
 
 Overload = OpOverload
@@ -107,13 +109,15 @@ def kinds_of(overload: Overload) -> list[str]:
     return [str(one.type) for one in inputs_of(overload)]
 
 
-def written(overload: Overload) -> list[int]:
-    """Return the places of the arguments that the schema says are written to."""
-    return [
-        place
-        for place, one in enumerate(overload._schema.arguments)
-        if one.alias_info is not None and one.alias_info.is_write
-    ]
+def writes_of(overload: Overload) -> list[Argument]:
+    """Return the arguments that the schema says are written to, buffers for results too."""
+    infos = [(one, one.alias_info) for one in overload._schema.arguments]
+    return [one for one, info in infos if info is not None and info.is_write]
+
+
+def names_of(arguments: Iterable[Argument]) -> list[str]:
+    """Return the names of arguments, such as ``["self", "other", "alpha"]``."""
+    return [one.name for one in arguments]
 
 
 def is_generated(overload: Overload) -> bool:
@@ -126,6 +130,11 @@ def has_kernel(name: str) -> bool:
     """Return whether an overload has a kernel for the CPU, or one that is composed of others."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     return any(has(name, key) for key in _KERNELS)
+
+
+def with_kernel(base: str) -> list[Overload]:
+    """Return the overloads of an op that have a kernel, by its name without the overload."""
+    return [overload for overload in overloads_of(base) if has_kernel(full_name(overload))]
 
 
 def functional_form(overload: Overload) -> str | None:
@@ -170,17 +179,35 @@ def _groups() -> dict[str, frozenset[str]]:
     return {name: frozenset(group) for name, group in groups.items()}
 
 
-def _documented() -> list[tuple[str, str]]:
-    """Return ``(name, alias)`` for each alias that a docstring of torch names."""
-    pairs: list[tuple[str, str]] = []
-    modules = ((torch, ""), (torch.special, "special_"), (torch.linalg, "linalg_"))
-    for module, prefix in (*modules, (torch.Tensor, "")):
+def _documented() -> Iterator[tuple[str, str]]:
+    """Yield ``(name, alias)`` for each alias that a docstring of torch names.
+
+    That of ``torch.special.expit`` yields ``("special_expit", "sigmoid")``.
+    """
+    for module, prefix in _MODULES:
         for name in dir(module):
-            text = getattr(getattr(module, name, None), "__doc__", None)
-            found = _ALIAS.search(text) if isinstance(text, str) else None
-            if found is not None:
-                pairs.append((prefix + name, _base_of(found.group(1), prefix)))
-    return [(name, other) for name, other in pairs if is_there(name) and is_there(other)]
+            alias = _alias_in(getattr(module, name, None))
+            if alias is None:
+                continue
+            pair = (prefix + name, _base_of(alias, prefix))
+            if all(map(is_there, pair)):
+                yield pair
+
+
+_MODULES: tuple[tuple[object, str], ...] = (
+    (torch, ""),
+    (torch.special, "special_"),
+    (torch.linalg, "linalg_"),
+    (torch.Tensor, ""),
+)
+"""Where functions of torch are, and how their names begin in the dispatcher."""
+
+
+def _alias_in(function: object) -> str | None:
+    """Return the path that a docstring names as an alias, such as ``torch.sigmoid``."""
+    text = getattr(function, "__doc__", None)
+    found = _ALIAS.search(text) if isinstance(text, str) else None
+    return found and found.group(1)
 
 
 def _base_of(path: str, prefix: str) -> str:

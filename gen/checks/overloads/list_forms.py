@@ -27,11 +27,11 @@ from gen.torch_private.overloads import (
     Argument,
     Overload,
     full_name,
-    has_kernel,
     inputs_of,
+    names_of,
     outputs_of,
-    overloads_of,
-    written,
+    with_kernel,
+    writes_of,
 )
 
 __all__ = ["forms_of_lists"]
@@ -64,16 +64,16 @@ class _ListCall:
     values: dict[str, object]
     singles: list[OverloadCall]
 
-    def form(self) -> Form | None:
-        """Return the form of the call: with results, with buffers, or in place.
+    def forms(self) -> Iterator[Form]:
+        """Yield the form of the call: with results, with buffers, or in place.
 
-        None if a result has no place in the tensor that is written to.
+        There is none if a result has no place in the tensor that is written to.
         """
-        is_in_place = bool(written(self.overload)) and not outputs_of(self.overload)
+        is_in_place = bool(writes_of(self.overload)) and not outputs_of(self.overload)
         if is_in_place and not all(map(_holds_its_result, self.singles)):
-            return None
+            return
         name = full_name(self.overload)
-        return Form(name, name, self.run, self.expected)
+        yield Form(name, name, self.run, self.expected)
 
     def expected(self) -> list[object]:
         """Return what a loop over the tensors gives."""
@@ -84,9 +84,9 @@ class _ListCall:
         values = copied(self.values)
         place = None
         if outputs_of(self.overload):
-            (place,) = [one.name for one in outputs_of(self.overload)]
+            (place,) = names_of(outputs_of(self.overload))
             values[place] = pytree.tree_map(filled, self.expected())
-        elif written(self.overload):
+        elif writes_of(self.overload):
             place = self.overload._schema.arguments[0].name
         results = OverloadCall(self.overload, values).on(values, target)
         return results if place is None else values[place]
@@ -98,13 +98,10 @@ def forms_of_lists(call: OverloadCall) -> Iterator[Form]:
     if not isinstance(first, Tensor) or not is_strided(first):
         return
     for base in (f"_foreach_{call.base}", f"_foreach_{call.base}_"):
-        for overload in overloads_of(base):
-            if not has_kernel(full_name(overload)):
-                continue
+        for overload in with_kernel(base):
             several = _call_of_lists(call, overload)
-            form = several.form() if several is not None else None
-            if form is not None:
-                yield form
+            if several is not None:
+                yield from several.forms()
 
 
 def _call_of_lists(call: OverloadCall, overload: Overload) -> _ListCall | None:

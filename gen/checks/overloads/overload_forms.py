@@ -30,13 +30,13 @@ from gen.torch_private.loaded_with_torch import pytree
 from gen.torch_private.overloads import (
     Overload,
     full_name,
-    has_kernel,
     inputs_of,
     kinds_of,
     name_in_place,
+    names_of,
     outputs_of,
-    overloads_of,
-    written,
+    with_kernel,
+    writes_of,
 )
 
 __all__ = ["FormsOfCall"]
@@ -64,9 +64,8 @@ class FormsOfCall:
         if self._may_have_gaps():
             yield self._with_gaps()
         for base in (self.call.base, name_in_place(self.call.base)):
-            for overload in overloads_of(base):
-                if has_kernel(full_name(overload)):
-                    yield from self._written(overload, base)
+            for overload in with_kernel(base):
+                yield from self._written(overload, base)
         yield from forms_of_lists(self.call)
 
     def _written(self, overload: Overload, base: str) -> Iterator[Form]:
@@ -83,7 +82,7 @@ class FormsOfCall:
 
         They are not if a call names places in memory, as `as_strided` does, or draws numbers.
         """
-        names = {one.name for one in self.call.overload._schema.arguments}
+        names = set(names_of(self.call.overload._schema.arguments))
         is_about_memory = {"size", "stride"} <= names or "storage_offset" in names
         return not is_about_memory and not _draws(self.call.overload)
 
@@ -133,7 +132,7 @@ class FormsOfCall:
             OverloadCall(overload, values).on(values, target)
             if wide is not None and not bool((wide[..., 1::2] == 1).all()):
                 raise Mismatch("it writes beside the view that it is given")
-            return [values[written_to] for written_to in _written_names(overload)]
+            return [values[written_to] for written_to in names_of(writes_of(overload))]
 
         def rounded() -> object:
             """Return the result in the dtype of the argument, such as ones for true."""
@@ -167,14 +166,14 @@ class _BufferCall:
 
     def run(self, target: Target) -> object:
         """Run the overload of a target, and return the buffers and what else it writes to."""
-        names = [one.name for one in outputs_of(self.overload)]
+        names = names_of(outputs_of(self.overload))
         buffers = [pytree.tree_map_only(Tensor, self.make, part) for part in self.parts]
         values = copied(values_for(self.overload, self.call))
         values.update(zip(names, buffers, strict=True))
         results = OverloadCall(self.overload, values).on(values, target)
         if results is not None:
             _assert_same_memory(results, buffers)
-        others = [name for name in _written_names(self.overload) if name not in names]
+        others = [name for name in names_of(writes_of(self.overload)) if name not in names]
         return [*buffers, *(values[name] for name in others)]
 
 
@@ -206,14 +205,13 @@ def _takes(overload: Overload, plain: Overload) -> bool:
         return True
     if not outputs_of(overload):
         return False
-    needed = [one for one in inputs_of(plain) if one.name not in _OF_BUFFERS]
-    pairs = [(one.name, str(one.type)) for one in needed]
-    return pairs == [(one.name, str(one.type)) for one in inputs_of(overload)]
+    needed = [pair for pair in _signature(plain) if pair[0] not in _OF_BUFFERS]
+    return _signature(overload) == needed
 
 
-def _written_names(overload: Overload) -> list[str]:
-    """Return the names of the arguments that an overload writes to."""
-    return [overload._schema.arguments[place].name for place in written(overload)]
+def _signature(overload: Overload) -> list[tuple[str, str]]:
+    """Return the names and types of arguments, such as `[("self", "Tensor")]`."""
+    return list(zip(names_of(inputs_of(overload)), kinds_of(overload), strict=True))
 
 
 def _parts(results: object, overload: Overload) -> list[object]:

@@ -30,8 +30,9 @@ from gen.torch_private.overloads import (
     aliases_of,
     inputs_of,
     kinds_of,
+    names_of,
     overloads_of,
-    written,
+    writes_of,
 )
 
 __all__ = ["PlainCall", "plain_calls", "values_for"]
@@ -57,7 +58,7 @@ def plain_calls(call: OverloadCall) -> Iterator[PlainCall]:
     yield PlainCall(functional, functional)
     for base in (functional.base, *sorted(aliases_of(functional.base))):
         for overload in overloads_of(base):
-            if overload is functional.overload or written(overload):
+            if overload is functional.overload or writes_of(overload):
                 continue
             other = _call_of(functional, overload)
             if other is not None:
@@ -69,11 +70,11 @@ def _functional(call: OverloadCall) -> OverloadCall | None:
 
     `relu_(x)` becomes `relu(x)`. None if there is no op of that name with the same arguments.
     """
-    if not written(call.overload):
+    if not writes_of(call.overload):
         return call
     kinds = kinds_of(call.overload)
     for overload in overloads_of(call.base.removesuffix("_")):
-        if not written(overload) and kinds_of(overload) == kinds:
+        if not writes_of(overload) and kinds_of(overload) == kinds:
             return OverloadCall(overload, values_for(overload, call))
     return None
 
@@ -84,8 +85,8 @@ def values_for(overload: Overload, call: OverloadCall) -> dict[str, object]:
     They stand in the same order. An overload with fewer of them has the same names: `out=` of a
     factory lacks the dtype.
     """
-    names = [one.name for one in inputs_of(call.overload)]
-    others = [one.name for one in inputs_of(overload)]
+    names = names_of(inputs_of(call.overload))
+    others = names_of(inputs_of(overload))
     if len(others) < len(names):
         names = others
     pairs = zip(names, others, strict=False)

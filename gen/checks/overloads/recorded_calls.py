@@ -19,7 +19,15 @@ from gen.samples import opinfo
 from gen.samples.samples import Sample
 from gen.samples.seeds import seeded
 from gen.torch_private.loaded_with_torch import OpOverload, TorchDispatchMode, pytree
-from gen.torch_private.overloads import Overload, bound, full_name, is_there, outputs_of, written
+from gen.torch_private.overloads import (
+    Overload,
+    bound,
+    full_name,
+    is_there,
+    names_of,
+    outputs_of,
+    writes_of,
+)
 
 __all__ = ["OverloadCall", "calls_of", "copied"]
 
@@ -45,7 +53,10 @@ class OverloadCall:
         return self.values.get(self.overload._schema.arguments[0].name)
 
     def with_values(self, values: dict[str, object]) -> OverloadCall:
-        """Return the call with other values for some of its arguments."""
+        """Return the call with other values for some of its arguments.
+
+        `add(x, y)` with `{"other": z}` is `add(x, z)`.
+        """
         return OverloadCall(self.overload, {**self.values, **values})
 
     def run(self, call: Callable[..., object] | None = None) -> object:
@@ -53,10 +64,19 @@ class OverloadCall:
         return self.on(copied(self.values), call)
 
     def on(self, values: dict[str, object], call: Callable[..., object] | None = None) -> object:
-        """Run the call on these arguments."""
-        given = [one for one in self.overload._schema.arguments if one.name in values]
-        args = [values[one.name] for one in given if not one.kwarg_only]
-        kwargs = {one.name: values[one.name] for one in given if one.kwarg_only}
+        """Run the call on these arguments, each by place or by name as the schema has it.
+
+        With `{"self": x, "other": y, "alpha": 2}` it runs `add(x, y, alpha=2)`.
+        """
+        args: list[object] = []
+        kwargs: dict[str, object] = {}
+        for one in self.overload._schema.arguments:
+            if one.name not in values:
+                continue
+            if one.kwarg_only:
+                kwargs[one.name] = values[one.name]
+            else:
+                args.append(values[one.name])
         return (call or self.overload)(*args, **kwargs)
 
 
@@ -76,7 +96,11 @@ def _copy(value: object) -> object:
 
 
 def calls_of(sample: Sample) -> Iterator[OverloadCall]:
-    """Yield the calls that are the op's own: by its name, and of kernels that no row is about."""
+    """Yield the calls that are the op's own: by its name, and of kernels that no row is about.
+
+    `torch.nn.functional.gelu` has `gelu` by its name, and `gelu_backward` that no row is about. It
+    calls `mul` too, which has a row of its own.
+    """
     own = _names(sample)
     seen: set[str] = set()
     for call in _calls_by_name(sample, own):
@@ -98,7 +122,7 @@ def _calls_by_name(sample: Sample, bases: Sequence[str]) -> Iterator[OverloadCal
     args, kwargs = sample.rebuild(sample.inputs)
     for base in bases:
         overload = bound(base, args, kwargs)
-        if overload is None or written(overload):
+        if overload is None or writes_of(overload):
             continue
         call = _call(overload, tuple(args), kwargs)
         if call is not None:
@@ -106,7 +130,10 @@ def _calls_by_name(sample: Sample, bases: Sequence[str]) -> Iterator[OverloadCal
 
 
 def _names(sample: Sample) -> list[str]:
-    """Return what the dispatcher may call the op of a sample."""
+    """Return what the dispatcher may call the op of a sample, one name at most.
+
+    It is `linalg_norm` for `torch.linalg.norm`, and `div` for `torch.div.floor_rounding`.
+    """
     op = sample.op.call
     if isinstance(op, OpOverload):
         return [full_name(op).removeprefix("aten::").partition(".")[0]]
@@ -115,7 +142,6 @@ def _names(sample: Sample) -> list[str]:
         return [path.split(".")[2]]
     for module in ("nn.functional.", "Tensor."):
         path = path.removeprefix(module)
-    # torch.linalg.norm is linalg_norm, and torch.div.floor_rounding is div
     parts = path.split(".")
     names = ["_".join(parts[:end]) for end in range(len(parts), 0, -1)]
     return [name for name in names if is_there(name)][:1]
@@ -155,7 +181,7 @@ def _call(
     """
     arguments = overload._schema.arguments
     positional = [one.name for one in arguments if not one.kwarg_only]
-    names = {one.name for one in arguments}
+    names = set(names_of(arguments))
     if len(args) > len(positional) or not names.issuperset(kwargs):
         return None
     values: dict[str, object] = dict(zip(positional, args, strict=False))
