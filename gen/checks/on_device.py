@@ -48,6 +48,7 @@ def compare_draws(place: Place, run: Callable[[int], Outputs], seed: int) -> Non
 
 
 def _are_same(a: Outputs, b: Outputs) -> bool:
+    """Return whether two draws have the same numbers in the same places."""
     pairs = zip(a, b, strict=True)
     return all(torch.allclose(x, y, rtol=0.0, atol=0.0, equal_nan=True) for x, y in pairs)
 
@@ -89,4 +90,7 @@ def _sharers(x: Tensor, inputs: Outputs) -> list[int]:
 
 
 def _named(places: Sequence[int]) -> str:
-    return f"inputs {', '.join(map(str, places))}" if places else "no input"
+    """Return places as a message has them: `inputs 0, 2`, or `no input`."""
+    if not places:
+        return "no input"
+    return f"inputs {', '.join(map(str, places))}"

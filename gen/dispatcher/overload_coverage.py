@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ STATES = {
 }
 _DEPTHS = {"top": "called", "within": "within", "other": "other"}
 _ROWS = 3  # of an overload, in the file
+Facts = dict[str, object]
+"""What the file says of an overload: `{"state": "called", "family": "out=", "by": […]}`."""
 
 
 @dataclass
@@ -39,9 +41,9 @@ class Overload:
     state: str
     callers: list[tuple[str, str]] = field(default_factory=list)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> Facts:
         """Return what the file says of it."""
-        facts: dict[str, Any] = {"state": self.state, "family": self.family}
+        facts: Facts = {"state": self.state, "family": self.family}
         if self.state == "excused" and self.reason is not None:
             facts["reason"] = f"{self.reason.kind}: {self.reason.text}"
         if self.callers:
@@ -75,41 +77,45 @@ class Coverage:
 
     def share(self) -> tuple[int, int]:
         """Return how many overloads the target calls itself, of those with no reason."""
-        due = [one for one in self.overloads.values() if one.state != "excused"]
-        return sum(one.state == "called" for one in due), len(due)
+        return _share([one for one in self.overloads.values() if one.state != "excused"])
 
     def share_with_kernel(self) -> tuple[int, int]:
         """Return the same of all overloads that have a kernel, with a reason or not."""
-        due = [one for one in self.overloads.values() if has_kernel(one.name)]
-        return sum(one.state == "called" for one in due), len(due)
+        return _share([one for one in self.overloads.values() if has_kernel(one.name)])
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Facts]:
         """Return the coverage as the file has it."""
         return {name: one.facts() for name, one in self.overloads.items()}
 
 
-def lost_since(before: Mapping[str, Any], coverage: Coverage) -> list[str]:
+def _share(due: Sequence[Overload]) -> tuple[int, int]:
+    """Return how many of these overloads are called, and how many there are."""
+    states = Counter(one.state for one in due)
+    return states["called"], states.total()
+
+
+def lost_since(before: Mapping[str, Facts], coverage: Coverage) -> list[str]:
     """Return the overloads that a file says are called, and that this run has not called."""
-    return [
-        name
-        for name, facts in before.items()
-        if facts["state"] == "called"
-        and name in coverage.overloads
-        and coverage.overloads[name].state != "called"
-    ]
+    called = {name for name, facts in before.items() if facts["state"] == "called"}
+    # an overload that torch does not have any more is not lost
+    others = {name for name, one in coverage.overloads.items() if one.state != "called"}
+    return sorted(called & others)
 
 
 def _overload(name: str, callers: Mapping[str, Iterable[tuple[str, str]]]) -> Overload:
-    reason = reason_of(name)
-    for state in ("called", "within", "other"):
-        if state in callers:
-            if state != "called" and reason is not None:
-                break
-            return Overload(name, family_of(name), reason, state, sorted(callers[state]))
-    return Overload(name, family_of(name), reason, "excused" if reason is not None else "open")
+    """Return an overload in the first state that it has callers in.
+
+    A reason counts only if the target itself does not call the overload.
+    """
+    family, reason = family_of(name), reason_of(name)
+    state = min(callers, key=list(STATES).index, default="open")
+    if reason is not None and state != "called":
+        return Overload(name, family, reason, "excused")
+    return Overload(name, family, reason, state, sorted(callers.get(state, ())))
 
 
 def _lines(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield what each line of the files in a folder says."""
     for path in sorted(folder.glob("*.jsonl")):
         with path.open() as file:
             for text in file:

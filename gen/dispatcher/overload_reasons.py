@@ -17,6 +17,8 @@ from gen.torch_private.overloads import (
     functional_form,
     has_kernel,
     is_generated,
+    kinds_of,
+    outputs_of,
     overload_by_name,
 )
 
@@ -35,39 +37,61 @@ class Reason:
 
 
 def family_of(name: str) -> str:
-    """Return the family that an overload is counted in."""
-    base, _, overload = name.removeprefix("aten::").partition(".")
-    for rule in _rules()["families"]:
-        if _fits(rule["names"], base, overload):
-            return str(rule["family"])
-    schema = overload_by_name(name)._schema
-    if any(one.is_out for one in schema.arguments):
+    """Return the family that an overload is counted in.
+
+    A glob of the table says it, such as `sparse`. Otherwise the schema does: `aten::sin` is plain,
+    `aten::sin.out` of the family `out=`, `aten::sin_` in place, and `aten::ones` of the factories.
+    """
+    rule = _rule_of(name, "families")
+    if rule is not None:
+        return str(rule["family"])
+    overload = overload_by_name(name)
+    if outputs_of(overload):
         return "out="
+    base = name.removeprefix("aten::").partition(".")[0]
     if base.endswith("_") or base.startswith("__i"):
         return "in place"
-    tensors = any("Tensor" in str(one.type) for one in schema.arguments)
-    return "plain" if tensors else "factories"
+    if any("Tensor" in kind for kind in kinds_of(overload)):
+        return "plain"
+    return "factories"
 
 
 def reason_of(name: str) -> Reason | None:
-    """Return why an overload needs no cell. None if it needs one."""
-    base, _, overload = name.removeprefix("aten::").partition(".")
-    for rule in _rules()["reasons"]:
-        if _fits(rule["names"], base, overload):
-            return Reason(rule["kind"], rule["reason"])
+    """Return why an overload needs no cell. None if it needs one.
+
+    A glob of the table says it. Otherwise the overload has no kernel, or torch has generated it
+    from one that has none, as `aten::conv_depthwise3d.out`.
+    """
+    rule = _rule_of(name, "reasons")
+    if rule is not None:
+        return Reason(rule["kind"], rule["reason"])
     if not has_kernel(name):
         return Reason("hardware", _WITHOUT_KERNEL)
-    form = overload_by_name(name)
-    if is_generated(form):
-        plain = functional_form(form)
-        if plain is not None and not has_kernel(plain):
-            return Reason("hardware", f"made from {plain}, which has {_WITHOUT_KERNEL}")
+    overload = overload_by_name(name)
+    if not is_generated(overload):
+        return None
+    plain = functional_form(overload)
+    if plain is None or has_kernel(plain):
+        return None
+    return Reason("hardware", f"made from {plain}, which has {_WITHOUT_KERNEL}")
+
+
+Rule = dict[str, Any]  # as in the file: texts, and a list of globs
+
+
+def _rule_of(name: str, part: str) -> Rule | None:
+    """Return the first rule in a part of the table that has a glob for an overload."""
+    base, _, overload = name.removeprefix("aten::").partition(".")
+    for rule in _rules()[part]:
+        if _fits(rule["names"], base, overload):
+            return rule
     return None
 
 
 @cache
-def _rules() -> dict[str, Any]:
-    rules: dict[str, Any] = yaml.safe_load(_TABLE.read_text())
+def _rules() -> dict[str, list[Rule]]:
+    """Return the parts of the table: `families` and `reasons`."""
+    rules: dict[str, list[Rule]] = yaml.safe_load(_TABLE.read_text())
     return rules
 
 

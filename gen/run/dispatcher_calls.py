@@ -46,35 +46,41 @@ class DispatcherCalls:
         self._write(op, check, depths_of(observed.calls))
 
     def _write(self, op: str, check: str, depths: dict[str, str]) -> None:
+        """Write a line with what the file of this process does not say yet."""
         calls: dict[str, list[str]] = {depth: [] for depth in DEPTHS}
-        for name, depth in depths.items():
-            fact = (op, check, name, depth)
-            if fact not in self._known:
-                self._known.add(fact)
-                calls[depth].append(name)
-        if any(calls.values()):
-            line = json.dumps({"op": op, "check": check, "calls": calls})
-            # a worker may end without a word, so that each line is written at once
-            with (self._folder / f"{self._process}.jsonl").open("a") as file:
-                file.write(line + "\n")
+        facts = {(op, check, name, depth) for name, depth in depths.items()} - self._known
+        if not facts:
+            return
+        self._known |= facts
+        for _, _, name, depth in sorted(facts):
+            calls[depth].append(name)
+        line = json.dumps({"op": op, "check": check, "calls": calls})
+        # a worker may end without a word, so that each line is written at once
+        with (self._folder / f"{self._process}.jsonl").open("a") as file:
+            file.write(line + "\n")
 
 
 def depths_of(calls: Sequence[OperatorCall]) -> dict[str, str]:
-    """Return for each overload the highest depth at which it was called."""
+    """Return for each overload the highest depth at which it was called.
+
+    A target that calls `special_expit`, which is composed of `sigmoid`, and a reference that calls
+    both give `{"aten::special_expit": "top", "aten::sigmoid": "within"}`.
+    """
     spans = sorted((call.begin, call.end) for call in calls if call.name == MARK)
     best: dict[str, str] = {}
     for call, is_inner in _nested([call for call in calls if call.name != MARK]):
         depth = "other"
         if _is_in(spans, call.begin):
             depth = "within" if is_inner else "top"
-        known = best.get(call.name)
-        if known is None or DEPTHS.index(depth) < DEPTHS.index(known):
-            best[call.name] = depth
+        best[call.name] = min(depth, best.get(call.name, depth), key=DEPTHS.index)
     return best
 
 
 def _nested(calls: Sequence[OperatorCall]) -> Iterator[tuple[OperatorCall, bool]]:
-    """Yield each call, and whether another call of its thread makes it."""
+    """Yield each call, and whether another call of its thread makes it.
+
+    A call from 2 to 5 is made by one from 1 to 9. One from 10 to 12 is not.
+    """
     ends: dict[int, list[int]] = {}
     for call in sorted(calls, key=lambda call: (call.begin, -call.end)):
         open_ends = ends.setdefault(call.thread, [])

@@ -7,33 +7,41 @@ bound("add", (x, 2.0))    the overload that takes these arguments
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
-from gen.torch_private.loaded_with_torch import registered_ops
+from gen.torch_private.loaded_with_torch import OpOverload, registered_ops
 
 __all__ = [
     "MKLDNN",
+    "Argument",
+    "Overload",
     "aliases_of",
     "bound",
     "every_overload",
     "full_name",
     "functional_form",
     "has_kernel",
+    "inputs_of",
     "is_generated",
     "is_there",
+    "kinds_of",
     "name_in_place",
+    "names_of",
     "outputs_of",
     "overload_by_name",
     "overloads_of",
-    "written",
+    "with_kernel",
+    "writes_of",
 ]
 
-Overload = Any
+Overload = OpOverload
 """An overload of an op, such as ``torch.ops.aten.add.Tensor``."""
+Argument = torch._C.Argument
+"""An argument in a schema: its name, type and default."""
 
 MKLDNN: Any = torch._mkldnn  # type: ignore[attr-defined]
 """The layout of tensors in oneDNN's own order."""
@@ -77,7 +85,8 @@ def _registered() -> frozenset[str]:
 def overload_by_name(name: str) -> Overload:
     """Return the overload of a name such as ``aten::add.Tensor``."""
     base, _, overload = name.removeprefix("aten::").partition(".")
-    return getattr(getattr(torch.ops.aten, base), overload or "default")
+    found: Overload = getattr(getattr(torch.ops.aten, base), overload or "default")
+    return found
 
 
 def full_name(overload: Overload) -> str:
@@ -85,18 +94,30 @@ def full_name(overload: Overload) -> str:
     return str(overload.name())
 
 
-def outputs_of(overload: Overload) -> list[Any]:
+def outputs_of(overload: Overload) -> list[Argument]:
     """Return the arguments of a schema that are buffers for results, as ``out`` is."""
     return [one for one in overload._schema.arguments if one.is_out]
 
 
-def written(overload: Overload) -> list[int]:
-    """Return the places of the arguments that the schema says are written to."""
-    return [
-        place
-        for place, one in enumerate(overload._schema.arguments)
-        if one.alias_info is not None and one.alias_info.is_write
-    ]
+def inputs_of(overload: Overload) -> list[Argument]:
+    """Return the other arguments: ``self`` and ``other`` of ``add(self, other, *, out)``."""
+    return [one for one in overload._schema.arguments if not one.is_out]
+
+
+def kinds_of(overload: Overload) -> list[str]:
+    """Return the types of the arguments without buffers: ``["Tensor", "number"]``."""
+    return [str(one.type) for one in inputs_of(overload)]
+
+
+def writes_of(overload: Overload) -> list[Argument]:
+    """Return the arguments that the schema says are written to, buffers for results too."""
+    infos = [(one, one.alias_info) for one in overload._schema.arguments]
+    return [one for one, info in infos if info is not None and info.is_write]
+
+
+def names_of(arguments: Iterable[Argument]) -> list[str]:
+    """Return the names of arguments, such as ``["self", "other", "alpha"]``."""
+    return [one.name for one in arguments]
 
 
 def is_generated(overload: Overload) -> bool:
@@ -111,15 +132,22 @@ def has_kernel(name: str) -> bool:
     return any(has(name, key) for key in _KERNELS)
 
 
+def with_kernel(base: str) -> list[Overload]:
+    """Return the overloads of an op that have a kernel, by its name without the overload."""
+    return [overload for overload in overloads_of(base) if has_kernel(full_name(overload))]
+
+
 def functional_form(overload: Overload) -> str | None:
-    """Return the name of the overload without buffers or writes from which torch has generated
-    one, or None.
+    """Return the name of the overload without buffers from which torch has generated one.
+
+    It is ``aten::add.Tensor`` of ``aten::add.out``, and None if there is no such overload.
     """
     base = full_name(overload).removeprefix("aten::").partition(".")[0].removesuffix("_")
-    mine = [str(one.type) for one in overload._schema.arguments if not one.is_out]
+    mine = kinds_of(overload)
     for other in overloads_of(base):
-        kinds = [str(one.type) for one in other._schema.arguments]
-        if other is not overload and not outputs_of(other) and kinds[: len(mine)] == mine:
+        if other is overload or outputs_of(other):
+            continue
+        if kinds_of(other)[: len(mine)] == mine:
             return full_name(other)
     return None
 
@@ -151,17 +179,35 @@ def _groups() -> dict[str, frozenset[str]]:
     return {name: frozenset(group) for name, group in groups.items()}
 
 
-def _documented() -> list[tuple[str, str]]:
-    """Return ``(name, alias)`` for each alias that a docstring of torch names."""
-    pairs: list[tuple[str, str]] = []
-    modules = ((torch, ""), (torch.special, "special_"), (torch.linalg, "linalg_"))
-    for module, prefix in (*modules, (torch.Tensor, "")):
+def _documented() -> Iterator[tuple[str, str]]:
+    """Yield ``(name, alias)`` for each alias that a docstring of torch names.
+
+    That of ``torch.special.expit`` yields ``("special_expit", "sigmoid")``.
+    """
+    for module, prefix in _MODULES:
         for name in dir(module):
-            text = getattr(getattr(module, name, None), "__doc__", None)
-            found = _ALIAS.search(text) if isinstance(text, str) else None
-            if found is not None:
-                pairs.append((prefix + name, _base_of(found.group(1), prefix)))
-    return [(name, other) for name, other in pairs if is_there(name) and is_there(other)]
+            alias = _alias_in(getattr(module, name, None))
+            if alias is None:
+                continue
+            pair = (prefix + name, _base_of(alias, prefix))
+            if all(map(is_there, pair)):
+                yield pair
+
+
+_MODULES: tuple[tuple[object, str], ...] = (
+    (torch, ""),
+    (torch.special, "special_"),
+    (torch.linalg, "linalg_"),
+    (torch.Tensor, ""),
+)
+"""Where functions of torch are, and how their names begin in the dispatcher."""
+
+
+def _alias_in(function: object) -> str | None:
+    """Return the path that a docstring names as an alias, such as ``torch.sigmoid``."""
+    text = getattr(function, "__doc__", None)
+    found = _ALIAS.search(text) if isinstance(text, str) else None
+    return found and found.group(1)
 
 
 def _base_of(path: str, prefix: str) -> str:

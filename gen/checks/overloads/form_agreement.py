@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import cast
 
 import torch
 
 from gen.checks.compare import Rule, Tally, compare, compare_kinds
-from gen.checks.overloads.overload_forms import Form, forms_of, plain_calls
+from gen.checks.overloads.form_buffers import Form
+from gen.checks.overloads.overload_forms import FormsOfCall
+from gen.checks.overloads.plain_calls import PlainCall, plain_calls
 from gen.checks.overloads.recorded_calls import calls_of, copied
 from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.samples.samples import Sample, flat_tensors
@@ -61,13 +63,14 @@ def _difference_of_program(
     args, kwargs = sample.rebuild([copied(x) for x in sample.inputs])
     expected = flat_tensors(reference(*args, **kwargs))
 
-    def run() -> Any:
+    def run() -> object:
+        """Run the program as the target."""
         with target_runs():
             return target.forward(sample)(*map(copied, sample.inputs))
 
     actual = _attempt(sample, run)
     if isinstance(actual, Exception):
-        yield f"{type(actual).__name__}: {str(actual)[:_LONGEST]}"
+        yield _shown(actual)
         return
     try:
         compare(_flat(actual), expected, rule, tally)
@@ -75,20 +78,31 @@ def _difference_of_program(
         yield str(mismatch)
 
 
+def _shown(error: Exception) -> str:
+    """Return an error as a message has it: `RuntimeError: not today`."""
+    return f"{type(error).__name__}: {str(error)[:_LONGEST]}"
+
+
 def _forms(sample: Sample) -> Iterator[Form]:
     """Yield the forms of each call that the op makes on the sample."""
     for call in calls_of(sample):
-        for plain, expected in plain_calls(call):
-            if not has_kernel(full_name(plain.overload)):
-                continue
-            results = _attempt(sample, expected.run)
-            if isinstance(results, Exception) or results is None:
-                continue
-            # a tensor without dimensions may be refused where a number is not
-            is_converted = plain is not expected and plain.base == expected.base
-            if is_converted and isinstance(_attempt(sample, plain.run), Exception):
-                continue
-            yield from forms_of(plain, expected.run, results)
+        for plain in plain_calls(call):
+            yield from _forms_of(plain, sample)
+
+
+def _forms_of(plain: PlainCall, sample: Sample) -> Iterator[Form]:
+    """Yield the forms of a plain call, if torch runs it on the sample."""
+    call, expected = plain
+    if not has_kernel(full_name(call.overload)):
+        return
+    results = _attempt(sample, expected.run)
+    if isinstance(results, Exception) or results is None:
+        return
+    # a tensor without dimensions may be refused where a number is not
+    is_converted = call is not expected and call.base == expected.base
+    if is_converted and isinstance(_attempt(sample, call.run), Exception):
+        return
+    yield from FormsOfCall(call, expected.run, results)
 
 
 def _difference(
@@ -101,18 +115,15 @@ def _difference(
 
     overload = target.overload(form.name)
 
-    def marked(*args: object, **kwargs: object) -> Any:
+    def marked(*args: object, **kwargs: object) -> object:
         """Call the overload as the target: buffers and copies are made by the check."""
         with target_runs():
             return overload(*args, **kwargs)
 
     actual = _attempt(sample, lambda: form.run(marked))
-    if isinstance(actual, NotImplementedError):
-        return
-    if isinstance(actual, RuntimeError) and form.may_refuse:
-        return
     if isinstance(actual, Exception):
-        yield f"{form.label}: {type(actual).__name__}: {str(actual)[:_LONGEST]}"
+        if not _is_refusal(actual, form):
+            yield f"{form.label}: {_shown(actual)}"
         return
     count = _SHOWN.get(form.name.partition(".")[0])
     found, wanted = _flat(actual)[:count], _flat(expected)[:count]
@@ -125,29 +136,44 @@ def _difference(
         yield f"{form.label}: {mismatch}"
 
 
+def _is_refusal(error: Exception, form: Form) -> bool:
+    """Return whether a form may raise an error: that it has no kernel, or refuses its memory."""
+    if isinstance(error, NotImplementedError):
+        return True
+    return form.may_refuse and isinstance(error, RuntimeError)
+
+
 def _is_uninitialized(form: Form) -> bool:
     """Return whether the results of a call are memory as it happens to be."""
     base = form.name.partition(".")[0]
     return "empty" in base or "resize" in base
 
 
-def _flat(results: Any) -> tuple[Tensor, ...]:
-    """Return the tensors of results, quantized ones as the numbers that they stand for, and
-    nested ones as their components.
+def _flat(results: object) -> tuple[Tensor, ...]:
+    """Return the tensors of results as compare takes them.
+
+    Nested ones are their components, and quantized ones the numbers that they stand for.
     """
     found: list[Tensor] = []
     for x in flat_tensors(results):
         if x.is_nested:
             found += x.unbind()
-        elif x.is_quantized:
-            found.append(x.dequantize())
-        else:  # eight bits are compared as numbers of more, which have them all
-            narrow = x.is_floating_point() and x.itemsize == 1
-            found.append(x.float() if narrow else x)
+        else:
+            found.append(_as_numbers(x))
     return tuple(found)
 
 
-def _attempt(sample: Sample, run: Callable[[], Any]) -> Any:
+def _as_numbers(x: Tensor) -> Tensor:
+    """Return the numbers that a tensor stands for."""
+    if x.is_quantized:
+        return x.dequantize()
+    # eight bits are compared as numbers of more, which have them all
+    if x.is_floating_point() and x.itemsize == 1:
+        return x.float()
+    return x
+
+
+def _attempt(sample: Sample, run: Callable[[], object]) -> object:
     """Return what becomes of a call: its result, or the exception that it raises."""
     with seeded(sample.seed), warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")

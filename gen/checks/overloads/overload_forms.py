@@ -1,8 +1,6 @@
 """Make from the schemas of the dispatcher the calls that are to give what one call gives.
 
     aten::sin(x)   ->   aten::sin.out(x, out=buffer), aten::sin_(x), aten::_foreach_sin([x, x])
-    aten::acos(x)  ->   aten::arccos(x)
-    aten::add.Tensor(x, y of one element)  ->  aten::add.Scalar(x, number)
 
 No op is named here: the names and types of arguments say what belongs together.
 """
@@ -11,564 +9,221 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from gen.checks.overloads.form_buffers import (
+    Form,
+    empty,
+    filled,
+    filled_with_gaps,
+    fits,
+    is_strided,
+    spread,
+    with_gaps,
+)
+from gen.checks.overloads.list_forms import forms_of_lists
+from gen.checks.overloads.plain_calls import values_for
 from gen.checks.overloads.recorded_calls import OverloadCall, copied
 from gen.outcomes import Mismatch
 from gen.torch_private.loaded_with_torch import pytree
 from gen.torch_private.overloads import (
-    MKLDNN,
-    aliases_of,
+    Overload,
     full_name,
-    has_kernel,
+    inputs_of,
+    kinds_of,
     name_in_place,
+    names_of,
     outputs_of,
-    overloads_of,
-    written,
+    with_kernel,
+    writes_of,
 )
 
-__all__ = ["Form", "forms_of", "plain_calls"]
+__all__ = ["FormsOfCall"]
 
 Tensor = torch.Tensor
-Run = Callable[[Callable[..., object]], Any]
-_SCALARS = ("number", "Scalar")
-_FRESH = 3  # tensors in a list
+Target = Callable[..., object]  # an overload as the target has it
 _OF_BUFFERS = frozenset({"dtype", "layout", "device", "pin_memory"})
 """Arguments of factories that a buffer for the result says in their place."""
 
 
 @dataclass(frozen=True)
-class Form:
-    """A call in another form. `run` gets the overload as the target has it, makes the call on fresh
-    arguments, and returns the results. It raises Mismatch for what a result alone does not show.
-
-    `truth` is the plain call whose results are expected. `may_refuse`: a refusal is right too.
+class FormsOfCall:
+    """The forms of a plain call. `truth` runs the call whose results are expected, and `results`
+    are such results.
     """
 
-    name: str
-    label: str
-    run: Run
-    truth: Callable[[], Any]
-    may_refuse: bool = False
+    call: OverloadCall
+    truth: Callable[[], object]
+    results: object
 
+    def __iter__(self) -> Iterator[Form]:
+        """Yield the call itself, then with gaps in its inputs, buffers, in place and for lists."""
+        name = full_name(self.call.overload)
+        yield Form(name, name, self.call.run, self.truth)
+        if self._may_have_gaps():
+            yield self._with_gaps()
+        for base in (self.call.base, name_in_place(self.call.base)):
+            for overload in with_kernel(base):
+                yield from self._written(overload, base)
+        yield from forms_of_lists(self.call)
 
-def plain_calls(call: OverloadCall) -> Iterator[tuple[OverloadCall, OverloadCall]]:
-    """Yield calls of functional overloads, each with the call that gives the expected results."""
-    functional = _functional(call)
-    if functional is None:
-        return
-    yield functional, functional
-    bases = [functional.base, *sorted(aliases_of(functional.base))]
-    for base in bases:
-        for overload in overloads_of(base):
-            if overload is functional.overload or written(overload):
-                continue
-            for values, expected in _converted(functional, overload):
-                yield OverloadCall(overload, values), expected
-
-
-def _functional(call: OverloadCall) -> OverloadCall | None:
-    """Return the call without writes: itself, or that of the op whose name has no underscore."""
-    if not written(call.overload):
-        return call
-    base = call.base.removesuffix("_")
-    for overload in overloads_of(base):
-        if not written(overload) and _kinds(overload) == _kinds(call.overload):
-            return OverloadCall(overload, _renamed(call, overload))
-    return None
-
-
-def _kinds(overload: Any, *, of_results: bool = False) -> list[str]:
-    """Return the types of the arguments of an overload, without buffers for results."""
-    return [str(one.type) for one in overload._schema.arguments if of_results or not one.is_out]
-
-
-def _renamed(call: OverloadCall, overload: Any) -> dict[str, Any]:
-    """Return the arguments of a call by the names that another overload has for them."""
-    names = [one.name for one in call.overload._schema.arguments if not one.is_out]
-    others = [one.name for one in overload._schema.arguments if not one.is_out]
-    if len(others) < len(names):
-        return {name: call.values[name] for name in others if name in call.values}
-    return {
-        other: call.values[name]
-        for name, other in zip(names, others, strict=False)
-        if name in call.values
-    }
-
-
-def _converted(call: OverloadCall, overload: Any) -> Iterator[tuple[dict[str, Any], OverloadCall]]:
-    """Yield the arguments of a call as another overload takes them, and the call that is to give
-    the same: with a number in place of a tensor, or the other way round.
-    """
-    sources = [one for one in call.overload._schema.arguments if not one.is_out]
-    wanted = [one for one in overload._schema.arguments if not one.is_out]
-    if len(wanted) > len(sources) and not all(
-        one.has_default_value() for one in wanted[len(sources) :]
-    ):
-        return
-    values: dict[str, Any] = {}
-    changed: dict[str, Any] = {}
-    for source, one in zip(sources, wanted, strict=False):
-        if source.name not in call.values:
-            if one.has_default_value():
-                continue
+    def _written(self, overload: Overload, base: str) -> Iterator[Form]:
+        """Yield the forms of an overload that writes its results: to buffers, or in place."""
+        if not _takes(overload, self.call.overload):
             return
-        # a schema has one type for whole numbers, layouts and dtypes
-        if "int" in (_bare(str(one.type)), _bare(str(source.type))) and one.name != source.name:
+        if outputs_of(overload):
+            yield from self._with_buffers(overload)
+        elif base != self.call.base and self._fits_in_place():
+            yield self._in_place(overload)
+
+    def _may_have_gaps(self) -> bool:
+        """Return whether the results are the same for tensors with other strides.
+
+        They are not if a call names places in memory, as `as_strided` does, or draws numbers.
+        """
+        names = set(names_of(self.call.overload._schema.arguments))
+        is_about_memory = {"size", "stride"} <= names or "storage_offset" in names
+        return not is_about_memory and not _draws(self.call.overload)
+
+    def _fits_in_place(self) -> bool:
+        """Return whether the first argument of the call takes the result."""
+        return _is_view(self.call.overload) or fits(self.call.first, self.results)
+
+    def _with_gaps(self) -> Form:
+        """Return the call on tensors with gaps between their elements."""
+        name = full_name(self.call.overload)
+
+        def run(target: Target) -> object:
+            values = pytree.tree_map_only(Tensor, with_gaps, copied(self.call.values))
+            return self.call.on(values, target)
+
+        return Form(name, f"{name} (of inputs with gaps)", run, self.truth, may_refuse=True)
+
+    def _with_buffers(self, overload: Overload) -> Iterator[Form]:
+        """Yield the call with buffers for its results: of the right size with a NaN or an odd
+        number in each place, empty ones, and ones with gaps. The op may refuse the last two.
+        """
+        parts = _parts(self.results, overload)
+        if len(parts) != len(outputs_of(overload)) or any(part is None for part in parts):
             return
-        found = _as_kind(call.values[source.name], str(source.type), one)
-        if found is None:
-            return
-        values[one.name], original = found
-        if original is not None:
-            changed[source.name] = original
-    if not _are_default(call, sources[len(wanted) :]):
-        return
-    if _promotes_alike(call, overload, values):
-        yield values, call.with_values(changed)
+        name = full_name(overload)
+        kinds = [("filled", filled, False), ("empty", empty, True)]
+        if self._may_have_gaps():
+            kinds.append(("filled and with gaps", filled_with_gaps, True))
+        for label, make, may_refuse in kinds:
+            form = _BufferCall(self.call, overload, parts, make)
+            yield Form(name, f"{name} ({label})", form.run, self.truth, may_refuse)
+
+    def _in_place(self, overload: Overload) -> Form:
+        """Return the call that writes to its first argument, of which only a view with gaps is
+        given: what lies in the gaps must stay.
+        """
+        name = full_name(overload)
+        place = overload._schema.arguments[0].name
+        original = self.call.first
+        whole = self._tensor_for_gaps(overload)
+
+        def run(target: Target) -> object:
+            values = copied(values_for(overload, self.call))
+            wide = spread(whole, 1) if whole is not None else None
+            if wide is not None:
+                values[place] = wide[..., ::2]
+            OverloadCall(overload, values).on(values, target)
+            if wide is not None and not bool((wide[..., 1::2] == 1).all()):
+                raise Mismatch("it writes beside the view that it is given")
+            return [values[written_to] for written_to in names_of(writes_of(overload))]
+
+        def rounded() -> object:
+            """Return the result in the dtype of the argument, such as ones for true."""
+            expected = self.truth()
+            if isinstance(original, Tensor) and isinstance(expected, Tensor):
+                return expected.to(original.dtype)
+            return expected
+
+        return Form(name, name, run, rounded)
+
+    def _tensor_for_gaps(self, overload: Overload) -> Tensor | None:
+        """Return the first argument, if a view with gaps can stand in its place."""
+        if _is_view(self.call.overload) or _draws(overload):
+            return None
+        first = self.call.first
+        if not isinstance(first, Tensor) or not is_strided(first) or not first.ndim:
+            return None
+        return first
 
 
-def _promotes_alike(call: OverloadCall, overload: Any, values: dict[str, Any]) -> bool:
-    """Return whether the dtype of a result is the same with numbers in place of tensors: another
-    tensor says it. Ops that ask for dtypes give no tensors.
+@dataclass(frozen=True)
+class _BufferCall:
+    """The call of an overload that writes its results to buffers. `parts` are results of the sizes
+    of the buffers, and `make` makes of a tensor the buffer for it.
     """
-    given = {id(value) for value in call.values.values()}
-    if all(id(value) in given for value in values.values()):
-        return True
-    if any(str(one.type) != "Tensor" for one in overload._schema.returns):
-        return False
-    shared = [value for name, value in values.items() if call.values.get(name) is value]
-    kinds = [value.dtype for value in shared if isinstance(value, Tensor)]
-    others = [one for one in (*values.values(), *call.values.values()) if _is_number(one)]
-    return any(all(_category(kind) >= _category_of(one) for one in others) for kind in kinds)
+
+    call: OverloadCall
+    overload: Overload
+    parts: list[object]
+    make: Callable[[Tensor], Tensor]
+
+    def run(self, target: Target) -> object:
+        """Run the overload of a target, and return the buffers and what else it writes to."""
+        names = names_of(outputs_of(self.overload))
+        buffers = [pytree.tree_map_only(Tensor, self.make, part) for part in self.parts]
+        values = copied(values_for(self.overload, self.call))
+        values.update(zip(names, buffers, strict=True))
+        results = OverloadCall(self.overload, values).on(values, target)
+        if results is not None:
+            _assert_same_memory(results, buffers)
+        others = [name for name in names_of(writes_of(self.overload)) if name not in names]
+        return [*buffers, *(values[name] for name in others)]
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.ndim == 0
-    return isinstance(value, (bool, int, float, complex))
+def _assert_same_memory(results: object, buffers: list[object]) -> None:
+    """Raise Mismatch unless the results are the buffers, which an op is to return."""
+    pairs = zip(pytree.tree_leaves(results), pytree.tree_leaves(buffers), strict=False)
+    for result, buffer in pairs:
+        if result is not buffer and result.data_ptr() != buffer.data_ptr():
+            raise Mismatch("the result is not the buffer")
 
 
-def _category_of(value: Any) -> int:
-    if isinstance(value, Tensor):
-        return _category(value.dtype)
-    return (bool, int, float, complex).index(type(value))
-
-
-def _category(dtype: torch.dtype) -> int:
-    """Return the place of a dtype among truths, whole, real and complex numbers."""
-    if dtype is torch.bool:
-        return 0
-    return 1 + dtype.is_floating_point + 2 * dtype.is_complex
-
-
-def _are_default(call: OverloadCall, arguments: list[Any]) -> bool:
-    """Return whether a call says nothing with these arguments."""
-    for one in arguments:
-        value = call.values.get(one.name)
-        if value is not None and not (one.has_default_value() and value == one.default_value):
-            return False
-    return True
-
-
-def _as_kind(value: Any, source: str, one: Any) -> tuple[Any, Any] | None:
-    """Return a value as another argument takes it, and what the original call is to have in its
-    place. None if it has no such form.
-    """
-    wanted = str(one.type)
-    if source.startswith("Optional[") and value is None:
-        return (None, None) if wanted.startswith("Optional[") else None
-    source, wanted = _bare(source), _bare(wanted)
-    if source == wanted:
-        return value, None
-    if source == "Tensor" and wanted in _SCALARS:
-        return _number_of(value)
-    if source in _SCALARS and wanted == "Tensor":
-        return _as_tensor(value), None
-    if one.name != "dim" or {source, wanted} != {"int", "List[int]"}:
-        return None
-    if wanted == "List[int]":
-        return [value], None
-    return (value[0], None) if len(value) == 1 else None
-
-
-def _as_tensor(number: Any) -> Tensor:
-    """Return a number as a tensor without dimensions, in double precision."""
-    kinds = {float: torch.float64, complex: torch.complex128}
-    return torch.tensor(number, dtype=kinds.get(type(number)))
-
-
-def _number_of(value: Any) -> tuple[Any, Any] | None:
-    """Return an element of a tensor as a number, and a tensor of it without dimensions."""
-    if not isinstance(value, Tensor) or not value.numel() or value.layout is not torch.strided:
-        return None
-    if value.is_quantized:
-        return None
-    first = value.flatten()[0].clone()
-    return first.item(), first
-
-
-def _bare(kind: str) -> str:
-    return kind.removeprefix("Optional[").removesuffix("]") if kind[:9] == "Optional[" else kind
-
-
-# --- forms of a plain call ------------------------------------------------------------------------
-
-
-def forms_of(call: OverloadCall, truth: Callable[[], Any], results: Any) -> Iterator[Form]:
-    """Yield the forms of a plain call whose results are like `results`."""
-    name = full_name(call.overload)
-    yield Form(name, name, call.run, truth)
-    gaps = not (_is_about_memory(call) or draws(call.overload))
-    if gaps:
-        yield _itself_with_gaps(call, truth)
-    for base in (call.base, name_in_place(call.base)):
-        for overload in overloads_of(base):
-            if not has_kernel(full_name(overload)):
-                continue
-            if outputs_of(overload) and _takes(call, overload):
-                yield from _with_buffers(call, overload, truth, results, gaps)
-            elif base != call.base and _may_write(call, overload, results):
-                yield _in_place(call, overload, truth, results)
-    yield from _of_lists(call)
-
-
-def draws(overload: Any) -> bool:
+def _draws(overload: Overload) -> bool:
     """Return whether an overload draws random numbers, whose order is that of memory."""
     return torch.Tag.nondeterministic_seeded in overload.tags
 
 
-def _is_about_memory(call: OverloadCall) -> bool:
-    """Return whether a call names places in memory, which depend on strides."""
-    names = {one.name for one in call.overload._schema.arguments}
-    return {"size", "stride"} <= names or "storage_offset" in names
-
-
-def _may_write(call: OverloadCall, overload: Any, results: Any) -> bool:
-    """Return whether an overload is the call in place, and its first argument takes the result."""
-    return _takes(call, overload) and (_is_view(call.overload) or _fits(call, results))
-
-
-def _is_view(overload: Any) -> bool:
+def _is_view(overload: Overload) -> bool:
     """Return whether a result is the memory of an argument. In place, such an op changes what its
     argument is, and not the numbers in it.
     """
     return any(one.alias_info is not None for one in overload._schema.arguments)
 
 
-def _takes(call: OverloadCall, overload: Any) -> bool:
-    """Return whether an overload has the arguments of a call. It may lack those that a buffer for
-    the result says, such as a dtype.
+def _takes(overload: Overload, plain: Overload) -> bool:
+    """Return whether an overload has the arguments of a plain one. It may lack those that a buffer
+    for the result says, such as a dtype.
     """
-    if _kinds(overload) == _kinds(call.overload):
+    if kinds_of(overload) == kinds_of(plain):
         return True
     if not outputs_of(overload):
         return False
-    mine = _named(call.overload)
-    return _named(overload) == [one for one in mine if one[0] not in _OF_BUFFERS]
+    needed = [pair for pair in _signature(plain) if pair[0] not in _OF_BUFFERS]
+    return _signature(overload) == needed
 
 
-def _named(overload: Any) -> list[tuple[str, str]]:
-    return [(one.name, str(one.type)) for one in overload._schema.arguments if not one.is_out]
+def _signature(overload: Overload) -> list[tuple[str, str]]:
+    """Return the names and types of arguments, such as `[("self", "Tensor")]`."""
+    return list(zip(names_of(inputs_of(overload)), kinds_of(overload), strict=True))
 
 
-def _itself_with_gaps(call: OverloadCall, truth: Callable[[], Any]) -> Form:
-    """Return the call on tensors with gaps between their elements."""
-    name = full_name(call.overload)
+def _parts(results: object, overload: Overload) -> list[object]:
+    """Return for each buffer of an overload the result that it is for.
 
-    def run(overload: Callable[..., object]) -> Any:
-        return call.on(pytree.tree_map_only(Tensor, _with_gaps, copied(call.values)), overload)
-
-    return Form(name, f"{name} (of inputs with gaps)", run, truth, may_refuse=True)
-
-
-def _with_gaps(x: Tensor) -> Tensor:
-    """Return a copy of a tensor whose elements lie apart in memory."""
-    if not _is_plain(x) or not x.ndim or not x.numel() or not x.is_contiguous():
-        return copied(x)  # type: ignore[no-any-return]
-    wide = x.new_zeros((*x.shape[:-1], 2 * x.shape[-1]))
-    wide[..., ::2] = x
-    return wide[..., ::2]
-
-
-def _is_plain(x: Tensor) -> bool:
-    return x.layout is torch.strided and not x.is_quantized and not x.is_conj() and not x.is_neg()
-
-
-def _with_buffers(
-    call: OverloadCall, overload: Any, truth: Callable[[], Any], results: Any, gaps: bool
-) -> Iterator[Form]:
-    """Yield the call with buffers for its results: of the right size with a NaN or an odd number
-    in each place, empty ones, and ones with gaps. The op may refuse the last two.
+    One buffer may be a list: `unbind_copy.int_out(x, out=[y, z])`.
     """
+    parts = list(results) if isinstance(results, (tuple, list)) else [results]
     outs = outputs_of(overload)
-    parts = _parts(results)
-    if len(outs) == 1 and "List" in str(outs[0].type):
-        # an op that also writes to other arguments gives them back behind its results
-        parts = [parts[0] if parts and isinstance(parts[0], (list, tuple)) else parts]
-    if len(parts) != len(outs) or any(part is None for part in parts):
-        return
-    name = full_name(overload)
-    kinds = [("filled", _filled, False), ("empty", _empty, True)]
-    if gaps:
-        kinds.append(("filled and with gaps", _with_gaps_filled, True))
-    for label, make, may_refuse in kinds:
-        run = _run_with(call, overload, parts, make)
-        yield Form(name, f"{name} ({label})", run, truth, may_refuse)
-
-
-def _run_with(
-    call: OverloadCall, overload: Any, parts: list[Any], make: Callable[[Tensor], Tensor]
-) -> Run:
-    names = [one.name for one in outputs_of(overload)]
-    others = [name for name in _written_names(overload) if name not in names]
-
-    def run(target: Callable[..., object]) -> Any:
-        buffers = [pytree.tree_map_only(Tensor, make, part) for part in parts]
-        values = {**copied(_renamed(call, overload)), **dict(zip(names, buffers, strict=True))}
-        given = OverloadCall(overload, values).on(values, target)
-        if given is not None:
-            for got, buffer in zip(
-                pytree.tree_leaves(given), pytree.tree_leaves(buffers), strict=False
-            ):
-                if got is not buffer and got.data_ptr() != buffer.data_ptr():
-                    raise Mismatch("the result is not the buffer")
-        return [*buffers, *(values[name] for name in others)]
-
-    return run
-
-
-def _written_names(overload: Any) -> list[str]:
-    return [overload._schema.arguments[place].name for place in written(overload)]
-
-
-def _parts(results: Any) -> list[Any]:
-    if isinstance(results, (tuple, list)):
-        return list(results)
-    return [results]
-
-
-def _empty(x: Tensor) -> Tensor:
-    if _is_plain(x):
-        return x.new_empty(0)
-    if x.is_quantized or x.layout in (
-        *_COMPRESSED,
-        MKLDNN,
-    ):  # such a buffer has the size of the result
-        return _filled(x)
-    return torch.zeros_like(x)
-
-
-_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-
-
-def _filled(x: Tensor) -> Tensor:
-    """Return a buffer of the size and dtype of a result, whose elements are wrong."""
-    if x.layout in _COMPRESSED:
-        full = x.clone()
-        full.values().fill_(1)
-        return full
-    if x.is_quantized:
-        return x.clone().copy_(torch.zeros(x.shape, device=x.device))
-    if x.layout is MKLDNN:
-        return torch.zeros(x.shape, dtype=x.dtype).to_mkldnn()
-    if not _is_plain(x):
-        return torch.zeros_like(x)
-    return torch.full_like(x, _wrong(x.dtype), memory_format=torch.contiguous_format)
-
-
-def _with_gaps_filled(x: Tensor) -> Tensor:
-    return _with_gaps(_filled(x))
-
-
-def _wrong(dtype: torch.dtype) -> float:
-    return float("nan") if dtype.is_floating_point or dtype.is_complex else 1
-
-
-def _fits(call: OverloadCall, results: Any) -> bool:
-    """Return whether the first argument can hold the result."""
-    first = _first(call)
-    if isinstance(first, Tensor) and isinstance(results, Tensor):
-        same = first.layout is results.layout and first.shape == results.shape
-        # a truth is written as a number, and an op may refuse what else it would have to round
-        return same and results.dtype in (first.dtype, torch.bool)
-    return isinstance(first, list) and isinstance(results, (list, tuple))
-
-
-def _holds_its_result(call: OverloadCall) -> bool:
-    try:
-        return _fits(call, call.run())
-    except RuntimeError:  # a call that the plain op refuses
-        return False
-
-
-def _first(call: OverloadCall) -> Any:
-    return call.values.get(call.overload._schema.arguments[0].name)
-
-
-def _in_place(call: OverloadCall, overload: Any, truth: Callable[[], Any], results: Any) -> Form:
-    """Return the call that writes to its first argument, of which only a view with gaps is given:
-    what lies in the gaps must stay.
-    """
-    name = full_name(overload)
-    place = overload._schema.arguments[0].name
-    original = call.values[call.overload._schema.arguments[0].name]
-    gaps = isinstance(original, Tensor) and not _is_view(call.overload) and not draws(overload)
-    gaps = gaps and _is_plain(original) and original.ndim > 0
-
-    def run(target: Callable[..., object]) -> Any:
-        values = copied(_renamed(call, overload))
-        if gaps:
-            wide = original.new_ones((*original.shape[:-1], 2 * original.shape[-1]))
-            wide[..., ::2] = original
-            values[place] = wide[..., ::2]
-        OverloadCall(overload, values).on(values, target)
-        if gaps and not bool((wide[..., 1::2] == 1).all()):
-            raise Mismatch("it writes beside the view that it is given")
-        return [values[written_to] for written_to in _written_names(overload)]
-
-    def rounded() -> Any:
-        """Return the result in the dtype of the argument, such as ones for true."""
-        expected = truth()
-        if isinstance(original, Tensor) and isinstance(expected, Tensor):
-            return expected.to(original.dtype)
-        return expected
-
-    return Form(name, name, run, rounded)
-
-
-# --- lists ----------------------------------------------------------------------------------------
-
-
-def _of_lists(call: OverloadCall) -> Iterator[Form]:
-    """Yield the call for each of several tensors at once: what a loop over them gives."""
-    first = _first(call)
-    if not isinstance(first, Tensor) or not _is_plain(first):
-        return
-    for base in (f"_foreach_{call.base}", f"_foreach_{call.base}_"):
-        for overload in overloads_of(base):
-            if not has_kernel(full_name(overload)):
-                continue
-            rows = _rows_of(call, overload)
-            if rows is not None:
-                yield from _list_forms(overload, *rows)
-
-
-def _rows_of(call: OverloadCall, overload: Any) -> tuple[dict[str, Any], list[OverloadCall]] | None:
-    """Return the arguments of an overload of lists, and the single calls that a loop makes."""
-    sources = [one for one in call.overload._schema.arguments if not one.is_out]
-    wanted = [one for one in overload._schema.arguments if not one.is_out]
-    if len(wanted) > len(sources) or not _are_default(call, sources[len(wanted) :]):
-        return None
-    lists: dict[str, Any] = {}
-    singles: list[dict[str, Any]] = [dict(call.values) for _ in range(_FRESH)]
-    for source, one in zip(sources, wanted, strict=False):
-        if source.name not in call.values:
-            return None
-        row = _row(call.values[source.name], str(source.type), one)
-        if row is None:
-            return None
-        lists[one.name], elements = row
-        for single, element in zip(singles, elements, strict=True):
-            single[source.name] = element
-    numbers = [one for one in lists.values() if not isinstance(one, list)]
-    numbers += [one for row in lists.values() if isinstance(row, list) for one in row]
-    tensors = [one for row in lists.values() if isinstance(row, list) for one in row]
-    kinds = [_category(one.dtype) for one in tensors if isinstance(one, Tensor)]
-    highest = min(kinds, default=0)
-    if any(_is_number(one) and _category_of(one) > highest for one in numbers):
-        return None
-    return lists, [OverloadCall(call.overload, single) for single in singles]
-
-
-def _row(value: Any, source: str, one: Any) -> tuple[Any, list[Any]] | None:
-    """Return an argument for a list of tensors, and that of each single call."""
-    wanted = str(one.type)
-    if wanted == "List[Tensor]":
-        if not isinstance(value, Tensor):
-            return None
-        elements = [value, _other(value), value]
-        return elements, elements
-    if wanted in ("List[number]", "List[Scalar]") or (one.name, wanted) == ("scalars", "Tensor"):
-        return _row_of_numbers(value, packed=wanted == "Tensor")
-    if wanted == "Tensor":
-        return _row_of_one(value)
-    converted = _as_kind(value, source, one)
-    if converted is None:
-        return None
-    given, original = converted
-    return given, [value if original is None else original] * _FRESH
-
-
-def _row_of_one(value: Any) -> tuple[Any, list[Any]] | None:
-    """Return one tensor without dimensions for all tensors."""
-    if isinstance(value, Tensor):
-        found = _number_of(value)
-        return None if found is None else (found[1], [found[1]] * _FRESH)
-    if not isinstance(value, (int, float, complex)):
-        return None
-    one = _as_tensor(value)
-    return one, [value] * _FRESH
-
-
-def _row_of_numbers(value: Any, *, packed: bool) -> tuple[Any, list[Any]] | None:
-    """Return a number for each tensor, as a list or a tensor, and that of each single call."""
-    if isinstance(value, Tensor):
-        found = _number_of(value)
-        if found is None or packed:
-            return None
-        return [found[0]] * _FRESH, [found[1]] * _FRESH
-    if not isinstance(value, (int, float, complex)):
-        return None
-    numbers = [value, value + 1, value]
-    return (_as_tensor_of(numbers) if packed else numbers), numbers
-
-
-def _as_tensor_of(numbers: list[Any]) -> Tensor:
-    return torch.stack([_as_tensor(number) for number in numbers])
-
-
-def _other(x: Tensor) -> Tensor:
-    """Return a tensor of the same kind with its elements in another order."""
-    return x.flip(0).contiguous() if x.ndim else x.clone()
-
-
-def _list_forms(
-    overload: Any, lists: dict[str, Any], singles: list[OverloadCall]
-) -> Iterator[Form]:
-    """Yield the forms of a call of lists: with results, with buffers, or in place."""
-    name = full_name(overload)
-
-    def truth() -> Any:
-        return [single.run() for single in singles]
-
-    first = overload._schema.arguments[0].name
-    places = written(overload)
-    if outputs_of(overload):
-        (out,) = [one.name for one in outputs_of(overload)]
-
-        def with_buffers(target: Callable[..., object]) -> Any:
-            buffers = [_filled(result) for result in truth()]
-            values = {**copied(lists), out: buffers}
-            OverloadCall(overload, values).on(values, target)
-            return buffers
-
-        yield Form(name, name, with_buffers, truth)
-    elif places:
-
-        def in_place(target: Callable[..., object]) -> Any:
-            values = copied(lists)
-            OverloadCall(overload, values).on(values, target)
-            return values[first]
-
-        if all(map(_holds_its_result, singles)):
-            yield Form(name, name, in_place, truth)
-    else:
-
-        def plain(target: Callable[..., object]) -> Any:
-            values = copied(lists)
-            return OverloadCall(overload, values).on(values, target)
-
-        yield Form(name, name, plain, truth)
+    if len(outs) != 1 or "List" not in str(outs[0].type):
+        return parts
+    # an op that also writes to other arguments gives them back behind its results
+    if parts and isinstance(parts[0], (list, tuple)):
+        return [parts[0]]
+    return [parts]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import TypeVar
 
 import torch
 
@@ -18,37 +19,57 @@ from gen.samples import opinfo
 from gen.samples.samples import Sample
 from gen.samples.seeds import seeded
 from gen.torch_private.loaded_with_torch import OpOverload, TorchDispatchMode, pytree
-from gen.torch_private.overloads import bound, full_name, is_there, outputs_of, written
+from gen.torch_private.overloads import (
+    Overload,
+    bound,
+    full_name,
+    is_there,
+    names_of,
+    outputs_of,
+    writes_of,
+)
 
 __all__ = ["OverloadCall", "calls_of", "copied"]
 
 Tensor = torch.Tensor
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class OverloadCall:
     """A call of an overload, all its arguments by name."""
 
-    overload: Any
-    values: dict[str, Any] = field(hash=False)
+    overload: Overload
+    values: dict[str, object] = field(hash=False)
 
     @property
     def base(self) -> str:
         """Return the name of the op without that of the overload."""
         return full_name(self.overload).removeprefix("aten::").partition(".")[0]
 
-    def with_values(self, values: dict[str, Any]) -> OverloadCall:
-        """Return the call with other values for some of its arguments."""
+    @property
+    def first(self) -> object:
+        """Return the first argument, or None if the call leaves it out."""
+        return self.values.get(self.overload._schema.arguments[0].name)
+
+    def with_values(self, values: dict[str, object]) -> OverloadCall:
+        """Return the call with other values for some of its arguments.
+
+        `add(x, y)` with `{"other": z}` is `add(x, z)`.
+        """
         return OverloadCall(self.overload, {**self.values, **values})
 
-    def run(self, call: Callable[..., object] | None = None) -> Any:
+    def run(self, call: Callable[..., object] | None = None) -> object:
         """Run the call on copies of its tensors. `call` runs in the place of the overload."""
         return self.on(copied(self.values), call)
 
-    def on(self, values: dict[str, Any], call: Callable[..., object] | None = None) -> Any:
-        """Run the call on these arguments."""
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
+    def on(self, values: dict[str, object], call: Callable[..., object] | None = None) -> object:
+        """Run the call on these arguments, each by place or by name as the schema has it.
+
+        With `{"self": x, "other": y, "alpha": 2}` it runs `add(x, y, alpha=2)`.
+        """
+        args: list[object] = []
+        kwargs: dict[str, object] = {}
         for one in self.overload._schema.arguments:
             if one.name not in values:
                 continue
@@ -59,12 +80,14 @@ class OverloadCall:
         return (call or self.overload)(*args, **kwargs)
 
 
-def copied(value: Any) -> Any:
+def copied(value: T) -> T:
     """Return copies of the tensors and generators in a value, with their strides and states."""
-    return pytree.tree_map(_copy, value)
+    copies: T = pytree.tree_map(_copy, value)
+    return copies
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: object) -> object:
+    """Return a copy of a tensor or a generator, and anything else as it is."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, torch.Generator):
@@ -73,28 +96,44 @@ def _copy(value: Any) -> Any:
 
 
 def calls_of(sample: Sample) -> Iterator[OverloadCall]:
-    """Yield the calls that are the op's own: by its name, and of kernels that no row is about."""
-    args, kwargs = sample.rebuild(sample.inputs)
+    """Yield the calls that are the op's own: by its name, and of kernels that no row is about.
+
+    `torch.nn.functional.gelu` has `gelu` by its name, and `gelu_backward` that no row is about. It
+    calls `mul` too, which has a row of its own.
+    """
     own = _names(sample)
+    seen: set[str] = set()
+    for call in _calls_by_name(sample, own):
+        seen.add(full_name(call.overload))
+        yield call
     # a program of a project's own is about each call that it makes
     is_program = not sample.op.name.startswith("torch.")
-    seen: set[str] = set()
-    for base in own:
-        overload = bound(base, args, kwargs)
-        if overload is not None and not written(overload):
-            call = _call(overload, tuple(args), kwargs)
-            if call is not None:
-                seen.add(full_name(overload))
-                yield call
     for call in _recorded(sample):
         name = full_name(call.overload)
-        if name not in seen and (is_program or call.base in own or not _has_row(call.base)):
+        if name in seen:
+            continue
+        if is_program or call.base in own or not _has_row(call.base):
             seen.add(name)
             yield call
 
 
+def _calls_by_name(sample: Sample, bases: Sequence[str]) -> Iterator[OverloadCall]:
+    """Yield the call of each op of these names that takes the sample and writes to nothing."""
+    args, kwargs = sample.rebuild(sample.inputs)
+    for base in bases:
+        overload = bound(base, args, kwargs)
+        if overload is None or writes_of(overload):
+            continue
+        call = _call(overload, tuple(args), kwargs)
+        if call is not None:
+            yield call
+
+
 def _names(sample: Sample) -> list[str]:
-    """Return what the dispatcher may call the op of a sample."""
+    """Return what the dispatcher may call the op of a sample, one name at most.
+
+    It is `linalg_norm` for `torch.linalg.norm`, and `div` for `torch.div.floor_rounding`.
+    """
     op = sample.op.call
     if isinstance(op, OpOverload):
         return [full_name(op).removeprefix("aten::").partition(".")[0]]
@@ -103,7 +142,6 @@ def _names(sample: Sample) -> list[str]:
         return [path.split(".")[2]]
     for module in ("nn.functional.", "Tensor."):
         path = path.removeprefix(module)
-    # torch.linalg.norm is linalg_norm, and torch.div.floor_rounding is div
     parts = path.split(".")
     names = ["_".join(parts[:end]) for end in range(len(parts), 0, -1)]
     return [name for name in names if is_there(name)][:1]
@@ -120,33 +158,37 @@ _PLUMBING = frozenset(
 """Ops that nearly every op calls, which have rows of their own in the matrix."""
 
 
+@cache
 def _rows() -> frozenset[str]:
-    if not _ROWS:
-        for name in opinfo.database():
-            # torch.div.floor_rounding is about div, and torch.linalg.norm about linalg_norm
-            parts = name.removeprefix("torch.").split(".")
-            _ROWS.update("_".join(parts[:end]) for end in range(1, len(parts) + 1))
-            _ROWS.update(parts)
-    return frozenset(_ROWS)
+    """Return the names of ops that rows of the database are about.
+
+    torch.div.floor_rounding is about div, and torch.linalg.norm about linalg_norm.
+    """
+    rows: set[str] = set()
+    for name in opinfo.database():
+        parts = name.removeprefix("torch.").split(".")
+        rows.update("_".join(parts[:end]) for end in range(1, len(parts) + 1))
+        rows.update(parts)
+    return frozenset(rows)
 
 
-_ROWS: set[str] = set()
+def _call(
+    overload: Overload, args: Sequence[object], kwargs: dict[str, object]
+) -> OverloadCall | None:
+    """Return the call with its arguments by name. None if there are too many.
 
-
-def _call(overload: Any, args: Sequence[object], kwargs: dict[str, object]) -> OverloadCall | None:
-    """Return the call with its arguments by name. None if there are too many."""
+    What is left out has its default: `add(x, y)` is `add(self=x, other=y, alpha=1)`.
+    """
     arguments = overload._schema.arguments
     positional = [one.name for one in arguments if not one.kwarg_only]
-    if len(args) > len(positional):
+    names = set(names_of(arguments))
+    if len(args) > len(positional) or not names.issuperset(kwargs):
         return None
-    values = dict(zip(positional, args, strict=False))
-    names = {one.name for one in arguments}
-    if not names.issuperset(kwargs):
-        return None
+    values: dict[str, object] = dict(zip(positional, args, strict=False))
     values.update(kwargs)
     for one in arguments:
-        if one.name not in values and one.has_default_value():
-            values[one.name] = one.default_value
+        if one.has_default_value():
+            values.setdefault(one.name, one.default_value)
     return OverloadCall(overload, pytree.tree_map_only(Tensor, Tensor.detach, values))
 
 
@@ -161,19 +203,28 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Any,
+        func: Callable[..., object],
         types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        """Note the call of an overload of ATen before it runs."""
+        kwargs = kwargs or {}
         if isinstance(func, OpOverload) and func.namespace == "aten":
-            name = full_name(func)
-            if name not in self.calls and not outputs_of(func):
-                call = _call(func, args, kwargs or {})
-                if call is not None:
-                    # what the call is given is copied, since it or a later one may write
-                    self.calls[name] = OverloadCall(func, copied(call.values))
-        return func(*args, **(kwargs or {}))
+            self._note(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _note(
+        self, overload: Overload, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
+        """Note the first call of each overload, unless it has buffers for its results."""
+        name = full_name(overload)
+        if name in self.calls or outputs_of(overload):
+            return
+        call = _call(overload, args, kwargs)
+        if call is not None:
+            # what the call is given is copied, since it or a later one may write
+            self.calls[name] = OverloadCall(overload, copied(call.values))
 
 
 def _recorded(sample: Sample) -> list[OverloadCall]:

@@ -66,7 +66,11 @@ _NOT_ASKED = {
 
 
 def of_numbers(sample: Sample) -> Iterator[Call]:
-    """Yield the sample with one argument replaced that is no tensor, and with one more."""
+    """Yield the sample with one argument replaced that is no tensor, and with one more.
+
+    The leaves of ``sum(x, 1, keepdim=True)`` are x, 1 and True, of which the last two are replaced.
+    One more is ``dtype``.
+    """
     inputs = with_first_indices(sample)
     args, kwargs = sample.rebuild(inputs)
     leaves, spec = pytree.tree_flatten((args, kwargs), is_leaf=_is_list_of_numbers)
@@ -103,6 +107,7 @@ def _other_lists(numbers: list[Any]) -> Iterator[Change]:
 
 
 def _shown(value: object) -> str:
+    """Return a value as a label has it: `int8` for `torch.int8`."""
     return repr(value).removeprefix("torch.")
 
 
@@ -143,7 +148,8 @@ def _optional_of_schemas(call: Callable[..., object], count: int) -> dict[str, t
 def _replacing(place: int, other: object, spec: Any) -> Callable[..., Any]:
     """Return what changes one leaf of the arguments of a call."""
 
-    def change(args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def change(args: list[object], kwargs: dict[str, object]) -> Any:
+        """Put the other value in the place of the leaf."""
         leaves = pytree.tree_leaves((args, kwargs), is_leaf=_is_list_of_numbers)
         leaves[place] = other
         return pytree.tree_unflatten(leaves, spec)
@@ -160,7 +166,8 @@ def _call(sample: Sample, inputs: Inputs, label: str, change: Callable[..., Any]
     """Return the call of the sample with these inputs and with other arguments."""
     changed = replace(sample, rebuild=lambda tensors: change(*sample.rebuild(tensors)), memory={})
 
-    def run(*tensors: Any) -> Values:
+    def run(*tensors: object) -> Values:
+        """Run the op with the other arguments."""
         return changed.outputs(changed.raw(changed.op.call, tensors))
 
     return Call(label, run, inputs, sample=changed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -26,6 +25,7 @@ _ABSENT = NotImplementedError("there is no such way to call the op")
 
 
 def _with_gaps(call: Call, sample: Sample) -> Answer:
+    """Return the results of inputs whose elements lie apart in memory."""
     inputs = forms.laid_out(call.inputs, "noncontiguous")
     return attempt(sample, lambda: call.run(*inputs))
 
@@ -57,10 +57,18 @@ def _unless_signature(answer: Answer) -> Answer:
     return answer
 
 
-def _fill(call: Call, variant: Callable[..., Any], results: Sequence[Tensor]) -> Answer:
+def _fill(
+    call: Call, variant: Callable[..., object], results: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Run a variant with buffers of the kinds of the results, and return them.
+
+    The op of one result takes a tensor as ``out``, that of several a tuple.
+    """
     buffers = tuple(x.new_empty(0) for x in results)
-    out = buffers[0] if len(buffers) == 1 else buffers
-    call.result(variant, out=out)
+    if len(buffers) == 1:
+        call.result(variant, out=buffers[0])
+    else:
+        call.result(variant, out=buffers)
     return buffers
 
 
@@ -84,6 +92,7 @@ def _fits(results: Sequence[Tensor], x: Tensor) -> bool:
 
 
 def _plain(call: Call, sample: Sample) -> Answer:
+    """Return the results of the plain op, on copies that it may write to."""
     return attempt(sample, lambda: call.run(*(x.clone() for x in call.inputs)))
 
 
