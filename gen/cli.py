@@ -105,7 +105,7 @@ ELSEWHERE = {
     ),
     "report": ("gen.commands.report", "draw the HTML page of a results file"),
     "coverage": (
-        "gen.commands.coverage",
+        "gen.commands.dispatcher_coverage",
         (
             "count which overloads of torch's dispatcher a run calls, by whom; "
             "the reason for each that it does not"

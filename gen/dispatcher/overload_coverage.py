@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gen.dispatcher.overload_reasons import Reason, family_of, reason_of
-from gen.torch_private.overloads import every_overload, has_kernel
+from gen.torch_private.aten_overloads import every_overload, has_kernel
 
 __all__ = ["STATES", "Coverage", "Overload", "lost_since"]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gen.torch_private.overloads import (
+from gen.torch_private.aten_overloads import (
     functional_form,
     has_kernel,
     is_generated,

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gen.targets.target_marks import mark_with
-from gen.torch_private.operator_calls import MARK, OperatorCall, marked, observed_calls
+from gen.torch_private.aten_overloads import MARK, OperatorCall, marked, observed_calls
 
 __all__ = ["DEPTHS", "DispatcherCalls", "depths_of"]
 

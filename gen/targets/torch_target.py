@@ -18,8 +18,8 @@ from torch.autograd import forward_ad
 
 from gen.targets.exported import reloaded
 from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
+from gen.torch_private.aten_overloads import overload_by_name
 from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
-from gen.torch_private.overloads import overload_by_name
 
 __all__ = ["TorchTarget", "gradients"]
 

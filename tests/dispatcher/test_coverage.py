@@ -52,7 +52,7 @@ def test_a_folder_without_calls_is_no_coverage(tmp_path: Path) -> None:
 
 
 def test_each_glob_of_the_reasons_fits_an_overload(tmp_path: Path) -> None:
-    from gen.torch_private.overloads import every_overload
+    from gen.torch_private.aten_overloads import every_overload
 
     wholes = [name.removeprefix("aten::") for name in every_overload()]
     bases = {name.partition(".")[0] for name in wholes}

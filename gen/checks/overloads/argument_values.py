@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from gen.checks.overloads.recorded_calls import OverloadCall
-from gen.torch_private.overloads import Argument
+from gen.torch_private.aten_overloads import Argument
 
 __all__ = [
     "Conversion",

@@ -18,7 +18,7 @@ from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Dispatching, Target
 from gen.targets.target_marks import target_runs
-from gen.torch_private.overloads import full_name, has_kernel
+from gen.torch_private.aten_overloads import full_name, has_kernel
 
 __all__ = ["assert_forms_agree"]
 

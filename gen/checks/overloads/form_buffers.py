@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from gen.checks.overloads.recorded_calls import copied
-from gen.torch_private.overloads import MKLDNN
+from gen.torch_private.aten_overloads import MKLDNN
 
 __all__ = [
     "Form",

@@ -22,8 +22,7 @@ from gen.checks.overloads.argument_values import (
 )
 from gen.checks.overloads.form_buffers import Form, filled, fits, is_strided
 from gen.checks.overloads.recorded_calls import OverloadCall, copied
-from gen.torch_private.loaded_with_torch import pytree
-from gen.torch_private.overloads import (
+from gen.torch_private.aten_overloads import (
     Argument,
     Overload,
     full_name,
@@ -33,6 +32,7 @@ from gen.torch_private.overloads import (
     with_kernel,
     writes_of,
 )
+from gen.torch_private.loaded_with_torch import pytree
 
 __all__ = ["forms_of_lists"]
 

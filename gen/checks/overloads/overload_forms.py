@@ -26,8 +26,7 @@ from gen.checks.overloads.list_forms import forms_of_lists
 from gen.checks.overloads.plain_calls import values_for
 from gen.checks.overloads.recorded_calls import OverloadCall, copied
 from gen.outcomes import Mismatch
-from gen.torch_private.loaded_with_torch import pytree
-from gen.torch_private.overloads import (
+from gen.torch_private.aten_overloads import (
     Overload,
     full_name,
     inputs_of,
@@ -38,6 +37,7 @@ from gen.torch_private.overloads import (
     with_kernel,
     writes_of,
 )
+from gen.torch_private.loaded_with_torch import pytree
 
 __all__ = ["FormsOfCall"]
 

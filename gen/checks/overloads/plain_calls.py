@@ -24,7 +24,7 @@ from gen.checks.overloads.argument_values import (
     without_optional,
 )
 from gen.checks.overloads.recorded_calls import OverloadCall
-from gen.torch_private.overloads import (
+from gen.torch_private.aten_overloads import (
     Argument,
     Overload,
     aliases_of,

@@ -18,8 +18,7 @@ import torch
 from gen.samples import opinfo
 from gen.samples.samples import Sample
 from gen.samples.seeds import seeded
-from gen.torch_private.loaded_with_torch import OpOverload, TorchDispatchMode, pytree
-from gen.torch_private.overloads import (
+from gen.torch_private.aten_overloads import (
     Overload,
     bound,
     full_name,
@@ -28,6 +27,7 @@ from gen.torch_private.overloads import (
     outputs_of,
     writes_of,
 )
+from gen.torch_private.loaded_with_torch import OpOverload, TorchDispatchMode, pytree
 
 __all__ = ["OverloadCall", "calls_of", "copied"]
 

@@ -1,42 +1,35 @@
-"""The overloads of torch's dispatcher: their schemas, names and kernels.
+"""The overloads of torch's dispatcher: their schemas, names and kernels, and their calls in a run.
 
-overloads_of("add")       torch.ops.aten.add.Tensor, add.Scalar, add.out, …
-bound("add", (x, 2.0))    the overload that takes these arguments
+    overloads_of("add")         # torch.ops.aten.add.Tensor, add.Scalar, add.out, …
+    bound("add", (x, 2.0))      # the overload that takes these arguments
+    with observed_calls() as observed:
+        torch.add(x, 2.0)       # observed.calls: aten::add.Tensor
+
+torch's profiler sees what it runs by callbacks in the dispatcher itself, in each thread. So it sees
+composed ops, leaf ops and what kernels call, pushes no mode, and needs no compiler. It does not see
+the few ops that torch does not observe, such as ``aten::size``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import torch
+from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_profiler
+from torch._C._profiler import (
+    ProfilerActivity,
+    ProfilerConfig,
+    ProfilerState,
+    _ExperimentalConfig,
+    _RecordFunctionFast,
+)
 
 from gen.torch_private.loaded_with_torch import OpOverload, registered_ops
-
-__all__ = [
-    "MKLDNN",
-    "Argument",
-    "Overload",
-    "aliases_of",
-    "bound",
-    "every_overload",
-    "full_name",
-    "functional_form",
-    "has_kernel",
-    "inputs_of",
-    "is_generated",
-    "is_there",
-    "kinds_of",
-    "name_in_place",
-    "names_of",
-    "outputs_of",
-    "overload_by_name",
-    "overloads_of",
-    "with_kernel",
-    "writes_of",
-]
 
 Overload = OpOverload
 """An overload of an op, such as ``torch.ops.aten.add.Tensor``."""
@@ -57,7 +50,9 @@ _KERNELS = (
     "NestedTensorCPU",
     "CompositeImplicitAutogradNestedTensor",
 )
+"""The keys of the dispatcher under which an op has a kernel that runs on a CPU."""
 _ALIAS = re.compile(r"Alias (?:for|of|to) :(?:func|meth|attr):`~?([\w.]+)`", re.IGNORECASE)
+"""What the documentation of an alias says of the op whose name it is."""
 
 
 @cache
@@ -239,6 +234,7 @@ _OPERATORS = {
         ("right_shift", "rshift"),
     )
 }
+"""Python's operators that are ops, by the name of the function."""
 
 
 def name_in_place(base: str) -> str:
@@ -246,3 +242,65 @@ def name_in_place(base: str) -> str:
     if base.startswith("__"):
         return f"__i{base[2:]}"
     return f"{base}_"
+
+
+# --- calls in a run -----------------------------------------------------------------------------
+
+MARK = "matrix: the target runs"
+"""The name of a span in which the target runs."""
+
+
+@dataclass(frozen=True)
+class OperatorCall:
+    """A call of an op, such as ``aten::add.Tensor``, or a span with the name :data:`MARK`.
+
+    `begin` and `end` are nanoseconds. A call that begins and ends within another one of its thread
+    is made by it.
+    """
+
+    name: str
+    thread: int
+    begin: int
+    end: int
+
+
+@dataclass
+class Observed:
+    """The calls of a block, once it has ended."""
+
+    calls: list[OperatorCall] = field(default_factory=list)
+
+
+@contextmanager
+def observed_calls() -> Iterator[Observed]:
+    """Observe the calls inside a block, those of other threads too."""
+    details = _ExperimentalConfig(capture_overload_names=True, profile_all_threads=True)
+    # neither shapes, nor memory, stacks, operations or modules
+    settings = ProfilerConfig(ProfilerState.KINETO, False, False, False, False, False, details, "")
+    activities = {ProfilerActivity.CPU}
+    observed = Observed()
+    _prepare_profiler(settings, activities)
+    _enable_profiler(settings, activities)
+    try:
+        yield observed
+    finally:
+        results = _disable_profiler()
+    for event in results.events():
+        name = event.name()
+        if not (name.startswith("aten::") or name == MARK):
+            continue
+        overload = event.overload_name()
+        observed.calls.append(
+            OperatorCall(
+                f"{name}.{overload}" if overload else name,
+                event.start_thread_id(),
+                event.start_ns(),
+                event.end_ns(),
+            )
+        )
+
+
+def marked() -> AbstractContextManager[object]:
+    """Return a context that is seen as a span of the name :data:`MARK`."""
+    span: AbstractContextManager[object] = _RecordFunctionFast(MARK)
+    return span
