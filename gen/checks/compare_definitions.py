@@ -19,6 +19,7 @@ from gen.outcomes import Mismatch, Unsuitable
 from gen.reference.arrays import Array, Definite, bits, exactly
 from gen.reference.definitions import DEFINITIONS, MOVED
 from gen.reference.scalars import Undefined
+from gen.samples.domains import is_inexact
 from gen.samples.samples import Sample
 from gen.samples.seeds import generator
 
@@ -265,7 +266,7 @@ def _off(op: str, share: float, source: torch.Generator, x: Array, k: int) -> Ar
 
 
 def _is_inexact(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return is_inexact(x.dtype)
 
 
 def _largest(e: Array) -> Any:
