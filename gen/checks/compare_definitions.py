@@ -207,7 +207,7 @@ def _limit(near: Any, far: Any) -> object:
     the two do not show it."""
     if isinstance(near, mp.mpc) or isinstance(far, mp.mpc):
         return _complex_limit(near, far)
-    if mp.isnan(near) or mp.isnan(far):
+    if any(map(mp.isnan, (near, far))):
         return mp.nan
     if _agree(near, far):
         return far
@@ -227,7 +227,7 @@ def _complex_limit(near: object, far: object) -> object:
     """Return the limit of a complex result, part by part."""
     real = _limit(mp.re(near), mp.re(far))
     imaginary = _limit(mp.im(near), mp.im(far))
-    if mp.isnan(real) or mp.isnan(imaginary):
+    if any(map(mp.isnan, (real, imaginary))):
         return mp.nan
     return mp.mpc(real, imaginary)
 

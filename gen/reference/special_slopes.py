@@ -62,7 +62,7 @@ def choice(larger: bool, tie: Slopes, *, nan_last: bool) -> Callable[[float, flo
     def slopes(x: float, y: float) -> Slopes:
         if x != x and y != y:
             return (None, None)
-        if x != x or y != y:
+        if some_nan(x, y):
             if nan_last:
                 return (float(x == x), float(y == y))
             return (None, None)
