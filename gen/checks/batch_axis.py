@@ -118,7 +118,7 @@ def assert_mistakes(target: Target, sample: Sample, tally: Tally) -> None:
     """
     if not sample.inputs:
         raise Unsuitable(f"{sample.description} has no tensor input to batch")
-    right_dims = tuple(0 for _ in sample.inputs)
+    right_dims = (0,) * len(sample.inputs)
     batch = tuple(torch.stack([x, x, x]) for x in sample.inputs)
     # the right call, to which the target must still agree after each mistake
     expected = _call(Loop(), sample, right_dims, 0, batch)
@@ -156,10 +156,10 @@ def _mistakes(
     sample: Sample, batch: tuple[Tensor, ...], expected: Sequence[Tensor]
 ) -> Iterator[Mistake]:
     """Yield calls of vmap that must raise: a label, in_dims, out_dims and the inputs."""
-    count, right_dims = len(batch), tuple(0 for _ in batch)
+    count, right_dims = len(batch), (0,) * len(batch)
     for place in range(count):
         yield from _mistakes_of_input(batch, place, right_dims)
-    yield "no input is batched", tuple(None for _ in batch), 0, batch
+    yield "no input is batched", (None,) * len(batch), 0, batch
     yield "a dimension too many", (*right_dims, 0), 0, batch
     if count > 1:
         yield "a dimension too few", right_dims[1:], 0, batch
@@ -170,8 +170,8 @@ def _mistakes(
         tuple(-y.ndim - 1 for y in expected),
         batch,
     )
-    yield "a dimension of an output too many", right_dims, (0, *(0 for _ in expected)), batch
-    yield "a batched output without a dimension", right_dims, tuple(None for _ in expected), batch
+    yield "a dimension of an output too many", right_dims, (0,) * (len(expected) + 1), batch
+    yield "a batched output without a dimension", right_dims, (None,) * len(expected), batch
 
 
 def _mistakes_of_input(

@@ -21,6 +21,7 @@ import torch
 from gen.checks.pipelines import Program, batched
 from gen.outcomes import Unsuitable
 from gen.samples.descriptions import lay_out_like
+from gen.samples.domains import is_inexact
 
 Tensor = torch.Tensor
 InDims = tuple[int | None, ...]
@@ -98,7 +99,7 @@ def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
     factors, reverse = _VARIATIONS[variation]
     if not entry:
         return x
-    if x.is_floating_point() or x.is_complex():
+    if is_inexact(x.dtype):
         return lay_out_like(x, x * factors[entry])
     if reverse and entry % 2:
         return lay_out_like(x, x.flip(tuple(range(x.ndim))))
@@ -151,7 +152,7 @@ def _batch(x: Tensor, dim: int, size: int, variation: int) -> Tensor:
 
 
 def _has_nan(x: Tensor) -> bool:
-    return (x.is_floating_point() or x.is_complex()) and bool(x.isnan().any())
+    return is_inexact(x.dtype) and bool(x.isnan().any())
 
 
 Choice = Callable[[Sequence[Tensor]], list[InDims]]

@@ -746,9 +746,9 @@ def _asks_for_refusals(axes: Axes, words: Sequence[str]) -> bool:
 def _asks_beside_values(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a case is about something other than the values of an op, such as its memory,
     a mode around it or the batch."""
-    if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE or axes.values in OF_ARGUMENTS:
+    if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE:
         return True
-    if axes.values == "overloads":
+    if axes.values in {*OF_ARGUMENTS, "overloads"}:
         return True
     has_mode = axes.under is not None or axes.refusal is not None
     return has_mode or axes.batch != "ordinary"

@@ -18,6 +18,7 @@ from hashlib import blake2b
 import torch
 
 from gen.outcomes import Mismatch, Unsuitable, stable_part
+from gen.samples.domains import is_inexact
 
 Tensor = torch.Tensor
 Outputs = Sequence[Tensor]
@@ -79,7 +80,7 @@ class Rule:
         floor = 0.0
         if self.numeric:
             floor = NOISE
-        elif _is_inexact(dtype):
+        elif is_inexact(dtype):
             floor = ULPS * torch.finfo(dtype).eps
         return rtol, max(rtol * min(1.0, magnitude) + 1e-4 * base * magnitude, floor)
 
@@ -140,7 +141,7 @@ def _count_entries(a: Tensor, e: Tensor, is_known: Tensor | None, tally: Tally) 
 
 def _allows_rounding(rule: Rule, dtype: torch.dtype) -> bool:
     """Return whether the rounding of the reference may decide. An explicit tolerance is final."""
-    return rule.rtol is None and not rule.numeric and _is_inexact(dtype)
+    return rule.rtol is None and not rule.numeric and is_inexact(dtype)
 
 
 def _differs_by_rounding(a: Tensor, e: Tensor, other: Tensor, conditioned: bool) -> bool:
@@ -233,17 +234,13 @@ def _is_within_conditioning(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
     return bool(((a[finite] - e[finite]).abs() <= CONDITIONING * change).all())
 
 
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
-
-
 def _is_narrow(dtype: torch.dtype) -> bool:
-    return _is_inexact(dtype) and dtype not in (torch.float64, torch.complex128)
+    return is_inexact(dtype) and dtype not in (torch.float64, torch.complex128)
 
 
 def _magnitude(x: Tensor) -> float:
     """Return the largest size of a finite entry, and 0 if there is none."""
-    if not (x.is_floating_point() or x.is_complex()) or not x.numel():
+    if not is_inexact(x.dtype) or not x.numel():
         return 0.0
     size = x.abs()
     size = size[torch.isfinite(size)]

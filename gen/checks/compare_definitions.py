@@ -19,6 +19,7 @@ from gen.outcomes import Mismatch, Unsuitable
 from gen.reference.arrays import Array, Definite, bits, exactly
 from gen.reference.definitions import DEFINITIONS, MOVED
 from gen.reference.scalars import Undefined
+from gen.samples.domains import is_inexact
 from gen.samples.samples import Sample
 from gen.samples.seeds import generator
 
@@ -206,7 +207,7 @@ def _limit(near: Any, far: Any) -> object:
     the two do not show it."""
     if isinstance(near, mp.mpc) or isinstance(far, mp.mpc):
         return _complex_limit(near, far)
-    if mp.isnan(near) or mp.isnan(far):
+    if any(map(mp.isnan, (near, far))):
         return mp.nan
     if _agree(near, far):
         return far
@@ -226,7 +227,7 @@ def _complex_limit(near: object, far: object) -> object:
     """Return the limit of a complex result, part by part."""
     real = _limit(mp.re(near), mp.re(far))
     imaginary = _limit(mp.im(near), mp.im(far))
-    if mp.isnan(real) or mp.isnan(imaginary):
+    if any(map(mp.isnan, (real, imaginary))):
         return mp.nan
     return mp.mpc(real, imaginary)
 
@@ -265,7 +266,7 @@ def _off(op: str, share: float, source: torch.Generator, x: Array, k: int) -> Ar
 
 
 def _is_inexact(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return is_inexact(x.dtype)
 
 
 def _largest(e: Array) -> Any:

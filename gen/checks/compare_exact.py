@@ -22,6 +22,7 @@ from gen.reference.limits import SIGNED, at_edge
 from gen.reference.special_numbers import Near
 from gen.reference.standard import Standard, is_exact, is_known, is_signed, numbers
 from gen.samples import points
+from gen.samples.domains import is_inexact
 from gen.samples.samples import Sample
 
 Tensor = torch.Tensor
@@ -292,20 +293,17 @@ class _Equality:
 
     def holds(self, argument: Any, e: object, dtype: torch.dtype) -> bool:
         """Return whether a result is the expected number, as its dtype has it."""
-        if not _is_inexact(dtype):
+        if not is_inexact(dtype):
             return _is_same_integer(argument, e, dtype)
         rounded = torch.tensor(e, dtype=torch.float64).to(dtype).item()
-        if math.isnan(rounded) or math.isnan(argument):
-            return math.isnan(rounded) and math.isnan(argument)
+        are_nan = {math.isnan(rounded), math.isnan(argument)}
+        if True in are_nan:
+            return are_nan == {True}
         if argument == rounded:
             return not self.signed or _has_same_sign(argument, rounded)
         if math.isinf(rounded) or (self.exact and not isinstance(e, Near)):
             return False
         return _is_close(argument, rounded, dtype)
-
-
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def _is_same_integer(argument: object, e: object, dtype: torch.dtype) -> bool:

@@ -22,6 +22,7 @@ from gen.language.pipeline import DERIVING
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Numeric, pieces
 from gen.samples.descriptions import clone_with_strides
+from gen.samples.domains import is_inexact
 from gen.samples.samples import Sample, flat_tensors
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Target, Values
@@ -577,7 +578,7 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 def _is_inexact(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return is_inexact(x.dtype)
 
 
 def _is_wide(inputs: Sequence[Tensor]) -> bool:

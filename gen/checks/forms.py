@@ -23,7 +23,7 @@ from gen.reference.exact import Exact
 from gen.reference.standard import Standard
 from gen.samples import points, special_points
 from gen.samples.descriptions import arrange, clone_with_strides
-from gen.samples.domains import Domain
+from gen.samples.domains import Domain, is_inexact
 from gen.samples.samples import Sample
 from gen.targets.protocol import Flat, Target, Values
 from gen.torch_private.loaded_with_torch import neg_view
@@ -74,7 +74,8 @@ def _program(
 ) -> Program:
     """Return a program that runs `call` on a target and `plain` on a reference. Inputs after the
     sample's own are buffers, not differentiable."""
-    flags = (*sample.differentiable, *(False for _ in inputs[len(sample.differentiable) :]))
+    buffers = len(inputs) - len(sample.differentiable)
+    flags = (*sample.differentiable, *[False] * buffers)
 
     def over(target: Target) -> Any:
         if isinstance(target, (Exact, Definite, Standard)):
@@ -467,7 +468,7 @@ def _fill_thirds(x: Tensor, number: float) -> Tensor:
     """Return `x` with every third element replaced by `number`, from the first on, with alternating
     signs.
     """
-    if not (x.is_floating_point() or x.is_complex()) or not x.numel():
+    if not is_inexact(x.dtype) or not x.numel():
         return x
     flat = x.reshape(-1).clone()
     flat[::3] = number
@@ -484,7 +485,7 @@ _EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def _has_range(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return is_inexact(x.dtype)
 
 
 def _accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:
@@ -540,7 +541,7 @@ def _with_bit(x: Tensor, layout: str) -> Tensor:
     """
     if x.is_complex() and layout == "conjugated":
         return x.conj_physical().conj()
-    if layout == "negated" and (x.is_floating_point() or x.is_complex()):
+    if layout == "negated" and is_inexact(x.dtype):
         return neg_view(x.neg())
     return x.clone()
 
@@ -555,10 +556,7 @@ def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     repeated = tuple(map(_repeat, inputs, sample.domains or [None] * len(inputs)))
     if _accepts(sample, repeated):
         return repeated
-    return tuple(
-        y if x.is_floating_point() or x.is_complex() else x
-        for x, y in zip(inputs, repeated, strict=True)
-    )
+    return tuple(y if is_inexact(x.dtype) else x for x, y in zip(inputs, repeated, strict=True))
 
 
 def _repeat(x: Tensor, domain: Domain | None) -> Tensor:

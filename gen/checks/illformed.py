@@ -165,7 +165,7 @@ def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
     an in-place op writes."""
     places = range(len(variant.inputs))
     masks = [
-        tuple(True for _ in places),
+        (True,) * len(places),
         tuple(place == (variant.changed or 0) for place in places),
     ]
     return [mask for mask in dict.fromkeys(masks) if mask[0] or form != "inplace"]

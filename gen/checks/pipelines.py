@@ -27,6 +27,7 @@ from gen.devices.place import Place
 from gen.outcomes import Unsuitable
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
+from gen.samples.domains import is_inexact
 from gen.samples.samples import Sample, by_former_names
 from gen.samples.seeds import generator, seeded
 from gen.targets.protocol import Flat, Linearizing, Placing, Target, Values
@@ -135,7 +136,7 @@ def nudged(x: Tensor) -> Tensor:
     """Return `x` with every floating or complex element off by about an ulp, up and down in
     turn.
     """
-    if not (x.is_floating_point() or x.is_complex()):
+    if not is_inexact(x.dtype):
         return x
     signs = torch.ones(x.numel(), dtype=x.dtype, device=x.device)
     signs[1::2] = -1
@@ -240,7 +241,7 @@ def _reverse(name: str, program: Program) -> Program:
         return g
 
     # A cotangent is differentiable, so that vjp of vjp also differentiates along it.
-    flags = (*program.differentiable, *(True for _ in cotangents))
+    flags = (*program.differentiable, *[True] * len(cotangents))
     return Program(
         over, (*program.inputs, *cotangents), flags, program.seed, f"{name}({program.label})"
     )
@@ -270,7 +271,7 @@ def _forward_mode(name: str, program: Program) -> Program:
 
         return g
 
-    flags = (*program.differentiable, *(True for _ in tangents))
+    flags = (*program.differentiable, *[True] * len(tangents))
     return Program(
         over, (*program.inputs, *tangents), flags, program.seed, f"{name}({program.label})"
     )

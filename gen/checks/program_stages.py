@@ -28,6 +28,7 @@ from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
 from gen.samples.descriptions import clone_with_strides
+from gen.samples.domains import is_inexact
 from gen.samples.seeds import Replay, seeded
 from gen.targets.parts import Compile, Part, parts_compiled
 from gen.targets.protocol import Compiling, Eager, Flat, Jitting, Target, Values
@@ -75,7 +76,7 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
     return Program(
         over,
         inputs,
-        (*flags, *(True for _ in results)),
+        (*flags, *[True] * len(results)),
         program.seed,
         f"checkpoint({program.label})",
     )
@@ -100,7 +101,7 @@ def session(program: Program) -> Program:
         return g
 
     return Program(
-        over, inputs, (*flags, *(True for _ in results)), program.seed, f"session({program.label})"
+        over, inputs, (*flags, *[True] * len(results)), program.seed, f"session({program.label})"
     )
 
 
@@ -144,7 +145,7 @@ def functional(name: str, program: Program) -> Program:
 
         return g
 
-    flags = (*program.differentiable, *(True for _ in along))
+    flags = (*program.differentiable, *[True] * len(along))
     return Program(
         over, (*program.inputs, *along), flags, program.seed, f"functional.{name}({program.label})"
     )
@@ -320,7 +321,7 @@ def _joint(program: Program, axes: Axes) -> Program:
         return g
 
     inputs = tuple(chain.from_iterable(extended))
-    every = (*flags, *(True for _ in results_with_gradients)) * len(groups)
+    every = (*flags, *[True] * len(results_with_gradients)) * len(groups)
     return Program(over, inputs, every, program.seed, f"aot.joint({program.label})")
 
 
@@ -407,11 +408,9 @@ def _double(x: Tensor, size: int) -> Tensor:
 
 def _has_distinct_indices(x: Tensor, size: int) -> bool:
     """Return whether `x` has `size` different indices below `size`: a permutation."""
-    if x.shape != (size,):
+    if x.shape != (size,) or x.dtype is torch.bool or is_inexact(x.dtype):
         return False
-    if x.is_floating_point() or x.is_complex() or x.dtype is torch.bool:
-        return False
-    return int(x.min()) >= 0 and int(x.max()) < size and len(x.unique()) == size
+    return sorted(x.tolist()) == list(range(size))
 
 
 def _outputs_on_reference(

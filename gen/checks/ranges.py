@@ -162,7 +162,7 @@ def _map(target: Target, sample: Sample, variant: Variant) -> Answer:
     """Return the variant and the sample as a batch of two, in memory one after the other."""
     neighbour = _neighbour(sample, variant)
     batch = tuple(map(torch.stack, zip(variant.inputs, neighbour, strict=True)))
-    return attempt(sample, lambda: target.vmap(sample, tuple(0 for _ in batch))(*batch))
+    return attempt(sample, lambda: target.vmap(sample, (0,) * len(batch))(*batch))
 
 
 def _neighbour(sample: Sample, variant: Variant) -> Inputs:

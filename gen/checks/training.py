@@ -22,6 +22,7 @@ from gen.checks.training_steps import OPTIMIZERS, STEPS, Model, Step, Trainer
 from gen.language.axes import Axes
 from gen.outcomes import Mismatch, Unsuitable
 from gen.reference import Loop
+from gen.samples.domains import is_inexact
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Flat, Target, Training, Values
 
@@ -104,7 +105,7 @@ def trained(program: Program, axes: Axes) -> Program:
 
 
 def _is_inexact(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return is_inexact(x.dtype)
 
 
 def _split(results: Sequence[Named], names: list[str]) -> Values:

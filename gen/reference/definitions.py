@@ -236,7 +236,7 @@ def _by_channel(v: Array | None, x: Array) -> Array | None:
     """Return a vector in the shape that lays it along the channels of `x`, its dimension 1."""
     if v is None:
         return None
-    return v.reshape(1, -1, *(1 for _ in x.shape[2:]))
+    return v.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
 def _affine_by_channel(x: Array, weight: Array | None, bias: Array | None) -> Array:

@@ -89,7 +89,7 @@ def _spread(xs: Row, lost_degrees: float) -> float:
         return NAN
     if len(xs) <= lost_degrees:
         # a division of what is 0, or not above it, by no degree of freedom
-        return NAN if all(x == xs[0] for x in xs) else INF
+        return NAN if min(xs) == max(xs) else INF
     middle = _mean(xs)
     return math.fsum((x - middle) ** 2 for x in xs) / (len(xs) - lost_degrees)
 

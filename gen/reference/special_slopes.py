@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gen.reference import special_values as values
-from gen.reference.special_values import INF, divide, sign_of_zero, some_edge
+from gen.reference.special_values import INF, divide, sign_of_zero, some_edge, some_nan
 
 Slopes = tuple[float | None, ...]
 
@@ -62,7 +62,7 @@ def choice(larger: bool, tie: Slopes, *, nan_last: bool) -> Callable[[float, flo
     def slopes(x: float, y: float) -> Slopes:
         if x != x and y != y:
             return (None, None)
-        if x != x or y != y:
+        if some_nan(x, y):
             if nan_last:
                 return (float(x == x), float(y == y))
             return (None, None)
@@ -78,12 +78,10 @@ def choice(larger: bool, tie: Slopes, *, nan_last: bool) -> Callable[[float, flo
 def clamp(x: float, min: Any = None, max: Any = None) -> Slopes:
     """Return slopes within and outside of the bounds. At a bound the versions of torch differ."""
     bounds = [bound for bound in (min, max) if bound is not None]
-    if x != x or x in bounds or any(bound != bound for bound in bounds):
+    if x in bounds or some_nan(x, *bounds):
         return (None,) * 3
-    if len(bounds) == 2 and min == max:
-        return (0.0, None, None)
-    if len(bounds) == 2 and min > max:
-        return (0.0, 0.0, 1.0)
+    if len(bounds) == 2 and min >= max:
+        return (0.0, None, None) if min == max else (0.0, 0.0, 1.0)
     below, above = min is not None and x < min, max is not None and x > max
     return (float(not (below or above)), float(below), float(above))
 

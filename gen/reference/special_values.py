@@ -27,6 +27,11 @@ def some_edge(*numbers: float) -> bool:
     return not all(map(math.isfinite, numbers))
 
 
+def some_nan(*numbers: float) -> bool:
+    """Return whether one of the numbers is NaN."""
+    return any(map(math.isnan, numbers))
+
+
 def sign_of_zero(x: float) -> float:
     """Return 1 or -1, by the bit of the sign. A zero has one too."""
     return math.copysign(1.0, x)
@@ -111,8 +116,7 @@ def lcm(x: int, y: int) -> int:
 
 def _has_no_remainder(x: float, y: float) -> bool:
     """Return whether IEEE 754 makes the remainder of floats NaN."""
-    has_nan = math.isnan(x) or math.isnan(y)
-    return has_nan or math.isinf(x) or y == 0
+    return some_nan(x, y) or math.isinf(x) or y == 0
 
 
 def fmod(x: float, y: float) -> float:
@@ -212,7 +216,7 @@ def log1p(y: float) -> float:
 
 def logaddexp(x: float, y: float, base: float = math.e) -> float:
     """Return the logarithm of the sum of two exponentials, without overflow."""
-    if math.isnan(x) or math.isnan(y):
+    if some_nan(x, y):
         return NAN
     if math.isfinite(x) and x == y:
         return max(x, y) + math.log(2) / math.log(base)
@@ -423,9 +427,9 @@ def isclose(
     x: float, y: float, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> bool:
     """Return whether numbers are close by torch's formula. An infinity is close to itself alone."""
-    if x != x or y != y:
-        return equal_nan and x != x and y != y
-    if x == y or math.isinf(x) or math.isinf(y):
+    if some_nan(x, y):
+        return equal_nan and math.isnan(x) and math.isnan(y)
+    if x == y or some_edge(x, y):
         return x == y
     return abs(x - y) <= atol + abs(rtol * y)
 
@@ -451,7 +455,7 @@ def lerp(x: float, y: float, weight: float) -> float | None:
 
     By infinities nothing is said, as there are two ways to write it.
     """
-    if x != x or y != y or weight != weight:
+    if some_nan(x, y, weight):
         return NAN
     if some_edge(x, y, weight):
         return None

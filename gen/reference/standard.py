@@ -248,7 +248,7 @@ def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...],
     """Return results and products of a reduction or a scan."""
     how = _rows(sample, x)
     # Each index of the other dimensions is a row.
-    outer = [size for dim, size in enumerate(x.shape) if dim not in how.axes]
+    outer = _other_sizes(x.shape, how)
     inner = list(product(*(range(x.shape[d]) for d in how.axes)))
     results_of_rows: list[tuple[Any, ...]] = []
     products: list[Any] = []
@@ -335,8 +335,15 @@ def _reduced_index(at: Sequence[int], how: _Rows, ndim: int) -> tuple[int, ...]:
 
 
 def _reduced_shape(shape: Sequence[int], how: _Rows) -> tuple[int, ...]:
-    if how.keepdim:
-        return tuple(1 if dim in how.axes else size for dim, size in enumerate(shape))
+    if not how.keepdim:
+        return _other_sizes(shape, how)
+    sizes = numpy.array(shape, dtype=int)
+    sizes[list(how.axes)] = 1
+    return tuple(sizes.tolist())
+
+
+def _other_sizes(shape: Sequence[int], how: _Rows) -> tuple[int, ...]:
+    """Return the sizes of the dimensions that are not reduced."""
     return tuple(size for dim, size in enumerate(shape) if dim not in how.axes)
 
 
@@ -344,7 +351,7 @@ def _unroll(rows: Sequence[Sequence[object]], how: _Rows, x: Array) -> Array:
     """Return the results of a scan, back in the places of their rows."""
     if not x.ndim:
         return _array(list(rows[0]), ())
-    outer = tuple(size for dim, size in enumerate(x.shape) if dim not in how.axes)
+    outer = _other_sizes(x.shape, how)
     values = list(chain.from_iterable(rows))
     flat = _array(values, (*outer, x.shape[how.axes[0]]))
     return numpy.moveaxis(flat, -1, how.axes[0])

@@ -277,8 +277,10 @@ def _integers(sample: Sample) -> list[int]:
     """Return the places of integers that the op computes with. Indices differ from the first input
     in dtype.
     """
-    numbers = [place for place, x in enumerate(sample.inputs) if x.dtype in _INTEGERS and x.numel()]
-    return [place for place in numbers if sample.inputs[place].dtype is sample.inputs[0].dtype]
+    inputs = sample.inputs
+    if not inputs or inputs[0].dtype not in _INTEGERS:
+        return []
+    return [place for place, x in enumerate(inputs) if x.dtype is inputs[0].dtype and x.numel()]
 
 
 def _ends(x: Tensor) -> Iterator[Change]:

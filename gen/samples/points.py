@@ -17,6 +17,7 @@ import torch
 from gen.reference.exact import Function
 from gen.reference.scalars import SCALARS
 from gen.samples.argument_points import ARGUMENT_WORDS
+from gen.samples.domains import is_inexact
 from gen.samples.samples import Sample
 from gen.samples.seeds import generator
 
@@ -205,7 +206,7 @@ def _with(sample: Sample, place: int, x: Tensor) -> Inputs:
 
 
 def _is_inexact(x: Tensor) -> bool:
-    return x.is_floating_point() or x.is_complex()
+    return is_inexact(x.dtype)
 
 
 def _ties(sample: Sample) -> Iterator[tuple[str, Inputs]]:

@@ -197,7 +197,7 @@ def _loop(sample: Sample, call: Call) -> Answer:
 
 def _map(target: Target, sample: Sample, call: Call) -> Answer:
     batch = tuple(map(torch.stack, zip(*(_entry(call.inputs, k) for k in range(2)), strict=True)))
-    f = target.vmap(call.run, tuple(0 for _ in batch))
+    f = target.vmap(call.run, (0,) * len(batch))
     return attempt(sample, lambda: f(*batch))
 
 
