@@ -15,6 +15,7 @@ import yaml
 from gen.audit.generated_modules import Check, run_cell
 from gen.audit.kinds import KINDS
 from gen.audit.planted import ANSWERS, WHERE, Planted
+from gen.audit.reach import take_turns
 from gen.checks.tables import Cell
 from gen.targets.protocol import Target
 
@@ -104,8 +105,7 @@ class Campaign:
                 dice.shuffle(ops)
                 pools.append([Fault(op, where, kind) for op in ops])
         dice.shuffle(pools)
-        for turn in range(max(map(len, pools), default=0)):
-            yield from (pool[turn] for pool in pools if turn < len(pool))
+        yield from take_turns(pools)
 
     @cached_property
     def _cells(self) -> dict[str, list[tuple[Check, Cell]]]:

@@ -93,6 +93,6 @@ def differs(a: Any, b: Any) -> bool:
         return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor):
         return False
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if (a.shape, a.dtype) != (b.shape, b.dtype):
         return True
     return not torch.allclose(a.detach(), b.detach(), rtol=0.0, atol=0.0, equal_nan=True)

@@ -55,10 +55,10 @@ class Selection:
 
     def takes(self, node: str, check: str, cell: Cell) -> bool:
         """Return whether the selection has a cell."""
-        if self.ids and node not in self.ids and node.partition("[")[0] not in self.ids:
+        if self.ids and self.ids.isdisjoint((node, node.partition("[")[0])):
             return False
-        matches_globs = _matches(self.op, cell.op) and _matches(self.check, check)
-        return matches_globs and _matches(self.dtype, cell.dtype)
+        globs = (self.op, self.check, self.dtype)
+        return all(map(_matches, globs, (cell.op, check, cell.dtype)))
 
 
 def _matches(globs: Sequence[str], name: str) -> bool:

@@ -149,7 +149,7 @@ def _require_fitting_options(args: argparse.Namespace, target: Target) -> None:
             f"target {args.target} does not show its rules; "
             "--rules needs the methods of gen.targets.faults.Auditable"
         )
-    if (args.all or args.only or args.cells) and not args.rules:
+    if not args.rules and any((args.all, args.only, args.cells)):
         raise ValueError("--all, --only and --cells go with --rules")
 
 

@@ -162,7 +162,7 @@ def _why_unwritable(path: Path) -> str:
         return "it is a folder; name a file"
     if path.exists() and not path.is_file():
         return ""  # a pipe or a device
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    folder = next(filter(Path.exists, path.absolute().parents))
     if not folder.is_dir():
         return f"{folder} is no folder"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written to"

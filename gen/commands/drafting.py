@@ -92,7 +92,7 @@ def _load(drafted: Draft, matrix: Path, folder: Path) -> validate.Loaded:
 def _data(drafted: Draft) -> dict[str, Any]:
     """Return a row as the data of a matrix has it."""
     row = drafted.row
-    data: dict[str, Any] = {"op": row.name, "samples": [dict(each) for each in row.samples]}
+    data: dict[str, Any] = {"op": row.name, "samples": list(map(dict, row.samples))}
     if row.reference:
         data["call"] = row.reference
     return data | {key: yaml.safe_load(value) for key, value in row.facts}

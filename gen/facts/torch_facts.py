@@ -235,7 +235,7 @@ def edits(old: Facts, new: Facts, families: Mapping[str, str] | None = None) -> 
 
 def _what_it_touches(section: str, fact: str, families: Mapping[str, str]) -> str:
     """Return which record of this project depends on a fact. Empty if none does."""
-    if section not in _OF_ATEN and section not in _OF_OPS:
+    if section not in _OF_ATEN + _OF_OPS:
         return ""
     name = fact.partition(":")[0]
     op = name.split(".")[int(section in _OF_ATEN)]

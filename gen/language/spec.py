@@ -516,7 +516,7 @@ class Targets(Strict):
     @model_validator(mode="after")
     def _listed(self) -> Targets:
         """Refuse a default that is not among the names."""
-        if self.default is not None and self.default not in self.names:
+        if self.default not in (None, *self.names):
             what = f'"{self.default}" is not in targets.names'
             raise fault(
                 what, one_of(self.names), nearest(self.default, self.names), at=("default",)

@@ -44,7 +44,7 @@ def descriptions(text: str, names: Sequence[str]) -> dict[str, str]:
         head = _HEAD.match(line)
         if head is None:
             continue
-        described = [each.strip() for each in head["names"].split(",")]
+        described = list(map(str.strip, head["names"].split(",")))
         rest = [head["rest"], *_deeper(lines[number + 1 :], len(head["indent"]))]
         for name in described:
             if name in names:

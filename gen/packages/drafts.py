@@ -159,7 +159,7 @@ def _module_and_samples(given: Given, trial: Trial) -> tuple[Function, list[Samp
 def _arguments(constructor: Sample) -> str:
     """Return the arguments of a constructor as Python text."""
     plain = (bool, int, float, str, type(None))
-    words = [repr(each) for each in constructor["args"]]
+    words = list(map(repr, constructor["args"]))
     values = [*constructor["args"], *constructor.get("kwargs", {}).values()]
     words += [f"{name}={each!r}" for name, each in constructor.get("kwargs", {}).items()]
     if not all(isinstance(each, plain) for each in values):

@@ -103,7 +103,7 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
         "left_out": [],
         "untested": untested,
         "failed_imports": scan.failed_imports,
-        "modules": sorted({scan.package, *(_module_of(entry) for entry in entries)}),
+        "modules": sorted({scan.package, *map(_module_of, entries)}),
         "helpers": helpers_of(rows),
         "has_old_style": any("setup_context" in remark for remark in remarks),
     }
@@ -177,22 +177,17 @@ def _columns_left_out(trial: Trial) -> list[str]:
     """Return globs of the columns that the function refuses by design."""
     if trial.is_deadly:
         return list(_BEYOND_BACKWARD)
-    globs = []
-    if trial.differentiable and not trial.takes_transforms:
-        globs.append("func_*")
-    elif not trial.takes_vmap:
-        globs.append("func_*vmap*")
-    if not trial.takes_layouts:
-        globs.append("*_layout")
-    if not trial.takes_capture:
-        globs.append("compiled")
-    if not trial.takes_autocast:
-        globs.append("autocast")
-    if trial.is_zero_somewhere:
-        globs += ["forward_layout", "forward_precision"]
-    if trial.is_rounded or trial.is_step:
-        globs += _DIFFERENCES
-    return globs
+    lacks_transforms = trial.differentiable and not trial.takes_transforms
+    globs_by_reason: list[tuple[bool, Sequence[str]]] = [
+        (lacks_transforms, ["func_*"]),
+        (not (lacks_transforms or trial.takes_vmap), ["func_*vmap*"]),
+        (not trial.takes_layouts, ["*_layout"]),
+        (not trial.takes_capture, ["compiled"]),
+        (not trial.takes_autocast, ["autocast"]),
+        (trial.is_zero_somewhere, ["forward_layout", "forward_precision"]),
+        (trial.is_rounded or trial.is_step, _DIFFERENCES),
+    ]
+    return [glob for is_refused, globs in globs_by_reason if is_refused for glob in globs]
 
 
 def _remarks(trial: Trial) -> list[str]:

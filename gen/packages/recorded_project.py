@@ -93,7 +93,7 @@ def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, An
         "untested": [],
         "left_out": sorted(left_out, key=lambda each: -each[1]),
         "failed_imports": (),
-        "modules": sorted({"torch", *(_module(each) for each in working)}),
+        "modules": sorted({"torch", *map(_module, working)}),
         "helpers": helpers_of(rows),
         "has_old_style": False,
     }

@@ -118,7 +118,7 @@ def _weights(x: Tensor) -> Tensor:
 
 
 def _leaves(arguments: Sequence[Any]) -> list[Tensor]:
-    return [each for each in pytree.tree_leaves(arguments) if _is_leaf(each)]
+    return list(filter(_is_leaf, pytree.tree_leaves(arguments)))
 
 
 def _is_tensor(value: object) -> bool:
@@ -373,7 +373,7 @@ class ModuleCall:
         """Return the results of the module, and the buffers that it had."""
         cut = len(arguments) - len(self.names)
         parameters = dict(zip(self.names, arguments[cut:], strict=True))
-        tensors = [each for each in arguments if isinstance(each, torch.Tensor)]
+        tensors = list(filter(_is_tensor, arguments))
         dtype = next(each.dtype for each in tensors if each.is_floating_point())
         module = self._module(dtype)
         # a call may write to a buffer, and the next one begins without that

@@ -100,7 +100,7 @@ def _answers(command: list[str], waiting: Sequence[Entry | Given]) -> Iterator[s
     """Yield the lines of a worker, until it ends or is silent for too long."""
     with tempfile.TemporaryDirectory() as folder:
         tasks = Path(folder) / "entries.json"
-        tasks.write_text(json.dumps([dataclasses.asdict(each) for each in waiting]))
+        tasks.write_text(json.dumps(list(map(dataclasses.asdict, waiting))))
         with (
             tasks.open() as stdin,
             subprocess.Popen(

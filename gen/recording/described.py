@@ -27,7 +27,7 @@ class NoDescriptionError(Exception):
 
 def describe_call(args: Sequence[object], kwargs: Mapping[str, object]) -> Sample:
     """Return the sample of a call. Raises NoDescriptionError."""
-    sample: Sample = {"args": [describe(each) for each in args]}
+    sample: Sample = {"args": list(map(describe, args))}
     keywords = {name: describe(each) for name, each in kwargs.items() if not _is_ordinary(each)}
     if keywords:
         sample["kwargs"] = keywords
@@ -48,9 +48,9 @@ def describe(value: object) -> Any:
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):
-        return [describe(each) for each in value]
+        return list(map(describe, value))
     if isinstance(value, tuple):
-        return {"!tuple": [describe(each) for each in value]}
+        return {"!tuple": list(map(describe, value))}
     return _tagged(value)
 
 

@@ -39,7 +39,7 @@ def newest_whole(apart: Sequence[Path]) -> Path:
     """Return the results file of the newest run that came to its end and is no shard, which is not
     one of `apart`.
     """
-    others = {path.resolve() for path in apart}
+    others = set(map(Path.resolve, apart))
     for path in reversed(recorded()):
         if path.resolve() not in others and _is_whole(path):
             return path

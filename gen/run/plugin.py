@@ -15,6 +15,7 @@ import shlex
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -412,7 +413,7 @@ def _cells_by_id(metafunc: pytest.Metafunc, cells: Cells, chosen: set[str]) -> l
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Remove checks without a cell at the tier, and tests that other shards run."""
-    items[:] = [item for item in items if not _is_empty(item)]
+    items[:] = filterfalse(_is_empty, items)
     run = config.stash[_run]
     if run.sharding is not None:
         items[:] = [
@@ -545,10 +546,10 @@ def _entries_elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ..
     They have perhaps the same cause, or are perhaps too narrow.
     """
     errors = [failure.error for failure in verdict.failures[:1]]
-    every_module = [getattr(other, "module", None) for other in item.session.items]
-    modules = {id(module): module for module in every_module if module is not None}
+    modules = dict.fromkeys(getattr(other, "module", None) for other in item.session.items)
+    modules.pop(None, None)  # a test outside of modules
     names: dict[Known, str] = {}
-    for family in map(family_of, modules.values()):
+    for family in map(family_of, modules):
         for name, entry in family.known.items():
             if entry.kind == "xfail" and any(map(entry.expects, errors)):
                 names.setdefault(entry, name)

@@ -26,7 +26,7 @@ def require_place(path: Path, option: Path | None) -> None:
         raise pytest.UsageError(
             f"{shown}: is {'a folder' if path.is_dir() else 'a device, a pipe or a socket'}"
         )
-    above = next(folder for folder in path.parents if folder.exists())
+    above = next(filter(Path.exists, path.parents))
     if not above.is_dir():
         raise pytest.UsageError(f"{shown}: {above.name} is not a folder")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
 from torch.overrides import resolve_name
 
 from gen.checks.case import Case
@@ -185,7 +186,7 @@ def _scripts(case: Case, comparisons: list[Found], reasons: dict[str, None]) -> 
 
 def _size(comparison: Comparison) -> float:
     """Return the elements of all inputs. A program on none shows the least."""
-    return sum(x.numel() for x in comparison.program.inputs) or math.inf
+    return sum(map(Tensor.numel, comparison.program.inputs)) or math.inf
 
 
 _TRIED = 40  # comparisons of a cell

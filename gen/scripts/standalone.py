@@ -161,11 +161,9 @@ def _with(
 
 def _require_program_of(target: str) -> None:
     """Raise NoScript if there are no programs for a target."""
-    if target not in _SOURCES and target not in _COMPILED:
-        raise NoScript(
-            "there are programs for the targets "
-            f"{', '.join([*_SOURCES, *_COMPILED])}, not for {target}"
-        )
+    targets = [*_SOURCES, *_COMPILED]
+    if target not in targets:
+        raise NoScript(f"there are programs for the targets {', '.join(targets)}, not for {target}")
 
 
 def _imports(tracer: Tracer, target: str, used: set[str]) -> list[str]:

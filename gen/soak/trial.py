@@ -184,7 +184,7 @@ def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[C
             rule,
             f"{program.label} {label}".strip(),
         )
-        for word in _words(draw, sum(x.numel() for x in program.inputs)):
+        for word in _words(draw, sum(map(Tensor.numel, program.inputs))):
             yield comparison, word
 
 
