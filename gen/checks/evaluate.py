@@ -75,7 +75,7 @@ class Comparison:
     @property
     def found(self) -> Outputs | None:
         """Return the target's results, if it has been run and has not failed."""
-        return self._actual
+        return None if self._made is None else self.actual
 
     def against(self, word: str, tally: Tally) -> None:
         """Raise Mismatch unless the target agrees with the reference called `word`. Raise

@@ -169,7 +169,7 @@ def refusal(f: Callable[[], Any]) -> str:
 def test_a_lazy_module_is_to_be_called_before(capture: Callable[[nn.Module], Any]) -> None:
     module = nn.LazyLinear(2)
     assert re.search(
-        rf"Call the module once before the program is captured\.\nThe call is at {HERE}:",
+        rf"Call the module once before the program is captured\. It happened at {HERE}:",
         refusal(lambda: capture(module)),
     )
     module(X)

@@ -16,7 +16,14 @@ import torch
 from runtime.func.jvp import own_memory
 from runtime.functionalize import memory_order
 from runtime.functionalize.functional_level import FunctionalLevel
-from runtime.functionalize.overlap import has_gaps, overlaps, refuse_gaps, same_strides, shows_twice
+from runtime.functionalize.overlap import (
+    ViewCall,
+    has_gaps,
+    overlaps,
+    refuse_gaps,
+    same_strides,
+    shows_twice,
+)
 from runtime.functionalize.stores import Memory
 from runtime.trace.outside import private_copy
 
@@ -56,24 +63,33 @@ def test_overlaps_and_gaps_follow_from_sizes_and_strides(name: str) -> None:
     assert (shows_twice(make()), has_gaps(make())) == (twice, gaps)
 
 
-CHAINS: dict[str, tuple[tuple[Any, ...], bool]] = {
+CHAINS: dict[str, tuple[tuple[ViewCall, ...], bool]] = {
     "nothing": ((), False),
-    "an element": (((aten.select.int, (0, 1), {}, None),), False),
-    "expanded": (((aten.expand.default, ([3, 4],), {}, None),), True),
+    "an element": ((ViewCall(aten.select.int, (0, 1), {}, None),), False),
+    "expanded": ((ViewCall(aten.expand.default, ([3, 4],), {}, None),), True),
     "expanded and narrowed": (
-        ((aten.expand.default, ([3, 4],), {}, None), (aten.select.int, (0, 1), {}, None)),
+        (
+            ViewCall(aten.expand.default, ([3, 4],), {}, None),
+            ViewCall(aten.select.int, (0, 1), {}, None),
+        ),
         True,
     ),
     "narrowed and unfolded": (
-        ((aten.slice.Tensor, (0, 1, 4), {}, None), (aten.unfold.default, (0, 2, 1), {}, None)),
+        (
+            ViewCall(aten.slice.Tensor, (0, 1, 4), {}, None),
+            ViewCall(aten.unfold.default, (0, 2, 1), {}, None),
+        ),
         True,
     ),
-    "unfolded apart": (((aten.unfold.default, (0, 2, 2), {}, None),), False),
+    "unfolded apart": ((ViewCall(aten.unfold.default, (0, 2, 2), {}, None),), False),
     "a piece, expanded": (
-        ((aten.split.Tensor, (2,), {}, 1), (aten.expand.default, ([3, 2],), {}, None)),
+        (
+            ViewCall(aten.split.Tensor, (2,), {}, 1),
+            ViewCall(aten.expand.default, ([3, 2],), {}, None),
+        ),
         True,
     ),
-    "by name": (((aten.as_strided.default, ([2, 2],), {"stride": [1, 1]}, None),), True),
+    "by name": ((ViewCall(aten.as_strided.default, ([2, 2],), {"stride": [1, 1]}, None),), True),
 }
 
 
@@ -94,7 +110,7 @@ def test_as_strided_reaches_from_the_first_element_to_the_last(
     sizes: Any, strides: Any, offset: int, fits: bool
 ) -> None:
     base = _flat(8)[2:6]
-    chain: list[Any] = [(aten.as_strided.default, (sizes, strides, offset), {}, None)]
+    chain = [ViewCall(aten.as_strided.default, (sizes, strides, offset), {}, None)]
     if fits:
         refuse_gaps(base, chain)
         return
