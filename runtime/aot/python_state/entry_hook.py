@@ -22,7 +22,7 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 
 from ...seam.levels import Value
-from ...seam.user_code import LeftErrors, capturing
+from ...seam.user_code import LeftErrors, capturing, watched
 from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
@@ -188,13 +188,15 @@ class Seen:
 
 class _Watcher:
     """What one run of a program does. ``known``: by identity of code, whether it is the user's.
-    ``finding``: the frame that asks where a module is, while it does. ``imports``: names of modules
-    that were not loaded when the program asked for them."""
+    ``libraries``: identities of code of libraries that ran for the program. ``finding``: the frame
+    that asks where a module is, while it does. ``imports``: names of modules that were not loaded
+    when the program asked for them."""
 
     def __init__(self, graph: ObjectGraph) -> None:
         self.graph = graph
         self.seen = Seen()
         self.known: dict[int, tuple[Any, bool]] = {}
+        self.libraries: set[int] = set()
         self.finding: FrameType | None = None
         self.imports: list[str] = []
         self.repeats = 0  # how many checkpointed functions run
@@ -220,13 +222,9 @@ class _Watcher:
         self._enter_library(frame)
         if id(code) not in self.known:
             self.known[id(code)] = (code, _is_followed(frame))
-            if self.known[id(code)][1]:
-                self.graph.enter(code, frame.f_globals)
-                self._refuse_opaque()
-            elif code.co_filename == _OF_SCHEDULERS:
-                self.graph.enter_scheduler(code)
-                self._refuse_opaque()
+            self._learn_code(frame)
         if not self.known[id(code)][1]:
+            self._learn_library(frame)
             return
         if self.graph.on_miss is not None and self._is_missed(frame):
             self.seen.has_missed = True
@@ -235,6 +233,40 @@ class _Watcher:
             self.graph.backward.enter(code, frame.f_globals, frame.f_locals)
         if self.repeats:
             self.seen.repeated.enter(code, frame.f_globals, frame.f_locals)
+
+    def _learn_code(self, frame: FrameType) -> None:
+        """Let the graph learn the names in code that runs for the first time."""
+        code, of_program = self.known[id(frame.f_code)]
+        if of_program:
+            self.graph.enter(code, frame.f_globals)
+            self._refuse_opaque()
+            return
+        if code.co_filename == _OF_SCHEDULERS:
+            self.graph.enter_scheduler(code)
+            self._refuse_opaque()
+
+    def _learn_library(self, frame: FrameType) -> None:
+        """Let the graph learn the names in code of a library that the program calls, or that
+        another library calls for it. What this package calls is no part of the program."""
+        code = frame.f_code
+        if id(code) in self.libraries or is_of_package(code.co_filename):
+            return
+        if not self._is_of_program(frame.f_back):
+            return
+        self.libraries.add(id(code))
+        m = sys.modules.get(str(frame.f_globals.get("__name__")))
+        if isinstance(m, ModuleType) and vars(m) is frame.f_globals:
+            self.graph.enter_library(code, m)
+
+    def _is_of_program(self, caller: FrameType | None) -> bool:
+        """Return whether code is the program's, or of a library that runs for it. A program whose
+        first function is a library's is called by this package."""
+        if caller is None:
+            return False
+        if caller.f_code is watched.__code__:
+            return True
+        _, is_followed = self.known.get(id(caller.f_code), (None, False))
+        return is_followed or id(caller.f_code) in self.libraries
 
     def _enter_library(self, frame: FrameType) -> None:
         """Learn that a function of torch's or Python's begins, if it is one that matters."""

@@ -11,7 +11,10 @@ something into a module or a class of theirs, or put another function in place o
 asks whether ``relu`` and ``settings`` are the objects that they were, and what is the user's is
 followed from there. A dictionary tells by its version that nothing was written, so most calls ask
 one question for each module and class.
-"""
+
+Code of a library that the program enters has names, too: ``nn.Linear`` calls ``F.linear``. Under
+these only functions, classes and modules count. What else a library keeps in its modules, such as
+a counter, is its own."""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Iterable
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -27,13 +30,22 @@ import torch
 from .nodes import Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user
-from .trusted import RUNNERS, is_followed
+from .trusted import RUNNERS, is_followed, is_followed_module
 
 _CONTAINERS = (dict, list, set, tuple, deque)
 _OF_LAYERS = ("__call__", "_call_impl", "forward")
 """What runs a layer, which no code of the program's has a name for."""
 _OURS = __name__.partition(".")[0]
 _IMMUTABLE = 1 << 8  # flag of a class of C to which nobody can write
+
+
+class LibraryGlobals(Globals):
+    """Names of a library's module, which may load more of its modules at any time."""
+
+    __slots__ = ()
+
+    def _appeared(self) -> list[str]:
+        return [name for name in super()._appeared() if not _is_library_module(self.owner[name])]
 
 
 class LibraryNames:
@@ -43,6 +55,7 @@ class LibraryNames:
         self._code = code
         self._nodes = nodes
         self._known: dict[int, Named] = {}  # by identity of a module or a class
+        self._entered: set[str] = set()  # names in code of libraries that ran
         self.of_class(torch.Tensor)  # of which each program has objects
 
     def of_module(self, m: ModuleType) -> list[tuple[object, str]]:
@@ -50,8 +63,8 @@ class LibraryNames:
         root = m.__name__.partition(".")[0]
         if id(m) in self._known or root == _OURS or root in RUNNERS:
             return []
-        node = Globals(vars(m), m.__name__)
-        node.counts = self._code.has_name
+        node = LibraryGlobals(vars(m), m.__name__)
+        node.counts = self._code.may_have
         found = self._add(m, node, ())
         if m is random:  # whose functions are methods of a generator that has no name
             found.append((GENERATOR_OF_PYTHON, m.__name__))
@@ -68,16 +81,35 @@ class LibraryNames:
             found += self._add(kind, node, by_torch)
         return found
 
+    def enter(self, code: CodeType, m: ModuleType) -> list[tuple[object, str]]:
+        """Let the names count that a function of the module ``m`` of a library has. Return what is
+        to be followed."""
+        found = self.of_module(m)
+        new = [name for name in code.co_names if name not in self._entered]
+        self._entered.update(new)
+        for node in list(self._known.values()) if new else ():
+            found += self._ask(node, _callable_names(node, new))
+        return found
+
     def ask(self, names: Iterable[str]) -> list[tuple[object, str]]:
         """Let ``names`` count, which code of the program's has by now. Return what is to be
         followed."""
         names = list(names)
         return [found for node in self._known.values() for found in self._ask(node, names)]
 
+    def ask_all(self) -> list[tuple[object, str]]:
+        """Let all names count, since code of the program's computes names. Return what is to be
+        followed."""
+        return [found for node in self._known.values() for found in self._ask_all(node)]
+
     def _add(self, owner: object, node: Named, more: Iterable[str]) -> list[tuple[object, str]]:
         self._known[id(owner)] = node
         self._nodes.append(node)
-        return self._ask(node, [*self._code.names, *self._code.words, *more])
+        found = self._ask(node, [*self._code.names, *self._code.words, *more])
+        found += self._ask(node, _callable_names(node, self._entered))
+        if self._code.computed:
+            found += self._ask_all(node)
+        return found
 
     @staticmethod
     def _ask(node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
@@ -86,8 +118,23 @@ class LibraryNames:
         pairs = zip(new, node.pick(new), strict=True)
         return [(x, path_of(node.name, name)) for name, x in pairs if _is_followed(x)]
 
+    def _ask_all(self, node: Named) -> list[tuple[object, str]]:
+        """Let all names of ``node`` count. Other modules of libraries are not followed: each leads
+        to all."""
+        return [(x, path) for x, path in self._ask(node, list(node.names)) if not _is_library_module(x)]
+
     def clear(self) -> None:
         self._known.clear()
+
+
+def _callable_names(node: Named, names: Iterable[str]) -> list[str]:
+    """Return those of ``names`` under which ``node`` has something that is called, or a module."""
+    values = [(name, node.names.get(name)) for name in names]
+    return [name for name, x in values if callable(x) or issubclass(type(x), ModuleType)]
+
+
+def _is_library_module(x: Any) -> bool:
+    return issubclass(type(x), ModuleType) and not is_followed_module(x.__name__)
 
 
 def _may_be_written(cls: type) -> bool:

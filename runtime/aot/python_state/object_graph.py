@@ -186,6 +186,12 @@ class ObjectGraph(Snapshot):
             self._pending.append((m, m.__name__))
             self._drain()
 
+    def enter_library(self, code: CodeType, m: ModuleType) -> None:
+        """Learn that a function of a library's module is about to run."""
+        with unseen_by_handlers():
+            self._pending += self._libraries.enter(code, m)
+            self._drain()
+
     def enter_imports(self, names: Iterable[str]) -> None:
         """Learn that the program has asked for modules that were not loaded. Some are by now, and
         others are missing."""
@@ -512,7 +518,7 @@ class ObjectGraph(Snapshot):
             return
         self.code.computed = True
         self._module(random, "random")  # nobody knows which modules it finds
-        self._pending += self._index.all_dictionaries()
+        self._pending += [*self._index.all_dictionaries(), *self._libraries.ask_all()]
         for node in list(self._named.values()):
             if not isinstance(node, Globals):
                 self._ask(node, [name for name in node.names if self.code.counts(node.owner, name)])

@@ -270,7 +270,7 @@ class ProgramCode:
 
     def counts_in_library(self, cls: type, name: str) -> bool:
         """Return whether the program may ask for ``name`` of a class that is not the user's."""
-        return self.has_name(name)
+        return self.may_have(name)
 
     def _sees_all(self, kind: type) -> bool:
         """Return whether code that is not looked through may read any attribute of an object of

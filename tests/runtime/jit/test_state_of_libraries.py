@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import fractions
 import math
+import statistics
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -89,6 +91,91 @@ def test_a_function_of_a_library_that_somebody_replaces_is_called(
     assert compiled(torch.ones(1)) == 100
     monkeypatch.undo()
     assert compiled(torch.ones(1)) == before
+
+
+LINEAR = nn.Linear(1, 1)
+CALLED_BY_LIBRARIES: dict[str, tuple[Any, str, Any, Program]] = {
+    "by a layer": (F, "linear", lambda x, w, b: x * 100, lambda x: LINEAR(x)),
+    "by a layer that is the program": (F, "linear", lambda x, w, b: x * 100, LINEAR),
+    "by a function": (
+        torch.nn.modules.loss.F._Reduction,
+        "get_enum",
+        lambda reduction: 0,  # no mean over the items
+        lambda x: F.mse_loss(x.expand(100), torch.zeros(100)).sum(),
+    ),
+    "by Python": (
+        statistics,
+        "_sum",
+        lambda data: (int, fractions.Fraction(300), 3),
+        lambda x: x * statistics.mean([1, 2, 3]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLED_BY_LIBRARIES)
+def test_a_function_that_only_a_library_calls_may_be_replaced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, attribute, other, program = CALLED_BY_LIBRARIES[name]
+    compiled = jit(program)
+    before = compiled(torch.ones(1))
+    assert compiled(torch.ones(1)) == before
+    monkeypatch.setattr(owner, attribute, other)
+    assert compiled(torch.ones(1)) == 100
+    monkeypatch.undo()
+    assert compiled(torch.ones(1)) == before
+
+
+def test_a_method_of_an_optimizer_that_its_step_calls_may_be_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+
+    @jit
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+
+    step(torch.ones(1))
+    assert weight == 0
+    monkeypatch.setattr(sys.modules["torch.optim.sgd"], "sgd", lambda *args, **kwargs: None)
+    step(torch.ones(1))
+    assert weight == 0
+    monkeypatch.undo()
+    step(torch.ones(1))
+    assert weight == -1
+
+
+def _computed(*parts: str) -> str:
+    return "".join(parts)
+
+
+UNDER_COMPUTED_NAMES: dict[str, tuple[Any, str, Any, Any, Program]] = {
+    "of a module": (torch, "extra", 1, 100, lambda x: x * getattr(torch, _computed("ex", "tra"))),
+    "of a class": (nn.Tanh, "extra", 1, 100, lambda x: x * getattr(LAYER, _computed("ex", "tra"))),
+    "a function": (
+        F,
+        "relu",
+        F.relu,
+        _hundredfold,
+        lambda x: getattr(F, _computed("re", "lu"))(x),
+    ),
+    "among all": (math, "extra", 1, 100, lambda x: x * vars(math)[_computed("ex", "tra")]),
+}
+
+
+@pytest.mark.parametrize("name", UNDER_COMPUTED_NAMES)
+def test_what_a_library_has_under_a_computed_name_is_state(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, attribute, first, second, program = UNDER_COMPUTED_NAMES[name]
+    compiled = jit(program)
+    for value, expected in ((first, 1), (second, 100), (first, 1)):
+        monkeypatch.setattr(owner, attribute, value, raising=False)
+        assert compiled(torch.ones(1)) == expected
+    assert len(jit.explain(compiled).programs) == 2
 
 
 def test_the_state_of_another_function_is_read_where_it_is_put(
