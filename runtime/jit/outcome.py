@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..aot.calls.backward_calls import LateEffects
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.snapshot import Order
@@ -237,7 +238,7 @@ class Destinations:
 
 
 @dataclass(eq=False)
-class Outcome:
+class Outcome(LateEffects):
     """What a program with effects returns. ``result``: what is for the caller, what belongs to
     places of Python's state, and what the containers among the arguments have by now."""
 
@@ -268,6 +269,8 @@ class Outcome:
             put_contents(given[number], value)
         for node, labels in to.orders:
             node.move_last(labels)
+        if self.recorded is not None:
+            self.recorded.look()
         return returned
 
     def _with_histories(self) -> Any:

@@ -375,9 +375,13 @@ class CompiledBackward(Node):
         self.parts: dict[int, list[Part]] = {}
         self.watched: list[tuple[torch.Tensor, int]] = []
         self.reads = backward.reads
-        self.found = [reads.look() for reads in self.reads]
+        self.look()
         if hooks := HOOKS.innermost():
             self._pack(hooks)
+
+    def look(self) -> None:
+        """Note what the backward reads of Python's state, now that the call has assigned to it."""
+        self.found = [reads.look() for reads in self.reads]
 
     @property
     def edges(self) -> tuple[Edge | None, ...]:
@@ -590,6 +594,13 @@ class CompiledBackward(Node):
         """Free what is saved."""
         self.saved = None
         self.watched = []
+
+
+class LateEffects:
+    """What a program returns if its caller has more to assign, after the call is recorded.
+    ``recorded``: the node of the call, which then looks at Python's state once more."""
+
+    recorded: CompiledBackward | None = None
 
 
 def _unseen() -> AbstractContextManager[object]:

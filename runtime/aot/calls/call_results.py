@@ -70,8 +70,8 @@ class CallHistory:
         saved: list[Any],
         versions: list[int],
         leaves: Sequence[object],
-    ) -> None:
-        """Give the results among ``outs`` the history of this call, in place.
+    ) -> CompiledBackward:
+        """Give the results among ``outs`` the history of this call, in place. Return its node.
 
         ``saved`` and ``versions``: the values that the backward needs, and their versions.
         ``leaves``: of the call.
@@ -88,6 +88,7 @@ class CallHistory:
             node.parts = {number: parts_of(outs[index]) for index, number in tangents}
         for index, number in tangents:
             outs[index] = SESSION.wrap(outs[index], (node, number))
+        return node
 
 
 class CallResults:

@@ -23,7 +23,7 @@ from ..python_state.program_state import Effects
 from ..python_state.summary import StateSummary, summarize
 from .argument_changes import ArgumentChanges
 from .arguments import Call
-from .backward_calls import Backward
+from .backward_calls import Backward, LateEffects
 from .call_results import CallHistory, CallResults
 from .graph_effects import draws, runs_user_code
 from .graph_writes import FailedGraph, note_partial_effects
@@ -173,7 +173,7 @@ class CompiledProgram:
         changes.reshape(leaves)
         # assign to Python's objects, and record the call
         outs = list(results[:n_forward])
-        recorded, saved, versions = False, [], []
+        node, saved, versions = None, [], []
         if history is None:
             self.effects.carry_out()
         else:
@@ -184,12 +184,13 @@ class CompiledProgram:
                 changes.keep_old_values(saved, at_risk, leaves)
             versions = history.read_versions(saved)
             self.effects.carry_out()
-            recorded = history.must_record(targets)
-            if recorded:
-                history.record(targets, outs, saved, versions, leaves)
+            if history.must_record(targets):
+                node = history.record(targets, outs, saved, versions, leaves)
         # write to arguments, and then build results, which may be views of these
-        kept = tuple(saved) if recorded and changes.written else ()
-        changes.write(leaves, outs, recorded)
+        kept: Sequence[Any] = ()
+        if node is not None and changes.written:
+            kept = tuple(saved)
+        changes.write(leaves, outs, node is not None)
         # what the backward needs of written memory is a copy by now. Another argument may be a view
         # of the same base, at other elements, and have its version.
         if kept and history is not None:
@@ -197,4 +198,7 @@ class CompiledProgram:
         values = outs[len(changes.written) :]
         returned = self.results.leaves(leaves, values)
         changes.replace_memory(leaves, values)
-        return self.results.rebuild(returned)
+        result = self.results.rebuild(returned)
+        if isinstance(result, LateEffects):
+            result.recorded = node
+        return result

@@ -171,7 +171,7 @@ class BackwardReads:
             if node.holds():
                 continue
             for label, _, _ in node.differences():
-                if not self._is_written(node, label) and self._is_asked(node, label):
+                if self._is_asked(node, label):
                     name = node.name.removeprefix(_ROOT)
                     self._refuse(name if label is None else f"{shown(label)} of {name}")
         for read in (*self.tensors, *found.answers):

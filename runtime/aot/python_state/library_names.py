@@ -119,9 +119,11 @@ class LibraryNames:
         return [(x, path_of(node.name, name)) for name, x in pairs if _is_followed(x)]
 
     def _ask_all(self, node: Named) -> list[tuple[object, str]]:
-        """Let all names of ``node`` count. Other modules of libraries are not followed: each leads
-        to all."""
-        return [(x, path) for x, path in self._ask(node, list(node.names)) if not _is_library_module(x)]
+        """Let all names of ``node`` count. Neither other modules of libraries are followed, each of
+        which leads to all, nor containers, most of which are the library's own."""
+        found = self._ask(node, list(node.names))
+        passed = (*_CONTAINERS, ModuleType)
+        return [(x, path) for x, path in found if not issubclass(type(x), passed)]
 
     def clear(self) -> None:
         self._known.clear()

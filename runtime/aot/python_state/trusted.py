@@ -53,5 +53,7 @@ def _is_followed_module(name: str) -> bool:
     root = name.partition(".")[0]
     if root in sys.stdlib_module_names or root in _PACKAGES:
         return False
-    file = getattr(sys.modules.get(name), "__file__", None)
+    # a part of an extension module, as `torch._C._profiler`, has no file
+    files = (getattr(sys.modules.get(m), "__file__", None) for m in (name, root))
+    file = next(filter(None, files), None)
     return root not in RUNNERS and (file is None or is_followed(file))
