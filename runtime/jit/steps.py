@@ -360,8 +360,6 @@ class Steps:
             changed = gradients.changed
             refuse_lost(tensors.values(), "a tensor that it is given", self._state)
         self._state.left = list(zip(places, entered.left, strict=True))
-        triples = zip(places, entered.values, entered.left, strict=True)
-        self._state.assigned = frozenset(place.key for place, x, y in triples if x is not y)
         # a sequence grows item by item, so that none of them may be unknown
         if entered.skipped:
             self.values.places += entered.skipped

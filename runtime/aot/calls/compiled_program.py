@@ -187,7 +187,7 @@ class CompiledProgram:
             if history.must_record(targets):
                 node = history.record(targets, outs, saved, versions, leaves)
         # write to arguments, and then build results, which may be views of these
-        kept: Sequence[Any] = ()
+        kept: Sequence[object] = ()
         if node is not None and changes.written:
             kept = tuple(saved)
         changes.write(leaves, outs, node is not None)

@@ -209,7 +209,6 @@ class _Capture:
                 self.state.backward,
                 self.state.seen.repeated,
                 self.state.graph.nodes,
-                self.state.written | self.state.assigned,
             )
         # the graph of this call may raise, and then the call is to have done nothing
         undo = self.recipe.retries or bool(_branches(joint))

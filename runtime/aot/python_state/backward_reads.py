@@ -1,13 +1,13 @@
 """What a backward pass asks of Python's state: what custom Functions and hooks read.
 
-    [reads] = BackwardReads.all_of(state.backward, state.seen.repeated, state.graph.nodes, written)
+    [reads] = BackwardReads.all_of(state.backward, state.seen.repeated, state.graph.nodes)
     found = reads.look()                # when a call is recorded
     reads.require(found)                # when its backward pass runs
 
 Eager mode reads when the pass runs, and the graph has what was there at the call. So the pass is
 refused where that has changed. The functions that the traced pass has entered have a graph of
-objects of their own. So have checkpointed functions, which the pass would run once more. A place
-that the program itself changes is not asked: a later call changes it, too.
+objects of their own. So have checkpointed functions, which the pass would run once more. What the
+program itself changes is compared with what this call has left, since a later one changes it, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from types import FunctionType, MethodType, ModuleType
@@ -95,7 +95,6 @@ class BackwardReads:
         names: ProgramCode,
         codes: Sequence[Code],
         repeats: bool,
-        written: Collection[tuple[int, Any]],
     ) -> None:
         self.nodes = nodes
         self._guard = StateGuard(nodes)
@@ -103,7 +102,6 @@ class BackwardReads:
         self.names = names
         self.codes = codes
         self.repeats = repeats
-        self.written = written
 
     @classmethod
     def all_of(
@@ -111,7 +109,6 @@ class BackwardReads:
         entries: BackwardEntries,
         repeated: BackwardEntries,
         known: Sequence[Node],
-        written: Collection[tuple[int, Any]],
     ) -> list[BackwardReads]:
         """Return what functions of the user's may have read: those that a traced pass has entered,
         and those that a pass would run once more. ``known``: the objects to which the program
@@ -119,9 +116,9 @@ class BackwardReads:
         found: list[BackwardReads] = []
         if entries.codes:
             entries.refuse_given()
-            found.append(cls._of(entries, False, known, written))
+            found.append(cls._of(entries, False, known))
         if repeated.found:
-            found.append(cls._of(repeated, True, known, written))
+            found.append(cls._of(repeated, True, known))
         return found
 
     @classmethod
@@ -130,7 +127,6 @@ class BackwardReads:
         entries: BackwardEntries,
         repeats: bool,
         known: Sequence[Node],
-        written: Collection[tuple[int, Any]],
     ) -> BackwardReads:
         codes = list(entries.codes.values())
         # in a tuple, as the code of an object that is found has not run
@@ -148,7 +144,7 @@ class BackwardReads:
         ]
         shared = [*cells, *_holders(known, entries.codes), *_functions(known, entries.codes)]
         nodes += map(_apart, shared)
-        return cls(nodes, list(graph.tensors.values()), graph.code, codes, repeats, written)
+        return cls(nodes, list(graph.tensors.values()), graph.code, codes, repeats)
 
     def look(self) -> Found:
         """Return the objects with what they have now, and what tensors answer to the questions for
@@ -170,18 +166,13 @@ class BackwardReads:
         for node in nodes:
             if node.holds():
                 continue
-            for label, _, _ in node.differences():
-                if self._is_asked(node, label):
-                    name = node.name.removeprefix(_ROOT)
-                    self._refuse(name if label is None else f"{shown(label)} of {name}")
+            asked = [label for label, _, _ in node.differences() if self._is_asked(node, label)]
+            if asked:
+                name = node.name.removeprefix(_ROOT)
+                self._refuse(name if asked[0] is None else f"{shown(asked[0])} of {name}")
         for read in (*self.tensors, *found.answers):
             if not read.holds():
                 self._refuse(str(read))
-
-    def _is_written(self, node: Node, label: object) -> bool:
-        """Return whether the program changes what the object has at ``label``, or as a whole."""
-        owner = id(node.owner)
-        return (owner, label) in self.written or (owner, None) in self.written
 
     def _is_asked(self, node: Node, label: object) -> bool:
         """Return whether the functions may ask for what the object has at ``label``. Only torch's

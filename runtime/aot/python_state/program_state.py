@@ -203,7 +203,6 @@ class ProgramState:
         self.backward = BackwardEntries()
         # what the run has left at the places whose values are arguments of the graph
         self.left: Sequence[tuple[Place, Any]] = ()
-        self.assigned: frozenset[tuple[int, Any]] = frozenset()  # keys of those that it assigns
         # keys of the places that the program has changed
         self.written: frozenset[tuple[int, Any]] = frozenset()
 

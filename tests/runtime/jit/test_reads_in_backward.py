@@ -471,6 +471,35 @@ def test_a_program_that_counts_may_have_hooks(name: str) -> None:
     assert slopes(jit) == slopes(lambda f: f)
 
 
+@pytest.mark.parametrize("name", ["reads_count", "reads_mean"])
+def test_of_two_calls_the_pass_of_the_first_is_refused(name: str) -> None:
+    state = Counting()
+    program = jit(getattr(state, name))
+    for _ in range(4):  # until the program is captured
+        program(leaf()).sum().backward()
+    first, second = leaf(), leaf()
+    results = [program(first), program(second)]
+    with pytest.raises(RuntimeError, match="that has changed since the call"):
+        results[0].sum().backward()
+    assert first.grad is None
+    results[1].sum().backward()
+    factor = state.calls if name == "reads_count" else state.mean.item()
+    assert second.grad is not None
+    assert second.grad.item() == pytest.approx(factor)
+
+
+@pytest.mark.parametrize("name", ["reads_rate", "reads_layer"])
+def test_of_two_calls_each_pass_reads_what_the_calls_have_not_changed(name: str) -> None:
+    state = Counting()
+    program = jit(getattr(state, name))
+    pairs = [(x, program(x)) for x in (leaf(), leaf(), leaf())]
+    factor = state.rate if name == "reads_rate" else state.layer.weight.item()
+    for x, y in pairs:
+        y.sum().backward()
+        assert x.grad is not None
+        assert x.grad.item() == pytest.approx(factor)
+
+
 @pytest.mark.parametrize("take", [lambda t: t.item(), float, lambda t: 2.0 if t > 1 else 3.0])
 def test_a_number_that_a_hook_takes_from_a_tensor_is_refused(take: Callable[[Tensor], Any]) -> None:
     scale = torch.tensor(2.0)
