@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType, GetSetDescriptorType, MethodDescriptorType
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from .memory import place, refuse_data, storage_of
 from .padded_rows import Encoders
 from .shape_errors import note_own_error
 from .shells import VALUES
-from .user_code import noted
+from .user_code import is_user_code_watched, noted
 
 
 class MemoryGate(TorchFunctionMode):
@@ -64,9 +65,11 @@ class MemoryGate(TorchFunctionMode):
             if has_values(data):
                 return _tensor_of_list(func, data, *args[1:], **kwargs)
         access = _ACCESSES.get(func) or _access_by_name(func)
-        if access is None or not args or not _is_outside(args[0]):
-            return _called(func, args, kwargs)
-        return access(self, func, args, kwargs)
+        if access is not None and args and _is_outside(args[0]):
+            return access(self, func, args, kwargs)
+        if args and type(args[0]) in VALUES and is_user_code_watched():
+            func = _own_method(func, type(args[0]))
+        return _called(func, args, kwargs)
 
     def refuse_written(self, tensor: torch.Tensor) -> None:
         """Raise ``InplaceError`` if the program has an array that shares the memory of ``tensor``,
@@ -80,6 +83,23 @@ class MemoryGate(TorchFunctionMode):
                 "storage, which would not show the write. Let it read the elements by tolist(), "
                 f"or write before or after the transformed function. It was taken{line}"
             )
+
+
+def _own_method(func: Kernel, cls: type) -> Kernel:
+    """Return what the class ``cls`` of values has in place of ``func`` of torch's class of tensors.
+
+    torch.Tensor.storage_offset(x)      # is as x.storage_offset()
+    torch.Tensor.requires_grad.__get__(x)
+    """
+    name = _NATIVE_NAMES.get(func)
+    if name is None:
+        return func
+    own = getattr(cls, name)
+    if isinstance(own, property):
+        return own.fget or func
+    if isinstance(own, FunctionType) and own not in _NATIVE_NAMES:
+        return own
+    return func
 
 
 def memory_gate() -> AbstractContextManager[MemoryGate]:
@@ -232,6 +252,16 @@ _ACCESSES: dict[Any, _Access] = {
     getattr(torch.Tensor, name): access for name, access in _METHODS.items()
 }
 _ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_data()  # type: ignore[attr-defined]
+
+
+# by method of torch's class of tensors, or by getter of an attribute: its name
+_NATIVE_NAMES: dict[Any, str] = {torch.is_inference: "is_inference"}
+for _cls in (TensorBase, torch.Tensor):
+    for _name, _own in vars(_cls).items():
+        if isinstance(_own, (FunctionType, MethodDescriptorType)):
+            _NATIVE_NAMES[_own] = _name
+        elif isinstance(_own, (GetSetDescriptorType, property)):
+            _NATIVE_NAMES[_own.__get__] = _name
 
 
 def _access_by_name(func: object) -> _Access | None:

@@ -61,6 +61,48 @@ def test_a_tensor_that_is_given_says_what_it_is(name: str) -> None:
             assert compiled(x).tolist() == program(x).tolist(), kind
 
 
+OF_THE_CLASS: dict[str, Callable[[Any], bool]] = {
+    "is_leaf": lambda x: torch.Tensor.is_leaf.__get__(x),
+    "requires_grad": lambda x: torch.Tensor.requires_grad.__get__(x),
+    "_is_view": lambda x: torch.Tensor._is_view(x),
+    "a method by its name": lambda x: getattr(torch.Tensor, "_is_" + "view")(x),
+}
+
+
+@pytest.mark.parametrize("name", OF_THE_CLASS)
+def test_a_tensor_says_the_same_to_a_function_of_the_class(name: str) -> None:
+    def program(x: Any) -> Any:
+        return x * (2 if OF_THE_CLASS[name](x) else 3)
+
+    compiled = jit(program)
+    tensors = (torch.ones(2, requires_grad=True), torch.ones(2), torch.ones(3)[:2])
+    for _ in range(2):
+        for x in tensors:
+            assert compiled(x).tolist() == program(x).tolist()
+
+
+OF_PLAIN_TENSORS: dict[str, Callable[[Any], int]] = {
+    "storage_offset": lambda x: x.storage_offset(),
+    "storage_offset of the class": lambda x: torch.Tensor.storage_offset(x),
+    "storage_offset of a view": lambda x: torch.Tensor.storage_offset(x.detach()),
+    "_version of the class": lambda x: torch.Tensor._version.__get__(x),
+    "stride of the class": lambda x: torch.Tensor.stride(x)[0],
+}
+
+
+@pytest.mark.parametrize("name", OF_PLAIN_TENSORS)
+def test_a_plain_tensor_says_where_it_lies(name: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * OF_PLAIN_TENSORS[name](x)
+
+    compiled = jit(program)
+    base = torch.arange(6.0)
+    written = torch.ones(2).mul_(3)
+    for _ in range(2):
+        for x in (base[:2], base[1:3], base[::3], written):
+            assert compiled(x).tolist() == program(x).tolist()
+
+
 def test_a_leaf_that_the_program_keeps_has_its_history() -> None:
     compiled = jit(lambda x: (x if x.is_leaf else x.detach()) * 2)
     x = runtime.wrap(torch.ones(2), requires_grad=True)
