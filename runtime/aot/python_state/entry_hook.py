@@ -10,6 +10,7 @@ see :mod:`runtime.seam.user_code`."""
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import random
 import sys
@@ -250,6 +251,8 @@ class _Watcher:
         another library calls for it. What this package calls is no part of the program."""
         code = frame.f_code
         if id(code) in self.libraries or is_of_package(code.co_filename):
+            return
+        if not code.co_flags & inspect.CO_NEWLOCALS:  # of a module that is imported
             return
         if not self._is_of_program(frame.f_back):
             return

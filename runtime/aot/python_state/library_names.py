@@ -27,10 +27,11 @@ from typing import Any
 
 import torch
 
-from .nodes import Globals, Named, Node, path_of
+from .nodes import Change, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user
 from .trusted import RUNNERS, is_followed, is_followed_module
+from .values import MISSING
 
 _CONTAINERS = (dict, list, set, tuple, deque)
 _OF_LAYERS = ("__call__", "_call_impl", "forward")
@@ -40,12 +41,23 @@ _IMMUTABLE = 1 << 8  # flag of a class of C to which nobody can write
 
 
 class LibraryGlobals(Globals):
-    """Names of a library's module, which may load more of its modules at any time."""
+    """Names of a library's module, which may load more of its modules at any time. ``named``: tells
+    whether code of the program's has a name."""
 
-    __slots__ = ()
+    __slots__ = ("named",)
+
+    def __init__(self, owner: dict[str, Any], name: str, code: ProgramCode) -> None:
+        super().__init__(owner, name)
+        self.counts = code.may_have
+        self.named = code.has_name
 
     def _appeared(self) -> list[str]:
         return [name for name in super()._appeared() if not _is_library_module(self.owner[name])]
+
+    def changes(self) -> list[Change]:
+        """Return what a run has changed, and not what the library has loaded meanwhile."""
+        found = super().changes()
+        return [c for c in found if c.before is not MISSING or self.named(c.label)]
 
 
 class LibraryNames:
@@ -63,8 +75,7 @@ class LibraryNames:
         root = m.__name__.partition(".")[0]
         if id(m) in self._known or root == _OURS or root in RUNNERS:
             return []
-        node = LibraryGlobals(vars(m), m.__name__)
-        node.counts = self._code.may_have
+        node = LibraryGlobals(vars(m), m.__name__, self._code)
         found = self._add(m, node, ())
         if m is random:  # whose functions are methods of a generator that has no name
             found.append((GENERATOR_OF_PYTHON, m.__name__))
