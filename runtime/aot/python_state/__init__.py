@@ -13,7 +13,7 @@ that is still so, and a capture what the program has changed.
 
 From the ground: ``values`` (what is the same), ``nodes``, ``dictionary_items`` and ``contents``
 (what an object has, by kind), ``object_kinds`` (the table of kinds), ``trusted`` (whose code is not
-followed), ``iterators``, ``code_names``, ``lookups``, ``library_names``, ``object_graph``,
+followed), ``iterators``, ``code_names``, ``switches``, ``library_names``, ``object_graph``,
 ``entry_hook`` (what the program enters), ``state_guard`` (what a call compares), ``declared`` (what
 the user says the state is), ``program_state`` (one capture). ``summary`` is for reports and errors.
 ``closed_over`` has the tensors that a program closes over, ``reads`` single questions. The package

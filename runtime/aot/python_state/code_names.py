@@ -5,14 +5,20 @@
 
 has the global name ``scale``, the attributes ``getattr`` and so on, and the word ``rate`` of a
 text. Which object a name leads to is not asked. So the names are more than the function uses, and
-never less."""
+never less.
+
+``getattr`` looks an attribute up by a name that no code need have. Where a program has such a
+function, by its name or as an object (:func:`is_lookup`), any attribute of any object may be asked
+for."""
 
 from __future__ import annotations
 
+import copy
 import dis
 import inspect
+import operator
 import re
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType
 from typing import Any
 
 import torch
@@ -111,3 +117,63 @@ def beginning_of(code: CodeType) -> Line:
     """Return the first line of the body of a function. The code itself begins with a decorator."""
     later = [line for _, _, line in code.co_lines() if line and line > code.co_firstlineno]
     return code.co_filename, min(later, default=code.co_firstlineno), code.co_name
+
+
+# --- look-ups by computed names -----------------------------------------------------------------
+
+COMPUTED = frozenset(
+    [
+        "vars",
+        "__dict__",
+        "getattr",
+        "setattr",
+        "hasattr",
+        "delattr",
+        "dir",
+        "asdict",
+        "astuple",
+        "fields",
+        "replace",
+        "copy",
+        "deepcopy",
+        "dumps",
+        "__getstate__",
+        "attrgetter",
+        "methodcaller",
+        "globals",
+        "eval",
+        "exec",
+        "locals",
+        "__getattribute__",
+        "format",
+        "format_map",
+    ]
+)
+"""Names of what looks attributes up whose names are in no code."""
+LOOKUPS: frozenset[Any] = frozenset(
+    (getattr, setattr, hasattr, delattr, vars, dir, globals, locals, eval, exec, copy.copy)
+)
+"""Functions that look up names that are in no code, whatever the program calls them."""
+
+
+_KINDS = frozenset(
+    (
+        operator.attrgetter,
+        operator.methodcaller,
+        BuiltinMethodType,
+        MethodWrapperType,
+        FunctionType,
+    )
+)
+
+
+def is_lookup(x: Any) -> bool:
+    """Return whether ``x`` looks up names that are in no code."""
+    kind = type(x)
+    if kind not in _KINDS:
+        return False
+    if kind in (operator.attrgetter, operator.methodcaller):
+        return True
+    if kind in (BuiltinMethodType, MethodWrapperType):
+        return x in LOOKUPS or x.__name__ in COMPUTED
+    return kind is FunctionType and x in LOOKUPS

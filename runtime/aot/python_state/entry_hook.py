@@ -16,6 +16,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import Any
 
@@ -30,6 +31,7 @@ from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
+from .switches import facts_before
 from .trusted import is_followed, is_followed_module
 
 _OURS = __name__.partition(".")[0]
@@ -138,7 +140,19 @@ _IMPURE: dict[str, frozenset[str]] = {
     "builtins": frozenset(("open", "input")),
     "io": frozenset(("open",)),
     "datetime": frozenset(("now", "utcnow", "today")),
-    "sys": frozenset(("setprofile", "settrace", "setrecursionlimit", "setswitchinterval")),
+    "sys": frozenset(
+        (
+            "getprofile",
+            "getrefcount",
+            "setprofile",
+            "setrecursionlimit",
+            "setswitchinterval",
+            "settrace",
+        )
+    ),
+    # a capture has its own stack, and collects nothing
+    "gc": frozenset(("isenabled", "enable", "disable", "get_count", "get_stats", "get_objects")),
+    "thread": frozenset(("stack_size",)),
 }
 """Functions of trusted modules that ask for something else."""
 
@@ -327,12 +341,33 @@ class _Watcher:
         if id(frame.f_code) not in self.known:
             self.known[id(frame.f_code)] = (frame.f_code, _is_followed(frame))
         _, of_user = self.known[id(frame.f_code)]
+        if self._is_of_program(frame):
+            self._ask_before(frame, function, owner)
         if not (of_user or _is_of_library(frame)):
             return
         name = _asks(function, owner)
         # a library asks for the time for itself, as that of queues does
         if name is not None and (of_user or not is_kept(name)):
             self._ask(name, frame)
+
+    def _ask_before(self, frame: FrameType, function: Any, owner: object) -> None:
+        """Let the graph ask for state that ``function`` of C, of ``owner``, reads or changes."""
+        if isinstance(owner, torch.Generator) and function.__name__ == "initial_seed":
+            self._refuse_seed(frame, owner)
+        if type(owner) is ContextVar:  # which a library has for itself
+            self.graph.reach_object(owner, owner.name)
+        facts = facts_before(function)
+        if facts:
+            self.graph.ask(facts)
+
+    def _refuse_seed(self, frame: FrameType, generator: torch.Generator) -> None:
+        """Refuse a program that asks a generator from outside for its seed, which is another one
+        while the program is captured."""
+        outside = (torch.default_generator, *self.graph.generators)
+        line = self._user_line(frame)
+        if line is not None and any(generator is g for g in outside):
+            self.seen.asked.setdefault("torch.Generator.initial_seed", line)
+            self.seen.refuse_asked()
 
     def _note_movement(self, frame: FrameType, function: Any, owner: object) -> None:
         """Note that a call may move an iterator or a generator, or empties a cache."""

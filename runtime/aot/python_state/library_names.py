@@ -13,27 +13,33 @@ followed from there. A dictionary tells by its version that nothing was written,
 one question for each module and class.
 
 Code of a library that the program enters has names, too: ``nn.Linear`` calls ``F.linear``. Under
-these only functions, classes and modules count. What else a library keeps in its modules, such as
-a counter, is its own."""
+these functions, classes, modules and plain values count: a switch such as that of
+``torch.backends.mha`` is a global. An object of a library's, such as ``logging.root``, has a node
+for those of its attributes that the program's code has names for.
+"""
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections import deque
 from collections.abc import Iterable
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
-from .nodes import Change, Globals, Named, Node, path_of
+from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user
 from .trusted import RUNNERS, is_followed, is_followed_module
-from .values import MISSING
+from .values import MISSING, SIMPLE, attributes_of
 
 _CONTAINERS = (dict, list, set, tuple, deque)
+_HOLDERS = (*_CONTAINERS, functools.partial, MethodType, np.ndarray)
+"""What somebody may have put into a library, as it says what it has."""
 _OF_LAYERS = ("__call__", "_call_impl", "forward")
 """What runs a layer, which no code of the program's has a name for."""
 _OURS = __name__.partition(".")[0]
@@ -41,8 +47,8 @@ _IMMUTABLE = 1 << 8  # flag of a class of C to which nobody can write
 
 
 class LibraryGlobals(Globals):
-    """Names of a library's module, which may load more of its modules at any time. ``named``: tells
-    whether code of the program's has a name."""
+    """Names of a library's module, which may load more of its modules at any time, or of an object
+    of a library's. ``named``: tells whether code of the program's has a name."""
 
     __slots__ = ("named",)
 
@@ -56,8 +62,7 @@ class LibraryGlobals(Globals):
 
     def changes(self) -> list[Change]:
         """Return what a run has changed, and not what the library has loaded meanwhile."""
-        found = super().changes()
-        return [c for c in found if c.before is not MISSING or self.named(c.label)]
+        return [c for c in super().changes() if self.named(c.label) or _is_switch(c)]
 
 
 class LibraryNames:
@@ -67,6 +72,7 @@ class LibraryNames:
         self._code = code
         self._nodes = nodes
         self._known: dict[int, Named] = {}  # by identity of a module or a class
+        self._objects: dict[int, LibraryGlobals] = {}  # by identity of an object's dictionary
         self._entered: set[str] = set()  # names in code of libraries that ran
         self.of_class(torch.Tensor)  # of which each program has objects
 
@@ -98,15 +104,15 @@ class LibraryNames:
         found = self.of_module(m)
         new = [name for name in code.co_names if name not in self._entered]
         self._entered.update(new)
-        for node in list(self._known.values()) if new else ():
-            found += self._ask(node, _callable_names(node, new))
+        for node in self._all_nodes() if new else ():
+            found += self._ask(node, _names_of_library(node, new))
         return found
 
     def ask(self, names: Iterable[str]) -> list[tuple[object, str]]:
         """Let ``names`` count, which code of the program's has by now. Return what is to be
         followed."""
         names = list(names)
-        return [found for node in self._known.values() for found in self._ask(node, names)]
+        return [found for node in self._all_nodes() for found in self._ask(node, names)]
 
     def ask_all(self) -> list[tuple[object, str]]:
         """Let all names count, since code of the program's computes names. Return what is to be
@@ -117,33 +123,74 @@ class LibraryNames:
         self._known[id(owner)] = node
         self._nodes.append(node)
         found = self._ask(node, [*self._code.names, *self._code.words, *more])
-        found += self._ask(node, _callable_names(node, self._entered))
+        found += self._ask(node, _names_of_library(node, self._entered))
         if self._code.computed:
             found += self._ask_all(node)
         return found
 
-    @staticmethod
-    def _ask(node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
+    def _ask(self, node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
         unknown = dict.fromkeys(n for n in names if n not in node.had)
         new = [name for name in unknown if name in node.names]
-        pairs = zip(new, node.pick(new), strict=True)
-        return [(x, path_of(node.name, name)) for name, x in pairs if _is_followed(x)]
+        found: list[tuple[object, str]] = []
+        for name, x in zip(new, node.pick(new), strict=True):
+            path = path_of(node.name, name)
+            if _is_followed(x):
+                found.append((x, path))
+            elif self._code.has_name(name):
+                found += self._of_library(x, path)
+        return found
+
+    def _of_library(self, x: object, name: str) -> list[tuple[object, str]]:
+        """Add what a library has under a name that code of the program's has, too: a function of
+        its own, a class, or another object, to which the user may have given attributes."""
+        if issubclass(type(x), type):
+            return [(x, name)]
+        if issubclass(type(x), FunctionType):
+            self._nodes.append(FunctionParts(x, name))
+        return self._of_object(x, name)
+
+    def _of_object(self, x: object, name: str) -> list[tuple[object, str]]:
+        """Add an object of a library's, with the attributes that code of the program's names."""
+        own = attributes_of(x)
+        if own is None or id(own) in self._objects:
+            return []
+        found: list[tuple[object, str]] = []
+        if not callable(x):
+            found += self.of_class(type(x))
+        node = self._objects[id(own)] = LibraryGlobals(own, name, self._code)
+        node.counts = self._code.has_name
+        self._nodes.append(node)
+        found += self._ask(node, [*self._code.names, *self._code.words])
+        return [*found, *self._ask(node, _names_of_library(node, self._entered))]
+
+    def _all_nodes(self) -> list[Named]:
+        return [*self._known.values(), *self._objects.values()]
 
     def _ask_all(self, node: Named) -> list[tuple[object, str]]:
         """Let all names of ``node`` count. Neither other modules of libraries are followed, each of
         which leads to all, nor containers, most of which are the library's own."""
         found = self._ask(node, list(node.names))
-        passed = (*_CONTAINERS, ModuleType)
+        passed = (*_HOLDERS, ModuleType)
         return [(x, path) for x, path in found if not issubclass(type(x), passed)]
 
     def clear(self) -> None:
         self._known.clear()
+        self._objects.clear()
 
 
-def _callable_names(node: Named, names: Iterable[str]) -> list[str]:
-    """Return those of ``names`` under which ``node`` has something that is called, or a module."""
-    values = [(name, node.names.get(name)) for name in names]
-    return [name for name, x in values if callable(x) or issubclass(type(x), ModuleType)]
+def _names_of_library(node: Named, names: Iterable[str]) -> list[str]:
+    """Return those of ``names``, which a library has, that count: of what is called, of modules,
+    and of plain values in a module. A class has counters of its own."""
+    values = [(name, node.names.get(name, MISSING)) for name in names]
+    kinds: tuple[type, ...] = (ModuleType,)
+    if isinstance(node, LibraryGlobals):
+        kinds = (ModuleType, *SIMPLE)
+    return [name for name, x in values if callable(x) or issubclass(type(x), kinds)]
+
+
+def _is_switch(change: Change) -> bool:
+    """Return whether a plain value has become another one."""
+    return type(change.before) in SIMPLE and type(change.now) in SIMPLE
 
 
 def _is_library_module(x: Any) -> bool:
@@ -165,4 +212,4 @@ def _is_followed(x: Any) -> bool:
         return is_of_user(x)
     if issubclass(kind, ModuleType):
         return True
-    return x is not sys.modules and (kind in _CONTAINERS or is_of_user(kind))
+    return x is not sys.modules and (issubclass(kind, _HOLDERS) or is_of_user(kind))

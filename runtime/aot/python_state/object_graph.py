@@ -38,11 +38,10 @@ from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.graph_module import GraphModule, LateGraphModule
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
-from .code_names import first_code
+from .code_names import first_code, is_lookup
 from .contents import DefaultFactory, Draws, Fact, Parts, Position, Positions
 from .dictionary_items import DictItems
 from .library_names import LibraryNames
-from .lookups import is_lookup
 from .nodes import (
     NOTES,
     Attributes,
@@ -82,6 +81,7 @@ from .program_code import (
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
+from .switches import Facts
 from .trusted import RUNNERS, is_followed, is_followed_module
 from .value_attributes import ValueAttributes
 from .values import (
@@ -183,8 +183,7 @@ class ObjectGraph(Snapshot):
         """Learn that the program has found a module by a name that it computes."""
         with unseen_by_handlers():
             self._ask_loaded(m.__name__)
-            self._pending.append((m, m.__name__))
-            self._drain()
+        self.reach_object(m, m.__name__)
 
     def enter_library(self, code: CodeType, m: ModuleType) -> None:
         """Learn that a function of a library's module is about to run."""
@@ -196,6 +195,12 @@ class ObjectGraph(Snapshot):
         """Learn that the program has asked for modules that were not loaded. Some are by now, and
         others are missing."""
         self._ask_modules(filter(is_followed_module, names))
+
+    def reach_object(self, x: object, name: str) -> None:
+        """Come to an object that a library reads for the program."""
+        with unseen_by_handlers():
+            self._pending.append((x, name))
+            self._drain()
 
     def enter_generator(self, x: types.GeneratorType[Any, Any, Any], name: str) -> None:
         """Learn that a generator from outside is about to go on. What its variables hold is put
@@ -484,7 +489,7 @@ class ObjectGraph(Snapshot):
 
     def _decimal(self, x: decimal.Decimal, name: str) -> None:
         """Add a number whose operators ask for Python's context."""
-        self._add_fact("Decimal")
+        self.ask({"Decimal()": FACTS["Decimal"]})
         self._attributes(x, name)
 
     def _passed_over(self, x: object, name: str) -> None:
@@ -543,12 +548,13 @@ class ObjectGraph(Snapshot):
 
     def _ask_fact(self, name: str) -> None:
         if name in FACTS and name in self.code.names:
-            self._add_fact(name)
+            self.ask({f"{name}()": FACTS[name]})
 
-    def _add_fact(self, name: str) -> None:
-        if name not in self._facts:
+    def ask(self, facts: Facts) -> None:
+        """Let calls ask the questions ``facts``, of what no object of the graph has."""
+        for name in facts.keys() - self._facts:
             self._facts.add(name)
-            self._add(Fact(FACTS[name], f"{name}()"))
+            self._add(Fact(facts[name], name))
 
     def _ask_all_globals(self) -> None:
         """Let globals count that are found by a computed name: all values, and the functions and

@@ -52,6 +52,7 @@ from .contents import (
 )
 from .iterators import iterating_class, position_of
 from .nodes import Change, ClassNames, Node
+from .switches import levels_of_loggers, numpy_settings
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -341,15 +342,10 @@ def _thread_of_caller() -> tuple[int, str]:
 
 
 FACTS: dict[str, Callable[[], Any]] = {
-    "get_num_threads": torch.get_num_threads,
-    "get_float32_matmul_precision": torch.get_float32_matmul_precision,
-    "initial_seed": torch.initial_seed,
-    "is_anomaly_enabled": torch.is_anomaly_enabled,
-    "get_autocast_dtype": lambda: tuple(map(torch.get_autocast_dtype, ("cpu", "cuda"))),
-    "mkldnn": lambda: torch.backends.mkldnn.enabled,
-    "getrecursionlimit": sys.getrecursionlimit,
     **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
     "Decimal": lambda: repr(decimal.getcontext()).partition(", flags")[0],
+    **dict.fromkeys(("getLogger", "isEnabledFor", "getEffectiveLevel"), levels_of_loggers),
+    **dict.fromkeys(("geterr", "getbufsize"), numpy_settings),
     "sys.modules": lambda: frozenset(sys.modules),
     **dict.fromkeys(
         ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())

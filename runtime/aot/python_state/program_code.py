@@ -23,8 +23,7 @@ import torch
 from torch import fx
 
 from ...trace.provenance import Line, happened_at
-from .code_names import CodeNames, beginning_of, names_of
-from .lookups import COMPUTED
+from .code_names import COMPUTED, CodeNames, beginning_of, names_of
 from .nodes import Attributes, Cell, FunctionParts, Named, Node, class_name
 from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE, row_of
 from .trusted import is_followed_module

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import fractions
+import functools
 import math
 import statistics
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -218,3 +220,90 @@ def test_functions_that_stay_need_one_program() -> None:
     for _ in range(5):
         compiled(torch.ones(2))
     assert len(jit.explain(compiled).programs) == 1
+
+
+class Patch:
+    """What a user puts in place of a function."""
+
+    slope = 2.0
+
+    def relu(self, x: Any) -> Any:
+        return x * self.slope
+
+
+PATCH = Patch()
+OBJECTS: dict[str, tuple[Any, str, Callable[[], Any], Callable[[Any, float], Any], Program]] = {
+    "a namespace": (
+        torch,
+        "cfg",
+        SimpleNamespace,
+        lambda x, v: setattr(x, "rate", v),
+        lambda x: x * torch.cfg.rate,  # type: ignore[attr-defined]
+    ),
+    "an ordered dictionary": (
+        torch,
+        "cfg",
+        collections.OrderedDict,
+        lambda x, v: x.update(rate=v),
+        lambda x: x * torch.cfg["rate"],  # type: ignore[attr-defined]
+    ),
+    "an array": (
+        torch,
+        "cfg",
+        lambda: np.zeros(1),
+        lambda x, v: x.fill(v),
+        lambda x: x * float(torch.cfg[0]),  # type: ignore[attr-defined]
+    ),
+    "a layer": (
+        torch,
+        "cfg",
+        lambda: nn.ELU(1.0),
+        lambda x, v: setattr(x, "alpha", v),
+        lambda x: x * torch.cfg.alpha,  # type: ignore[attr-defined]
+    ),
+    "a method": (
+        F,
+        "relu",
+        lambda: PATCH.relu,
+        lambda x, v: setattr(PATCH, "slope", v),
+        lambda x: F.relu(x),
+    ),
+    "a partial function": (
+        F,
+        "relu",
+        lambda: functools.partial(lambda x, k: x * k, k=2.0),
+        lambda x, v: x.keywords.update(k=v),
+        lambda x: F.relu(x),
+    ),
+    "in a class": (
+        nn.Linear,
+        "cfg",
+        dict,
+        lambda x, v: x.update(rate=v),
+        lambda x: x * nn.Linear.cfg["rate"],  # type: ignore[attr-defined]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_an_object_that_somebody_puts_into_a_library_is_followed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, attribute, make, change, program = OBJECTS[name]
+    monkeypatch.setattr(owner, attribute, make(), raising=False)
+    compiled = jit(program)
+    for value in (2.0, 2.0, 3.0, 4.0):
+        change(getattr(owner, attribute), value)
+        assert compiled(torch.ones(1)) == value
+
+
+def test_what_somebody_gives_to_a_function_of_a_library_is_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_attribute = jit(lambda x: x * F.relu.rate)
+    by_default = jit(lambda x: F.elu(-x))
+    for value in (2.0, 2.0, 3.0, 2.0):
+        monkeypatch.setattr(F.relu, "rate", value, raising=False)
+        monkeypatch.setattr(F.elu, "__defaults__", (value, False))
+        assert by_attribute(torch.ones(1)) == value
+        assert by_default(torch.ones(1)).item() == pytest.approx(value * math.expm1(-1))

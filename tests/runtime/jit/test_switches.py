@@ -1,0 +1,173 @@
+"""Switches of torch, Python and NumPy that a program asks for, and that no object of it has."""
+
+from __future__ import annotations
+
+import decimal
+import gc
+import logging
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, backends
+
+from runtime import jit
+
+Ask = Callable[[], Any]
+Set = Callable[[], Any]
+
+
+def _attribute(owner: Any, name: str, first: Any, second: Any) -> tuple[Ask, Set, Set]:
+    return (
+        partial(getattr, owner, name),
+        partial(setattr, owner, name, first),
+        partial(setattr, owner, name, second),
+    )
+
+
+def _set_by(ask: Ask, change: Callable[[Any], Any], *values: Any) -> tuple[Ask, Set, Set]:
+    first, second = values
+    return ask, partial(change, first), partial(change, second)
+
+
+LOGGER = logging.getLogger("tests.switches")
+CUDA = backends.cuda
+FUTURE = torch.__future__
+SWITCHES: dict[str, tuple[Ask, Set, Set]] = {
+    "warn always": _set_by(torch.is_warn_always_enabled, torch.set_warn_always, True, False),
+    "anomaly": _set_by(torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly, True, False),
+    "cache of autocast": _set_by(
+        torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled, False, True
+    ),
+    "dtype of autocast for mps": _set_by(
+        lambda: (
+            torch.get_autocast_dtype("mps").itemsize
+            + (torch.get_autocast_dtype("mps") is torch.float16)
+        ),
+        partial(torch.set_autocast_dtype, "mps"),
+        torch.bfloat16,
+        torch.float16,
+    ),
+    "tf32": _attribute(CUDA.matmul, "allow_tf32", True, False),
+    "cudnn": _attribute(backends.cudnn, "enabled", False, True),
+    "deterministic cudnn": _attribute(backends.cudnn, "deterministic", True, False),
+    "mkldnn": _attribute(backends.mkldnn, "enabled", False, True),
+    "fast path of attention": _set_by(
+        backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, False, True
+    ),
+    "flash attention": _set_by(CUDA.flash_sdp_enabled, CUDA.enable_flash_sdp, False, True),
+    "einsum": _attribute(backends.opt_einsum, "enabled", False, True),
+    "filled memory": _attribute(
+        torch.utils.deterministic, "fill_uninitialized_memory", False, True
+    ),
+    "conversion of modules": _set_by(
+        FUTURE.get_swap_module_params_on_conversion,
+        FUTURE.set_swap_module_params_on_conversion,
+        True,
+        False,
+    ),
+    "threads": _set_by(torch.get_num_threads, torch.set_num_threads, 2, 1),
+    "printed digits": (
+        lambda: torch._tensor_str.PRINT_OPTS.precision,
+        lambda: torch.set_printoptions(precision=2),
+        lambda: torch.set_printoptions(precision=4),
+    ),
+    "precision of products": (
+        lambda: torch.get_float32_matmul_precision() == "high",
+        lambda: torch.set_float32_matmul_precision("high"),
+        lambda: torch.set_float32_matmul_precision("highest"),
+    ),
+    "recursion": _set_by(sys.getrecursionlimit, sys.setrecursionlimit, 1500, 1400),
+    "switch interval": _set_by(
+        lambda: sys.getswitchinterval() * 100, sys.setswitchinterval, 0.01, 0.005
+    ),
+    "collector": _set_by(lambda: gc.get_threshold()[0], gc.set_threshold, 600, 700),
+    "tracing of memory": (tracemalloc.is_tracing, tracemalloc.start, tracemalloc.stop),
+    "level of a logger": _set_by(lambda: LOGGER.level, LOGGER.setLevel, 10, 20),
+    "level that a logger is asked for": _set_by(
+        lambda: logging.getLogger("tests.switches").isEnabledFor(15), LOGGER.setLevel, 10, 20
+    ),
+    "logging": _set_by(lambda: logging.root.manager.disable, logging.disable, 50, 0),
+    "digits of decimals": _set_by(
+        lambda: decimal.getcontext().prec, partial(setattr, decimal.getcontext(), "prec"), 5, 28
+    ),
+    "errors of NumPy": (
+        lambda: np.geterr()["divide"] == "raise",
+        lambda: np.seterr(divide="raise"),
+        lambda: np.seterr(divide="warn"),
+    ),
+    "buffer of NumPy": _set_by(np.getbufsize, np.setbufsize, 16000, 8192),
+    "printed digits of NumPy": (
+        lambda: np.get_printoptions()["precision"],
+        lambda: np.set_printoptions(precision=3),
+        lambda: np.set_printoptions(precision=8),
+    ),
+}
+
+
+@pytest.fixture(params=SWITCHES)
+def switch(request: pytest.FixtureRequest) -> Iterator[str]:
+    _, _, second = SWITCHES[request.param]
+    before = (sys.getrecursionlimit(), gc.get_threshold(), torch.get_num_threads())
+    yield request.param
+    second()
+    sys.setrecursionlimit(before[0])
+    gc.set_threshold(*before[1])
+    torch.set_num_threads(before[2])
+
+
+def test_a_switch_that_a_program_asks_for_is_state(switch: str) -> None:
+    ask, first, second = SWITCHES[switch]
+    compiled = jit(lambda x: x * (float(ask()) + 3))
+    for change in (second, first, second, second, first):
+        change()
+        assert compiled(torch.ones(1)).item() == pytest.approx(float(ask()) + 3)
+    # NumPy makes another dictionary each time
+    n_states = 5 if switch == "printed digits of NumPy" else 2
+    assert len(jit.explain(compiled).programs) == n_states
+
+
+def test_a_switch_that_a_program_leaves_changed_is_changed_by_each_call() -> None:
+    @jit
+    def program(x: Tensor) -> Tensor:
+        backends.cudnn.benchmark = True
+        return x * 2
+
+    before = backends.cudnn.benchmark
+    try:
+        for _ in range(3):
+            backends.cudnn.benchmark = False
+            assert program(torch.ones(1)) == 2
+            assert backends.cudnn.benchmark
+    finally:
+        backends.cudnn.benchmark = before
+
+
+def test_a_switch_that_a_program_puts_back_needs_one_program() -> None:
+    @jit
+    def program(x: Tensor) -> Tensor:
+        with backends.cudnn.flags(enabled=False), torch.autocast("cpu", enabled=False):
+            return x * (2 + backends.cudnn.enabled + torch.is_autocast_enabled("cpu"))
+
+    for _ in range(4):
+        assert program(torch.ones(1)) == 2
+    assert len(jit.explain(program).programs) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("gc.isenabled", gc.isenabled),
+        ("sys.getprofile", sys.getprofile),
+        ("torch.Generator.initial_seed", torch.initial_seed),
+    ],
+)
+def test_what_a_capture_changes_itself_is_refused(name: str, ask: Ask) -> None:
+    compiled = jit(lambda x: x * (2 if ask() else 3))
+    with pytest.raises(RuntimeError, match=f"calls {name}.*test_switches"):
+        compiled(torch.ones(1))
