@@ -97,7 +97,7 @@ def _own_method(func: Kernel, cls: type) -> Kernel:
     own = getattr(cls, name)
     if isinstance(own, property):
         return own.fget or func
-    if isinstance(own, FunctionType) and own not in _NATIVE_NAMES:
+    if isinstance(own, FunctionType) and own is not vars(torch.Tensor).get(name):
         return own
     return func
 
@@ -254,10 +254,14 @@ _ACCESSES: dict[Any, _Access] = {
 _ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_data()  # type: ignore[attr-defined]
 
 
-# by method of torch's class of tensors, or by getter of an attribute: its name
-_NATIVE_NAMES: dict[Any, str] = {torch.is_inference: "is_inference"}
+_MARK = "requires_grad"
+"""The mark of torch's own engine, which this package asks natively in the user's code."""
+# by method of torch's class of tensors that changes nothing, or by getter of an attribute: its name
+_NATIVE_NAMES: dict[Any, str] = {}
 for _cls in (TensorBase, torch.Tensor):
     for _name, _own in vars(_cls).items():
+        if _name.endswith("_") or _name in ("retain_grad", _MARK):
+            continue
         if isinstance(_own, (FunctionType, MethodDescriptorType)):
             _NATIVE_NAMES[_own] = _name
         elif isinstance(_own, (GetSetDescriptorType, property)):

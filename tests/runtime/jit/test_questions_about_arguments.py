@@ -63,7 +63,6 @@ def test_a_tensor_that_is_given_says_what_it_is(name: str) -> None:
 
 OF_THE_CLASS: dict[str, Callable[[Any], bool]] = {
     "is_leaf": lambda x: torch.Tensor.is_leaf.__get__(x),
-    "requires_grad": lambda x: torch.Tensor.requires_grad.__get__(x),
     "_is_view": lambda x: torch.Tensor._is_view(x),
     "a method by its name": lambda x: getattr(torch.Tensor, "_is_" + "view")(x),
 }
