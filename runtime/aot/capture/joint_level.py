@@ -341,10 +341,19 @@ class JointLevel(ProgramTape):
         else:
             application.why = self._why_hides_derivative(applied, watch)
         # the calls are there, but what they compute may be a constant for the derivative
+        if not application.why:
+            self._forget_mode_of_pass(application.calls)
         if application.why in (NO_GRAD, APPLIES):
             why = application.refusal(application.why)
             self.unseen.update(dict.fromkeys(application.calls, why))
         return gradients
+
+    def _forget_mode_of_pass(self, calls: Iterable[fx.Node]) -> None:
+        """Let ``calls`` of a backward be differentiated as those of a pass with ``create_graph``.
+        They ran under no_grad as the pass does, and not since the program asked for it."""
+        for n in calls:
+            if self.derivatives.get(n) == NONE:
+                del self.derivatives[n]
 
     def _nodes_among(self, values: Sequence[object], numbers: Container[int]) -> dict[int, fx.Node]:
         """Return by number the nodes of the ``values`` with these numbers. A constant of the
