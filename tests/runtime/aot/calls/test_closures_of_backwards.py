@@ -31,8 +31,8 @@ RULES: dict[str, Rule] = {
 
 
 def _gradients(compile_: Callable[[Any], Any], rule: Rule, requires_grad: bool) -> list[float]:
-    """Return the gradients of a penalty on the gradient, for four states: those of the argument, and
-    of the second one, if that has any."""
+    """Return the gradients of a penalty on the gradient for four states, of the argument and of the
+    second one, if that has any."""
 
     def program(outer: Tensor, t: Tensor) -> Any:
         class Cube(torch.autograd.Function):
