@@ -160,21 +160,21 @@ def with_tensors(function: Callable[..., R], marked: Sequence[object]) -> Callab
 class Apart:
     """Ask whether no argument of a call is a tensor that a program reaches by itself.
 
-    ``known``: the identities of these tensors. ``leading``: how many values of Python's state come
-    before the arguments.
+    ``known``: the identities of these tensors. ``leading``: the values of Python's state that come
+    before the arguments. Another value there may be none of these tensors either.
     """
 
-    __slots__ = ("known", "leading")
+    __slots__ = ("known", "leading", "others")
 
-    def __init__(self, known: Collection[int] = (), leading: int = 0) -> None:
+    def __init__(self, known: Collection[int] = (), leading: Sequence[object] = ()) -> None:
         self.known = frozenset(known)
-        self.leading = leading
+        self.leading = len(leading)
+        self.others = self.known.difference(map(id, leading))
 
     def holds(self, given: Sequence[object]) -> bool:
         """Return whether it is so for the arguments ``given``."""
-        return not any(
-            isinstance(x, torch.Tensor) and id(x) in self.known for x in given[self.leading :]
-        )
+        before, after = given[: self.leading], given[self.leading :]
+        return not (_has_one_of(before, self.others) or _has_one_of(after, self.known))
 
     def conditions(
         self, given: Sequence[object], names: Sequence[str], constant: Callable[[Any], str]
@@ -183,10 +183,24 @@ class Apart:
 
         ``names``: of the arguments ``given``. ``constant``: gives an object a name.
         """
-        pairs = list(zip(names, given, strict=True))[self.leading :]
-        asked = [f"id({name})" for name, x in pairs if isinstance(x, torch.Tensor)]
-        if not asked or not self.known:
-            return []
-        if len(asked) == 1:
-            return [f"{asked[0]} not in {constant(self.known)}"]
-        return [f"{constant(self.known)}.isdisjoint(({', '.join(asked)}))"]
+        pairs = list(zip(names, given, strict=True))
+        asked = ((pairs[: self.leading], self.others), (pairs[self.leading :], self.known))
+        found = [_is_none_of(some, known, constant) for some, known in asked]
+        return [condition for condition in found if condition]
+
+
+def _has_one_of(values: Sequence[object], identities: Collection[int]) -> bool:
+    return any(isinstance(x, torch.Tensor) and id(x) in identities for x in values)
+
+
+def _is_none_of(
+    pairs: Sequence[tuple[str, object]], known: frozenset[int], constant: Callable[[Any], str]
+) -> str:
+    """Write the question whether none of the tensors among ``pairs``, with their names, is one of
+    ``known``. Empty if there is none to ask."""
+    asked = [f"id({name})" for name, x in pairs if isinstance(x, torch.Tensor)]
+    if not asked or not known:
+        return ""
+    if len(asked) == 1:
+        return f"{asked[0]} not in {constant(known)}"
+    return f"{constant(known)}.isdisjoint(({', '.join(asked)}))"

@@ -13,6 +13,7 @@ they were before it.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -244,8 +245,18 @@ class _Capture:
         """
         identities = {*map(id, closed_over), *self.state.graph.identities()}
         leading = self.recipe.before.leading
-        refuse_outside(self.call.given[leading:], identities)
-        return Apart(identities, leading)
+        values, given = self.call.given[:leading], self.call.given[leading:]
+        refuse_outside([*self._held_elsewhere(values), *given], identities)
+        return Apart(identities, values)
+
+    def _held_elsewhere(self, values: Sequence[object]) -> list[object]:
+        """Return those tensors among ``values`` of places in Python's state that the program finds
+        at another place, too, whose value is none of the arguments."""
+        asked = Counter(id(x) for x in values if isinstance(x, torch.Tensor))
+        if not asked:
+            return []
+        found = Counter(id(x) for x, _ in self.state.holders(lambda x: id(x) in asked))
+        return [x for x in values if found[id(x)] > asked[id(x)] > 0]
 
     # --- the trace --------------------------------------------------------------------------------
 

@@ -157,6 +157,8 @@ _IMPURE: dict[str, frozenset[str]] = {
 """Functions of trusted modules that ask for something else."""
 
 
+_OF_SYMBOLS = ("mpmath", "sympy", "torch.fx", "torch.utils._sympy")
+"""What computes with the sizes and numbers of a capture, on which no eager program depends."""
 _SEED = random.Random.seed.__code__
 _ENTROPY = random.SystemRandom.getrandbits.__code__
 _SEEDS = {_SEED: "random.Random.seed", _ENTROPY: "random.SystemRandom.getrandbits"}
@@ -269,6 +271,8 @@ class _Watcher:
         if not code.co_flags & inspect.CO_NEWLOCALS:  # of a module that is imported
             return
         if not self._is_of_program(frame.f_back):
+            return
+        if str(frame.f_globals.get("__name__")).startswith(_OF_SYMBOLS):
             return
         self.libraries.add(id(code))
         m = sys.modules.get(str(frame.f_globals.get("__name__")))

@@ -19,7 +19,15 @@ from types import GetSetDescriptorType
 from typing import Any, Protocol
 
 from ...torch_private.graph_parts import dict_version
-from .nodes import Attributes, Cell, ClassParts, FunctionParts, Node, class_name
+from .nodes import (
+    Attributes,
+    Cell,
+    ClassParts,
+    FunctionParts,
+    Node,
+    class_name,
+    qualified_name,
+)
 from .value_attributes import OF_PACKAGE, ValueAttributes
 from .values import MISSING
 
@@ -386,7 +394,7 @@ class PartsOfClasses:
         self._nodes = nodes
         self._classes = [node.owner for node in nodes]
         parts = zip(*(node.had for node in nodes), strict=True)
-        self._names, self._bases, self._kinds = map(list, parts)
+        self._names, self._qualified, self._bases, self._kinds = map(list, parts)
 
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) <= FEW:
@@ -394,14 +402,17 @@ class PartsOfClasses:
         classes = constant(self._classes)
         bases = _identities(constant, f"map({constant(_bases)}, {classes})", self._bases)
         names = _identities(constant, f"map({constant(class_name)}, {classes})", self._names)
+        now = f"map({constant(qualified_name)}, {classes})"
+        qualified = _identities(constant, now, self._qualified)
         kinds = _identities(constant, f"map(type, {classes})", self._kinds)
-        return f"{bases} and {names} and {kinds}"
+        return f"{bases} and {names} and {qualified} and {kinds}"
 
     def _of_one(self, index: int, constant: Constant) -> str:
         cls, name = constant(self._classes[index]), constant(self._names[index])
         return (
             f"{constant(_bases)}({cls}) is {constant(self._bases)}[{index}] "
             f"and {constant(class_name)}({cls}) is {name} "
+            f"and {constant(qualified_name)}({cls}) is {constant(self._qualified[index])} "
             f"and type({cls}) is {constant(self._kinds[index])}"
         )
 

@@ -141,9 +141,9 @@ class LibraryNames:
         return found
 
     def _of_library(self, x: object, name: str) -> list[tuple[object, str]]:
-        """Add what a library has under a name that code of the program's has, too: a function of
-        its own, a class, or another object, to which the user may have given attributes."""
-        if issubclass(type(x), type):
+        """Add what a library has under a name that code of the program's has, too: a container, a
+        class, a function, or another object, to which the user may have given attributes."""
+        if issubclass(type(x), (type, *_HOLDERS)) and x is not sys.modules:
             return [(x, name)]
         if issubclass(type(x), FunctionType):
             self._nodes.append(FunctionParts(x, name))
@@ -203,8 +203,8 @@ def _may_be_written(cls: type) -> bool:
 
 
 def _is_followed(x: Any) -> bool:
-    """Return whether what a library has may be the user's: a container, an object of the user's
-    class, a function that is not the library's. So may be what another module has."""
+    """Return whether what a library has may be the user's: an object of the user's class, a
+    function that is not the library's. So may be what another module has."""
     kind = type(x)
     if issubclass(kind, FunctionType):
         return is_followed(x.__code__.co_filename)
@@ -212,4 +212,4 @@ def _is_followed(x: Any) -> bool:
         return is_of_user(x)
     if issubclass(kind, ModuleType):
         return True
-    return x is not sys.modules and (issubclass(kind, _HOLDERS) or is_of_user(kind))
+    return is_of_user(kind)

@@ -365,15 +365,16 @@ class ClassNames(Named):
 
 
 class ClassParts(Node):
-    """The name of a class, the classes that it inherits from, and its own class."""
+    """The names of a class, the classes that it inherits from, and its own class."""
 
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
-        return (class_name(self.owner), self.owner.__bases__, type(self.owner))
+        cls = self.owner
+        return (class_name(cls), qualified_name(cls), cls.__bases__, type(cls))
 
     def put(self, values: tuple[Any, ...]) -> None:
-        self.owner.__name__, bases, kind = values
+        self.owner.__name__, self.owner.__qualname__, bases, kind = values
         if type(self.owner) is not kind:
             type.__setattr__(self.owner, "__class__", kind)
         if self.owner.__bases__ != bases:
@@ -382,6 +383,7 @@ class ClassParts(Node):
 
 # by the descriptor, since a metaclass of the user's may have an attribute of this name
 class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 
 class Attributes(Named):

@@ -347,13 +347,17 @@ class ObjectGraph(Snapshot):
 
     def _ask(self, node: Named, names: Iterable[str]) -> None:
         """Let ``names`` of ``node`` count, and reach what is there."""
-        new = list(dict.fromkeys(n for n in names if n not in node.had and n not in _OF_CLASSES))
+        new = [n for n in dict.fromkeys(names) if n not in node.had and self._may_ask(n)]
         for n, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, n)
             if type(x) is OrderedDict and issubclass(type(node.owner), torch.nn.Module):
                 self._dictionary_of_layer(n, x, path)
             else:
                 self._pending.append((x, path))
+
+    def _may_ask(self, name: str) -> bool:
+        """Return whether a name counts that most classes have, and hardly any code asks for."""
+        return name not in _OF_CLASSES or self.code.has_name(name)
 
     def _dictionary_of_layer(self, label: str, x: OrderedDict[Any, Any], name: str) -> None:
         """Reach a dictionary such as the hooks of a layer, which has a dozen. Where no code of the
@@ -429,7 +433,7 @@ class ObjectGraph(Snapshot):
         self._add(node)
         counting: list[str] = []
         for name in node.names:
-            if self.code.counts(x, name):
+            if self.code.counts(x, name) and self._may_ask(name):
                 counting.append(name)
             else:
                 self._index.wait(node, name)

@@ -439,7 +439,11 @@ class ProgramState:
         """Return whether an object that the program has made has values that somebody may
         replace."""
         kind = type(x)
-        if issubclass(kind, (*PLAIN, type, ModuleType)) or is_of_ours(kind) or self.graph.knows(x):
+        if issubclass(kind, torch.Generator):
+            return not self.graph.knows(x)
+        if issubclass(kind, type):
+            return not self.graph.knows(x) and is_of_user(x) and self._is_made(x)
+        if issubclass(kind, (*PLAIN, ModuleType)) or is_of_ours(kind) or self.graph.knows(x):
             return False
         if kind is FunctionType:
             held = map(look_into, x.__closure__ or ())

@@ -51,9 +51,10 @@ def _is_followed_module(name: str) -> bool:
     if name == "__main__":
         return True
     root = name.partition(".")[0]
-    if root in sys.stdlib_module_names or root in _PACKAGES:
-        return False
     # a part of an extension module, as `torch._C._profiler`, has no file
     files = (getattr(sys.modules.get(m), "__file__", None) for m in (name, root))
     file = next(filter(None, files), None)
-    return root not in RUNNERS and (file is None or is_followed(file))
+    if file is None:
+        return not (root in sys.stdlib_module_names or root in _PACKAGES or root in RUNNERS)
+    # the file tells, as a module of the user's may have the name of one of Python's
+    return root not in RUNNERS and is_followed(file)

@@ -3,7 +3,6 @@ partition is told."""
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -439,17 +438,6 @@ def test_compilers_run_without_autocast() -> None:
         f(torch.ones(2))
         f(leaf(2)).sum().backward()
         assert seen == [False] * 3 and torch.is_autocast_enabled("cpu")
-
-
-def test_garbage_is_not_collected_while_a_program_is_captured() -> None:
-    seen: list[bool] = []
-
-    def f(x: Any) -> Any:
-        seen.append(gc.isenabled())
-        return x * 2
-
-    aot_function(f, nop)(torch.ones(2))
-    assert seen == [False] and gc.isenabled()
 
 
 def test_a_derivative_is_captured_without_what_is_of_the_program_alone() -> None:

@@ -123,25 +123,49 @@ def test_a_graph_that_is_captured_under_the_drop_in_holds_no_tensor_of_the_sessi
 
 
 @pytest.fixture
-def collector() -> Iterator[None]:
+def collections() -> Iterator[list[str]]:
+    """The phases of the collections since the test began."""
     before = gc.isenabled()
-    yield
+    phases: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        phases.append(phase)
+
+    gc.callbacks.append(note)
+    yield phases
+    gc.callbacks.remove(note)
     (gc.enable if before else gc.disable)()
 
 
+def _make_garbage() -> None:
+    """Make more cycles than the collector lets there be."""
+    for _ in range(3 * gc.get_threshold()[0]):
+        cycle: list[Any] = []
+        cycle.append(cycle)
+
+
+def test_garbage_is_collected_without_a_capture(collections: list[str]) -> None:
+    gc.enable()
+    _make_garbage()
+    assert collections
+
+
 @pytest.mark.parametrize("collects", [True, False])
-@pytest.mark.usefixtures("collector")
-def test_the_garbage_collector_waits_for_a_capture_and_goes_on_as_before(collects: bool) -> None:
+def test_the_garbage_collector_waits_for_a_capture_and_goes_on_as_before(
+    collects: bool, collections: list[str]
+) -> None:
     seen: list[bool] = []
 
     def f(x: Any, fails: bool) -> Any:
-        seen.append(gc.isenabled())
+        before = len(collections)
+        _make_garbage()
+        seen.append(len(collections) > before)
         if fails:
             raise KeyError
         return x * 2
 
     (gc.enable if collects else gc.disable)()
-    compiled = aot.aot_function(f, aot.nop, ignore=[seen])
+    compiled = aot.aot_function(f, aot.nop, ignore=[seen, collections])
     compiled(torch.ones(1), False)
     assert seen == [False] and gc.isenabled() is collects
     with pytest.raises(KeyError):
