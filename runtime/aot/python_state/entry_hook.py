@@ -243,6 +243,8 @@ class _Watcher:
         if not self.known[id(code)][1]:
             self._learn_library(frame)
             return
+        if code.co_freevars:
+            self.graph.enter_closure(code, frame.f_locals)
         if self.graph.on_miss is not None and self._is_missed(frame):
             self.seen.has_missed = True
             self.graph.on_miss()

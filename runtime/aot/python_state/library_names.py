@@ -95,7 +95,8 @@ class LibraryNames:
                 continue
             node = class_names(kind, self._code.counts_in_library)
             by_torch = _OF_LAYERS if issubclass(kind, torch.nn.Module) else ()
-            found += self._add(kind, node, by_torch)
+            special = [n for n in vars(kind) if n.startswith("__") and callable(vars(kind)[n])]
+            found += self._add(kind, node, (*special, *by_torch))
         return found
 
     def enter(self, code: CodeType, m: ModuleType) -> list[tuple[object, str]]:

@@ -25,7 +25,7 @@ import sys
 import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -184,6 +184,13 @@ class ObjectGraph(Snapshot):
         with unseen_by_handlers():
             self._ask_loaded(m.__name__)
         self.reach_object(m, m.__name__)
+
+    def enter_closure(self, code: CodeType, variables: Mapping[str, object]) -> None:
+        """Come to what the variables around a function hold, unless the program has made the
+        function: a registry of a library's may have it. ``code``: that of the function."""
+        if not self.code.defines(code):
+            for name in code.co_freevars:
+                self.reach_object(variables.get(name), name)
 
     def enter_library(self, code: CodeType, m: ModuleType) -> None:
         """Learn that a function of a library's module is about to run."""

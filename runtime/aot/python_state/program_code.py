@@ -96,6 +96,7 @@ class ProgramCode:
 
     def __init__(self) -> None:
         self.entered: dict[int, Code] = {}
+        self._defined: set[int] = set()  # identities of the code of functions that it makes
         self.names: set[str] = set()
         self.words: set[str] = set()
         self.loaded: set[str] = set()
@@ -110,6 +111,7 @@ class ProgramCode:
     def add(self, code: CodeType, names: dict[str, Any]) -> CodeNames:
         """Learn the names in ``code``. ``names``: its globals."""
         self.entered[id(code)] = (code, names)
+        self._defined.update(id(x) for x in code.co_consts if isinstance(x, CodeType))
         found = names_of(code)
         self.loaded |= found.loaded
         self.learn(found.every, found.words)
@@ -118,6 +120,10 @@ class ProgramCode:
             self.learn(("sys.modules",), ())
         self.asks_types |= "type" in found.globals and "type" not in names
         return found
+
+    def defines(self, code: CodeType) -> bool:
+        """Return whether a function that the program runs makes functions with this code."""
+        return id(code) in self._defined
 
     def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
         # in an order, so that reports and errors are the same in each process
@@ -268,8 +274,9 @@ class ProgramCode:
         return self.has_name(name) or name == "__getattr__"
 
     def counts_in_library(self, cls: type, name: str) -> bool:
-        """Return whether the program may ask for ``name`` of a class that is not the user's."""
-        return self.may_have(name)
+        """Return whether the program may ask for ``name`` of a class that is not the user's. Python
+        asks for special methods, such as ``__mul__``, and no code has their names."""
+        return self.may_have(name) or name.startswith("__")
 
     def _sees_all(self, kind: type) -> bool:
         """Return whether code that is not looked through may read any attribute of an object of

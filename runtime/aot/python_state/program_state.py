@@ -441,8 +441,6 @@ class ProgramState:
         kind = type(x)
         if issubclass(kind, torch.Generator):
             return not self.graph.knows(x)
-        if issubclass(kind, type):
-            return not self.graph.knows(x) and is_of_user(x) and self._is_made(x)
         if issubclass(kind, (*PLAIN, ModuleType)) or is_of_ours(kind) or self.graph.knows(x):
             return False
         if kind is FunctionType:
