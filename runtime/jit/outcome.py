@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..aot.calls.backward_calls import LateEffects
+from ..aot.calls.call_results import LateEffects
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Place
 from ..aot.python_state.snapshot import Order

@@ -596,13 +596,6 @@ class CompiledBackward(Node):
         self.watched = []
 
 
-class LateEffects:
-    """What a program returns if its caller has more to assign, after the call is recorded.
-    ``recorded``: the node of the call, which then looks at Python's state once more."""
-
-    recorded: CompiledBackward | None = None
-
-
 def _unseen() -> AbstractContextManager[object]:
     """Return a context in which no mode of the caller over torch's functions sees a call.
 

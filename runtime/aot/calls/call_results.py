@@ -148,3 +148,10 @@ class CallResults:
     def rebuild(self, leaves: Sequence[object]) -> object:
         """Return the tuple, dictionary or single value that has these leaves."""
         return leaves[0] if self._is_one_leaf else pytree.tree_unflatten(leaves, self.spec)
+
+
+class LateEffects:
+    """What a program returns if its caller has more to assign, after the call is recorded.
+    ``recorded``: the node of the call, which then looks at Python's state once more."""
+
+    recorded: CompiledBackward | None = None

@@ -43,7 +43,6 @@ from .contents import DefaultFactory, Draws, Fact, Parts, Position, Positions
 from .dictionary_items import DictItems
 from .library_names import LibraryNames
 from .nodes import (
-    NOTES,
     Attributes,
     Cell,
     ClassParts,
@@ -97,21 +96,6 @@ LIMIT = 200_000
 """Objects of one graph."""
 LARGE = 2**24
 """Bytes of an array from which on it is not compared."""
-_OF_CLASSES = frozenset(
-    [
-        "__dict__",
-        "__weakref__",
-        "__doc__",
-        "__module__",
-        "__qualname__",
-        "_abc_impl",
-        "__abstractmethods__",
-        "__annotations__",
-        "__firstlineno__",
-        "__static_attributes__",
-        *NOTES,
-    ]
-)
 
 
 class ObjectGraph(Snapshot):
@@ -149,40 +133,36 @@ class ObjectGraph(Snapshot):
         self._libraries = LibraryNames(self.code, self.nodes)
         self._pending: deque[tuple[Any, str]] = deque()
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in self.roots]
-        with unseen_by_handlers():
-            for x, name in GENERATORS_OF_ALL if budget is None else ():
-                self._add(Draws(x, name))  # of its attributes, if the program comes to it
-            self._drain()
-            for code, names in (*map(first_code, self.roots), *ahead):
-                if code is not None:
-                    self._learn_code(code, names)
-            self._drain()
+        for x, name in GENERATORS_OF_ALL if budget is None else ():
+            self._add(Draws(x, name))  # of its attributes, if the program comes to it
+        self._drain()
+        for code, names in (*map(first_code, self.roots), *ahead):
+            if code is not None:
+                self._learn_code(code, names)
+        self._drain()
 
     # --- what the program enters ------------------------------------------------------------------
 
     def enter(self, code: CodeType, names: dict[str, Any]) -> None:
         """Learn that a function is about to run. ``names``: its globals."""
         if not self.code.has(code):
-            with unseen_by_handlers():
-                self._learn_code(code, names)
-                self._drain()
+            self._learn_code(code, names)
+            self._drain()
 
     def reach(self, places: Iterable[Place]) -> None:
         """Come to the objects at whose places a run will find other values than there are now."""
-        with unseen_by_handlers():
-            for node, label in places:
-                if isinstance(node, Cell):
-                    self._variable(node.owner, node.name, node.variable)
-                elif isinstance(node, Globals):
-                    self._ask(self._globals(node.owner, node.name), (label,))
-                else:
-                    self._pending.append((node.owner, node.name))
-            self._drain()
+        for node, label in places:
+            if isinstance(node, Cell):
+                self._variable(node.owner, node.name, node.variable)
+            elif isinstance(node, Globals):
+                self._ask(self._globals(node.owner, node.name), (label,))
+            else:
+                self._pending.append((node.owner, node.name))
+        self._drain()
 
     def enter_module(self, m: ModuleType) -> None:
         """Learn that the program has found a module by a name that it computes."""
-        with unseen_by_handlers():
-            self._ask_loaded(m.__name__)
+        self._ask_loaded(m.__name__)
         self.reach_object(m, m.__name__)
 
     def enter_closure(self, code: CodeType, variables: Mapping[str, object]) -> None:
@@ -194,9 +174,8 @@ class ObjectGraph(Snapshot):
 
     def enter_library(self, code: CodeType, m: ModuleType) -> None:
         """Learn that a function of a library's module is about to run."""
-        with unseen_by_handlers():
-            self._pending += self._libraries.enter(code, m)
-            self._drain()
+        self._pending += self._libraries.enter(code, m)
+        self._drain()
 
     def enter_imports(self, names: Iterable[str]) -> None:
         """Learn that the program has asked for modules that were not loaded. Some are by now, and
@@ -205,26 +184,23 @@ class ObjectGraph(Snapshot):
 
     def reach_object(self, x: object, name: str) -> None:
         """Come to an object that a library reads for the program."""
-        with unseen_by_handlers():
-            self._pending.append((x, name))
-            self._drain()
+        self._pending.append((x, name))
+        self._drain()
 
     def enter_generator(self, x: types.GeneratorType[Any, Any, Any], name: str) -> None:
         """Learn that a generator from outside is about to go on. What its variables hold is put
         back when the program is refused."""
-        with unseen_by_handlers():
-            self._reach_held(x, name)
-            self._drain()
+        self._reach_held(x, name)
+        self._drain()
 
     def enter_scheduler(self, code: CodeType) -> None:
         """Learn that a function of torch's learning-rate schedulers is about to run. Most programs
         only hold a scheduler, which another part of the loop steps."""
         new = self.code.learn_scheduler(code)
-        with unseen_by_handlers():
-            for node in list(self._named.values()):
-                if issubclass(type(node.owner), LRScheduler):
-                    self._ask(node, [n for n in new if n in node.names])
-            self._drain()
+        for node in list(self._named.values()):
+            if issubclass(type(node.owner), LRScheduler):
+                self._ask(node, [n for n in new if n in node.names])
+        self._drain()
 
     def _learn_code(self, code: CodeType, names: dict[str, object]) -> None:
         if self.code.has(code):
@@ -238,15 +214,16 @@ class ObjectGraph(Snapshot):
 
     def _drain(self) -> None:
         """Reach what is pending, and ask for new names, until there is nothing new. A graph with a
-        budget ends with the objects that are nearest."""
-        while self._pending or self.code.fresh:
-            while self._pending:
-                self._reach(*self._pending.popleft())
-                if self.budget is not None and len(self.nodes) > self.budget:
-                    self._pending.clear()
-                    self.code.fresh.clear()
-                    return
-            self._spread()
+        budget ends with the objects that are nearest. No mode over torch's functions sees it."""
+        with unseen_by_handlers():
+            while self._pending or self.code.fresh:
+                while self._pending:
+                    self._reach(*self._pending.popleft())
+                    if self.budget is not None and len(self.nodes) > self.budget:
+                        self._pending.clear()
+                        self.code.fresh.clear()
+                        return
+                self._spread()
 
     def _reach(self, x: object, name: str) -> None:
         """Come to ``x``, once. ``name``: how one comes to it, for messages."""
@@ -354,17 +331,13 @@ class ObjectGraph(Snapshot):
 
     def _ask(self, node: Named, names: Iterable[str]) -> None:
         """Let ``names`` of ``node`` count, and reach what is there."""
-        new = [n for n in dict.fromkeys(names) if n not in node.had and self._may_ask(n)]
+        new = [n for n in dict.fromkeys(names) if n not in node.had and self.code.may_ask(n)]
         for n, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, n)
             if type(x) is OrderedDict and issubclass(type(node.owner), torch.nn.Module):
                 self._dictionary_of_layer(n, x, path)
             else:
                 self._pending.append((x, path))
-
-    def _may_ask(self, name: str) -> bool:
-        """Return whether a name counts that most classes have, and hardly any code asks for."""
-        return name not in _OF_CLASSES or self.code.has_name(name)
 
     def _dictionary_of_layer(self, label: str, x: OrderedDict[Any, Any], name: str) -> None:
         """Reach a dictionary such as the hooks of a layer, which has a dozen. Where no code of the
@@ -440,7 +413,7 @@ class ObjectGraph(Snapshot):
         self._add(node)
         counting: list[str] = []
         for name in node.names:
-            if self.code.counts(x, name) and self._may_ask(name):
+            if self.code.counts(x, name) and self.code.may_ask(name):
                 counting.append(name)
             else:
                 self._index.wait(node, name)
@@ -512,8 +485,8 @@ class ObjectGraph(Snapshot):
         """Ask all that is known for the new names."""
         new = self.code.take_fresh()
         self._pending += self._libraries.ask(new)
+        self.ask({f"{n}()": FACTS[n] for n in new if n in FACTS and n in self.code.names})
         for n in new:
-            self._ask_fact(n)
             self._ask_loaded(n)
         if "cache_info" in new:
             self._count_hits(*self.caches)
@@ -557,13 +530,9 @@ class ObjectGraph(Snapshot):
     def _ask_modules(self, names: Iterable[str]) -> None:
         self._ask(self._globals(sys.modules, "sys.modules"), names)
 
-    def _ask_fact(self, name: str) -> None:
-        if name in FACTS and name in self.code.names:
-            self.ask({f"{name}()": FACTS[name]})
-
     def ask(self, facts: Facts) -> None:
         """Let calls ask the questions ``facts``, of what no object of the graph has."""
-        for name in facts.keys() - self._facts:
+        for name in [name for name in facts if name not in self._facts]:
             self._facts.add(name)
             self._add(Fact(facts[name], name))
 

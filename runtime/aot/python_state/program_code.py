@@ -24,7 +24,7 @@ from torch import fx
 
 from ...trace.provenance import Line, happened_at
 from .code_names import COMPUTED, CodeNames, beginning_of, names_of
-from .nodes import Attributes, Cell, FunctionParts, Named, Node, class_name
+from .nodes import NOTES, Attributes, Cell, FunctionParts, Named, Node, class_name
 from .object_kinds import GENERATORS_OF_NUMPY, NAMED_ALONE, row_of
 from .trusted import is_followed_module
 from .values import SIMPLE, attributes_of, module_of
@@ -32,6 +32,22 @@ from .values import SIMPLE, attributes_of, module_of
 Code = tuple[CodeType, dict[str, Any]]
 """A function's code, and its globals."""
 _WITHOUT_STATE = (torch.nn.Module, object)
+_OF_CLASSES = frozenset(
+    [
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__qualname__",
+        "_abc_impl",
+        "__abstractmethods__",
+        "__annotations__",
+        "__firstlineno__",
+        "__static_attributes__",
+        *NOTES,
+    ]
+)
+"""Names that most classes or modules have, and hardly any code asks for."""
 # a note that only a warning of schedulers reads
 _OF_OPTIMIZERS = frozenset(("_opt_called",))
 # what a generator of Python's keeps of the last two numbers that it has drawn
@@ -203,6 +219,10 @@ class ProgramCode:
     def may_have(self, name: str) -> bool:
         """Return whether code has a name, or computes names."""
         return self.computed or self.has_name(name)
+
+    def may_ask(self, name: str) -> bool:
+        """Return whether a name counts that most classes or modules have."""
+        return name not in _OF_CLASSES or self.has_name(name)
 
     def named_objects(self, nodes: Iterable[Node], roots: Iterable[object]) -> set[int]:
         """Return the identities of the objects that the program has names for, and of those in

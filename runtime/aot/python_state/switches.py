@@ -47,9 +47,10 @@ def numpy_settings() -> tuple[object, ...]:
     return (*np.geterr().items(), np.getbufsize())
 
 
-_DEVICES = [(kind,) for kind in ("cpu", "cuda", "mps", "xpu")]
-_PRECISIONS = [("generic", "all")] + [
-    (backend, op) for backend in ("cuda", "mkldnn") for op in ("all", "conv", "rnn", "matmul")
+_DEVICES: list[tuple[str, ...]] = [(kind,) for kind in ("cpu", "cuda", "mps", "xpu")]
+_PRECISIONS: list[tuple[str, ...]] = [
+    ("generic", "all"),
+    *itertools.product(("cuda", "mkldnn"), ("all", "conv", "rnn", "matmul")),
 ]
 _ARGUMENTS: dict[str, list[tuple[str, ...]]] = {
     "is_autocast_enabled": _DEVICES,

@@ -61,10 +61,11 @@ def test_a_tensor_that_is_given_says_what_it_is(name: str) -> None:
             assert compiled(x).tolist() == program(x).tolist(), kind
 
 
+CLASS: Any = torch.Tensor
 OF_THE_CLASS: dict[str, Callable[[Any], bool]] = {
-    "is_leaf": lambda x: torch.Tensor.is_leaf.__get__(x),
-    "_is_view": lambda x: torch.Tensor._is_view(x),
-    "a method by its name": lambda x: getattr(torch.Tensor, "_is_" + "view")(x),
+    "is_leaf": lambda x: CLASS.is_leaf.__get__(x),
+    "_is_view": lambda x: CLASS._is_view(x),
+    "a method by its name": lambda x: getattr(CLASS, "_is_" + "view")(x),
 }
 
 
@@ -82,10 +83,10 @@ def test_a_tensor_says_the_same_to_a_function_of_the_class(name: str) -> None:
 
 OF_PLAIN_TENSORS: dict[str, Callable[[Any], int]] = {
     "storage_offset": lambda x: x.storage_offset(),
-    "storage_offset of the class": lambda x: torch.Tensor.storage_offset(x),
-    "storage_offset of a view": lambda x: torch.Tensor.storage_offset(x.detach()),
-    "_version of the class": lambda x: torch.Tensor._version.__get__(x),
-    "stride of the class": lambda x: torch.Tensor.stride(x)[0],
+    "storage_offset of the class": lambda x: CLASS.storage_offset(x),
+    "storage_offset of a view": lambda x: CLASS.storage_offset(x.detach()),
+    "_version of the class": lambda x: CLASS._version.__get__(x),
+    "stride of the class": lambda x: CLASS.stride(x)[0],
 }
 
 

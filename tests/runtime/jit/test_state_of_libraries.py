@@ -100,7 +100,7 @@ CALLED_BY_LIBRARIES: dict[str, tuple[Any, str, Any, Program]] = {
     "by a layer": (F, "linear", lambda x, w, b: x * 100, lambda x: LINEAR(x)),
     "by a layer that is the program": (F, "linear", lambda x, w, b: x * 100, LINEAR),
     "by a function": (
-        torch.nn.modules.loss.F._Reduction,
+        vars(F)["_Reduction"],
         "get_enum",
         lambda reduction: 0,  # no mean over the items
         lambda x: F.mse_loss(x.expand(100), torch.zeros(100)).sum(),
@@ -300,7 +300,7 @@ def test_an_object_that_somebody_puts_into_a_library_is_followed(
 def test_what_somebody_gives_to_a_function_of_a_library_is_state(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    by_attribute = jit(lambda x: x * F.relu.rate)
+    by_attribute = jit(lambda x: x * F.relu.rate)  # type: ignore[attr-defined]
     by_default = jit(lambda x: F.elu(-x))
     for value in (2.0, 2.0, 3.0, 2.0):
         monkeypatch.setattr(F.relu, "rate", value, raising=False)

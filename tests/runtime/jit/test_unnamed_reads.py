@@ -114,7 +114,7 @@ def _by_bijector(state: Any) -> Callable[[Tensor], Any]:
 
     mine = Mine()
 
-    @D.biject_to.register(Mine)
+    @D.biject_to.register(Mine)  # type: ignore[untyped-decorator]
     def _(constraint: object) -> object:
         return D.transforms.AffineTransform(0.0, state.factor)
 
@@ -129,7 +129,7 @@ def _by_copyreg(state: Any) -> Callable[[Tensor], Any]:
     def make(value: float) -> Point:
         return Point(value * state.factor)
 
-    copyreg.pickle(Point, lambda p: (make, (p.value,)))  # type: ignore[arg-type]
+    copyreg.pickle(Point, lambda p: (make, (p.value,)))
     point = Point(1.0)
     return lambda x: x * copy.copy(point).value
 

@@ -46,7 +46,7 @@ def _gradients(compile_: Callable[[Any], Any], rule: Rule, requires_grad: bool) 
                 (x,) = ctx.saved_tensors
                 return rule(g, x, outer, t)
 
-        return Cube.apply(outer) * 1
+        return Cube.apply(outer) * 1  # type: ignore[no-untyped-call]
 
     compiled = compile_(program)
     found: list[float] = []
