@@ -21,7 +21,14 @@ from gen.outcomes import (
     Vacuous,
 )
 
-__all__ = ["Failed", "Severity", "most_severe", "severity_of_error", "severity_of_row"]
+__all__ = [
+    "Failed",
+    "FailedSample",
+    "Severity",
+    "most_severe",
+    "severity_of_error",
+    "severity_of_row",
+]
 
 
 class FailedSample(Protocol):

@@ -15,10 +15,9 @@ from gen.checks.tables import Cell, Cells, Family
 from gen.outcomes import Crashed, Mismatch
 from gen.run.execution import DEFAULT_LIMIT, Ran, Watch
 from gen.run.failure_groups import cause_of, frame_of
-from gen.severity import Failed, Severity, most_severe, severity_of_error
+from gen.severity import Failed, FailedSample, Severity, most_severe, severity_of_error
 
 if TYPE_CHECKING:
-    from gen.checks.case import SampleFailure
     from gen.run.dispatcher_calls import DispatcherCalls
     from gen.run.rules_run import RulesRun
     from gen.run.verdict import Verdict
@@ -216,7 +215,7 @@ def _failed(verdict: Verdict) -> Failed | None:
     return Failed(severity, cause_of(worst.error), frame_of(worst.error), expected, actual)
 
 
-def _both_sides(failure: SampleFailure) -> tuple[str, str]:
+def _both_sides(failure: FailedSample) -> tuple[str, str]:
     """Return what a sample had to give and what it gave, in short. Empty where nothing was asked
     of the target.
     """
