@@ -216,7 +216,7 @@ def test_an_address_opens_the_panel_of_its_square(browser: Browser, drawn: Path)
         "--target runtime --device cuda --tier full --sample 2"
     )
     assert command in text and PROGRAM in text
-    assert "op: matrix/mine.yaml:12 · check: matrix.yaml:40" in text
+    assert "torch 2.13.0 · op: matrix/mine.yaml:12 · check: matrix.yaml:40" in text
     assert "passed 2026-11-29 10:00" in text
     assert browser.texts("dialog .sides pre") == ["[1.0, 1.0]", "[1.5, 1.5]"]
     browser.press("Escape")

@@ -18,6 +18,7 @@ class Cells {
     this.key = section.id;
     this.target = section.dataset.target;
     this.device = section.dataset.device;
+    this.versions = section.dataset.versions;
     this.texts = data.texts;
     this.checks = data.checks;
     this.groups = data.columns.map(([name, checks]) => ({ name, checks }));

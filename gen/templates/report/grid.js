@@ -50,7 +50,9 @@ class Grid {
     this.found = found;
     this.closed = filtered ? { shut: new Set(), folded: this.shaper.nothing() } : this.usual;
     this.taken = new Set(found.flatMap(({ cells }) => [...cells.keys()]));
+    this.active = { line: 0, column: NAME };
     this.#layOut();
+    this.scroller.scrollTo(0, 0);
   }
 
   // --- lines and columns -------------------------------------------------------------------------

@@ -97,10 +97,8 @@ class Panel {
   #foot(run, row, check) {
     const foot = make("p", "", "soft mono");
     const lines = [["op", run.lines.ops[row.op]], ["check", run.lines.checks[check]]];
-    foot.textContent = lines
-      .filter(([, line]) => line)
-      .map((line) => line.join(": "))
-      .join(" · ");
+    const known = lines.filter(([, line]) => line).map((line) => line.join(": "));
+    foot.textContent = [run.versions, ...known].join(" · ");
     const link = copyButton("copy link", "");
     delete link.dataset.text;
     link.dataset.link = addressOf(run, row.op, check);
