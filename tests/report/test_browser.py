@@ -207,6 +207,33 @@ def test_enter_on_the_head_of_a_group_folds_its_columns(browser: Browser, drawn:
     assert "vjp" in browser.texts("#run0 .grid .checks th")
 
 
+def test_arrows_go_from_group_to_group_above_the_grid(browser: Browser, drawn: Path) -> None:
+    browser.open(drawn)
+    browser.value("document.querySelector('#run0 .grid table').focus()")
+    browser.press("ArrowUp")
+    heard = [active(browser)]
+    for key in ("ArrowRight", "ArrowRight", "Home", "Enter", "Enter", "End"):
+        browser.press(key)
+        heard.append(active(browser))
+    groups = [text.partition(",")[0] for text in heard]
+    assert groups[:3] == ["Values", "First derivatives", "Higher derivatives"]
+    assert groups[3:] == ["Values", "Values", "Values", "Capture and export"]
+
+
+def test_a_filter_that_nothing_fits_leaves_a_grid_that_no_key_breaks(
+    browser: Browser, drawn: Path
+) -> None:
+    browser.open(drawn)
+    browser.press("/")
+    browser.type("nowhere")
+    assert browser.texts("#matching") == ["0 of 328 cells"]
+    browser.value("document.querySelector('#run0 .grid table').focus()")
+    for key in ("ArrowDown", "ArrowUp", "Enter", "End", "PageDown"):
+        browser.press(key)
+    browser.press("Escape")
+    assert browser.texts("#matching") == ["328 cells"]
+
+
 def test_an_address_opens_the_panel_of_its_square(browser: Browser, drawn: Path) -> None:
     browser.open(drawn, "#run0/torch.op07/vmap")
     (text,) = browser.texts("dialog[open]")

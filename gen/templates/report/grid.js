@@ -240,9 +240,9 @@ class Grid {
 
   #key(event) {
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
-    if (event.altKey || event.metaKey) return;
+    if (event.altKey || event.metaKey || !this.lines.length) return;
     if (event.key in step) this.active = this.#next(...step[event.key]);
-    else if (event.key === "Home") this.active = { line: this.active.line, column: NAME };
+    else if (event.key === "Home") this.active = this.#home();
     else if (event.key === "End") this.active = this.#end();
     else if (event.key === "PageDown") this.active = this.#next(PAGE, 0);
     else if (event.key === "PageUp") this.active = this.#next(-PAGE, 0);
@@ -257,6 +257,7 @@ class Grid {
     let { line, column } = this.active;
     const last = this.lines.length - 1;
     if (Math.abs(down) > 1) return { line: Math.min(Math.max(line + down, 0), last), column: NAME };
+    if (down && line + down === HEAD) return { line: HEAD, column: this.#headOf(column) };
     do {
       line += down;
       column += right;
@@ -265,7 +266,12 @@ class Grid {
     return { line, column };
   }
 
-  // The last place of the active line that has something.
+  // The first and the last place of the active line that have something.
+  #home() {
+    const { line } = this.active;
+    return { line, column: line === HEAD ? 0 : NAME };
+  }
+
   #end() {
     const { line } = this.active;
     let column = this.columns.length - 1;
@@ -273,8 +279,14 @@ class Grid {
     return { line, column };
   }
 
+  // The column where the head of a column's group stands: the first of the group.
+  #headOf(column) {
+    const { group } = this.columns[Math.max(column, 0)];
+    return this.columns.findIndex((other) => other.group === group);
+  }
+
   #has(line, column) {
-    if (line === HEAD) return column !== NAME;
+    if (line === HEAD) return column !== NAME && this.#headOf(column) === column;
     return column === NAME || this.#cellsOf(this.lines[line], this.columns[column]).length > 0;
   }
 
@@ -298,14 +310,9 @@ class Grid {
     if (end > this.scroller.scrollLeft) this.scroller.scrollLeft = end;
   }
 
-  // Tell a screen reader which place is active. The head of a group stands at its first column.
+  // Tell a screen reader which place is active.
   #mark() {
-    const { line } = this.active;
-    let { column } = this.active;
-    if (line === HEAD) {
-      const { group } = this.columns[Math.max(column, 0)] ?? {};
-      column = this.columns.findIndex((other) => other.group === group);
-    }
+    const { line, column } = this.active;
     this.table.querySelector(".active")?.classList.remove("active");
     const element = document.getElementById(this.#id(line, column));
     element?.classList.add("active");
