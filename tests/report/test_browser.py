@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -369,8 +370,7 @@ def test_a_large_run_opens_at_once_and_draws_what_is_in_view(
     monkeypatch.chdir(tmp_path)
     report([results(*large(count))], tmp_path)
     page = tmp_path / "page.html"
-    # other processes of this machine only make it slower, so the quickest one is the page's time
-    assert min(browser.open(page) for _ in range(5)) <= seconds
+    assert median(browser.open(page) for _ in range(5)) <= seconds
     browser.click(".open-all")
     browser.value("document.querySelector('.grid').scrollTop = 1e9")
     browser.settle()
