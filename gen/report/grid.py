@@ -17,13 +17,15 @@ from pathlib import Path
 
 import yaml
 
-from gen.report.changes import by_key
+from gen.report.changes import FAILURES, by_key
 from gen.run.failure_groups import FailureGroup
 from gen.run.results import OUTCOMES, CellResult, Results
 from gen.severity import severity_of_row
 
-__all__ = ["Earlier", "column_groups", "grid_data", "numbered"]
+__all__ = ["GLYPHS", "Earlier", "column_groups", "grid_data", "numbered"]
 
+GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "c", "x", "v", "!", "✗", "E", "T", "C"), strict=True))
+"""What a square shows of its outcome, before the number of cells that have it."""
 OTHER = "Other"
 _TABLE = Path(__file__).with_name("columns.yaml")
 _FIELDS = (
@@ -147,6 +149,8 @@ def grid_data(
         "columns": [[name, [numbers[check] for check in some]] for name, some in groups.items()],
         "fields": _FIELDS,
         "outcomes": OUTCOMES,
+        "glyphs": list(GLYPHS.values()),
+        "failing": [outcome in FAILURES for outcome in OUTCOMES],
         "rows": [
             [family, op, {numbers[check]: list(map(encoder.cell, cells)) for check, cells in row}]
             for family, op, row in _rows(run.cells)

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from gen.report.changes import KINDS
 from gen.report.findings import Finding, findings_by_severity
-from gen.report.grid import Earlier, grid_data, numbered
+from gen.report.grid import GLYPHS, Earlier, grid_data, numbered
 from gen.report.runs import LISTED, History, side_by_side, title
 from gen.run.failure_groups import counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
@@ -72,9 +72,8 @@ def _part(name: str) -> str:
 
 # --- the page -------------------------------------------------------------------------------------
 
-__all__ = ["GLYPHS", "MEANINGS", "RulesTable", "View", "page", "rules_table"]
+__all__ = ["MEANINGS", "RulesTable", "View", "page", "rules_table"]
 
-GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "c", "x", "v", "!", "✗", "E", "T", "C"), strict=True))
 MEANINGS = {
     "passed": "equal to the reference",
     "skipped": "left out, for a stated reason",

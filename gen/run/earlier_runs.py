@@ -1,7 +1,7 @@
 """Keep the results of earlier runs, from which the report draws the history of a cell.
 
 A run writes to ``.cache/matrix/results-torch-cpu.jsonl``. What stood there moves to
-``.cache/matrix/earlier/results-torch-cpu@2026-11-30T08-15-28.jsonl``.
+``.cache/matrix/earlier/results-torch-cpu@2026-11-30T08-15-28-250000.jsonl``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ def keep(path: Path) -> None:
     Only files of the project's cache move. One that ``--results`` names is written over.
     """
     with suppress(OSError):  # the history is a convenience: a run does without it
-        if path.resolve().parent != _RESULTS.resolve() or not path.is_file():
+        in_cache = path.absolute().parent.parts[-2:] == _RESULTS.parts
+        if not in_cache or not path.is_file():
             return
-        _EARLIER.mkdir(exist_ok=True)
+        folder = path.parent / _EARLIER.name
+        folder.mkdir(exist_ok=True)
         ended = datetime.datetime.fromtimestamp(path.stat().st_mtime)
-        path.rename(_EARLIER / f"{path.stem}@{ended:%Y-%m-%dT%H-%M-%S}.jsonl")
-        for old in sorted(_EARLIER.glob(f"{path.stem}@*.jsonl"))[:-_KEPT]:
+        path.rename(folder / f"{path.stem}@{ended:%Y-%m-%dT%H-%M-%S-%f}.jsonl")
+        for old in sorted(folder.glob(f"{path.stem}@*.jsonl"))[:-_KEPT]:
             old.unlink()
 
 

@@ -1,6 +1,7 @@
 """Failed cells are ordered by severity, and one cause over many cells is one finding."""
 
 import json
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -212,11 +213,17 @@ def test_the_results_of_the_run_before_are_kept_for_the_history(
 ) -> None:
     for _ in range(2):
         run(project, "generated_tests", "-k", "severe.fine or severe.wrong")
-    (before,) = Path(".cache/matrix/earlier").glob("results-torch-cpu-part@*.jsonl")
+    earlier = Path(".cache/matrix/earlier")
+    (before,) = earlier.glob("results-torch-cpu-part@*.jsonl")
     assert {cell.op for cell in read(before).cells} == {"severe.fine", "severe.wrong"}
     for _ in range(2):
         run(project, "generated_tests", "-k", "severe.fine", "--results", "r.jsonl")
     assert not Path("earlier").exists()
+    for day in range(10, 20):
+        shutil.copy(before, earlier / f"results-torch-cpu-part@2020-01-{day}T00-00-00.jsonl")
+    run(project, "generated_tests", "-k", "severe.fine")
+    names = sorted(path.name for path in earlier.iterdir())
+    assert len(names) == 8 and names[0].startswith("results-torch-cpu-part@2020-01-14")
 
 
 def test_junit_has_the_most_severe_failures_first(project: pytest.Pytester) -> None:

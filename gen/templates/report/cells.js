@@ -22,7 +22,9 @@ class Cells {
     this.texts = data.texts;
     this.checks = data.checks;
     this.groups = data.columns.map(([name, checks]) => ({ name, checks }));
-    this.outcomes = data.outcomes;
+    this.outcomes = data.outcomes; // the best one first, as are glyphs and failing
+    this.glyphs = data.glyphs;
+    this.failing = data.failing;
     this.earlier = data.earlier;
     this.lines = data.lines;
     this.at = Object.fromEntries(data.fields.map((name, place) => [name, place]));

@@ -190,11 +190,11 @@ class Grid {
     const cells = this.#cellsOf(line, column);
     const style = column.name ? " folded" : "";
     if (!cells.length) return `<td class="none${style}"></td>`;
-    const { at, checks, outcomes } = this.cells;
-    const square = line.members ? usualOf(cells, at.outcome) : worstOf(cells, at.outcome);
+    const { at, checks, failing } = this.cells;
+    const square = line.members ? usualOf(cells, at.outcome, failing) : worstOf(cells, at.outcome);
     const check = column.name || checks[column.checks[0]];
     const name = `${line.members ? line.family : line.row.op} under ${check}`;
-    return squareHtml(square, outcomes, this.#id(number, place), name, style);
+    return squareHtml(square, this.cells, this.#id(number, place), name, style);
   }
 
   // --- choosing ----------------------------------------------------------------------------------

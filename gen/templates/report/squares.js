@@ -1,8 +1,5 @@
 // What a square of the grid shows of its cells.
 
-const GLYPHS = ["", "s", "–", "c", "x", "v", "!", "✗", "E", "T", "C"]; // of outcomes, best first
-const MILDEST_FAILURE = 5; // "vacuous", of the outcomes
-
 // The worst outcome of some cells: {outcome, count, of}, where `of` is the number of all cells.
 function worstOf(cells, at) {
   let outcome = -1;
@@ -17,9 +14,9 @@ function worstOf(cells, at) {
 
 // What a family shows: its failures, or else its most frequent outcome, so that one exception does not
 // colour a hundred passes.
-function usualOf(cells, at) {
+function usualOf(cells, at, failing) {
   const worst = worstOf(cells, at);
-  if (worst.outcome >= MILDEST_FAILURE) return worst;
+  if (failing[worst.outcome]) return worst;
   const counts = new Map();
   for (const cell of cells) counts.set(cell[at], (counts.get(cell[at]) ?? 0) + 1);
   const [outcome, count] = [...counts].reduce((most, one) => (one[1] > most[1] ? one : most));
@@ -27,9 +24,9 @@ function usualOf(cells, at) {
 }
 
 // A square as text of HTML. `name`: what a screen reader says before the outcome.
-function squareHtml(square, outcomes, id, name, style) {
-  const outcome = outcomes[square.outcome];
-  const glyph = GLYPHS[square.outcome];
+function squareHtml(square, run, id, name, style) {
+  const outcome = run.outcomes[square.outcome];
+  const glyph = run.glyphs[square.outcome];
   const text = `${glyph}${square.count}`;
   // What is seen has to be a part of what is read: one may be asked for by the other.
   const seen = glyph ? `, ${text}` : "";
