@@ -14,14 +14,17 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 PATH = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 _LIMIT = 120.0  # seconds of one answer: machines that test are busy
+_END = 30.0  # seconds in which it closes
 _KEYS = {  # the number of each key that has no text of its own
     "Enter": 13, "Escape": 27, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36,
     "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9,
@@ -45,6 +48,7 @@ class Browser:
             [sys.executable, "-c", _START, str(read_there), str(write_there), PATH, *options],
             pass_fds=(read_there, write_there),
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         os.close(read_there)
         os.close(write_there)
@@ -66,8 +70,15 @@ class Browser:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._session = ""
+        self._call("Browser.close")
+        try:
+            self._process.wait(_END)
+        finally:
+            # its other processes end with it, or here
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         os.close(self._read)
         os.close(self._write)
 
