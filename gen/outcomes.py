@@ -19,7 +19,20 @@ __all__ = [
 
 
 class Mismatch(AssertionError):
-    """Target and reference differ. The message says where and by how much."""
+    """Target and reference differ. The message says where and by how much.
+
+    `expected` and `actual` are the two values as texts, for a reader who wants them side by side.
+    They are empty if the difference is not one of two values.
+    """
+
+    def __init__(self, message: str, *, expected: str = "", actual: str = "") -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
+
+    def reworded(self, message: str) -> Mismatch:
+        """Return a mismatch of the same values with another message."""
+        return Mismatch(message, expected=self.expected, actual=self.actual)
 
 
 class ErrorMismatch(Mismatch):

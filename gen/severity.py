@@ -21,7 +21,14 @@ from gen.outcomes import (
     Vacuous,
 )
 
-__all__ = ["Failed", "Severity", "most_severe", "severity_of_error", "severity_of_row"]
+__all__ = [
+    "Failed",
+    "FailedSample",
+    "Severity",
+    "most_severe",
+    "severity_of_error",
+    "severity_of_row",
+]
 
 
 class FailedSample(Protocol):
@@ -102,15 +109,24 @@ _BY_OUTCOME = {
 @dataclass(frozen=True)
 class Failed:
     """The failure of a cell, as its row in the results has it. `cause`: the error without its
-    numbers. `frame`: the line of user code that raised it, if there is one.
+    numbers. `frame`: the line of user code that raised it, if there is one. `expected` and
+    `actual`: the two values, or what came in the place of one, in short.
     """
 
     severity: Severity
     cause: str = ""
     frame: str = ""
+    expected: str = ""
+    actual: str = ""
 
     def facts(self) -> dict[str, object]:
-        return {"severity": self.severity.word, "cause": self.cause, "frame": self.frame}
+        return {
+            "severity": self.severity.word,
+            "cause": self.cause,
+            "frame": self.frame,
+            "expected": self.expected,
+            "actual": self.actual,
+        }
 
 
 def most_severe(failures: Sequence[FailedSample]) -> tuple[Severity, FailedSample | None]:

@@ -33,6 +33,7 @@ _TOLERANCES = {
     torch.bfloat16: 1.6e-2,
 }
 NUMERIC = 2e-6  # central differences with extrapolation, in float64
+SHOWN = 16  # entries of a tensor that a mismatch shows whole
 NOISE = 1e-9  # rounding of values of size 1, divided by the smallest step
 # a narrow result may be this many times as far from the float64 result as the reference is
 FACTOR = 4.0
@@ -116,7 +117,12 @@ def compare(
             other = other or _run_or_none(second)
             if other and _differs_by_rounding(a, e, other[place], conditioned):
                 continue
-        raise Mismatch(_describe(place, len(expected), a, e, difference, rule.bounds(a.dtype, e)))
+        index = _index_of_largest(difference)
+        raise Mismatch(
+            _describe(place, len(expected), a, e, difference, rule.bounds(a.dtype, e)),
+            expected=_shown(e, index),
+            actual=_shown(a, index),
+        )
 
 
 def _run_or_none(second: Callable[[], Outputs]) -> Outputs | None:
@@ -170,9 +176,17 @@ def compare_kinds(actual: Outputs, expected: Outputs, tally: Tally) -> None:
 def _require_same_kind(place: int, a: Tensor, e: Tensor, rule: Rule) -> None:
     """Raise Mismatch unless two outputs have the same shape and, where it counts, dtype."""
     if a.shape != e.shape:
-        raise Mismatch(f"output {place} has shape {list(a.shape)}, expected {list(e.shape)}")
+        raise Mismatch(
+            f"output {place} has shape {list(a.shape)}, expected {list(e.shape)}",
+            expected=f"shape {list(e.shape)}",
+            actual=f"shape {list(a.shape)}",
+        )
     if not rule.widened and a.dtype != e.dtype:
-        raise Mismatch(f"output {place} has dtype {a.dtype}, expected {e.dtype}")
+        raise Mismatch(
+            f"output {place} has dtype {a.dtype}, expected {e.dtype}",
+            expected=f"dtype {e.dtype}",
+            actual=f"dtype {a.dtype}",
+        )
 
 
 def _errors(a: Tensor, e: Tensor, rule: Rule, is_known: Tensor | None) -> Tensor | None:
@@ -251,7 +265,7 @@ def _describe(
     place: int, count: int, a: Tensor, e: Tensor, error: Tensor, bounds: tuple[float, float]
 ) -> str:
     """Say where the largest error of an output is, and show both values there."""
-    index = tuple(map(int, torch.unravel_index(error.argmax(), error.shape))) if error.ndim else ()
+    index = _index_of_largest(error)
     where = f" at index {list(index)}" if index else ""
     return (
         f"output {place} of {count}, {str(a.dtype).removeprefix('torch.')}{list(a.shape)}: "
@@ -259,6 +273,20 @@ def _describe(
         f"expected {e[index].item()}; {int((error > 0).sum())} of {error.numel()} entries differ "
         f"(rtol {bounds[0]:.2g}, atol {bounds[1]:.2g})"
     )
+
+
+def _index_of_largest(error: Tensor) -> tuple[int, ...]:
+    """Return the index of the largest error of an output. Empty for a scalar."""
+    if not error.ndim:
+        return ()
+    return tuple(map(int, torch.unravel_index(error.argmax(), error.shape)))
+
+
+def _shown(x: Tensor, index: tuple[int, ...]) -> str:
+    """Return a small tensor as text, and of a larger one the entry at `index`."""
+    if x.numel() <= SHOWN:
+        return str(x.tolist())
+    return f"{x[index].item()} at index {list(index)}"
 
 
 # --- between runs ---------------------------------------------------------------------------------

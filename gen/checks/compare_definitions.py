@@ -56,7 +56,12 @@ def compare_with_definition(
                 raise Mismatch(f"{where} has shape {list(a.shape)}, expected {list(e.shape)}")
             if wrong_entries := _wrong_entries(definition, place, a, e, tally):
                 where = f"{where} of {len(actual)}"
-                raise Mismatch(f"{where}: {_describe_wrong(wrong_entries, a, e)}")
+                first = wrong_entries[0]
+                raise Mismatch(
+                    f"{where}: {_describe_wrong(wrong_entries, a, e)}",
+                    expected=f"{_short(e.flat[first])} at entry {first}",
+                    actual=f"{_number(a, first)} at entry {first}",
+                )
 
 
 def _require_suitable_inputs(program: Program, sample: Sample) -> None:

@@ -146,7 +146,9 @@ class _Output:
         at = ", ".join(f"{self.inputs[k][worst].item():.17g}" for k in self.polynomial.arguments)
         return Mismatch(
             f"{self.where}: {int(wrong.sum())} of {wrong.numel()} entries are off; "
-            f"worst at ({at}): got {a[worst].item()}, exactly {e[worst].item()}"
+            f"worst at ({at}): got {a[worst].item()}, exactly {e[worst].item()}",
+            expected=f"{e[worst].item()} at ({at})",
+            actual=f"{a[worst].item()} at ({at})",
         )
 
 
@@ -251,11 +253,20 @@ def compare_with_standard(
     for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
         where = f"{label}: output {place} of {len(actual)}"
         if tuple(a.shape) != e.shape:
-            raise Mismatch(f"{where} has shape {list(a.shape)}, expected {list(e.shape)}")
+            raise Mismatch(
+                f"{where} has shape {list(a.shape)}, expected {list(e.shape)}",
+                expected=f"shape {list(e.shape)}",
+                actual=f"shape {list(a.shape)}",
+            )
         pairs = list(zip(a.detach().reshape(-1).tolist(), e.reshape(-1).tolist(), strict=True))
         wrong = _wrong_pairs(pairs, a.dtype, equality, tally)
         if wrong:
-            raise Mismatch(f"{where}: {_first_of(wrong, pairs, program.inputs, a)}")
+            got, right = pairs[wrong[0]]
+            raise Mismatch(
+                f"{where}: {_first_of(wrong, pairs, program.inputs, a)}",
+                expected=f"{right} at entry {wrong[0]}",
+                actual=f"{got} at entry {wrong[0]}",
+            )
 
 
 def _wrong_pairs(

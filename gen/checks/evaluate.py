@@ -87,7 +87,7 @@ class Comparison:
             try:
                 on_device.compare_memory(self.place, self.sample, self.program.inputs)
             except Mismatch as mismatch:
-                raise Mismatch(f"{self.label}: {mismatch}") from None
+                raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
     def _compare_with(self, word: str, tally: Tally) -> None:
         """Compare with one reference, see :meth:`against`."""
@@ -232,7 +232,7 @@ class Comparison:
                 place, lambda seed: place.returned(self.run(seed)), self.program.seed
             )
         except Mismatch as mismatch:
-            raise Mismatch(f"{self.label}: {mismatch}") from None
+            raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
     def _against_kinds(self, tally: Tally) -> None:
         """Compare shapes and dtypes: tensors of the meta device have no values."""
@@ -253,7 +253,7 @@ class Comparison:
         try:
             compare_kinds(actual, self.program.on_reference(), tally)
         except Mismatch as mismatch:
-            raise Mismatch(f"{self.label}: {mismatch}") from None
+            raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
     def _needs_values(self) -> bool:
         """Return whether the reference itself fails on tensors of the meta device."""
@@ -285,7 +285,7 @@ class Comparison:
                 if drawn[:1].numel() and any(torch.equal(drawn[0], other) for other in drawn[1:]):
                     raise Mismatch(f"output {place}: elements of the batch share a draw")
         except Mismatch as mismatch:
-            raise Mismatch(f"{self.label}: {mismatch}") from None
+            raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
     def _against_rounded(self, tally: Tally) -> None:
         """Compare with the op without autocast. Results may differ by as much as they do when the
@@ -346,7 +346,7 @@ class Comparison:
                     tally,
                 )
         except Mismatch as mismatch:
-            raise Mismatch(f"{self.label}: {mismatch}") from None
+            raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
     def _repeated(self, run: Callable[..., Outputs]) -> Callable[[], Outputs]:
         """Return `run` on the device of the target, with its results on the CPU."""
@@ -387,7 +387,8 @@ class Comparison:
                 conditioned,
             )
         except Mismatch as mismatch:
-            raise Mismatch(f"{self.label}: {self.program.named(str(mismatch))}") from None
+            message = f"{self.label}: {self.program.named(str(mismatch))}"
+            raise mismatch.reworded(message) from None
 
     def _against_numeric(self, tally: Tally) -> None:
         """Compare with derivatives by differences of values. Large gradients are projected

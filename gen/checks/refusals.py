@@ -54,7 +54,11 @@ def assert_named(sample: Sample, error: Exception) -> None:
     folder.
     """
     if not names_line(sample, error):
-        raise ErrorMismatch(f"an error without a line of the program: {error!r}") from error
+        raise ErrorMismatch(
+            f"an error without a line of the program: {error!r}",
+            expected="the value, or an error that shows a line of the program",
+            actual=repr(error),
+        ) from error
 
 
 def names_line(sample: Sample, error: Exception) -> bool:
@@ -77,10 +81,16 @@ def assert_raises(call: Callable[[], object], kind: type[Exception], match: str)
     except kind as error:
         if not re.search(match, str(error)):
             raise ErrorMismatch(
-                f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}"
+                f"{kind.__name__} says {str(error).strip()!r}, which does not match {match!r}",
+                expected=f"{kind.__name__} with a message that matches {match!r}",
+                actual=f"{kind.__name__}: {str(error).strip()}",
             ) from error
         return
-    raise Mismatch(f"no {kind.__name__} was raised (expected a message matching {match!r})")
+    raise Mismatch(
+        f"no {kind.__name__} was raised (expected a message matching {match!r})",
+        expected=f"{kind.__name__} with a message that matches {match!r}",
+        actual="a value",
+    )
 
 
 # --- documented errors ----------------------------------------------------------------------------

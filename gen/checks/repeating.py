@@ -39,7 +39,7 @@ def compare_calls(run: Run, tally: Tally) -> None:
     try:
         compare(threaded, first, Rule(), tally)
     except Mismatch as mismatch:
-        raise Mismatch(f"a call with two threads: {mismatch}") from None
+        raise mismatch.reworded(f"a call with two threads: {mismatch}") from None
 
 
 def compare_threads(run: Run, tally: Tally) -> None:

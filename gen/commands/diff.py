@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         replace(args.json, changes_as_json(past))
     if args.page:
-        replace(args.page, page([once(runs[-1])], {}, past=past))
+        replace(args.page, page([once(runs[-1])], {}, past=past, earlier=[runs[:-1]]))
     return int(past.changes.worse)
 
 

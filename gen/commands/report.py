@@ -15,6 +15,7 @@ from gen.plan.matrix_plan import PLACES
 from gen.report.exports import as_json, as_junit
 from gen.report.ledgers import joined, newest, recorded
 from gen.report.view import page
+from gen.run.earlier_runs import earlier_than
 from gen.run.results import LAST, Results, ResultsError, read
 
 __all__ = ["add_arguments", "run"]
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     except ResultsError as error:
         print(f"gen report: {error}", file=sys.stderr)
         return 2
-    text = page(runs, coverage, others, places=places)
+    text = page(runs, coverage, others, places=places, earlier=list(map(earlier_than, runs)))
     replace(args.out, text)
     if args.junit:
         replace(args.junit, as_junit(runs))

@@ -219,5 +219,8 @@ def _failure(cell: CellResult, run: Results) -> dict[str, object]:
         "severity": _severity(cell),
         "why": cell.why,
         "sample": cell.failing,
+        "expected": cell.expected,
+        "actual": cell.actual,
+        "program": cell.program,
         "command": command(cell, run.header),
     }

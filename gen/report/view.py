@@ -1,24 +1,28 @@
 """Draw results as one HTML page, which works from disk without a network.
 
-The page is a table that is readable without scripts. Below it another table shows which rules of
-the target the cells have run, if the run noted them. A compact JSON block has the details of each
-cell, for the panel that opens when a cell is selected.
+The findings come first, the most severe of them at the top: what was expected, what came, and the
+program that fails. They and the lists are readable without scripts. The grid of ops and checks is
+drawn by the scripts in ``templates/report`` from a compact JSON block, row by row as it comes into
+view. Another table shows which rules of the target the cells have run, if the run noted them.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from itertools import chain
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
-from gen.report.changes import FAILURES, KINDS
+from gen.report.changes import KINDS
+from gen.report.findings import Finding, findings_by_severity
+from gen.report.grid import GLYPHS, Earlier, grid_data, numbered
 from gen.report.runs import LISTED, History, side_by_side, title
-from gen.run.failure_groups import FailureGroup, group_failures
+from gen.run.failure_groups import counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
 from gen.severity import Severity
 
@@ -68,9 +72,8 @@ def _part(name: str) -> str:
 
 # --- the page -------------------------------------------------------------------------------------
 
-__all__ = ["GLYPHS", "MEANINGS", "RulesTable", "View", "page", "rules_table"]
+__all__ = ["MEANINGS", "RulesTable", "View", "page", "rules_table"]
 
-GLYPHS = dict(zip(OUTCOMES, ("", "s", "–", "c", "x", "v", "!", "✗", "E", "T", "C"), strict=True))
 MEANINGS = {
     "passed": "equal to the reference",
     "skipped": "left out, for a stated reason",
@@ -84,33 +87,6 @@ MEANINGS = {
     "timed out": "took longer than its limit, and its process was ended",
     "crashed": "its process died of a signal, or ended",
 }
-_MANY = 60  # ops above which families are closed at first: what is not shown need not be laid out
-
-
-@dataclass(frozen=True)
-class Square:
-    """A cell of the grid: the worst outcome, the text in it, and the text for screen readers."""
-
-    outcome: str
-    text: str
-    place: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of the grid, for an op or for a whole family."""
-
-    name: str
-    squares: tuple[Square | None, ...]
-
-
-@dataclass(frozen=True)
-class Group:
-    """A family: its summary row and the rows of its ops."""
-
-    head: Line
-    lines: tuple[Line, ...]
-    worst: str
 
 
 @dataclass(frozen=True)
@@ -130,19 +106,20 @@ class View:
     key: str
     title: str
     settings: Mapping[str, Any]
+    versions: str
     counts: Sequence[tuple[str, int]]
     complete: bool
     wall: float | None
     mean: float
-    checks: tuple[str, ...]
-    groups: tuple[Group, ...]
-    failures: Sequence[tuple[Severity, Sequence[FailureGroup]]]
+    ops: int
+    checks: int
+    severities: Sequence[tuple[Severity, int]]
+    findings: Sequence[tuple[Severity, Sequence[Finding]]]
     reasons: Sequence[tuple[str, int, int, str, str]]
     skipped: Sequence[tuple[str, int]]
     lacking: Sequence[tuple[str, str, int]]
     slowest: Sequence[CellResult]
     shares: Sequence[tuple[str, Sequence[Share]]]
-    shut: bool
     never: Sequence[str]
     data: str
 
@@ -154,13 +131,19 @@ def page(
     *,
     past: History | None = None,
     places: Mapping[str, Mapping[str, str]] | None = None,
+    earlier: Sequence[Sequence[Results]] = (),
 ) -> str:
     """Return the whole page as text. It shows only the loops of the results in `others`.
 
     `places` has the lines of the matrix where ops and checks stand, `past` what changed since
-    earlier runs.
+    earlier runs. `earlier` has for each of `runs` the runs before it, oldest first, from which the
+    page draws the history of a cell.
     """
-    views = [_view(f"run{number}", result, places or {}) for number, result in enumerate(runs)]
+    befores = [Earlier(some) for some in earlier] or [Earlier(())] * len(runs)
+    views = [
+        _view(f"run{number}", result, places or {}, before)
+        for number, (result, before) in enumerate(zip(runs, befores, strict=True))
+    ]
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("gen", "templates"),
         autoescape=True,
@@ -168,9 +151,9 @@ def page(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    # the class of an outcome in the style sheet
-    environment.filters["style"] = lambda outcome: outcome.replace(" ", "-")
-    return environment.get_template("report.html.j2").render(
+    environment.filters["style"] = _style
+    environment.globals["asset"] = _asset
+    return environment.get_template("report/page.html.j2").render(
         views=views,
         coverage=coverage,
         loops=_loops([*runs, *others]),
@@ -184,34 +167,51 @@ def page(
     )
 
 
-def _view(key: str, result: Results, places: Mapping[str, Mapping[str, str]] | None = None) -> View:
+def _style(outcome: str) -> str:
+    """Return the class of an outcome in the style sheet."""
+    return outcome.replace(" ", "-")
+
+
+def _asset(name: str) -> Markup:
+    """Return a style sheet or a script of the page, as it is."""
+    return Markup((files("gen") / "templates/report" / name).read_text("utf-8"))
+
+
+def _view(
+    key: str, run: Results, places: Mapping[str, Mapping[str, str]], earlier: Earlier
+) -> View:
     """Return the data of one run for the template."""
-    cells = result.cells
-    checks = tuple(sorted({cell.check for cell in cells}))
-    data = _Data(checks, places or {}, {cell.op for cell in cells})
-    groups = _groups(cells, checks, data)
-    counts = result.counts()
-    header = result.header
+    cells = run.cells
+    counts = run.counts()
+    header = run.header
+    groups = group_failures(cells)
     return View(
         key=key,
-        title=title(result),
+        title=title(run),
         settings={name: value for name, value in header.items() if name not in ("event", "rules")},
+        versions=_versions(header),
         counts=[(outcome, counts[outcome]) for outcome in reversed(OUTCOMES) if counts[outcome]],
-        complete=bool(result.end.get("complete")),
-        wall=result.end.get("wall_seconds"),
+        complete=bool(run.end.get("complete")),
+        wall=run.end.get("wall_seconds"),
         mean=_mean_milliseconds(cells),
-        checks=checks,
-        groups=groups,
-        failures=_failures(cells),
+        ops=len({(cell.family, cell.op) for cell in cells}),
+        checks=len({cell.check for cell in cells}),
+        severities=list(counts_by_severity(cells).items()),
+        findings=findings_by_severity(key, groups, header, earlier, places),
         reasons=_reasons(cells),
         skipped=_skipped(cells),
         lacking=_lacking(cells),
         slowest=sorted(cells, key=lambda cell: -cell.seconds)[:25],
         shares=[("family", _shares(cells, "family")), ("check", _shares(cells, "check"))],
-        shut=sum(len(group.lines) for group in groups) > _MANY,
-        never=list(result.end.get("never_happened", ())),
-        data=data.text(),
+        never=list(run.end.get("never_happened", ())),
+        data=grid_data(run, numbered(groups), earlier, places),
     )
+
+
+def _versions(header: Mapping[str, object]) -> str:
+    """Return the versions that a run was of, in a line."""
+    names = ("torch", "numpy", "python", "package", "machine")
+    return " · ".join(f"{name} {header[name]}" for name in names if header.get(name))
 
 
 def _mean_milliseconds(cells: Sequence[CellResult]) -> float:
@@ -240,124 +240,6 @@ def _shares(cells: Sequence[CellResult], key: str) -> list[Share]:
         Share(name, len(seconds), sum(seconds), max(seconds)) for name, seconds in grouped.items()
     ]
     return sorted(shares, key=lambda share: -share.seconds)
-
-
-_Row = dict[str, list[CellResult]]
-"""The cells of one op or family, by check."""
-
-
-def _groups(cells: Sequence[CellResult], checks: Sequence[str], data: _Data) -> tuple[Group, ...]:
-    """Return the rows of the grid by family. Their cells are added to `data`."""
-    grouped: dict[str, dict[str, _Row]] = {}
-    for cell in cells:
-        row = grouped.setdefault(cell.family, {}).setdefault(cell.op, {})
-        row.setdefault(cell.check, []).append(cell)
-    return tuple(_group(family, grouped[family], checks, data) for family in sorted(grouped))
-
-
-def _group(family: str, rows: Mapping[str, _Row], checks: Sequence[str], data: _Data) -> Group:
-    """Return a family with the rows of its ops."""
-    lines = []
-    for op in sorted(rows):
-        squares = []
-        for check in checks:
-            cells = rows[op].get(check, ())
-            squares.append(_square(cells, data.add(op, cells)))
-        lines.append(Line(op, tuple(squares)))
-    members: _Row = {check: [] for check in checks}
-    for row in rows.values():
-        for check, cells in row.items():
-            members[check] += cells
-    head = Line(family, tuple(map(_summary, members.values())))
-    return Group(head, tuple(lines), _worst(chain.from_iterable(members.values())))
-
-
-def _worst(cells: Iterable[CellResult]) -> str:
-    return max((cell.outcome for cell in cells), key=OUTCOMES.index, default="passed")
-
-
-def _square(cells: Sequence[CellResult], place: str) -> Square | None:
-    """Return the worst outcome of cells, and how many have it. None without cells."""
-    if not cells:
-        return None
-    outcome = _worst(cells)
-    count = sum(cell.outcome == outcome for cell in cells)
-    return Square(outcome, f"{GLYPHS[outcome]}{count}", place)
-
-
-def _summary(cells: Sequence[CellResult]) -> Square | None:
-    """Return a family's square.
-
-    It shows any failure, or else the most frequent outcome, so one exception does not colour a
-    hundred passes.
-    """
-    if not cells or _worst(cells) in FAILURES:
-        return _square(cells, "")
-    outcome, count = Counter(cell.outcome for cell in cells).most_common(1)[0]
-    return Square(outcome, f"{GLYPHS[outcome]}{count}")
-
-
-class _Data:
-    """Collect the JSON block. It has each text once, and cells as short lists of indices into the
-    texts.
-    """
-
-    def __init__(
-        self, checks: Sequence[str], lines: Mapping[str, Mapping[str, str]], ops: set[str]
-    ) -> None:
-        self._texts: dict[str, int] = {}
-        self._places: dict[str, list[list[int]]] = {}
-        self._checks = checks
-        of_ops, of_checks = lines.get("ops", {}), lines.get("checks", {})
-        self._lines = {
-            "ops": {op: of_ops[op] for op in sorted(ops) if op in of_ops},
-            "checks": {check: of_checks[check] for check in checks if check in of_checks},
-        }
-
-    def add(self, op: str, cells: Sequence[CellResult]) -> str:
-        """Add the cells of a square. Return the place under which the page looks them up."""
-        if not cells:
-            return ""
-        place = f"{self._text(op)}.{self._checks.index(cells[0].check)}"
-        in_order = sorted(cells, key=lambda cell: cell.id)
-        self._places[place] = list(map(self._numbers, in_order))
-        return place
-
-    def _numbers(self, cell: CellResult) -> list[int]:
-        """Return a cell as the script of the page reads it."""
-        numbers = [
-            self._text("-".join((cell.dtype, *cell.axes.values()))),
-            OUTCOMES.index(cell.outcome),
-            self._text(cell.why),
-            round(1000 * cell.seconds),
-            cell.samples,
-            self._text(cell.node.partition("::")[0]),
-        ]
-        if cell.failing is not None:
-            numbers.append(cell.failing)
-        return numbers
-
-    def _text(self, text: str) -> int:
-        return self._texts.setdefault(text, len(self._texts))
-
-    def text(self) -> str:
-        """Return the block as text."""
-        data = {
-            "texts": list(self._texts),
-            "outcomes": OUTCOMES,
-            "places": self._places,
-            "lines": self._lines,
-        }
-        # Inside <script>, `<` could end the block, so JSON's escape is used.
-        return json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _failures(cells: Sequence[CellResult]) -> list[tuple[Severity, list[FailureGroup]]]:
-    """Return the findings of each severity, the most severe first."""
-    grouped: dict[Severity, list[FailureGroup]] = {}
-    for finding in group_failures(cells):
-        grouped.setdefault(finding.severity, []).append(finding)
-    return list(grouped.items())
 
 
 def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]]:

@@ -19,6 +19,7 @@ import pytest
 
 from gen.dtypes import DTYPES
 from gen.files import replace
+from gen.run import earlier_runs
 from gen.run.failure_groups import count_severe, counts_by_severity, summary_lines
 from gen.run.results import OUTCOMES, CellResult, Writer
 from gen.run.shard_plugin import Sharding
@@ -103,6 +104,7 @@ class Recorder:
         leaves none.
         """
         if self._writer is None:
+            earlier_runs.keep(self.path)
             self._writer = Writer(
                 self.path,
                 {**self.header, **(self.sharding.facts() if self.sharding is not None else {})},

@@ -96,6 +96,9 @@ class CellResult:
     severity: str = ""  # a word of :class:`gen.severity.Severity`
     cause: str = ""  # the error without its numbers, by which failures are grouped
     frame: str = ""  # the line of user code that raised it
+    expected: str = ""  # the value that was due, in short
+    actual: str = ""  # what the target gave in its place
+    program: str = ""  # a stand-alone program that shows the failure, if a short one does
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +283,7 @@ def _refuse_special_file(path: Path) -> None:
 _FIELD_NAMES = frozenset(each.name for each in fields(CellResult))
 _TEXT_FIELDS = (
     *("id", "family", "op", "dtype", "check", "outcome", "why", "node", "refusal"),
-    *("severity", "cause", "frame"),
+    *("severity", "cause", "frame", "expected", "actual", "program"),
 )
 # what a value must be, so that no reader of a cell meets a number where a text belongs
 _FIELD_TYPES: dict[str, type | UnionType] = {

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import Cell, Cells, Family
-from gen.outcomes import Crashed
+from gen.outcomes import Crashed, Mismatch
 from gen.run.execution import DEFAULT_LIMIT, Ran, Watch
 from gen.run.failure_groups import cause_of, frame_of
-from gen.severity import Failed, most_severe
+from gen.severity import Failed, FailedSample, Severity, most_severe, severity_of_error
 
 if TYPE_CHECKING:
     from gen.run.dispatcher_calls import DispatcherCalls
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gen.targets.protocol import Target
 
 __all__ = ["active_entries", "facts", "limit_of", "lost", "outcome_facts", "run_cell"]
+
+_LONGEST = 600  # characters of an expected or actual value, in the results
 
 
 def active_entries(family: Family, cell: Cell, settings: Settings) -> dict[str, Known]:
@@ -78,6 +80,7 @@ def outcome_facts(ran: Ran, family: str) -> dict[str, object]:
         "rules": ran.rules,
         "values": ran.values,
         "refusal": ran.refusal,
+        "program": ran.program,
         "failing": next(
             (failure.sample for failure in verdict.failures if failure.sample is not None), None
         ),
@@ -208,7 +211,22 @@ def _failed(verdict: Verdict) -> Failed | None:
     severity, worst = most_severe(verdict.failures)
     if worst is None:
         return Failed(severity)
-    return Failed(severity, cause_of(worst.error), frame_of(worst.error))
+    expected, actual = _both_sides(worst)
+    return Failed(severity, cause_of(worst.error), frame_of(worst.error), expected, actual)
+
+
+def _both_sides(failure: FailedSample) -> tuple[str, str]:
+    """Return what a sample had to give and what it gave, in short. Empty where nothing was asked
+    of the target.
+    """
+    error = failure.error
+    if isinstance(error, Mismatch):
+        return error.expected[:_LONGEST], error.actual[:_LONGEST]
+    if severity_of_error(error) is Severity.UNASKED:
+        return "", ""
+    first = (str(error).strip().splitlines() or [""])[0]
+    expected = "the documented error" if failure.asks_error else "a value"
+    return expected, f"{type(error).__name__}: {first}"[:_LONGEST]
 
 
 def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -252,7 +253,7 @@ def whole_functions() -> Iterator[None]:
         traced = [argument for argument in args if isinstance(argument, Traced)]
         if not traced:
             return call(*args, **kwargs)
-        if "<" in cls.__qualname__:
+        if not _stands_in_module(cls):
             raise python_values.NoScript(
                 f"the op calls {cls.__qualname__}, an autograd.Function that no module has by name"
             )
@@ -269,6 +270,14 @@ def whole_functions() -> Iterator[None]:
         yield
     finally:
         base.apply = native
+
+
+def _stands_in_module(cls: type) -> bool:
+    """Return whether the module of a class has it by its name, so that a program can call it."""
+    found: object = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
 
 
 def _write_call(tracer: Tracer, expression: str, result: Any, pure: bool) -> Any:

@@ -1,12 +1,15 @@
 """Failed cells are ordered by severity, and one cause over many cells is one finding."""
 
 import json
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import torch
 
 from gen.cli import main
+from gen.run.results import read
 
 pytest_plugins = "pytester"
 
@@ -25,12 +28,22 @@ def function(backward):
     return type("Double", (torch.autograd.Function,), members)
 
 
+class Triple(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
 def fine(x):
     return x * 2
 
 
 def wrong(x):
-    return function(lambda ctx, g: g * 3).apply(x)
+    return Triple.apply(x)
 
 
 def crash(x):
@@ -173,6 +186,44 @@ def test_reports_show_the_most_severe_failures_first(project: pytest.Pytester) -
     (refused,) = [one for one in written["findings"] if one["severity"] == "refused"]
     assert (refused["count"], len(refused["nodes"])) == (3, 3)
     assert "in old_style" in refused["frame"]
+
+
+def test_the_results_have_both_sides_and_the_program_of_a_failure(
+    project: pytest.Pytester,
+) -> None:
+    run(project)
+    found = read(Path(".cache/matrix/results-torch-cpu.jsonl")).cells
+    cells = {cell.op: cell for cell in found if cell.severity}
+    wrong = cells["severe.wrong"]
+    expected, actual = json.loads(wrong.expected), json.loads(wrong.actual)
+    assert torch.allclose(torch.tensor(actual), 1.5 * torch.tensor(expected))
+    assert cells["severe.error"].expected == "a value"
+    assert cells["severe.error"].actual == "KeyError: 'slope'"
+    assert cells["severe.misworded"].expected.startswith("ValueError with a message that matches")
+    assert cells["severe.misworded"].actual.startswith("ValueError: ")
+    assert cells["severe.slow"].actual.startswith("TimedOut: no result after 3 s")
+    assert (cells["severe.unasked"].expected, cells["severe.unasked"].actual) == ("", "")
+    namespace: dict[str, torch.Tensor] = {}
+    exec(wrong.program, namespace)
+    assert not torch.allclose(namespace["actual"], namespace["expected"])
+
+
+def test_the_results_of_the_run_before_are_kept_for_the_history(
+    project: pytest.Pytester,
+) -> None:
+    for _ in range(2):
+        run(project, "generated_tests", "-k", "severe.fine or severe.wrong")
+    earlier = Path(".cache/matrix/earlier")
+    (before,) = earlier.glob("results-torch-cpu-part@*.jsonl")
+    assert {cell.op for cell in read(before).cells} == {"severe.fine", "severe.wrong"}
+    for _ in range(2):
+        run(project, "generated_tests", "-k", "severe.fine", "--results", "r.jsonl")
+    assert not Path("earlier").exists()
+    for day in range(10, 20):
+        shutil.copy(before, earlier / f"results-torch-cpu-part@2020-01-{day}T00-00-00.jsonl")
+    run(project, "generated_tests", "-k", "severe.fine")
+    names = sorted(path.name for path in earlier.iterdir())
+    assert len(names) == 8 and names[0].startswith("results-torch-cpu-part@2020-01-14")
 
 
 def test_junit_has_the_most_severe_failures_first(project: pytest.Pytester) -> None:
