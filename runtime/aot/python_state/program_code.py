@@ -15,7 +15,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from .values import SIMPLE, attributes_of, module_of
 
 Code = tuple[CodeType, dict[str, Any]]
 """A function's code, and its globals."""
-_WITHOUT_STATE = (torch.nn.Module, object)
+_WITHOUT_STATE = (torch.nn.Module, SimpleNamespace, object)
 _OF_CLASSES = frozenset(
     [
         "__dict__",

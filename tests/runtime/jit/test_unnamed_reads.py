@@ -1,5 +1,5 @@
 """State that code has no name for, or a name that all classes have: what operators ask of a class,
-what C compares, what a registry of a library's holds."""
+what a registry of a library's holds."""
 
 from __future__ import annotations
 
@@ -64,25 +64,6 @@ def test_what_all_classes_have_is_state_where_code_names_it(
     change(Config, module)
     assert read(Config, module) != before
     assert [compiled(torch.ones(1)).item() for _ in range(2)] == [read(Config, module)] * 2
-
-
-NAMESPACES: dict[str, Callable[[Any, Any], int]] = {
-    "==": lambda config, last: 2 if config == last else 3,
-    "in": lambda config, last: 2 if config in [last] else 3,
-    "str": lambda config, last: len(str(config)),
-    "a text": lambda config, last: len(f"{config}"),
-    "repr of what holds it": lambda config, last: len(repr({"config": config})),
-}
-
-
-@pytest.mark.parametrize("name", NAMESPACES)
-def test_a_namespace_is_compared_and_printed_whole(name: str) -> None:
-    config = SimpleNamespace(width=1, act="tanh")
-    last = SimpleNamespace(width=1, act="tanh")
-    compiled = jit(lambda x: x * NAMESPACES[name](config, last))
-    for act in ("tanh", "tanh", "sigmoid", "tanh"):
-        config.act = act
-        assert compiled(torch.ones(1)).item() == NAMESPACES[name](config, last)
 
 
 LAYERS = nn.Sequential(nn.Tanh(), nn.Sigmoid())
