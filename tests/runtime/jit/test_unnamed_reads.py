@@ -69,7 +69,12 @@ def test_what_all_classes_have_is_state_where_code_names_it(
 LAYERS = nn.Sequential(nn.Tanh(), nn.Sigmoid())
 OPERATORS: dict[str, tuple[Any, str, Any, Callable[[Any], Any]]] = {
     "*": (Tensor, "__mul__", lambda x, y: torch.full((1,), 100.0), lambda x: x * 2),
-    "an index": (Tensor, "__getitem__", lambda x, i: torch.full((), 100.0), lambda x: x[0]),
+    "an index": (
+        nn.Sequential,
+        "__getitem__",
+        lambda m, i: lambda x: torch.full((1,), 100.0),
+        lambda x: LAYERS[0](x),
+    ),
     "a reflected operator": (Tensor, "__rsub__", lambda x, y: x + 99, lambda x: 1 - x),
     "the length of a layer": (nn.Sequential, "__len__", lambda m: 100, lambda x: x * len(LAYERS)),
 }
