@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -25,8 +24,8 @@ is_deterministic = torch._C._get_deterministic_algorithms
 """Whether operators must be deterministic."""
 tracing_state = torch._C._get_tracing_state
 """The running trace of `torch.jit.trace`, or None."""
-functions_of_c = {f: name for name, f in vars(torch._C).items() if type(f) is BuiltinFunctionType}
-"""What torch has in C beside its ops, with the names: what reads and sets its switches."""
+library_in_c = torch._C
+"""What torch has in C beside its ops, such as what reads and sets its switches."""
 name_of_private_device = torch._C._get_privateuse1_backend_name
 """What the kind of device is called that a library can add."""
 device_constructors = torch.utils._device._device_constructors

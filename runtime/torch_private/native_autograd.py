@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch._VF
 
+from .global_settings import library_in_c
+
 set_grad_enabled = torch._C._set_grad_enabled
 """Switch gradients on or off for this thread."""
 is_forward_enabled = torch._C._is_fwd_grad_enabled
@@ -34,7 +36,7 @@ is_view_replay_enabled = torch._C._is_view_replay_enabled
 """Whether a view of a written base is made anew by the calls that made it."""
 is_grad_layout_enforced: Callable[[], bool] = (
     torch._C._is_grad_layout_enforcement_enabled
-    if hasattr(torch._C, "_is_grad_layout_enforcement_enabled")
+    if hasattr(library_in_c, "_is_grad_layout_enforcement_enabled")
     else lambda: True
 )
 """Whether a gradient is to lie in memory as its leaf does. Torch 2.12 always asks for it."""

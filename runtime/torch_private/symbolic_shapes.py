@@ -37,3 +37,5 @@ ValueRanges = torch.utils._sympy.value_ranges.ValueRanges
 """The least and the greatest value of a size."""
 SchemaCheckMode = torch._subclasses.schema_check_mode.SchemaCheckMode
 """One of the three classes of modes that torch takes before dispatch."""
+modules_of_symbols = ("mpmath", "sympy", "torch.fx", "torch.utils._sympy")
+"""What computes with the sizes and numbers of a capture: how the names of its modules begin."""

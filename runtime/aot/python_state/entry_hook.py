@@ -25,6 +25,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from ...seam.levels import Value
 from ...seam.user_code import LeftErrors, capturing, watched
+from ...torch_private.symbolic_shapes import modules_of_symbols
 from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_user
 from .contents import Position
 from .object_graph import ObjectGraph
@@ -157,8 +158,6 @@ _IMPURE: dict[str, frozenset[str]] = {
 """Functions of trusted modules that ask for something else."""
 
 
-_OF_SYMBOLS = ("mpmath", "sympy", "torch.fx", "torch.utils._sympy")
-"""What computes with the sizes and numbers of a capture, on which no eager program depends."""
 _SEED = random.Random.seed.__code__
 _ENTROPY = random.SystemRandom.getrandbits.__code__
 _SEEDS = {_SEED: "random.Random.seed", _ENTROPY: "random.SystemRandom.getrandbits"}
@@ -274,7 +273,7 @@ class _Watcher:
             return
         if not self._is_of_program(frame.f_back):
             return
-        if str(frame.f_globals.get("__name__")).startswith(_OF_SYMBOLS):
+        if str(frame.f_globals.get("__name__")).startswith(modules_of_symbols):
             return
         self.libraries.add(id(code))
         m = sys.modules.get(str(frame.f_globals.get("__name__")))

@@ -24,14 +24,19 @@ import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...torch_private.global_settings import functions_of_c
+from ...torch_private.global_settings import library_in_c
 from .values import SIMPLE
 
+_NAMES: dict[Any, str] = {
+    f: name for name, f in vars(library_in_c).items() if type(f) is BuiltinFunctionType
+}
+"""Torch's functions of C, each with its name."""
 Facts = dict[str, Callable[[], object]]
 """Questions without arguments, by name."""
 _GETTER = re.compile(r"_?(get|is|are|check)_")
@@ -91,7 +96,7 @@ def facts_before(function: Any) -> Facts:
         return {_name_of_python(function): _OF_PYTHON[function]}
     if function in _SETTERS_OF_PYTHON:
         return {_name_of_python(f): ask for f, ask in _OF_PYTHON.items()}
-    name = functions_of_c.get(function)
+    name = _NAMES.get(function)
     if name is None or _PASSED.search(name):
         return {}
     return _facts_of_torch(name)
@@ -113,7 +118,7 @@ def _facts_of_torch(name: str) -> Facts:
     words = _words_of(name)
     related = [
         other
-        for other in functions_of_c.values()
+        for other in _NAMES.values()
         if _GETTER.match(other) and not _PASSED.search(other) and words & _words_of(other)
     ]
     return dict(itertools.chain.from_iterable(map(_questions, related)))
@@ -126,7 +131,7 @@ def _words_of(name: str) -> frozenset[str]:
 def _questions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the questions of a function of torch's C: with each of its arguments, if it takes
     some. None of a function whose arguments are not known here, nor of a deprecated one."""
-    function = getattr(torch._C, name)
+    function = vars(library_in_c)[name]
     for args in _ARGUMENTS.get(name, [()]):
         question = functools.partial(_answer, function, args)
         try:
@@ -135,7 +140,7 @@ def _questions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
                 question()
         except (TypeError, RuntimeError, Warning):  # it takes others, or has no such device
             continue
-        yield f"torch._C.{name}({', '.join(args)})", question
+        yield f"{library_in_c.__name__}.{name}({', '.join(args)})", question
 
 
 def _answer(function: Callable[..., object], args: Iterable[str]) -> object:
