@@ -184,9 +184,20 @@ class Apart:
         ``names``: of the arguments ``given``. ``constant``: gives an object a name.
         """
         pairs = list(zip(names, given, strict=True))[self.leading :]
-        asked = [f"id({name})" for name, x in pairs if isinstance(x, torch.Tensor)]
-        if not asked or not self.known:
-            return []
-        if len(asked) == 1:
-            return [f"{asked[0]} not in {constant(self.known)}"]
-        return [f"{constant(self.known)}.isdisjoint(({', '.join(asked)}))"]
+        tensors = [name for name, x in pairs if isinstance(x, torch.Tensor)]
+        return none_among(tensors, self.known, constant)
+
+
+def none_among(
+    tensors: Sequence[str], known: frozenset[int], constant: Callable[[Any], str]
+) -> list[str]:
+    """Return the condition that none of ``tensors`` is one of those with the identities ``known``.
+
+    ``tensors``: Python source of each. The list is empty if there is nothing to ask.
+    """
+    asked = [f"id({tensor})" for tensor in tensors]
+    if not asked or not known:
+        return []
+    if len(asked) == 1:
+        return [f"{asked[0]} not in {constant(known)}"]
+    return [f"{constant(known)}.isdisjoint(({', '.join(asked)}))"]
