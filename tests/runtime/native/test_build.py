@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,6 @@ import torch
 
 from runtime import jit
 from runtime.__main__ import main
-from runtime.native import build
 from runtime.native import library as native
 
 
@@ -84,7 +84,7 @@ def test_no_headers_of_python_are_an_error_that_says_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("CXX", sys.executable)
-    monkeypatch.setattr(build.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     assert main(["native"]) == 1
     assert f"there is no Python.h in {tmp_path}" in capsys.readouterr().err
 
@@ -173,7 +173,7 @@ def test_a_file_of_another_user_is_not_used(folder: Path, monkeypatch: pytest.Mo
         if os.getuid() != 0:
             pytest.skip("the file is root's, and this user cannot give it away")
         os.chown(native.file_in(folder), 12345, -1)
-    monkeypatch.setattr(native.os, "getuid", lambda: owner + 54321)
+    monkeypatch.setattr(os, "getuid", lambda: owner + 54321)
     with pytest.warns(UserWarning, match="another user owns it"):
         assert "in Python" in guards()
 

@@ -24,6 +24,8 @@ class Scale(nn.Module):
 
     factor = 1.0
 
+    shift: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.arange(1.0, 5.0))
