@@ -42,7 +42,8 @@ class Leaves:
     def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
         self._plain = [value for value in leaves if not isinstance(value, Tensor)]
         self._others = [x for x in leaves if isinstance(x, Tensor)]
-        self._noted = Noted.of(Question("tensors without hooks", self._plain), self._without_hooks)
+        question = Question("tensors without hooks", self._plain)
+        self._noted = Noted.of(question, lambda: self._without_hooks)
 
     @property
     def hooked(self) -> bool:

@@ -1,6 +1,6 @@
 """Ask the native part whether all is as it was noted, and Python where it is not.
 
-    noted = Noted.of(Question("empty containers", containers), compare)
+    noted = Noted.of(Question("empty containers", containers), lambda: compare)
     noted.condition(constant)           # "(c1() or c2())": one call of C++ as a rule
 
 A batch of C++ says yes only if each fact is the one that was noted. Where it says no, ``compare``
@@ -31,6 +31,9 @@ Kind = Literal[
 _FEWEST = 2  # objects from which one call of C++ takes less time than conditions in Python
 
 
+Compare = Callable[[], bool]
+
+
 class Question(NamedTuple):
     """Say what to compare.
 
@@ -45,15 +48,19 @@ class Question(NamedTuple):
 class Noted:
     """Objects of one kind, with the facts that were noted of them."""
 
-    def __init__(self, batch: NativeBatch, compare: Callable[[], bool]) -> None:
+    def __init__(self, batch: NativeBatch, make: Callable[[], Compare]) -> None:
         self._batch = batch
-        self._compare = compare
+        self._make = make
+        self._in_python: Compare | None = None
 
     @classmethod
-    def of(cls, question: Question, compare: Callable[[], bool]) -> Noted | None:
-        """Return what asks ``question``; None where only ``compare`` can answer it."""
+    def of(cls, question: Question, make: Callable[[], Compare]) -> Noted | None:
+        """Return what asks ``question``, None if the native part does not.
+
+        ``make``: makes the comparison in Python, when it is needed for the first time.
+        """
         batch = native_batch(question)
-        return None if batch is None else cls(batch, compare)
+        return None if batch is None else cls(batch, make)
 
     def condition(self, constant: Callable[[object], str]) -> str:
         """Write the question as Python source. ``constant``: gives an object a name."""
@@ -65,8 +72,10 @@ class Noted:
 
     def compare(self) -> bool:
         """Compare in Python, and note what was seen before if that holds."""
+        if self._in_python is None:
+            self._in_python = self._make()
         seen = self._batch.look()
-        if not self._compare():
+        if not self._in_python():
             return False
         if seen is not None:
             self._batch.note(seen)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ...native.noted import Kind, Noted, Question
+from ...native.noted import Kind, Noted, Question, native_batch
 from ...torch_private.graph_parts import TensorGuards
 from ...trace.generated_code import answer
 from ..python_state.reads import FACTS, Read
@@ -98,13 +98,14 @@ class PlainTensors:
             check = f"{constant(geometry_of(tensors))}.check(*{constant(tensors)})"
             return " and ".join([check, *without_geometry(constant)])
 
+        batch = native_batch(Question(kind, tensors))
+        if batch is None:
+            self.compared += tensors
+            return without_geometry(constant)
+        self.noted += tensors
+        # made now, as it compares with the geometry of now
         compare = answer(in_python, "compare", "<guard of tensors>")
-        noted = Noted.of(Question(kind, tensors), compare)
-        if noted is not None:
-            self.noted += tensors
-            return [noted.condition(constant)]
-        self.compared += tensors
-        return without_geometry(constant)
+        return [Noted(batch, lambda: compare).condition(constant)]
 
     def _histories(self, tensors: Sequence[torch.Tensor], constant: Constant) -> list[str]:
         """Write the question which of the tensors are leaves, where the program has asked that."""

@@ -120,8 +120,8 @@ def _noted(batch: Batch) -> Noted | None:
     """Return what asks the same in C++ first."""
     if batch.question is None:
         return None
-    compare = answer(partial(_comparison, batch), "compare", _FILE)
-    return Noted.of(batch.question, compare)
+    write = partial(_comparison, batch)
+    return Noted.of(batch.question, lambda: answer(write, "compare", _FILE))
 
 
 class _Sorted:

@@ -95,6 +95,10 @@ OTHERS: dict[str, tuple[str, Callable[[], Any], Change]] = {
 }
 
 
+def _swap(x: Tensor, other: Tensor) -> None:
+    torch.utils.swap_tensors(x, other)  # type: ignore[no-untyped-call]
+
+
 def _check(library: Library, case: tuple[str, Callable[[], Any], Change]) -> None:
     kind, make, change = case
     for which in range(3):
@@ -115,10 +119,6 @@ def test_a_write_to_a_dictionary_is_seen(library: Library, change: str) -> None:
 @pytest.mark.parametrize("change", OTHERS)
 def test_a_change_of_one_object_is_seen(library: Library, change: str) -> None:
     _check(library, OTHERS[change])
-
-
-def _swap(x: Tensor, other: Tensor) -> None:
-    torch.utils.swap_tensors(x, other)
 
 
 OF_TENSORS: dict[str, Change] = {
@@ -214,7 +214,7 @@ def test_what_python_accepts_is_noted_as_it_was_before_the_comparison(library: L
         things.append(1)  # as another thread might, after the comparison
         return True
 
-    asked = Noted.of(Question("items of lists", lists), compare)
+    asked = Noted.of(Question("items of lists", lists), lambda: compare)
     assert asked is not None
     batch = asked._batch
     assert asked.compare()
@@ -224,7 +224,8 @@ def test_what_python_accepts_is_noted_as_it_was_before_the_comparison(library: L
 def test_what_python_refuses_is_not_noted(library: Library) -> None:
     answers = [True, False, True]
     things: list[Any] = [[], []]
-    asked = Noted.of(Question("items of lists", [things, things]), lambda: answers.pop(0))
+    question = Question("items of lists", [things, things])
+    asked = Noted.of(question, lambda: lambda: answers.pop(0))
     assert asked is not None
     assert asked.holds() and asked.holds()
     things[0] = []
