@@ -61,11 +61,13 @@ def build(force: bool = False) -> Path:
     A file that is there and loads stays, unless ``force``. ``NoCompiler`` if there is none,
     ``CannotBuild`` if it refuses the source, or if the folder cannot be written to.
     """
+    if library.is_off():
+        raise CannotBuild(f"{library.VARIABLE}=0 switches it off; unset it")
     place = library.folder()
     if place is None:
-        raise CannotBuild(f"{library.VARIABLE}=0 switches it off; unset it")
+        raise CannotBuild(f"this user has no cache folder; name another one in {library.VARIABLE}")
     file = library.file_in(place)
-    if not force and file.exists() and library.library().batch is not None:
+    if not force and file.exists() and library.library().module is not None:
         return file
     compiler = _compiler()
     _say(f"compiling {library.SOURCE.name} for torch {torch.__version__}: 15 to 60 seconds")
@@ -79,7 +81,7 @@ def build(force: bool = False) -> Path:
             _move(compiled, file)
     except OSError as error:
         raise CannotBuild(f"{place} cannot be written to: {error.strerror}") from error
-    library._loaded.cache_clear()
+    library.forget()
     _say(f"built in {time.monotonic() - start:.0f} s")
     return file
 

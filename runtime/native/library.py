@@ -1,7 +1,7 @@
 """Find the native part that was built for this torch and this Python, check it, and load it.
 
     library().describe()        # "in C++", or why not
-    library().batch             # the class of batches.cpp; None if there is none
+    library().module            # what batches.cpp defines; None if it is not built
 
 ``RUNTIME_NATIVE=0`` in the environment switches the native part off. Another value is the folder in
 which it is. Nothing is built or downloaded here.
@@ -15,13 +15,12 @@ import os
 import platform
 import sysconfig
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -44,21 +43,25 @@ class NativeBatch(Protocol):
     def note(self, seen: Seen) -> None: ...
 
 
+class NativeModule(Protocol):
+    """The module that ``batches.cpp`` defines."""
+
+    KEY: str
+
+    def Batch(self, kind: str, objects: Sequence[object]) -> NativeBatch: ...
+    def own_dictionary(self, x: object) -> object: ...
+
+
 @dataclass(frozen=True)
 class Library:
-    """Hold the functions of the native part.
+    """Hold the native part. ``module``: None where Python compares all, for this ``reason``."""
 
-    ``batch``: makes a batch of a kind and objects, None where Python compares all. ``reason``: why
-    that is so. ``own_dictionary``: returns the dictionary in which an object has its attributes.
-    """
-
-    batch: Callable[[str, Sequence[object]], NativeBatch] | None = None
-    own_dictionary: Callable[[object], object] = id
+    module: NativeModule | None
     reason: str = ""
 
     def describe(self) -> str:
         """Say where guards compare, for a report."""
-        return "in C++" if self.batch is not None else f"in Python: {self.reason}"
+        return "in C++" if self.module is not None else f"in Python: {self.reason}"
 
 
 class Foreign(Exception):
@@ -70,21 +73,36 @@ def library() -> Library:
 
     It is loaded once. A file that is not ours or does not load is a warning, and Python compares.
     """
+    if is_off():
+        return Library(None, f"{VARIABLE}=0 in the environment")
     used = folder()
     if used is None:
-        return Library(reason=f"{VARIABLE}=0 in the environment")
+        return Library(None, f"this user has no cache folder; {VARIABLE} names another")
     return _loaded(used)
 
 
+def forget() -> None:
+    """Look for the file anew at the next question."""
+    _loaded.cache_clear()
+
+
+def is_off() -> bool:
+    """Return whether the environment switches the native part off."""
+    return os.environ.get(VARIABLE) == "0"
+
+
 def folder() -> Path | None:
-    """Return the folder of the native part, which need not exist; None if it is switched off."""
-    chosen = os.environ.get(VARIABLE, "")
-    if chosen == "0":
-        return None
+    """Return the folder of the native part, which need not exist.
+
+    None if no folder is chosen, and the user has no cache folder.
+    """
+    chosen = os.environ.get(VARIABLE)
     if chosen:
         return Path(chosen)
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "torch-transform-matrix"
+    for caches in (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache")):
+        if os.path.isabs(caches):  # anything else depends on where a process runs
+            return Path(caches) / "torch-transform-matrix"
+    return None
 
 
 @functools.cache
@@ -115,10 +133,10 @@ def digest_beside(file: Path) -> Path:
 def _loaded(place: Path) -> Library:
     file = file_in(place)
     if not file.exists():
-        return Library(reason=f"`{COMMAND}` builds the native part")
+        return Library(None, f"`{COMMAND}` builds the native part")
     try:
         _refuse_foreign(file)
-        return of_module(load(file))
+        return Library(load(file))
     except (OSError, ImportError, Foreign) as error:
         warnings.warn(
             f"the native part {file} is not used: {error}. Guards compare in Python, with the "
@@ -126,7 +144,7 @@ def _loaded(place: Path) -> Library:
             UserWarning,
             stacklevel=2,
         )
-        return Library(reason=f"{file} is not used: {error}")
+        return Library(None, f"{file} is not used: {error}")
 
 
 def _refuse_foreign(file: Path) -> None:
@@ -142,18 +160,13 @@ def _refuse_foreign(file: Path) -> None:
         raise Foreign("its digest is not that of the file that was built")
 
 
-def load(file: Path) -> ModuleType:
+def load(file: Path) -> NativeModule:
     """Load a built file as a module. ``ImportError`` if it does not load, ``Foreign`` if it was
     built for something else."""
     spec = spec_from_file_location(MODULE, file, loader=ExtensionFileLoader(MODULE, str(file)))
     assert spec is not None and spec.loader is not None, "a loader is given"
-    module = module_from_spec(spec)
+    module: Any = module_from_spec(spec)
     spec.loader.exec_module(module)
     if getattr(module, "KEY", None) != key():
         raise Foreign("it was built for another source, torch or Python")
-    return module
-
-
-def of_module(module: ModuleType) -> Library:
-    """Return the functions of a loaded module."""
-    return Library(module.Batch, module.own_dictionary)
+    return module  # type: ignore[no-any-return]

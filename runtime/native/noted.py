@@ -88,11 +88,11 @@ def native_batch(question: Question) -> NativeBatch | None:
     None if there is no native part, or if it does not know this kind of objects.
     """
     kind, objects, own = question
-    native = library()
-    if native.batch is None or len(objects) < _FEWEST:
+    native = library().module
+    if native is None or len(objects) < _FEWEST:
         return None
     try:
-        batch = native.batch(kind, objects)
+        batch = native.Batch(kind, objects)
     except (TypeError, ValueError):  # a kind that this Python does not have
         return None
     if own is not None and not all(map(operator.is_, map(native.own_dictionary, objects), own)):

@@ -24,6 +24,6 @@ def test_the_switch_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
         if value is not None:
             monkeypatch.setenv(VARIABLE, value)
         with pytest.raises(KeyError), without_native_part():
-            assert library().batch is None
+            assert library().module is None
             raise KeyError
         assert os.environ.get(VARIABLE) == value

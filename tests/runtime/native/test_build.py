@@ -59,6 +59,26 @@ def test_without_the_command_guards_compare_in_python(empty: Path) -> None:
     assert not empty.exists()
 
 
+def test_the_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert native.folder() == Path("/caches/torch-transform-matrix")
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
+    assert native.folder() == Path("/home/somebody/.cache/torch-transform-matrix")
+
+
+def test_a_user_without_a_cache_folder_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(native.VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "nowhere")
+    assert "this user has no cache folder; RUNTIME_NATIVE names another" in guards()
+    assert main(["native"]) == 1
+    assert "name another one in RUNTIME_NATIVE" in capsys.readouterr().err
+
+
 def test_what_is_built_stays(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = native.file_in(folder)
     before = file.stat().st_mtime_ns
@@ -186,7 +206,7 @@ def test_a_file_for_another_source_is_not_used(
     renamed = native.file_in(folder)
     assert renamed != built
     assert "builds the native part" in guards()
-    native._loaded.cache_clear()
+    native.forget()
     built.rename(renamed)
     native.digest_beside(built).rename(native.digest_beside(renamed))
     with pytest.warns(UserWarning, match="built for another source, torch or Python"):

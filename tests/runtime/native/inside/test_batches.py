@@ -29,14 +29,14 @@ needs_versions = pytest.mark.skipif(
 def library(native_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Library:
     monkeypatch.setenv(native.VARIABLE, str(native_folder))
     found = native.library()
-    assert found.batch is not None, found.reason
+    assert found.module is not None, found.reason
     return found
 
 
 def noted(library: Library, kind: str, objects: Sequence[object]) -> NativeBatch:
     """Return a batch that has noted the facts of now."""
-    assert library.batch is not None
-    batch = library.batch(kind, objects)
+    assert library.module is not None
+    batch = library.module.Batch(kind, objects)
     seen = batch.look()
     assert not batch()
     assert seen is not None
@@ -96,7 +96,7 @@ OTHERS: dict[str, tuple[str, Callable[[], Any], Change]] = {
 
 
 def _swap(x: Tensor, other: Tensor) -> None:
-    torch.utils.swap_tensors(x, other)  # type: ignore[no-untyped-call]
+    torch.utils.swap_tensors(x, other)
 
 
 def _check(library: Library, case: tuple[str, Callable[[], Any], Change]) -> None:
@@ -281,11 +281,11 @@ def test_batches_leave_no_references(library: Library) -> None:
 
 
 def test_wrong_use_is_an_error(library: Library) -> None:
-    assert library.batch is not None
-    make: Any = library.batch
+    assert library.module is not None
+    make: Any = library.module.Batch
     batch = make("classes", [1, 2])
     assert batch.size == 2
-    for call, error, text in (
+    mistakes: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: make("colors", []), ValueError, "there is no kind colors"),
         (lambda: make("tensors", [1]), TypeError, "tensors: not of a int"),
         (lambda: make("classes", 1), TypeError, "not iterable"),
@@ -293,7 +293,8 @@ def test_wrong_use_is_an_error(library: Library) -> None:
         (lambda: batch(1), TypeError, "without arguments"),
         (lambda: batch.note(1), TypeError, "what look returned"),
         (lambda: batch.note((b"", 1)), TypeError, "what look returned"),
-    ):
+    ]
+    for call, error, text in mistakes:
         with pytest.raises(error, match=text):
             call()
     batch.note((b"", []))  # of no look: such a note is never right
