@@ -130,9 +130,7 @@ OF_TENSORS: dict[str, Change] = {
     "sizes": lambda x: setattr(x, "data", torch.ones(3, 3)),
     "sizes of a transposed one": lambda x: setattr(x, "data", torch.ones(3, 2)),
     "strides": lambda x: setattr(x, "data", torch.ones(3, 2).t()),
-    "the negative bit": lambda x: setattr(
-        x, "data", torch.ones(2, 3, dtype=torch.complex64).conj().imag
-    ),
+    "the negative bit": lambda x: setattr(x, "data", torch.ones(2, 3)._neg_view()),
     "a class": lambda x: setattr(x, "__class__", nn.Parameter),
 }
 OF_MEMORY: dict[str, Change] = {
@@ -158,6 +156,14 @@ def test_a_change_of_a_tensor_is_seen(library: Library, change: str, kind: str, 
     tensors = _tensors()
     batch = noted(library, kind, tensors)
     OF_TENSORS[change](tensors[which])
+    assert not batch()
+
+
+def test_a_history_instead_of_a_leaf_is_seen(library: Library) -> None:
+    tensors = _tensors(True)
+    batch = noted(library, "tensors", tensors)
+    _swap(tensors[1], torch.ones(2, 3, requires_grad=True) * 1)
+    assert tensors[1].requires_grad
     assert not batch()
 
 
