@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help generate matrix test check bench lint types torch-facts house docs site audit clean
+.PHONY: help generate matrix test check bench native lint types torch-facts house docs site audit clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -58,13 +58,19 @@ test: $(READY)  ## the project's own tests, the linters and the check that gener
 	@$(BIN)/ruff format --check --quiet .
 	@# torch's types differ between its versions: those of the pinned one are checked
 	@$(if $(TORCH),,$(BIN)/mypy)
+	@# without a compiler its tests are skipped, with that reason
+	@$(BIN)/python -m runtime native || true
 	@$(PYTEST) tests $(ARGS)
 	@$(PYTEST) generated_tests --target $(TARGET) --tier smoke
 
 check: $(READY)  ## is generated_tests/ what matrix.yaml says? shows the difference
 	@$(BIN)/python -m gen check
 
+native: $(READY)  ## compile what compares the guards of jit in C++ (docs/jit.md); ARGS="--force"
+	@$(BIN)/python -m runtime native $(ARGS)
+
 bench: $(READY)  ## the runtime beside torch.func and torch's engine: ratios of medians, and memory (ARGS="--help")
+	@$(BIN)/python -m runtime native || true
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 lint: $(READY)  ## ruff

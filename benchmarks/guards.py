@@ -1,13 +1,15 @@
-"""What jit's guards take of a call, in µs beside the whole call and torch eager; and what the first
-call takes.
+"""What jit's guards take of a call, in µs beside the whole call, torch eager and the same guards
+without the native part; and what the first call takes.
 
 A guard asks whether the call is one for a program that is there: of the arguments, of the tensors
 that the program closes over, and of all objects of Python's that it comes to. It is called many
 times in a row, so that its objects are in the processor's cache."""
 
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +23,7 @@ from benchmarks import memory
 from runtime import jit
 from runtime.aot.calls.arguments import flatten
 from runtime.jit.jitted import Jitted, JittedModule
+from runtime.native.library import VARIABLE, library
 
 Made = tuple[Callable[..., Any], tuple[Tensor, ...]]
 _TURNS = 10
@@ -127,12 +130,35 @@ PROGRAMS = (
 )
 
 
-def guard_of(jitted: Jitted, args: tuple[Tensor, ...]) -> Callable[[], object]:
+def jitted(f: Callable[..., Any], args: tuple[Tensor, ...]) -> Callable[..., Any]:
+    """A jitted function after its first calls."""
+    made = jit(f)
+    for _ in range(_WARM_UP):
+        made(*args)
+    return made
+
+
+@contextmanager
+def without_native_part() -> Iterator[None]:
+    """Guards that are made inside compare in Python."""
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[VARIABLE]
+        if before is not None:
+            os.environ[VARIABLE] = before
+
+
+def guard_of(made: Callable[..., Any], args: tuple[Tensor, ...]) -> Callable[[], object]:
     """The guard that such a call passes, without arguments."""
+    function = made._jitted if isinstance(made, JittedModule) else made
+    assert isinstance(function, Jitted)
     given, _ = flatten(args, {})
     ways = [
         take
-        for captures in jitted._captures.values()
+        for captures in function._captures.values()
         for recent in captures.recent.values()
         for take, _ in recent
     ]
@@ -168,21 +194,25 @@ def measure(program: Program, seconds: float) -> dict[str, float]:
     """The figures of one program: the least seconds of each side, the medians of ratios."""
     torch.manual_seed(0)
     f, args = program.make()
-    jitted = jit(f)
-    for _ in range(_WARM_UP):
-        jitted(*args)
-    inner = jitted._jitted if isinstance(jitted, JittedModule) else jitted
-    guard = guard_of(inner, args)
-    # in turns, so that a slow phase of the machine meets all three
+    native = jitted(f, args)
+    # of the same objects: of others it may take twice the time, because of where they lie
+    with without_native_part():
+        plain = jitted(f, args)
+    # in turns, so that a slow phase of the machine meets all of them
     sides: dict[str, Callable[[], object]]
-    sides = {"guard": guard, "call": partial(jitted, *args), "eager": partial(f, *args)}
+    sides = {
+        "guard": guard_of(native, args),
+        "in Python": guard_of(plain, args),
+        "call": partial(native, *args),
+        "eager": partial(f, *args),
+    }
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(_TURNS):
         for name, side in sides.items():
             times[name].append(time_of(side, seconds / _TURNS / len(sides)))
     guards = times["guard"]
     found = {name: min(taken) for name, taken in times.items()}
-    for name in ("call", "eager"):
+    for name in ("in Python", "call", "eager"):
         ratios = [a / b for a, b in zip(guards, times[name], strict=True)]
         found[f"guard ÷ {name}"] = statistics.median(ratios)
     return found | {"first call": first_call(program.make, 3)}
@@ -193,11 +223,13 @@ def report(console: Console, only: str, seconds: float) -> dict[str, dict[str, f
     chosen = [p for p in PROGRAMS if only.lower() in f"guards / {p.name}".lower()]
     found = {p.name: measure(p, seconds) for p in chosen}
     table = memory.empty_table(
-        "guards of jitted functions, µs",
+        f"guards of jitted functions, µs, which compare {library().describe()}",
         "program",
         "guard (goal)",
+        "in Python",
         "call",
         "eager",
+        "guard ÷ in Python",
         "guard ÷ call",
         "guard ÷ eager",
         "first call, ms",
@@ -208,8 +240,10 @@ def report(console: Console, only: str, seconds: float) -> dict[str, dict[str, f
         table.add_row(
             p.name,
             f"{1e6 * row['guard']:.2f} ({p.goal:g})",
+            f"{1e6 * row['in Python']:.2f}",
             f"{1e6 * row['call']:,.1f}",
             f"{1e6 * row['eager']:,.1f}",
+            f"{row['guard ÷ in Python']:.3f}",
             f"{row['guard ÷ call']:.3f}",
             f"{row['guard ÷ eager']:.3f}",
             f"{1e3 * row['first call']:,.1f}",

@@ -1,7 +1,9 @@
-"""``python -m runtime``: pages about the records, or a torch program run on this package.
+"""``python -m runtime``: pages about the records, the native part of guards, or a torch program run
+on this package.
 
 python -m runtime coverage [--out PAGE]
 python -m runtime records [--out PAGE]
+python -m runtime native [--force]
 python -m runtime script.py ARGS …
 python -m runtime -m module ARGS …
 """
@@ -22,9 +24,13 @@ from typing import Any
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m runtime",
-        usage="%(prog)s coverage|records [--out PAGE] | script.py ARGS … | -m module ARGS …",
+        usage=(
+            "%(prog)s coverage|records [--out PAGE] | native [--force] | "
+            "script.py ARGS … | -m module ARGS …"
+        ),
         description=(
             "Print what the records know of each op, "
+            "compile the native part of jit's guards (see docs/jit.md), "
             "or run an unmodified torch program on this package (see runtime.dropin)."
         ),
     )
@@ -37,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "what",
         nargs="?",
-        help="`coverage`, `records`, or the path of a script; the rest is its arguments",
+        help="`coverage`, `records`, `native`, or the path of a script; the rest is its arguments",
     )
     given = sys.argv[1:] if arguments is None else arguments
     own = _own_arguments(given)
@@ -51,8 +57,14 @@ def main(arguments: list[str] | None = None) -> int:
         )
     if options.what in ("coverage", "records"):
         return _page(options.what, rest)
+    if options.what == "native":
+        from .native import build
+
+        return build.main(rest)
     if options.what is None:
-        parser.error("say what to do: `coverage`, `records`, a script, or -m and a module")
+        parser.error(
+            "say what to do: `coverage`, `records`, `native`, a script, or -m and a module"
+        )
     script = Path(options.what)
     if not script.is_file():
         parser.error(

@@ -68,7 +68,7 @@ MAY_IMPORT = {
 FLOORS = {
     "runtime": (
         ("torch_private",),
-        ("errors", "huge_pages", "facts"),
+        ("errors", "huge_pages", "facts", "native"),
         ("seam",),
         ("rules",),
         ("tape",),

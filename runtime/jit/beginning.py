@@ -22,6 +22,7 @@ from ..aot.calls.graph_effects import draws, generators_of
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import HOOKS, hooked
 from ..aot.python_state.reads import Read, Slots
+from ..native.noted import Noted, Question
 from ..seam.generator_states import GeneratorStates
 from ..session.tensor import Tensor
 from ..trace.number_reads import on_side
@@ -41,16 +42,18 @@ class Leaves:
     def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
         self._plain = [value for value in leaves if not isinstance(value, Tensor)]
         self._others = [x for x in leaves if isinstance(x, Tensor)]
+        question = Question("tensors without hooks", self._plain)
+        self._noted = Noted.of(question, lambda: self._without_hooks)
 
     @property
     def hooked(self) -> bool:
         """Return whether one of them has hooks, which the graph would not call."""
+        without = self._without_hooks if self._noted is None else self._noted.holds
+        return not without() or any(map(hooked, self._others))
+
+    def _without_hooks(self) -> bool:
         plain = self._plain  # asked at each call, of each parameter
-        return (
-            any(map(_BACKWARD_HOOKS, plain))
-            or any(map(_POST_HOOKS, plain))
-            or any(map(hooked, self._others))
-        )
+        return not any(map(_BACKWARD_HOOKS, plain)) and not any(map(_POST_HOOKS, plain))
 
 
 def without_hooks(leaves: Sequence[torch.Tensor]) -> list[Read]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
+from ..native.library import library
 from ..trace.provenance import line_of
 from .jitted import Jitted, JittedModule
 from .programs import Captured, described
@@ -18,13 +19,15 @@ from .programs import Captured, described
 @dataclass(frozen=True)
 class Report:
     """``programs``: in the order of their captures. ``refused``: the arguments for which nothing
-    was captured, each with the reason. ``ignored``: the objects of ``ignore=``. ``str()`` is a
-    table, and under it what each program has to do with Python's state."""
+    was captured, each with the reason. ``ignored``: the objects of ``ignore=``. ``guards``: where
+    guards compare: in C++, or why in Python. ``str()`` is a table, and under it what each program
+    has to do with Python's state."""
 
     name: str
     programs: tuple[Captured, ...]
     refused: tuple[str, ...]
     ignored: tuple[str, ...] = ()
+    guards: str = ""
 
     def __str__(self) -> str:
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
@@ -45,6 +48,8 @@ class Report:
             for row in rows
         ]
         lines += [f"program {i} {x}" for i, c in enumerate(self.programs) for x in c.state.lines()]
+        if self.programs:
+            lines.append(f"guards compare {self.guards}")
         lines += [f"ignored {text}" for text in self.ignored]
         lines += [f"refused {text}" for text in self.refused]
         return "\n".join(
@@ -68,6 +73,7 @@ def explain(f: object) -> Report:
         tuple(jitted.captured),
         tuple(jitted.refused),
         tuple(map(described, jitted.options.ignore)),
+        library().describe(),
     )
 
 

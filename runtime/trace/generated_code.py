@@ -71,3 +71,23 @@ def function(
     result: Callable[..., Any] = names[name]
     weakref.finalize(result.__code__, linecache.cache.pop, file, None).atexit = False
     return result
+
+
+def answer(
+    write: Callable[[Callable[[object], str]], str], name: str, file: str
+) -> Callable[[], bool]:
+    """Return the function ``name`` that answers a question.
+
+    ``write``: writes the question as Python source. It gets what gives an object a name in the
+    source. ``file``: as that of :func:`function`.
+
+    >>> answer(lambda constant: f"len({constant([1, 2])}) == 2", "holds", "<guard of a list>")()
+    True
+    """
+    names: dict[str, Any] = {}
+
+    def constant(x: object) -> str:
+        names[f"c{len(names)}"] = x
+        return f"c{len(names) - 1}"
+
+    return function([f"def {name}():", f"    return {write(constant)}"], name, file, names)

@@ -4,6 +4,7 @@ import gc
 import importlib
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,10 @@ import torch
 
 import runtime
 from runtime import dropin, unwrap, wrap
+from runtime.native import build
+from runtime.native import library as native
+
+ROOT = Path(__file__).parents[2]
 
 with warnings.catch_warnings():  # torch imports these at its first jvp, and scripts them
     warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
@@ -21,6 +26,34 @@ with warnings.catch_warnings():  # torch imports these at its first jvp, and scr
 def settings() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def native_folder() -> Path:
+    """The folder of the native part of guards. If nobody has built it, it is built beside the
+    tests."""
+    used = native.folder()
+    if used is not None and not native.is_off() and native.file_in(used).exists():
+        return used
+    own = ROOT / ".cache/native"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(native.VARIABLE, str(own))
+        try:
+            build.build()
+        except build.NoCompiler as error:
+            pytest.skip(str(error))
+    return own
+
+
+@pytest.fixture(params=["in Python", "in C++"])
+def guards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where the guards of a test compare."""
+    folder = "0"
+    if request.param == "in C++":
+        folder = str(request.getfixturevalue("native_folder"))
+    monkeypatch.setenv(native.VARIABLE, folder)
+    assert (native.library().module is None) == (folder == "0")
+    return str(request.param)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ program is for them.
         [x0] = given
         if type(x0) is not T0: return None
         p0 = x0._inner
-        if not (list(map(data_ptr, outside)) == pointers): return None
         if not tensors.check(p0, *outside): return None
+        if not (list(map(data_ptr, outside)) == pointers): return None
         if not (list(map(dict_version, dictionaries)) == versions or compare()): return None
         return Call([x0, *leaves], [p0, *inner], [x0, *leaves], KINDS)
 
@@ -15,12 +15,12 @@ It asks what :func:`~.arguments.enter` asks, about tensors of the classes that t
 It returns None where it is not sure. Then the general way decides, which may find the same
 program. ``tensors`` compares sizes, strides, dtypes, devices, dispatch keys and ``requires_grad``
 with those of the first call. It is a class of torch, in C++, and takes a sixth of the time of the
-same in Python.
+same in Python. Where the native part has been built, that compares ``outside``, ``dictionaries``
+and other objects (:mod:`runtime.native.noted`).
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -30,20 +30,19 @@ from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import unwrap
 from ...tape.values import edge_of
-from ...torch_private.graph_parts import TensorGuards
 from ...trace.generated_code import function
 from ..capture.aliasing import Group, has_own_memory, sharing
-from ..python_state.reads import FACTS, Read
+from ..python_state.reads import Read
 from ..python_state.state_guard import StateGuard
 from ..python_state.values import same
 from .arguments import Call, Kind, kind_of
-from .identities import Apart, Outside, Repeat
+from .identities import Apart, Outside, Repeat, none_among
 from .numbers import in_range
-from .outside_tensors import OutsideTensors, has_plain_geometry
+from .outside_tensors import OutsideTensors
+from .plain_tensors import PlainTensors, geometry_of, has_plain_geometry
 
 Take = Callable[[Sequence[Any]], Call | None]
 _ALONE = Apart()  # from no tensor of the state
-_is_leaf = operator.attrgetter("is_leaf")
 
 
 class Sizes(NamedTuple):
@@ -72,8 +71,6 @@ class _Source:
         }
         # by name of an argument, a tensor with the geometry that it must have
         self.compared: dict[str, torch.Tensor] = {}
-        # by identity, tensors that are no arguments and must have the geometry that they have now
-        self.outside: dict[int, torch.Tensor] = {}
 
     def constant(self, value: object, stem: str = "k") -> str:
         """Give ``value`` a name in the function, and return the name."""
@@ -86,20 +83,17 @@ class _Source:
         if conditions:
             self.lines.append(f"if not ({' and '.join(conditions)}): return None")
 
-    def compare(self) -> None:
+    def compare(self, outside: Sequence[torch.Tensor]) -> None:
         """Require that the tensors in ``compared`` and ``outside`` have the geometry of now, and
-        that none of them comes twice."""
-        outside = list(self.outside.values())
+        that none of them comes twice.
+
+        ``outside``: tensors that are no arguments.
+        """
         now = [*self.compared.values(), *outside]
         if not now:
             return
         # one call of C++ for all of them costs less than a question in Python for each
-        sizes: Any = [list(tensor.shape) for tensor in now]
-        strides: Any = [list(t.stride()) for t in now]
-        tensors = self.constant(
-            TensorGuards(*now, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides),
-            "tensors",
-        )
+        tensors = self.constant(geometry_of(now), "tensors")
         compared = [*self.compared, *self.unpacked(outside)]
         self.require(f"{tensors}.check({', '.join(compared)})")
 
@@ -109,34 +103,6 @@ class _Source:
         if not constants:
             return []
         return [f"*{self.constant(constants)}"]
-
-    def without_compared(self, reads: Sequence[Read]) -> list[Read]:
-        """Return ``reads`` without those facts of tensors that :meth:`compare` asks for.
-
-        The program does not compute with these tensors, but has reached them.
-        """
-        remaining: list[Read] = []
-        leaves: list[torch.Tensor] = []
-        others: list[torch.Tensor] = []
-        for read in reads:
-            tensor = read.owner
-            if read.name is not FACTS or not has_plain_geometry(tensor):
-                remaining.append(read)
-            elif id(tensor) not in self.outside:
-                self.outside[id(tensor)] = tensor
-                # a tensor that does not require grad is always a leaf
-                if not tensor.requires_grad:
-                    continue
-                if tensor.is_leaf:
-                    leaves.append(tensor)
-                else:
-                    others.append(tensor)
-        for quantity, tensors in (("all", leaves), ("not any", others)):
-            if tensors:
-                self.require(
-                    f"{quantity}(map({self.constant(_is_leaf)}, {self.constant(tensors)}))"
-                )
-        return remaining
 
     def function(self) -> Take:
         """Compile the text."""
@@ -187,12 +153,15 @@ def guard(
     if tensors is None:
         return None
     apart = groups is not None and _are_apart(groups, given, tensors.plain)
-    source.outside.update((id(tensor), tensor) for tensor in tensors.compared)
-    reads = source.without_compared(reads)
-    source.compare()
+    reached = PlainTensors(tensors.compared)
+    reads = reached.without_facts(reads)
+    of_reached = reached.conditions(tensors.placed(apart), source.constant)
+    source.compare(reached.compared)
     _require_distinct(source, given, names)
+    _require_others(source, reached.noted, alone, names)
     # what C++ cannot compare comes last, since it costs more
-    source.require(*tensors.conditions(source.constant, apart))
+    source.require(*of_reached)
+    source.require(*tensors.conditions(source.constant))
     source.require(*(read.condition(source.constant) for read in reads))
     _require_state(source, state)
     if sizes is not None:
@@ -230,6 +199,19 @@ def _require_distinct(source: _Source, given: Sequence[object], names: Sequence[
     if len(tensors) > max(1, len(source.compared)):
         objects = ", ".join(f"id({name})" for name in tensors)
         source.require(f"len({{{objects}}}) == {len(tensors)}")
+
+
+def _require_others(
+    source: _Source, noted: Sequence[torch.Tensor], alone: Apart, names: Sequence[str]
+) -> None:
+    """Require that no compared argument is one of ``noted``, unless ``alone`` has asked that.
+
+    The guard in C++ asks that of the tensors that it compares together with arguments.
+    """
+    known = frozenset(map(id, noted))
+    asked = source.compared.keys() <= set(names) and known <= alone.known and not alone.leading
+    if not asked:
+        source.require(*none_among(list(source.compared), known, source.constant))
 
 
 def _require_state(source: _Source, state: StateGuard | None) -> None:

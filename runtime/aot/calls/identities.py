@@ -184,23 +184,30 @@ class Apart:
         ``names``: of the arguments ``given``. ``constant``: gives an object a name.
         """
         pairs = list(zip(names, given, strict=True))
-        asked = ((pairs[: self.leading], self.others), (pairs[self.leading :], self.known))
-        found = [_is_none_of(some, known, constant) for some, known in asked]
-        return [condition for condition in found if condition]
+        conditions: list[str] = []
+        for some, known in (
+            (pairs[: self.leading], self.others),
+            (pairs[self.leading :], self.known),
+        ):
+            tensors = [name for name, x in some if isinstance(x, torch.Tensor)]
+            conditions += none_among(tensors, known, constant)
+        return conditions
 
 
 def _has_one_of(values: Sequence[object], identities: Collection[int]) -> bool:
     return any(isinstance(x, torch.Tensor) and id(x) in identities for x in values)
 
 
-def _is_none_of(
-    pairs: Sequence[tuple[str, object]], known: frozenset[int], constant: Callable[[Any], str]
-) -> str:
-    """Write the question whether none of the tensors among ``pairs``, with their names, is one of
-    ``known``. Empty if there is none to ask."""
-    asked = [f"id({name})" for name, x in pairs if isinstance(x, torch.Tensor)]
+def none_among(
+    tensors: Sequence[str], known: frozenset[int], constant: Callable[[Any], str]
+) -> list[str]:
+    """Return the condition that none of ``tensors`` is one of those with the identities ``known``.
+
+    ``tensors``: Python source of each. The list is empty if there is nothing to ask.
+    """
+    asked = [f"id({tensor})" for tensor in tensors]
     if not asked or not known:
-        return ""
+        return []
     if len(asked) == 1:
-        return f"{asked[0]} not in {constant(known)}"
-    return f"{constant(known)}.isdisjoint(({', '.join(asked)}))"
+        return [f"{asked[0]} not in {constant(known)}"]
+    return [f"{constant(known)}.isdisjoint(({', '.join(asked)}))"]

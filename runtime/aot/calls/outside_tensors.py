@@ -1,11 +1,11 @@
 """Write the questions of a guard about the tensors that a program closes over, all at once.
 
     outside = OutsideTensors.of(tensors, kinds, tracked)
-    outside.conditions(constant)        # ["list(map(data_ptr, c1)) == c2", …]
+    outside.conditions(constant)        # ["c1.requires_grad is True", …]
     outside.leaves, outside.plain       # what a call passes to the program and to its graph
 
-The tensors are the same in each call, but their facts may change. Sizes, strides, dtypes, devices
-and ``requires_grad`` of ``compared`` are compared by the guard, together with those of arguments.
+The tensors are the same in each call, but their facts may change. ``compared`` are those of whose
+geometry :mod:`.plain_tensors` asks: sizes, strides, dtypes, devices and ``requires_grad``.
 """
 
 from __future__ import annotations
@@ -21,15 +21,10 @@ from ...seam.shells import VALUES
 from ...session.leaf import as_leaf
 from ...session.tensor import SESSION, Tensor
 from .arguments import Kind, kind_of
+from .plain_tensors import has_plain_geometry
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-_is, _data_ptr = operator.is_, torch.Tensor.data_ptr
+_is = operator.is_
 _inner, _req, _edge, _view = map(operator.attrgetter, ("_inner", "_req", "_edge", "_view"))
-
-
-def has_plain_geometry(tensor: torch.Tensor) -> bool:
-    """Return whether torch's guards in C++ compare all that a graph depends on of ``tensor``."""
-    return tensor.layout is torch.strided and type(tensor) in PLAIN
 
 
 class OutsideTensors:
@@ -75,12 +70,8 @@ class OutsideTensors:
                 return None
         return outside
 
-    def conditions(self, constant: Callable[[Any], str], sharing: bool) -> list[str]:
-        """Write the questions as Python source.
-
-        ``constant``: gives an object a name. ``sharing``: whether it matters which tensors share
-        memory. Then each must be where it is now.
-        """
+    def conditions(self, constant: Callable[[Any], str]) -> list[str]:
+        """Write the questions as Python source. ``constant``: gives an object a name."""
         questions = []
         if self._values:
             questions += self._conditions_of_values(constant)
@@ -92,14 +83,16 @@ class OutsideTensors:
             f"{constant(t)}.requires_grad is {flag}"
             for t, flag in zip(self._undetermined, self._flags, strict=True)
         ]
-        # an address stands for the memory: a tensor may have been given other memory since
-        placed = self._shown
-        if sharing:
-            placed = [*placed, *(t for t in self.plain if id(t) not in self._aliases)]
-        if placed:
-            pointers = constant([tensor.data_ptr() for tensor in placed])
-            questions.append(f"list(map({constant(_data_ptr)}, {constant(placed)})) == {pointers}")
         return questions
+
+    def placed(self, sharing: bool) -> list[torch.Tensor]:
+        """List the tensors that must be where they are now: they may get other memory.
+
+        ``sharing``: whether it matters which tensors share memory.
+        """
+        if not sharing:
+            return self._shown
+        return [*self._shown, *(t for t in self.plain if id(t) not in self._aliases)]
 
     def _conditions_of_values(self, constant: Callable[[Any], str]) -> list[str]:
         """Write the questions about tensors of the session: are they leaves as they were?"""

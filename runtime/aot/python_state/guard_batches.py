@@ -16,8 +16,9 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from types import GetSetDescriptorType
-from typing import Any, Protocol
+from typing import Any
 
+from ...native.noted import Question
 from ...torch_private.graph_parts import dict_version
 from .nodes import (
     Attributes,
@@ -62,14 +63,19 @@ _code, _defaults, _named_defaults, _content, _bases = map(
 )
 
 
-class Batch(Protocol):
-    """See above."""
+class Batch:
+    """See above. ``question``: the same for the native part (:mod:`runtime.native.noted`), None if
+    that does not know it."""
+
+    question: Question | None = None
 
     def condition(self, constant: Constant) -> str:
         """Write the question whether nothing has changed. ``constant``: names an object."""
+        raise NotImplementedError
 
     def compare(self) -> bool:
         """Compare the nodes one by one."""
+        raise NotImplementedError
 
 
 def _all_hold(nodes: Iterable[Node]) -> bool:
@@ -90,7 +96,7 @@ def finds_own(x: object) -> bool:
     return by_python and kind.__getattribute__ is _LOOK_UP
 
 
-class Versions:
+class Versions(Batch):
     """Dictionaries. Each write gives a dictionary of CPython's another number, its version. Where
     that differs, the dictionary is compared, and the new version is noted."""
 
@@ -98,6 +104,7 @@ class Versions:
         self._dictionaries = [d for d, _ in found]
         self._nodes = [node for _, node in found]
         self._known = [-1] * len(found)
+        self.question = Question("versions", self._dictionaries)
 
     def condition(self, constant: Constant) -> str:
         version, known = constant(dict_version), constant(self._known)
@@ -130,6 +137,7 @@ class OwnVersions(Versions):
     def __init__(self, nodes: Sequence[Attributes]) -> None:
         super().__init__([(node.own, node) for node in nodes])
         self._owners = [node.owner for node in nodes]
+        self.question = Question("versions of attributes", self._owners, self._dictionaries)
 
     def condition(self, constant: Constant) -> str:
         version, known = constant(dict_version), constant(self._known)
@@ -145,7 +153,7 @@ class OwnVersions(Versions):
         return map(_own, self._owners)
 
 
-class Items:
+class Items(Batch):
     """Dictionaries whose versions do not tell: any may be that of an object."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -172,7 +180,7 @@ class Items:
         return True
 
 
-class OwnNames:
+class OwnNames(Batch):
     """Attributes in dictionaries whose versions do not tell: those that the program's code names,
     and which others there are."""
 
@@ -211,7 +219,7 @@ class OwnNames:
         return True
 
 
-class Orders:
+class Orders(Batch):
     """The order of the keys in each ``OrderedDict``. ``move_to_end`` changes no version."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -227,12 +235,13 @@ class Orders:
         return _all_hold(self._nodes)
 
 
-class Empty:
+class Empty(Batch):
     """Containers without items, of which a module has a dozen."""
 
     def __init__(self, found: Sequence[tuple[Any, Node]]) -> None:
         self._containers = [x for x, _ in found]
         self._nodes = [node for _, node in found]
+        self.question = Question("empty containers", self._containers)
 
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) > FEW:
@@ -243,13 +252,15 @@ class Empty:
         return _all_hold(self._nodes)
 
 
-class EmptyOwn:
+class EmptyOwn(Batch):
     """Objects without attributes, as most tensors are. Each is asked for its dictionary, as an
     assignment to ``__dict__`` puts another one there."""
 
     def __init__(self, nodes: Sequence[Attributes]) -> None:
         self._nodes = nodes
         self._owners = [node.owner for node in nodes]
+        own = [node.own for node in nodes]
+        self.question = Question("objects without attributes", self._owners, own)
 
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) > FEW:
@@ -260,7 +271,7 @@ class EmptyOwn:
         return _all_hold(self._nodes)
 
 
-class WithoutNames:
+class WithoutNames(Batch):
     """Tensors of the session to which the user has given no attribute."""
 
     def __init__(self, nodes: Sequence[ValueAttributes]) -> None:
@@ -275,13 +286,14 @@ class WithoutNames:
         return _all_hold(self._nodes)
 
 
-class Sequences:
+class Sequences(Batch):
     """The items of lists and deques."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self._owners = [node.owner for node in nodes]
         self._items = [x for node in nodes for x in node.had]
+        self.question = Question("items of lists", self._owners)
 
     def condition(self, constant: Constant) -> str:
         owners = constant(self._owners)
@@ -299,11 +311,12 @@ class Sequences:
         return True
 
 
-class Classes:
+class Classes(Batch):
     """The classes of objects."""
 
     def __init__(self, nodes: Sequence[Attributes]) -> None:
         self._nodes = nodes
+        self.question = Question("classes", [node.owner for node in nodes])
 
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) > FEW:
@@ -315,7 +328,7 @@ class Classes:
         return _all_hold(self._nodes)
 
 
-class Dictionaries:
+class Dictionaries(Batch):
     """The dictionaries of other objects, each of which may be replaced by an assignment to
     ``__dict__``."""
 
@@ -336,7 +349,7 @@ class Dictionaries:
         return _all_hold(self._nodes)
 
 
-class Functions:
+class Functions(Batch):
     """The code of functions, and the defaults of their arguments, without those by keyword."""
 
     def __init__(self, nodes: Sequence[FunctionParts]) -> None:
@@ -366,7 +379,7 @@ class Functions:
         return _all_hold(self._nodes)
 
 
-class Cells:
+class Cells(Batch):
     """Variables of functions around, all of which have a value."""
 
     def __init__(self, nodes: Sequence[Cell]) -> None:
@@ -387,7 +400,7 @@ class Cells:
         return _all_hold(self._nodes)
 
 
-class PartsOfClasses:
+class PartsOfClasses(Batch):
     """What classes inherit from, their names and their own classes."""
 
     def __init__(self, nodes: Sequence[ClassParts]) -> None:
@@ -424,7 +437,7 @@ class PartsOfClasses:
         return True
 
 
-class Others:
+class Others(Batch):
     """Nodes that have no kind in common."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from ...trace.generated_code import function
+from ...native.noted import Noted
+from ...trace.generated_code import answer
 from .contents import SequenceItems, SetItems
 from .dictionary_items import DictItems
 from .guard_batches import (
@@ -54,6 +55,8 @@ from .nodes import (
 from .value_attributes import ValueAttributes
 from .values import PLAIN_TENSORS, shown
 
+_FILE = "<guard of Python's state>"
+
 
 class StateGuard:
     """Asks whether ``nodes`` are as they were, as :meth:`.nodes.Node.holds` of each does."""
@@ -73,28 +76,25 @@ class StateGuard:
     @cached_property
     def holds(self) -> Callable[[], bool]:
         """Whether a call finds what the program has found. A function, made when it is needed."""
-        names: dict[str, Any] = {}
-
-        def constant(x: object) -> str:
-            name = f"c{len(names)}"
-            names[name] = x
-            return name
-
-        tests = [f"    if not ({c}): return False" for c in self.conditions(constant)]
-        lines = ["def holds():", *tests, "    return True"]
-        return function(lines, "holds", "<guard of Python's state>", names)
+        return answer(
+            lambda constant: " and ".join(f"({c})" for c in self.conditions(constant)) or "True",
+            "holds",
+            _FILE,
+        )
 
     def conditions(self, constant: Callable[[Any], str]) -> list[str]:
         """Write the question of :attr:`holds` as Python source, one condition for each kind of
         node. ``constant``: gives an object a name."""
         return [
-            f"({batch.condition(constant)}) or {constant(batch.compare)}()"
-            for batch in self._batches
+            noted.condition(constant) if noted is not None else _comparison(batch, constant)
+            for batch, noted in self._batches
         ]
 
     @cached_property
-    def _batches(self) -> list[Batch]:
-        return _Sorted(self.nodes).batches()
+    def _batches(self) -> list[tuple[Batch, Noted | None]]:
+        """The nodes by kind, each with what the native part has noted of them, if it is there."""
+        batches = _Sorted(self.nodes).batches()
+        return [(batch, _noted(batch)) for batch in batches]
 
     def differences(self) -> list[tuple[str, Any, Any]]:
         """Where a call finds something else: the name, what was there, what is."""
@@ -109,6 +109,19 @@ class StateGuard:
         them."""
         named = [node for node in self.nodes if node.free and isinstance(node, OneByOne)]
         return [Place(node, label) for node in named for label in node.free]
+
+
+def _comparison(batch: Batch, constant: Callable[[Any], str]) -> str:
+    """Write the question of a batch as Python source."""
+    return f"({batch.condition(constant)}) or {constant(batch.compare)}()"
+
+
+def _noted(batch: Batch) -> Noted | None:
+    """Return what asks the same in C++ first."""
+    if batch.question is None:
+        return None
+    write = partial(_comparison, batch)
+    return Noted.of(batch.question, lambda: answer(write, "compare", _FILE))
 
 
 class _Sorted:

@@ -12,6 +12,8 @@ import torch
 
 from runtime import jit
 
+pytestmark = pytest.mark.usefixtures("guards")
+
 X = torch.arange(3.0)
 States = list[Callable[[], object]]
 TURNS = (0, 1, 0, 0, 1, 2, 1, 1, 2, 0, 2, 2)

@@ -138,6 +138,7 @@ CHANGES: dict[str, Callable[[nn.Linear], object]] = {
 }
 
 
+@pytest.mark.usefixtures("guards")
 @pytest.mark.parametrize("of_the_session", [False, True])
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_of_what_the_program_closes_over_is_noticed(

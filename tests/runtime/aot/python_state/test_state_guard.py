@@ -13,6 +13,8 @@ import torch
 
 from runtime import jit
 
+pytestmark = pytest.mark.usefixtures("guards")
+
 
 class Item:
     """Has something of each kind."""

@@ -244,8 +244,8 @@ CASES: dict[str, tuple[Callable[[], Take | None], str]] = {
     "what a leaf says": (
         lambda: (lambda t: taking([plain()], reads=[Read(t, FACTS, facts(t))]))(of_torch()),
         (
-            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); ? (all(map(k, k))); ? "
-            "(tensors.check(x0, *k)); return Call([x0], [x0], [], k)"
+            "[x0] = given; ? (type(x0) is T); ? (not x0.requires_grad); "
+            "? (tensors.check(x0, *k)); ? (all(map(k, k))); return Call([x0], [x0], [], k)"
         ),
     ),
     "what a closed-over tensor says": (
