@@ -271,7 +271,10 @@ class FunctionNode(Node, FunctionCtx):
         )
 
     def push(
-        self, primals: Sequence[Any], outs: Sequence[object], tangents: Sequence[Any]
+        self,
+        primals: Sequence[Any],
+        outs: Sequence[object],
+        tangents: Sequence[torch.Tensor | None],
     ) -> tuple[Any, ...]:
         """Return the tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its
         output."""

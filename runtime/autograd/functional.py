@@ -105,7 +105,7 @@ def _open(
 
 
 def _call(
-    func: Callable[..., Any], inputs: Sequence[Any], function: str, strict: bool
+    func: Callable[..., Any], inputs: Sequence[object], function: str, strict: bool
 ) -> tuple[bool, tuple[Any, ...]]:
     """Return whether ``func`` returned a tuple, and its outputs."""
     result = func(*inputs)
@@ -120,7 +120,9 @@ def _is_tracked(tensor: object) -> bool:
     return isinstance(tensor, Value) and tensor.requires_grad
 
 
-def _scalar(func: Callable[..., object], function: str, strict: bool) -> Callable[..., Any]:
+def _scalar(
+    func: Callable[..., object], function: str, strict: bool
+) -> Callable[..., torch.Tensor]:
     """Return ``func``, with an error unless its result is one tensor of one element."""
 
     def call_and_check(*inputs: object) -> Any:
@@ -218,7 +220,7 @@ def _push(
     strict: bool,
     none: str,
     constant: str,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
     its cotangent, in which it is linear."""
     cotangents = [_value(torch.zeros_like(_value(output).detach())).start_leaf() for output in outs]
@@ -300,7 +302,7 @@ def vhp(
     v: Given = None,
     create_graph: bool = False,
     strict: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Return (output, ``v`` times the Hessian) of a function with one output of one element, as
     ``torch.autograd.functional.vhp``."""
     with torch.enable_grad():
@@ -322,7 +324,7 @@ def hvp(
     v: Given = None,
     create_graph: bool = False,
     strict: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Return (output, the Hessian times ``v``), as ``torch.autograd.functional.hvp``. Where the
     Hessian is symmetric, ``vhp`` is faster."""
     with torch.enable_grad():
@@ -338,7 +340,7 @@ def hvp(
     )
 
 
-def _gradient(out: object, inputs: Sequence[object], strict: bool) -> tuple[Any, ...]:
+def _gradient(out: object, inputs: Sequence[object], strict: bool) -> tuple[object, ...]:
     """Return the gradients of ``inputs`` with their history."""
     grads = _pull((out,), inputs, None, True)
     errors = _Errors.of(strict, True, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT)
@@ -476,7 +478,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     sizes = [x.numel() for x in xs]
     many_outputs = False
 
-    def push(*tangents: Any) -> tuple[Any, ...]:
+    def push(*tangents: torch.Tensor) -> tuple[Any, ...]:
         nonlocal many_outputs
         with forward_ad.dual_level():
             result = func(

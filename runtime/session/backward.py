@@ -239,7 +239,7 @@ def _refuse_unfit_shape(of_grad: Any, shape: object, index: int, batched: bool) 
 def run_pass(
     edges: Sequence[Any],
     cotangents: Sequence[object],
-    captures: Any,
+    captures: Sequence[GradientEdge | torch.Tensor] | None,
     retain_graph: bool | None,
     create_graph: bool,
     accumulate: bool,
@@ -479,7 +479,7 @@ def _restore_layouts(
 
 
 def _grads(
-    edges: Sequence[Any],
+    edges: Sequence[object],
     inputs: Sequence[Any],
     cotangents: Sequence[Any],
     retain_graph: bool | None,
