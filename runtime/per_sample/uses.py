@@ -218,7 +218,9 @@ class Tap(Node):
         super().__init__(level, edges, metas)
         self.note: Callable[[list[Any]], None] | None = note
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note the cotangents, and pass those on whose edge leads further."""
         if create_graph:
             raise RuntimeError(NO_SECOND)
