@@ -234,10 +234,10 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
         exchange = _exchange(graph.fake_mode)
         plain = list(map(exchange.plain, examples))
         contexts = graph.tracing_context.tensor_to_context
-        for t, stand_in in zip(examples, plain, strict=True):
+        for example, stand_in in zip(examples, plain, strict=True):
             # which sizes are fixed, for a backend that makes fake tensors once more
-            if stand_in is not t and t in contexts:
-                contexts[stand_in] = contexts[t]
+            if stand_in is not example and example in contexts:
+                contexts[stand_in] = contexts[example]
         with _backend_runs(exchange):
             return _run_in_session(original_backend(graph, module, plain), module)
 

@@ -240,9 +240,9 @@ class Reducer:
 
 def _marker(reducer: weakref.ref[Reducer], index: int) -> object:
     def mark(_: Tensor) -> None:
-        found = reducer()
-        if found is not None:
-            found._mark(index)
+        alive = reducer()
+        if alive is not None:
+            alive._mark(index)
 
     return mark
 

@@ -35,13 +35,14 @@ def _pad_sequence(
 ) -> object:
     """Do ``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no
     gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
-    if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
+    are_values = any(isinstance(sequence, Value) for sequence in sequences)
+    if not are_values or any(sequence.dim() == 0 for sequence in sequences):
         return pad_sequence(sequences, batch_first, padding_value, padding_side)
     # each row of a sequence has its number in the concatenation of all of them
     ends = torch.tensor(list(map(len, sequences))).cumsum(0).tolist()
     numbers = [
-        torch.arange(end - len(s), end, device=s.device)
-        for s, end in zip(sequences, ends, strict=True)
+        torch.arange(end - len(sequence), end, device=sequence.device)
+        for sequence, end in zip(sequences, ends, strict=True)
     ]
     return _take_rows(
         torch.cat(list(sequences)),

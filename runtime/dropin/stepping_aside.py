@@ -48,10 +48,10 @@ def _torch_class_of(cls: type) -> Any:
     """Return a subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours.
     Under the drop-in programs make such."""
     # from the base to the class itself, so that the class overrides
-    own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
+    own = [kind for kind in reversed(cls.__mro__) if kind is not object and kind not in INTERFACES]
     members: dict[str, Any] = {}
-    for c in own:
-        members.update(vars(c))
+    for kind in own:
+        members.update(vars(kind))
     for name in ("__dict__", "__weakref__", "_runtime_definition"):
         members.pop(name, None)
     meta: Any = type(torch.autograd.Function)
@@ -151,14 +151,14 @@ class Exchange:
         else stays as it is."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             return tensor
-        found = self._session.get(id(tensor))
-        if found is None:
-            found = wrap(tensor.detach(), tensor.requires_grad and tensor.is_leaf)
+        own = self._session.get(id(tensor))
+        if own is None:
+            own = wrap(tensor.detach(), tensor.requires_grad and tensor.is_leaf)
             if isinstance(tensor, torch.nn.Parameter):
-                found = torch.nn.Parameter(found, tensor.requires_grad)  # type: ignore[assignment]
-            self._session[id(tensor)] = found
-            self._plain[id(found)] = found, tensor
-        return found
+                own = torch.nn.Parameter(own, tensor.requires_grad)  # type: ignore[assignment]
+            self._session[id(tensor)] = own
+            self._plain[id(own)] = own, tensor
+        return own
 
     def plain_tree(self, tree: Any) -> Any:
         return pytree.tree_map_only(Tensor, self.plain, tree)
@@ -369,8 +369,8 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _of_torch(made: FunctionType | type) -> bool:
-    return (getattr(made, "__module__", None) or "").partition(".")[0] in (
+def _of_torch(program: FunctionType | type) -> bool:
+    return (getattr(program, "__module__", None) or "").partition(".")[0] in (
         "torch",
         "functorch",
         "runtime",

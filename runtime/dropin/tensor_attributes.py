@@ -88,10 +88,10 @@ class Property:
         attribute.__set__(tensor, value)
 
     def __delete__(self, tensor: object) -> None:
-        found = _own(tensor, self.name) if type(tensor) in VALUES else None
-        if found is None:
-            found = self.native
-        found.__delete__(tensor)
+        attribute = _own(tensor, self.name) if type(tensor) in VALUES else None
+        if attribute is None:
+            attribute = self.native
+        attribute.__delete__(tensor)
 
 
 def _method(name: str, native: Callable[..., object]) -> Callable[..., object]:
