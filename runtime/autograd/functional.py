@@ -197,7 +197,7 @@ def _pull(
 
 
 def _fill_missing(
-    grads: Sequence[Any], like: Sequence[Any], errors: _Errors = _NO_ERRORS
+    grads: Sequence[object], like: Sequence[Any], errors: _Errors = _NO_ERRORS
 ) -> tuple[object, ...]:
     """Return ``grads`` with zeros in place of None. Raise the error for one that ``errors``
     names."""
@@ -279,7 +279,7 @@ def jvp(
     v: Given = None,
     create_graph: bool = False,
     strict: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Return (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs, as
     ``torch.autograd.functional.jvp``.
 
@@ -412,7 +412,7 @@ def jacobian(
 
 
 def _rows(
-    index: int, out: torch.Tensor, inputs: Sequence[Any], create_graph: bool, strict: bool
+    index: int, out: torch.Tensor, inputs: Sequence[torch.Tensor], create_graph: bool, strict: bool
 ) -> list[torch.Tensor]:
     """Return the Jacobian of output number ``index`` by each input. Each backward pass gives a
     row."""
@@ -435,7 +435,7 @@ def _rows(
 
 
 def _rows_at_once(
-    index: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
+    index: int, out: torch.Tensor, inputs: Sequence[Any], create_graph: bool, strict: bool
 ) -> list[object]:
     """Return the Jacobian of output number ``index`` by each input, from one backward pass with a
     batch of cotangents."""
@@ -478,7 +478,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     sizes = [x.numel() for x in xs]
     many_outputs = False
 
-    def push(*tangents: torch.Tensor) -> tuple[Any, ...]:
+    def push(*tangents: torch.Tensor) -> tuple[object, ...]:
         nonlocal many_outputs
         with forward_ad.dual_level():
             result = func(
@@ -536,7 +536,7 @@ def hessian(
     _tensors(inputs, "inputs", "hessian")
     scalar = _scalar(func, "hessian", strict)
 
-    def gradient(*xs: Any) -> tuple[torch.Tensor, ...]:
+    def gradient(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(map(_require_grad, xs))
         grads: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)

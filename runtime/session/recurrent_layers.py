@@ -503,7 +503,9 @@ def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[
     """Return the kernel of a layer, which records its parts or passes the call on."""
     pass_on = passing_on(overload)
 
-    def layer(keys: DispatchKeySet, x: object, hx: object, params: object, *options: object) -> Any:
+    def layer(
+        keys: DispatchKeySet, x: object, hx: object, params: object, *options: object
+    ) -> object:
         if (_mine(params) or type(x) is Tensor) and plain_case():
             result = _run_layer(cell, native, x, hx, params, options)
             if result is not None:
@@ -529,7 +531,7 @@ def _cell_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[.
         w_h: object,
         b_x: object = None,
         b_h: object = None,
-    ) -> Any:
+    ) -> object:
         if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
             result = _run_cell(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
@@ -561,7 +563,7 @@ def _packed_kernel(cell: Cell, overload: OpOverload) -> Callable[..., object]:
         hx: object,
         params: object,
         *options: object,
-    ) -> Any:
+    ) -> object:
         data, hx, params = _adopt_arguments(cell, data, hx, params)
         result = run_layer(overload, (data, sizes, hx, params, *options))
         if result is not NotImplemented:

@@ -32,7 +32,7 @@ from ..seam.shape_errors import settle_if_of_shapes
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from ..seam.user_code import note_kernel_error
-from ..torch_private.dispatcher import set_excluded
+from ..torch_private.dispatcher import OpOverload, set_excluded
 from ..torch_private.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -460,7 +460,7 @@ class Trace(Level):
 
         return rewrapped(out, renew_argument)
 
-    def _refuse_size_of_values(self, func: object, facts: CallFacts, args: Any) -> None:
+    def _refuse_size_of_values(self, func: object, facts: CallFacts, args: Arguments) -> None:
         """Raise if the graph would keep a size that depends on values."""
         if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
             self._refuse_size(func)
@@ -479,7 +479,7 @@ class Trace(Level):
             f"or leave this part out of what is traced.{here()}"
         )
 
-    def _read(self, func: Any, args: Sequence[object], kwargs: Any) -> Any:
+    def _read(self, func: OpOverload, args: Sequence[object], kwargs: Keywords) -> object:
         """Return an answer in Python about elements. That of constants of the program's text is
         known. Else it is a symbol or refused."""
         if any(
