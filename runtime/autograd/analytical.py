@@ -39,7 +39,7 @@ def pull(
 
 
 def jacobians_by_backward(
-    out: Any, inputs: Sequence[torch.Tensor]
+    out: object, inputs: Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor], bool]:
     """Return the Jacobian of ``out`` by each input, and whether all gradients had the dtype of
     their input. Each backward pass gives a column."""

@@ -156,7 +156,7 @@ def _refuse_no_float(tensor: torch.Tensor, name: str) -> None:
         )
 
 
-def _refuse_unfit_tangent(dual: DualSession, primal: Any, moving: Any) -> None:
+def _refuse_unfit_tangent(dual: DualSession, primal: torch.Tensor, moving: Value) -> None:
     """Raise unless ``moving`` can become the tangent of ``primal``."""
     tangents = dual.tangents
     if tangents.of(primal) is not None:
@@ -302,6 +302,6 @@ def _check_view(
     return True
 
 
-def _shows(value: Any, base: object) -> bool:
+def _shows(value: Value, base: object) -> bool:
     """Return whether ``value`` is ``base`` or a view of it."""
     return value is base or (value._view is not None and value._view.base is base)

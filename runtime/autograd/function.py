@@ -138,14 +138,14 @@ class Function(FunctionCtx, metaclass=FunctionMeta):
         )
 
     @staticmethod
-    def vjp(ctx: Any, *grad_outputs: Any) -> Any:
+    def vjp(ctx: object, *grad_outputs: object) -> Any:
         """Return the gradients, as ``backward``. A subclass has at most one of the two."""
         raise settled(
             NotImplementedError("vjp is another name for backward; implement one of them.")
         )
 
     @staticmethod
-    def jvp(ctx: FunctionNode | None, *grad_inputs: Any) -> Any:
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
         """Return the tangent of each output, from those of the arguments."""
         raise settled(
             NotImplementedError(
@@ -201,7 +201,7 @@ class _Definition:
 
     def bind(
         self, cls: FunctionClass, args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """Return the positional arguments of ``forward`` after ctx, for a call with ``args`` and
         ``kwargs``. Defaults are filled in. So every input has a position, and with it an edge.
 
@@ -340,7 +340,7 @@ def _count_writes(before: list[_Versions]) -> None:
             value.count_write()
 
 
-def _lift_fresh(output: object, args: tuple[object, ...], number: int) -> Any:
+def _lift_fresh(output: object, args: tuple[object, ...], number: int) -> object:
     """Return the output with fresh tensors of level ``number`` as values of each inner transform in
     scope. A returned argument, or a view of one, stays as it is."""
     if isinstance(output, tuple):
@@ -444,8 +444,8 @@ def new_ctx(
 
 
 def run_forward(
-    cls: FunctionClass, args: tuple[object, ...], ctx: FunctionNode | None = None
-) -> tuple[Any, FunctionNode]:
+    cls: FunctionClass, args: tuple[object, ...], ctx: Any = None
+) -> tuple[object, FunctionNode]:
     """Run ``forward`` and ``setup_context`` with grad mode off. Return the output and the ctx, a
     new one for None. Count a write on each tensor of ``mark_dirty``."""
     definition = definition_of(cls)
@@ -584,7 +584,7 @@ class _Application:
     cls: FunctionClass
     ctx: FunctionNode
     args: tuple[Any, ...]
-    inner_args: tuple[Any, ...]  # `args` as `forward` got them: without this level
+    inner_args: tuple[object, ...]  # `args` as `forward` got them: without this level
     outs: tuple[Any, ...]  # the outputs as `forward` returned them
     recording: bool  # whether `ctx` is put on the tape
 
@@ -688,7 +688,7 @@ class _InSession(_Application):
 
 
 def _set_history(
-    level: GradLevel, target: Any, edge: Edge, n_outputs: int, before: Sequence[object]
+    level: GradLevel, target: Value, edge: Edge, n_outputs: int, before: Sequence[object]
 ) -> None:
     """Set ``edge`` as the history of ``target``, an input that ``forward`` wrote to.
 
@@ -718,7 +718,7 @@ def _set_history(
     level.written_by_function(target)
 
 
-def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
+def once_differentiable(backward: Callable[..., object]) -> Callable[..., object]:
     """Decorate a ``backward`` that cannot be differentiated itself, as
     ``torch.autograd.function.once_differentiable``.
 
@@ -727,7 +727,7 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., Any]:
     saved tensors raises as well. Otherwise it would silently be zero."""
 
     @wraps(backward)
-    def once(ctx: FunctionNode, *grads: object) -> Any:
+    def once(ctx: FunctionNode, *grads: object) -> object:
         with torch.no_grad():
             result = backward(ctx, *grads)
         if not _grad_enabled():
@@ -759,7 +759,7 @@ class _Once(Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(n: int, *tensors: Any) -> Any:
+    def forward(n: int, *tensors: Value) -> Any:
         return tuple(tensor.clone() for tensor in tensors[:n])
 
     @staticmethod

@@ -33,7 +33,7 @@ class ForEach:
     wrapped it again.
     """
 
-    output_dims: Any
+    output_dims: object
 
     def __init__(
         self, cls: FunctionClass, in_dims: tuple[int | None, ...], size: int, randomness: str
@@ -63,7 +63,7 @@ class ForEach:
         finally:
             level.close()
 
-    def forward(self, *physical: object) -> Any:
+    def forward(self, *physical: object) -> object:
         """Run ``forward`` on values, and return physical outputs."""
         with self.batch() as level:
             values = _arguments_of(level, physical, self.in_dims)
@@ -158,7 +158,7 @@ def _output_dims(
 
 def _arguments_of(
     level: BatchLevel, physical: Sequence[object], in_dims: Sequence[object]
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return physical arguments as values of ``level``. One without a batch stays the object that
     it is, as a method may change a list, or keep it."""
     arguments = list(physical)
@@ -202,7 +202,9 @@ def _move_batch_to_front(level: BatchLevel, tensor: torch.Tensor) -> torch.Tenso
     return tensor.expand(level.size, *tensor.shape)
 
 
-def _gradient(level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Any) -> torch.Tensor:
+def _gradient(
+    level: BatchLevel, g: torch.Tensor, dim: int | None, shape: Sequence[int] | None
+) -> torch.Tensor:
     """Return the gradient of an input of logical ``shape``: a batch if the input was batched, else
     the sum over the batch."""
     if shape is not None and g.shape != shape and len(shape) <= g.dim():
@@ -222,10 +224,10 @@ class _InnerCtx(FunctionCtx):
     saved_tensors: tuple[Any, ...] = ()
     # of `save_for_backward` and `save_for_forward`: the batch dimension of each tensor.
     # None if the method was not called
-    to_save_dims: Any
-    saved_for_forward_dims: Any
+    to_save_dims: object
+    saved_for_forward_dims: object
     # by name: a tree of physical tensors, and their batch dimensions
-    attributes: dict[str, tuple[Any, Any]]
+    attributes: dict[str, tuple[object, object]]
 
     def __init__(self, outer: FunctionCtx | _InnerCtx) -> None:
         self.needs_input_grad = outer.needs_input_grad

@@ -65,10 +65,10 @@ class FunctionCtx:
     in ``torch.autograd.function.FunctionCtx``."""
 
     needs_input_grad: tuple[bool, ...] = ()
-    to_save: tuple[Any, ...] | None = None
+    to_save: tuple[object, ...] | None = None
     saved_for_forward: tuple[Any, ...] | None = None
     dirty_tensors: tuple[Any, ...] = ()
-    non_differentiable: tuple[Any, ...] = ()
+    non_differentiable: tuple[object, ...] = ()
     materialize_grads: bool = True
     # whether `materialize_grads` holds for outputs marked as non-differentiable, too
     _materialize_non_diff_grads: bool = True
@@ -271,7 +271,10 @@ class FunctionNode(Node, FunctionCtx):
         )
 
     def push(
-        self, primals: Sequence[Any], outs: Sequence[object], tangents: Sequence[Any]
+        self,
+        primals: Sequence[Any],
+        outs: Sequence[object],
+        tangents: Sequence[torch.Tensor | None],
     ) -> tuple[Any, ...]:
         """Return the tangents of ``outs``, from the user's ``jvp``. Raise if one does not fit its
         output."""

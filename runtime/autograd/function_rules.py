@@ -48,7 +48,7 @@ from .function_node import as_outputs, as_returned, defines
 
 
 @rule(DualLevel)
-def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[Any, Any]:
+def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[object, object]:
     """Run the Function at the next outer level, and compute the tangents of its outputs by the
     ``jvp`` staticmethod."""
     require_setup_context(cls)
@@ -270,11 +270,11 @@ def _rebatch(
 @rule(FunctionalLevel)
 def run_functional(
     level: FunctionalLevel, cls: FunctionClass, args: tuple[object, ...]
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Run ``forward`` on functional values if no outer level differentiates or batches, else at the
     next outer level."""
 
-    def read_own(value: Any) -> Any:
+    def read_own(value: FunctionalValue) -> object:
         if value._level is not level:
             return value
         return level.read(value)
@@ -294,7 +294,7 @@ def run_functional(
             "an outer transform has its derivative. Write a Function that returns a new tensor."
         )
 
-    def as_value(tensor: torch.Tensor) -> Any:
+    def as_value(tensor: torch.Tensor) -> object:
         source = position_of(tensor, read)
         if source is not None:
             return args[source]  # an input that was returned as it is

@@ -105,7 +105,7 @@ def _open(
 
 
 def _call(
-    func: Callable[..., Any], inputs: Sequence[Any], function: str, strict: bool
+    func: Callable[..., Any], inputs: Sequence[object], function: str, strict: bool
 ) -> tuple[bool, tuple[Any, ...]]:
     """Return whether ``func`` returned a tuple, and its outputs."""
     result = func(*inputs)
@@ -120,7 +120,9 @@ def _is_tracked(tensor: object) -> bool:
     return isinstance(tensor, Value) and tensor.requires_grad
 
 
-def _scalar(func: Callable[..., object], function: str, strict: bool) -> Callable[..., Any]:
+def _scalar(
+    func: Callable[..., object], function: str, strict: bool
+) -> Callable[..., torch.Tensor]:
     """Return ``func``, with an error unless its result is one tensor of one element."""
 
     def call_and_check(*inputs: object) -> Any:
@@ -195,7 +197,7 @@ def _pull(
 
 
 def _fill_missing(
-    grads: Sequence[Any], like: Sequence[Any], errors: _Errors = _NO_ERRORS
+    grads: Sequence[object], like: Sequence[Any], errors: _Errors = _NO_ERRORS
 ) -> tuple[object, ...]:
     """Return ``grads`` with zeros in place of None. Raise the error for one that ``errors``
     names."""
@@ -218,7 +220,7 @@ def _push(
     strict: bool,
     none: str,
     constant: str,
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
     its cotangent, in which it is linear."""
     cotangents = [_value(torch.zeros_like(_value(output).detach())).start_leaf() for output in outs]
@@ -277,7 +279,7 @@ def jvp(
     v: Given = None,
     create_graph: bool = False,
     strict: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Return (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs, as
     ``torch.autograd.functional.jvp``.
 
@@ -300,7 +302,7 @@ def vhp(
     v: Given = None,
     create_graph: bool = False,
     strict: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Return (output, ``v`` times the Hessian) of a function with one output of one element, as
     ``torch.autograd.functional.vhp``."""
     with torch.enable_grad():
@@ -322,7 +324,7 @@ def hvp(
     v: Given = None,
     create_graph: bool = False,
     strict: bool = False,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Return (output, the Hessian times ``v``), as ``torch.autograd.functional.hvp``. Where the
     Hessian is symmetric, ``vhp`` is faster."""
     with torch.enable_grad():
@@ -338,7 +340,7 @@ def hvp(
     )
 
 
-def _gradient(out: object, inputs: Sequence[object], strict: bool) -> tuple[Any, ...]:
+def _gradient(out: object, inputs: Sequence[object], strict: bool) -> tuple[object, ...]:
     """Return the gradients of ``inputs`` with their history."""
     grads = _pull((out,), inputs, None, True)
     errors = _Errors.of(strict, True, _OUTPUT_INDEPENDENT, _JACOBIAN_INDEPENDENT)
@@ -410,7 +412,7 @@ def jacobian(
 
 
 def _rows(
-    index: int, out: torch.Tensor, inputs: Sequence[Any], create_graph: bool, strict: bool
+    index: int, out: torch.Tensor, inputs: Sequence[torch.Tensor], create_graph: bool, strict: bool
 ) -> list[torch.Tensor]:
     """Return the Jacobian of output number ``index`` by each input. Each backward pass gives a
     row."""
@@ -433,7 +435,7 @@ def _rows(
 
 
 def _rows_at_once(
-    index: int, out: Any, inputs: Sequence[Any], create_graph: bool, strict: bool
+    index: int, out: torch.Tensor, inputs: Sequence[Any], create_graph: bool, strict: bool
 ) -> list[object]:
     """Return the Jacobian of output number ``index`` by each input, from one backward pass with a
     batch of cotangents."""
@@ -476,7 +478,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     sizes = [x.numel() for x in xs]
     many_outputs = False
 
-    def push(*tangents: Any) -> tuple[Any, ...]:
+    def push(*tangents: torch.Tensor) -> tuple[object, ...]:
         nonlocal many_outputs
         with forward_ad.dual_level():
             result = func(
@@ -534,7 +536,7 @@ def hessian(
     _tensors(inputs, "inputs", "hessian")
     scalar = _scalar(func, "hessian", strict)
 
-    def gradient(*xs: Any) -> tuple[torch.Tensor, ...]:
+    def gradient(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(map(_require_grad, xs))
         grads: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)

@@ -67,7 +67,7 @@ class Options:
 class Problem:
     """A function at a point, and which of its derivatives are checked."""
 
-    func: Callable[..., Any]
+    func: Callable[..., object]
     inputs: tuple[Any, ...]
     at: tuple[int, ...]  # the numbers of the inputs to differentiate by
     outputs: tuple[int, ...]  # the numbers of the outputs that have a derivative

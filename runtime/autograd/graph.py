@@ -150,10 +150,10 @@ class _AllowMutationOnSavedContext:
             weakref.WeakKeyDictionary()
         )
         self.cloned: weakref.WeakKeyDictionary[_Handle, torch.Tensor] = weakref.WeakKeyDictionary()
-        self.tid_to_weakhandle: weakref.WeakValueDictionary[Any, _Handle] = (
+        self.tid_to_weakhandle: weakref.WeakValueDictionary[object, _Handle] = (
             weakref.WeakValueDictionary()
         )
-        self.sid_to_tid: dict[int, set[Any]] = defaultdict(set)
+        self.sid_to_tid: dict[int, set[object]] = defaultdict(set)
 
     def pack(self, tensor: torch.Tensor) -> _Handle:
         """Return the handle of ``tensor`` at its present version. It is the pack hook."""

@@ -20,7 +20,7 @@ from ..seam.levels import Value, is_floating
 from ..session.tensor import unwrap
 from ..torch_private.native_tensors import mkldnn_layout
 
-Outputs = Callable[[], Sequence[Any]]
+Outputs = Callable[[], Sequence[torch.Tensor]]
 
 
 class Steps(NamedTuple):
@@ -135,7 +135,7 @@ def directional_derivatives(
     return [(upper - lower) / (2 * eps) for lower, upper in zip(low, high, strict=True)]
 
 
-def zeros(value: Any, *shape: int) -> torch.Tensor:
+def zeros(value: torch.Tensor, *shape: int) -> torch.Tensor:
     """Return dense zeros of the dtype and on the device of ``value``."""
     return plain(torch.zeros(shape, dtype=value.dtype, device=value.device))
 

@@ -70,7 +70,7 @@ def _spread(every: Sequence[Any], lengths: Lengths) -> list[object]:
 def _gather(flat: Iterable[object], lengths: Lengths) -> tuple[object, ...]:
     """Return one entry per argument, from one entry per tensor."""
     each = iter(flat)
-    every: list[Any] = []
+    every: list[object] = []
     for n in lengths:
         if n is None:
             every.append(next(each))
@@ -88,7 +88,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
 
     class Registered(Function):
         @staticmethod
-        def forward(*flat: object) -> Any:
+        def forward(*flat: object) -> object:
             every = _gather(flat, lengths)
             return op.func(*every[:positional], **dict(zip(names, every[positional:], strict=True)))
 

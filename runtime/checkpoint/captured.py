@@ -99,7 +99,7 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
     is no result of theirs."""
     inside = set(calls)
     for node in calls:
-        func: Any = node.target
+        func = node.target
         if not isinstance(func, OpOverload):
             continue
         facts = facts_of(func)
@@ -150,7 +150,7 @@ class SecondRun:
         self.saves = 0
         self.calls: list[fx.Node] = []
         self.stop_at: int | None = None
-        self.passes: WeakKeyDictionary[Any, list[Saved]] | None = None
+        self.passes: WeakKeyDictionary[object, list[Saved]] | None = None
 
     def pack(self, tensor: torch.Tensor) -> tuple[int, Saved]:
         """Return the pack hook of the first run: the position of ``tensor`` among what it saves,
@@ -251,7 +251,7 @@ def _refuse_draws(calls: list[fx.Node]) -> None:
 
 def _wish(policy: Policy | None, node: fx.Node) -> CheckpointPolicy:
     """Return what the policy says of a call, as ``meta["recompute"]`` of its node."""
-    func: Any = node.target
+    func = node.target
     if policy is None:
         return CheckpointPolicy.MUST_RECOMPUTE
     if not isinstance(func, OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):

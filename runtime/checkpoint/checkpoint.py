@@ -67,7 +67,9 @@ class CheckpointFunction(Function):
     *args)`` returns the outputs of ``function(*args)``."""
 
     @staticmethod
-    def forward(ctx: Any, run_function: Any, preserve_rng_state: bool, *args: object) -> Any:
+    def forward(
+        ctx: Any, run_function: Callable[..., object], preserve_rng_state: bool, *args: object
+    ) -> object:
         """Run the function without a graph, and save its arguments."""
         check_backward_validity(args)
         ctx.run_function = run_function
@@ -83,7 +85,7 @@ class CheckpointFunction(Function):
         return run_function(*args)
 
     @staticmethod
-    def backward(ctx: Any, *grads: object) -> Any:
+    def backward(ctx: Any, *grads: object) -> object:
         """Run the function again with a graph, and a backward pass through it. Gradients of what it
         closes over are added to ``.grad`` there."""
         if RUNNING.task is None or RUNNING.task.captured is not None:
@@ -124,7 +126,7 @@ def _run_backward(outputs: Sequence[object], grads: Sequence[object]) -> None:
     autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])
 
 
-Contexts = Callable[[], tuple[AbstractContextManager[Any], AbstractContextManager[Any]]]
+Contexts = Callable[[], tuple[AbstractContextManager[object], AbstractContextManager[object]]]
 
 # --- the public functions -------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ def set_checkpoint_debug_enabled(enabled: bool | None) -> Generator[None]:
         POLICY.debug = before
 
 
-def noop_context_fn() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+def noop_context_fn() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
     """Return two contexts that do nothing, the default of ``context_fn``."""
     return nullcontext(), nullcontext()
 
@@ -192,7 +194,7 @@ _DECORATES = {"TypeError": False, "1.0": True}[probe("checkpoint", "without a fu
 class _Checkpointed:
     """A function that is checkpointed in each call, as a function or as a method of a class."""
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[..., object], options: dict[str, Any]) -> None:
         self.function = function
         self.options = options
         functools.update_wrapper(self, function, updated=())
@@ -208,7 +210,7 @@ class _Checkpointed:
 
 
 def checkpoint(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., object] | None = None,
     *args: Any,
     use_reentrant: bool | None = None,
     context_fn: Contexts = noop_context_fn,
@@ -264,8 +266,8 @@ def _refuse_keywords(kwargs: dict[str, object]) -> None:
 
 def _run(
     function: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     *,
     use_reentrant: bool | None,
     preserve_rng_state: bool,
@@ -366,7 +368,7 @@ def checkpoint_sequential(
         use_reentrant = True
     preserve = kwargs.pop("preserve_rng_state", True)
     _refuse_keywords(kwargs)
-    layers: list[Callable[[Any], Any]]
+    layers: list[Callable[[object], object]]
     if isinstance(functions, torch.nn.Sequential):
         layers = list(functions.children())
     else:
@@ -377,10 +379,10 @@ def checkpoint_sequential(
             f"{len(layers)}, but got {segments}"
         )
 
-    def run(some: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def run(some: list[Callable[[object], object]]) -> Callable[[object], object]:
         """Return the function that runs the layers ``some`` one after the other."""
 
-        def segment(x: object) -> Any:
+        def segment(x: object) -> object:
             """Run the layers of one segment."""
             for layer in some:
                 x = layer(x)

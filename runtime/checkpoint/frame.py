@@ -183,7 +183,7 @@ class Frame:
         self.metadata: list[Metadata] = []
         self.complete = False
         # by backward pass: what its second run has saved and nobody has read yet
-        self.runs: weakref.WeakKeyDictionary[Any, dict[int, Saved]] = weakref.WeakKeyDictionary()
+        self.runs: weakref.WeakKeyDictionary[object, dict[int, Saved]] = weakref.WeakKeyDictionary()
 
     @contextmanager
     def recording(self) -> Generator[None]:

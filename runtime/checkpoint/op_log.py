@@ -8,10 +8,12 @@ An error of the checkpoint then has these lines, and the Python stack of each op
 from __future__ import annotations
 
 import traceback
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
+from ..seam.call_types import Arguments, Keywords
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.mode_stacks import TorchDispatchMode
 from ..torch_private.pytrees import pytree
 
@@ -46,7 +48,13 @@ class OpLog(TorchDispatchMode):
         self.recomputation = OpLog()
         return self.recomputation
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         out = func(*args, **(kwargs or {}))
         results = ", ".join(map(_describe, pytree.tree_leaves(out)))
         arguments = ", ".join(map(_describe, pytree.tree_leaves((args, kwargs))))

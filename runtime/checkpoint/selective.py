@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..facts.lock import probe
+from ..seam.call_types import Arguments, Keywords
 from ..seam.levels import Value, bottom, innermost
 from ..seam.user_code import watched
 from ..tape.saved import Pack, Unpack
@@ -29,7 +30,7 @@ from ..torch_private.pytrees import pytree
 from .frame import hooks_of_the_user
 
 _aten = torch.ops.aten
-SAC_IGNORED_OPS: set[Any] = {
+SAC_IGNORED_OPS: set[OpOverload] = {
     _aten.detach.default,  # checkpointing itself detaches, and not equally often in both runs
     # these compute nothing: they return facts of a tensor, and some subclasses dispatch them
     torch.ops.prim.device.default,
@@ -100,7 +101,7 @@ class _CachedTensor:
         self.device = tensor.device
         stored = tensor.cpu() if offload else tensor
         # the tensor, or what the pack hook returned for it, which may be anything
-        self.payload: Any = stored
+        self.payload: object = stored
         self.unpack: Unpack | None = None
         if hooks is not None:
             pack, self.unpack = hooks
@@ -146,7 +147,7 @@ class _SharedResults:
     """
 
     def __init__(self) -> None:
-        self.cached: dict[CallKey, Any] = {}
+        self.cached: dict[CallKey, object] = {}
         self.is_used = False
 
 
@@ -163,7 +164,13 @@ class _RunMode(TorchDispatchMode):
         self.results = results
         self.calls: Counter[OpOverload] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         """Run the call of an op below all levels; the levels come first."""
         kwargs = kwargs or {}
         if innermost(args, kwargs) is not None:
@@ -175,7 +182,9 @@ class _RunMode(TorchDispatchMode):
         self.calls[func] += 1
         return self.run_kernel(func, (func, self.calls[func]), args, kwargs)
 
-    def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
+    def run_kernel(
+        self, func: OpOverload, call: CallKey, args: Arguments, kwargs: Keywords
+    ) -> object:
         """Return the result of ``func(*args, **kwargs)``, computed or cached."""
         raise NotImplementedError
 
@@ -220,7 +229,9 @@ class _FirstRun(_RunMode):
             )
         return None
 
-    def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
+    def run_kernel(
+        self, func: OpOverload, call: CallKey, args: Arguments, kwargs: Keywords
+    ) -> object:
         """Run the call, and cache its result if the policy says so."""
         out = func(*args, **kwargs)
         context = SelectiveCheckpointContext(is_recompute=False, op_output=out)
@@ -263,7 +274,7 @@ class _SecondRun(_RunMode):
         self.allow_mutation = allow_mutation
         self.depth = 0
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> object:
         # The mode is also re-entered for the calls that a level makes. Only the first entry is a
         # new run of the function.
         if not self.depth:
@@ -280,7 +291,9 @@ class _SecondRun(_RunMode):
         self.depth -= 1
         super().__exit__(*exc)  # type: ignore[no-untyped-call]
 
-    def run_kernel(self, func: OpOverload, call: CallKey, args: Any, kwargs: Any) -> Any:
+    def run_kernel(
+        self, func: OpOverload, call: CallKey, args: Arguments, kwargs: Keywords
+    ) -> object:
         """Return the cached result of the call, or run it if the first run has cached none."""
         cached = self.results.cached
         if call not in cached:

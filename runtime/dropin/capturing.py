@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from os import PathLike
+from typing import IO, Any
 
 import torch
 import torch._inductor
@@ -44,7 +45,7 @@ def _jit(capture: Callable[..., object], patches: Patches, name: str) -> Callabl
     """Return ``torch.jit.trace`` or ``torch.jit.trace_module`` for programs of the session. The
     first argument is the program."""
 
-    def trace(program: object, *args: object, **kwargs: object) -> Any:
+    def trace(program: object, *args: object, **kwargs: object) -> object:
         exchange = Exchange()
         args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
         with aside(patches), exchange.lent(program), RefuseSession(name):
@@ -69,7 +70,7 @@ def _wrap_freeze(freeze: Callable[..., object], patches: Patches) -> Callable[..
     """Return ``torch.jit.freeze`` or ``torch.jit.optimize_for_inference``, which make constants of
     the parameters. A constant is a plain tensor, and requires no grad."""
 
-    def freeze_module(module: object, *args: object, **kwargs: object) -> Any:
+    def freeze_module(module: object, *args: object, **kwargs: object) -> object:
         exchange = Exchange()
         with aside(patches), exchange.lent(module):
             scripted = freeze(module, *args, **kwargs)
@@ -82,7 +83,7 @@ def _wrap_freeze(freeze: Callable[..., object], patches: Patches) -> Callable[..
 def _wrap_load(load: Callable[..., object], patches: Patches) -> Callable[..., object]:
     """Return ``torch.jit.load`` with parameters of the session in the loaded modules."""
 
-    def load_module(*args: object, **kwargs: object) -> Any:
+    def load_module(*args: object, **kwargs: object) -> object:
         with aside(patches):
             scripted = load(*args, **kwargs)
         _give_parameters(scripted, Exchange())
@@ -96,7 +97,7 @@ def _wrap_save(save: Callable[..., object], patches: Patches) -> Callable[..., o
     tensors require grad, and finds that on plain ones only."""
 
     @functools.wraps(save)
-    def save_module(module: object, *args: object, **kwargs: object) -> Any:
+    def save_module(module: object, *args: object, **kwargs: object) -> object:
         with aside(patches), Exchange().lent(module):
             return save(module, *args, **kwargs)
 
@@ -107,7 +108,7 @@ def _onnx(capture: Callable[..., object], patches: Patches) -> Callable[..., obj
     """Return ``torch.onnx.export`` for programs of the session. It writes a file and returns no
     program, so there are no tensors to exchange back."""
 
-    def export(model: object, *args: object, **kwargs: object) -> Any:
+    def export(model: object, *args: object, **kwargs: object) -> object:
         exchange = Exchange()
         with aside(patches), exchange.lent(model):
             return capture(model, *exchange.plain_tree(args), **exchange.plain_tree(kwargs))
@@ -115,12 +116,12 @@ def _onnx(capture: Callable[..., object], patches: Patches) -> Callable[..., obj
     return export
 
 
-def _package_call(run: Callable[..., object]) -> Callable[..., Any]:
+def _package_call(run: Callable[..., object]) -> Callable[..., object]:
     """Return the call of a compiled program that was loaded from a file: a library, which takes
     and returns plain tensors."""
 
     @functools.wraps(run)
-    def call(model: object, *args: object, **kwargs: object) -> Any:
+    def call(model: object, *args: object, **kwargs: object) -> object:
         args, kwargs = pytree.tree_map_only(Tensor, unwrap, (args, kwargs))
         return pytree.tree_map_only(torch.Tensor, wrap, run(model, *args, **kwargs))
 
@@ -133,9 +134,9 @@ class Programs:
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
-        self._exchanges: weakref.WeakKeyDictionary[Any, Exchange] = weakref.WeakKeyDictionary()
+        self._exchanges: weakref.WeakKeyDictionary[object, Exchange] = weakref.WeakKeyDictionary()
 
-    def _receive(self, program: object, exchange: Exchange) -> Any:
+    def _receive(self, program: object, exchange: Exchange) -> object:
         """Turn the tensors of a program that torch has just captured into those of the session."""
         self._exchanges[program] = exchange
         self._turn(program, exchange.session_tree)
@@ -159,11 +160,11 @@ class Programs:
             finally:
                 self._turn(program, exchange.session_tree)
 
-    def exporter(self, theirs: Callable[..., object]) -> Callable[..., Any]:
+    def exporter(self, theirs: Callable[..., object]) -> Callable[..., object]:
         """Return ``theirs``, which is ``torch.export.export`` or another function with its
         arguments that returns an ``ExportedProgram``, for programs of the session."""
 
-        def export(mod: object, args: object, kwargs: object = None, **options: object) -> Any:
+        def export(mod: object, args: object, kwargs: object = None, **options: object) -> object:
             exchange = Exchange()
             with aside(self._patches), exchange.lent(mod):
                 program = theirs(
@@ -173,21 +174,21 @@ class Programs:
 
         return export
 
-    def packager(self, theirs: Callable[..., object]) -> Callable[..., Any]:
+    def packager(self, theirs: Callable[..., object]) -> Callable[..., object]:
         """Return ``aoti_compile_and_package``, which compiles a program to a file, for programs of
         the session."""
 
-        def package(exported_program: object, *args: object, **options: object) -> Any:
+        def package(exported_program: object, *args: object, **options: object) -> object:
             return self._call_on_plain(
                 exported_program, lambda: theirs(exported_program, *args, **options)
             )
 
         return package
 
-    def load(self, function: Any, **options: Any) -> Any:
-        """Return ``torch.export.load(function, **options)`` with tensors of the session."""
+    def load(self, f: str | PathLike[str] | IO[bytes], **options: Any) -> object:
+        """Return ``torch.export.load(f, **options)`` with tensors of the session."""
         with aside(self._patches):
-            program = _load(function, **options)
+            program = _load(f, **options)
         return self._receive(program, Exchange())
 
     def patch(self, lasting: Patches) -> None:
@@ -197,12 +198,12 @@ class Programs:
             _ExportedProgram.run_decompositions,
         )
 
-        def module(program: object, *args: object, **kwargs: object) -> Any:
+        def module(program: object, *args: object, **kwargs: object) -> object:
             result = self._call_on_plain(program, lambda: original_module(program, *args, **kwargs))
             self._exchanges[program].session_module(result)
             return result
 
-        def run_decompositions(program: object, *args: object, **kwargs: object) -> Any:
+        def run_decompositions(program: object, *args: object, **kwargs: object) -> object:
             exchange = self._exchanges.setdefault(program, Exchange())
             return self._receive(
                 self._call_on_plain(
@@ -220,7 +221,7 @@ class Programs:
         )
 
 
-def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
+def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[object, object]]:
     """Return ``{id of a function of torch that captures programs: (function, ours)}``.
 
     ``lasting`` is not suspended when ``patches`` are. If a thread starts a capture during that of
@@ -232,7 +233,7 @@ def captures(patches: Patches, lasting: Patches) -> dict[int, tuple[Any, Any]]:
     for kind in _SCRIPT_MODULES:
         for name in vars(kind).keys() & _WRITERS:
             lasting.set(kind, name, _wrap_save(getattr(kind, name), patches))
-    pairs: list[tuple[Any, Callable[..., Any]]] = [
+    pairs: list[tuple[Callable[..., object], Callable[..., object]]] = [
         (torch.jit.trace, _jit(torch.jit.trace, patches, "torch.jit.trace")),
         (torch.jit.trace_module, _jit(torch.jit.trace_module, patches, "torch.jit.trace_module")),
         (torch.jit.freeze, _wrap_freeze(torch.jit.freeze, patches)),

@@ -3,6 +3,7 @@ plain tensors, custom functions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,7 +64,7 @@ class _RequiresGrad:
     """The attribute ``Tensor.requires_grad`` of plain tensors. Reading it is as in torch. Setting
     it makes the tensor a runtime tensor."""
 
-    def __get__(self, tensor: object, owner: object = None) -> Any:
+    def __get__(self, tensor: object, owner: object = None) -> object:
         return _requires_grad.__get__(tensor)
 
     def __set__(self, tensor: torch.Tensor, value: bool) -> None:
@@ -82,7 +83,7 @@ def _require(tensor: torch.Tensor, requires_grad: bool = True) -> object:
     return become_runtime(tensor).requires_grad_(requires_grad)
 
 
-def _construct(cls: type, *args: Any, **kwargs: Any) -> Any:
+def _construct(cls: type, *args: Any, **kwargs: Any) -> object:
     """Return a new tensor of the session, for ``torch.Tensor.__new__``."""
     if inside_dispatch():
         return _new_tensor(cls, *args, **kwargs)
@@ -153,7 +154,9 @@ def _wrapper_subclass(cls: object, *args: object, **kwargs: object) -> object:
     return wrapper_subclass(make_wrapper_subclass, cls, options)
 
 
-def _rebuild_from_type_v2(rebuild: Any, kind: type, args: Arguments, state: object) -> object:
+def _rebuild_from_type_v2(
+    rebuild: Callable[..., Any], kind: type, args: Arguments, state: object
+) -> object:
     """Do ``torch._tensor._rebuild_from_type_v2``: return a pickled tensor with attributes, or
     of a user's class."""
     tensor = rebuild(*args)

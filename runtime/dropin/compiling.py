@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -49,7 +49,7 @@ def _run_in_session(
     """
 
     @functools.wraps(compiled, updated=())
-    def run(*args: object) -> Any:
+    def run(*args: object) -> object:
         dual = any(
             isinstance(argument, Tensor) and SESSION.tangent_of(argument) is not None
             for argument in args
@@ -100,7 +100,7 @@ def _simplified_entry(theirs: Callable[..., object], patches: Patches) -> Callab
     torch's AOTAutograd."""
 
     @functools.wraps(theirs)
-    def call(mod: Any, args: object, *rest: Any, **options: Any) -> Any:
+    def call(mod: Any, args: Sequence[object], *rest: Any, **options: Any) -> object:
         exchange = _BACKEND.exchange
         # the backward graph is compiled in the first backward pass, when nothing is suspended
         if exchange is None or _needs_torchs(mod, (*rest, *options.values())):
@@ -122,7 +122,7 @@ def _simplified_entry(theirs: Callable[..., object], patches: Patches) -> Callab
     return call
 
 
-def _suspend_later(compiler: Any, patches: Patches) -> object:
+def _suspend_later(compiler: Callable[..., object], patches: Patches) -> object:
     """Wrap torch's compiler of the backward graph. It runs later, in the first backward pass, so it
     must suspend the drop-in itself."""
     if not hasattr(compiler, "compiler_fn"):
@@ -131,7 +131,7 @@ def _suspend_later(compiler: Any, patches: Patches) -> object:
     return compiler
 
 
-def _examples(mod: object, args: Any) -> list[object]:
+def _examples(mod: object, args: Sequence[object]) -> list[object]:
     """Return the example arguments. Those of a graph with symbolic sizes are the fake tensors of
     Dynamo for them."""
     graph = getattr(mod, "graph", None) or getattr(getattr(mod, "gm", None), "graph", None)
@@ -150,11 +150,11 @@ def _has_symbols(value: object) -> bool:
     return any(isinstance(size, torch.SymInt) for size in sizes)
 
 
-def _take_list(function: Callable[..., object]) -> Callable[[list[Any]], object]:
+def _take_list(function: Callable[..., object]) -> Callable[[list[object]], object]:
     """Return ``function`` that takes its arguments as one list and empties it, so that they are
     freed as soon as they are used."""
 
-    def call(args: list[Any]) -> Any:
+    def call(args: list[object]) -> object:
         arguments = tuple(args)
         args.clear()
         return function(*arguments)
@@ -162,7 +162,7 @@ def _take_list(function: Callable[..., object]) -> Callable[[list[Any]], object]
     return call
 
 
-def _needs_torchs(mod: Any, options: tuple[object, ...]) -> bool:
+def _needs_torchs(mod: torch.nn.Module, options: tuple[object, ...]) -> bool:
     """Return whether a graph must be compiled by torch's AOTAutograd: it is for Inductor, or has an
     operator of higher order or a transform."""
     if any(type(option).__name__ == "SerializableAOTDispatchCompiler" for option in options):
@@ -215,25 +215,29 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
     original_class = builder.infer_subclass_type
     original_backend = output_graph.OutputGraph._call_user_compiler
 
-    def wrap_variable(variable: Any, value: object) -> Any:
+    def wrap_variable(variable: Any, value: object) -> object:
         if type(value) is Tensor:
             return variable.wrap_tensor(value)
         # a closure may hold a name of torch since before the drop-in stood aside
         return original_wrap(variable, patches.original(value))
 
-    def infer_class(value: object) -> Any:
+    def infer_class(value: object) -> object:
         if type(value) is Tensor:
             return None  # Dynamo takes it for a plain tensor
         return original_class(value)
 
-    def call_backend(graph: Any, module: Any, examples: list[torch.Tensor | torch.SymInt]) -> Any:
+    def call_backend(
+        graph: Any,
+        module: torch.fx.GraphModule,
+        examples: list[torch.Tensor | torch.SymInt],
+    ) -> object:
         exchange = _exchange(graph.fake_mode)
         plain = list(map(exchange.plain, examples))
         contexts = graph.tracing_context.tensor_to_context
-        for t, stand_in in zip(examples, plain, strict=True):
+        for example, stand_in in zip(examples, plain, strict=True):
             # which sizes are fixed, for a backend that makes fake tensors once more
-            if stand_in is not t and t in contexts:
-                contexts[stand_in] = contexts[t]
+            if stand_in is not example and example in contexts:
+                contexts[stand_in] = contexts[example]
         with _backend_runs(exchange):
             return _run_in_session(original_backend(graph, module, plain), module)
 
@@ -258,7 +262,7 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
     # the same tensor must get the same fake one again
     leaves: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
 
-    def from_tensor(mode: Any, tensor: Any, **options: Any) -> torch.Tensor:
+    def from_tensor(mode: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> torch.Tensor:
         if type(tensor) is not Tensor:
             return original(mode, tensor, **options)
         of_mode = leaves.setdefault(mode, WeakIdKeyDictionary())
@@ -275,7 +279,7 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
 
     original_description = MetaTensorDescriber.describe_tensor
 
-    def describe(describer: Any, tensor: torch.Tensor, **options: Any) -> Any:
+    def describe(describer: MetaTensorDescriber, tensor: torch.Tensor, **options: Any) -> object:
         description = original_description(describer, tensor, **options)
         # a user's class makes its own instances, which are below the tape
         kind = getattr(description.type, "_kind", None)
@@ -291,7 +295,7 @@ def _suspended_call(method: Callable[..., object], patches: Patches) -> Callable
     """Return ``method``, which runs while the drop-in is suspended."""
 
     @functools.wraps(method)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         with aside(patches):
             return method(*args, **kwargs)
 
@@ -358,7 +362,7 @@ def _guard_on_grad(manager: Any, **options: object) -> object:
 def _refusal_of(name: str) -> Callable[..., object]:
     """Return a function in place of torch's function ``name`` that raises."""
 
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         raise RuntimeError(
             f"runtime.dropin: {name} describes a graph of torch's own AOTAutograd. "
             "Use aot_export_module(trace_joint=True), or call it outside of the drop-in."
@@ -402,7 +406,7 @@ def jitted(
     return jit(model, dynamic=dynamic, compiler=compiler, on_break=on_break)
 
 
-def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
+def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[object, object]]:
     """Return ``{id of a function of torch: (function, ours)}`` for ``torch.compile`` and what its
     backends call. Dynamo is imported, and changed, when it is first asked for. ``by_jit``:
     ``torch.compile`` is :func:`jitted`."""
@@ -415,7 +419,7 @@ def compiler(patches: Patches, by_jit: bool) -> dict[int, tuple[Any, Any]]:
         with aside(patches):
             _patch_dynamo(dynamo, patches)
 
-    def compile(*args: Any, **kwargs: Any) -> Any:
+    def compile(*args: Any, **kwargs: Any) -> object:
         """Call ``torch.compile`` while the drop-in is suspended."""
         change_dynamo()
         with aside(patches):

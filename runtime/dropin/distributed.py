@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -75,12 +75,12 @@ class Reducer:
         params: Sequence[torch.Tensor],
         bucket_indices: Sequence[Sequence[int]],
         per_bucket_size_limits: Sequence[int],
-        process_group: Any,
+        process_group: dist.ProcessGroup,
         expect_sparse_gradients: Sequence[bool] = (),
         bucket_bytes_cap: int = 0,
         find_unused_parameters: bool = False,
         gradient_as_bucket_view: bool = False,
-        param_to_name_mapping: Any = None,
+        param_to_name_mapping: Mapping[int, str] | None = None,
         *rest: object,
     ) -> None:
         self._params = list(params)
@@ -89,7 +89,7 @@ class Reducer:
         self._sparse = list(expect_sparse_gradients) or [False] * len(self._params)
         self._lenient = find_unused_parameters
         self._names = param_to_name_mapping or {}
-        self._hook: Any = None
+        self._hook: tuple[object, Callable[..., Any]] | None = None
         self._waiting = False  # a forward pass has asked for its backward pass to be reduced
         self._ready: set[int] = set()
         this = weakref.ref(self)
@@ -192,7 +192,7 @@ class Reducer:
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
         self._waiting = True
 
-    def set_communication(self, state: Any, hook: Any) -> None:
+    def set_communication(self, state: object, hook: Callable[..., Any]) -> None:
         if self._hook is not None:
             raise RuntimeError(
                 "register_comm_hook or register_builtin_comm_hook can only be called once."
@@ -214,7 +214,9 @@ class Reducer:
     def _delay_all_reduce(self) -> None:
         """Do nothing: the first pass of a static graph is reduced at its end, as all others are."""
 
-    def _install_post_backward_futures(self, futures: Any) -> None:
+    def _install_post_backward_futures(
+        self, futures: Iterable[torch.futures.Future[object]]
+    ) -> None:
         for future in futures:
             future.wait()
 
@@ -232,15 +234,15 @@ class Reducer:
     def _reset_state(self) -> None:
         self._ready, self._waiting = set(), False
 
-    def _update_process_group(self, group: Any) -> None:
+    def _update_process_group(self, group: dist.ProcessGroup) -> None:
         self._group = group
 
 
 def _marker(reducer: weakref.ref[Reducer], index: int) -> object:
     def mark(_: Tensor) -> None:
-        found = reducer()
-        if found is not None:
-            found._mark(index)
+        alive = reducer()
+        if alive is not None:
+            alive._mark(index)
 
     return mark
 
@@ -284,7 +286,7 @@ _REFUSED = (
 
 
 def _refuse(name: str) -> object:
-    def __init__(self: Any, *args: object, **kwargs: object) -> NoReturn:
+    def __init__(self: object, *args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(
             f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on "
             "the runtime's engine. Use DistributedDataParallel, or run the program on plain torch."
@@ -300,7 +302,9 @@ class _WhenImported(MetaPathFinder):
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if not any(name == module for module, _, _ in _REFUSED):
             return None
         spec = PathFinder.find_spec(name, path, target)

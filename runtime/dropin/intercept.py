@@ -21,18 +21,23 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..autograd import function, function_node
+from ..seam.call_types import Keywords
 from ..seam.level_mode import LevelMode, entering
+from ..seam.levels import Value
 from ..seam.shells import VALUES
 from ..seam.surgery import now
 from ..seam.transforms_of_torch import WRAPPING, DualLevelOfTorch
 from ..seam.user_code import noted
 from ..session.tensor import Tensor
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.functorch_state import are_transforms_active, is_functorch_wrapped
 from ..torch_private.mode_stacks import current_dispatch_modes
 from ..trace.provenance import here
@@ -80,7 +85,7 @@ def _has_tensor_of_capture(arguments: Iterable[object]) -> bool:
     )
 
 
-def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
+def _apply_ours(cls: type, args: tuple[Any, ...], kwargs: Keywords) -> object:
     """Apply a custom Function by this package, and torch's checkpoint by ours."""
     if cls is not _checkpoint.CheckpointFunction:
         return function.apply(cls, args, kwargs)
@@ -93,16 +98,16 @@ def _apply_ours(cls: Any, args: Any, kwargs: Any) -> object:
 
 @functools.wraps(_run_backward)
 def _backward(
-    outputs: Any,
+    outputs: Sequence[torch.Tensor],
     gradients: Sequence[torch.Tensor | None],
     keep_graph: bool,
     create_graph: bool,
-    inputs: Any = (),
+    inputs: Sequence[torch.Tensor] = (),
     *args: object,
     **kwargs: object,
 ) -> object:
     for tensor in (*outputs, *inputs):
-        if type(tensor) in VALUES:
+        if isinstance(tensor, Value):
             _refuse(tensor)
     return _run_backward(outputs, gradients, keep_graph, create_graph, inputs, *args, **kwargs)
 
@@ -114,8 +119,8 @@ def _surroundings(
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
-    *args: Any,
-    **kwargs: Any,
+    *args: object,
+    **kwargs: object,
 ) -> Iterator[None]:
     """Return a generator that stops once, where the function runs, as torch's before 2.14."""
     options = (preserve_rng_state, context_fn, determinism_check, debug, early_stop)
@@ -124,8 +129,8 @@ def _surroundings(
 
 
 def _surroundings_by_name(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
+    function: Callable[..., object],
+    args: tuple[object, ...],
     kwargs: dict[str, object],
     **options: Any,
 ) -> Iterator[None]:
@@ -136,7 +141,7 @@ def _surroundings_by_name(
 
 def _surroundings_of_values(
     function: Callable[..., object],
-    args: tuple[torch.Tensor, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, object],
     preserve_rng_state: bool = True,
     context_fn: Any = _checkpoint.noop_context_fn,
@@ -181,18 +186,23 @@ def _surroundings_of_values(
     return surround()
 
 
-def _trace(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+def _trace(
+    self: TorchDispatchMode,
+    func: OpOverload,
+    types: Sequence[type],
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
+) -> object:
     result = _traced(self, func, types, args, kwargs)
     if result is NotImplemented and not VALUES.isdisjoint(types):
         _refuse_trace(f"meets {func} of a runtime tensor that is no input of it")
     return result
 
 
-def _enter_trace(self: Any) -> Any:
+def _enter_trace(self: TorchDispatchMode) -> object:
     """Enter a trace of torch. Raise inside of a program that is captured here."""
-    modes: list[Any] = current_dispatch_modes()
     # torch puts the modes of its traces below those of users: ours would see the calls first
-    for mode in modes:
+    for mode in current_dispatch_modes():
         if isinstance(mode, LevelMode):
             _refuse_trace(f"begins inside of {mode.level.what}, where it would see no calls")
     return _entered(self)
@@ -209,7 +219,7 @@ def _refuse_trace(why: str) -> NoReturn:
     )
 
 
-def _refuse(tensor: Any) -> NoReturn:
+def _refuse(tensor: Value) -> NoReturn:
     """Raise: torch's engine gets a tensor of this package."""
     where = "of the session" if isinstance(tensor, Tensor) else f"a value of {tensor._level.what}"
     raise RuntimeError(
@@ -220,7 +230,7 @@ def _refuse(tensor: Any) -> NoReturn:
 
 
 def _replace(
-    module: Any, name: str, theirs: Callable[..., object], ours: Callable[..., object]
+    module: ModuleType, name: str, theirs: Callable[..., object], ours: Callable[..., object]
 ) -> None:
     if vars(module).get(name) is theirs:
         setattr(module, name, ours)

@@ -3,6 +3,7 @@ sequences, lazy parameters. And what encoders ask before they call a kernel for 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -27,20 +28,21 @@ def _take_rows(rows: torch.Tensor, places: torch.Tensor, padding: float) -> torc
 
 
 def _pad_sequence(
-    sequences: Any,
+    sequences: Sequence[torch.Tensor],
     batch_first: bool = False,
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> object:
     """Do ``pad_sequence``. Torch's kernel writes into a buffer of its own, so there would be no
     gradient. Here the kernel pads row numbers, and one indexing op takes the rows."""
-    if not any(isinstance(s, Value) for s in sequences) or any(s.dim() == 0 for s in sequences):
+    are_values = any(isinstance(sequence, Value) for sequence in sequences)
+    if not are_values or any(sequence.dim() == 0 for sequence in sequences):
         return pad_sequence(sequences, batch_first, padding_value, padding_side)
     # each row of a sequence has its number in the concatenation of all of them
     ends = torch.tensor(list(map(len, sequences))).cumsum(0).tolist()
     numbers = [
-        torch.arange(end - len(s), end, device=s.device)
-        for s, end in zip(sequences, ends, strict=True)
+        torch.arange(end - len(sequence), end, device=sequence.device)
+        for sequence, end in zip(sequences, ends, strict=True)
     ]
     return _take_rows(
         torch.cat(list(sequences)),
@@ -64,12 +66,14 @@ def _pad_packed_sequence(
     return _take_rows(data, places.squeeze(-1), padding_value), lengths
 
 
-def _make_uninitialized(cls: Any, requires_grad: bool, device: Any, dtype: Any) -> Any:
+def _make_uninitialized(
+    cls: Any, requires_grad: bool, device: Any, dtype: torch.dtype | None
+) -> Any:
     return make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
 
 
 def _new_parameter(
-    cls: object, requires_grad: bool = True, device: object = None, dtype: object = None
+    cls: object, requires_grad: bool = True, device: object = None, dtype: torch.dtype | None = None
 ) -> object:
     return _make_uninitialized(cls, requires_grad, device, dtype)
 
@@ -78,9 +82,9 @@ def _new_buffer(
     cls: object,
     requires_grad: bool = False,
     device: object = None,
-    dtype: object = None,
+    dtype: torch.dtype | None = None,
     persistent: bool = True,
-) -> Any:
+) -> object:
     """Return a lazy buffer, for ``UninitializedBuffer.__new__``."""
     buffer = _make_uninitialized(cls, requires_grad, device, dtype)
     buffer.persistent = persistent
@@ -89,7 +93,10 @@ def _new_buffer(
 
 
 def _materialize(
-    tensor: torch.Tensor, shape: Any, device: str | None = None, dtype: torch.dtype | None = None
+    tensor: torch.Tensor,
+    shape: Sequence[int],
+    device: str | None = None,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Turn the lazy object into a runtime tensor of that shape, in place. A lazy parameter
     becomes a parameter."""

@@ -7,26 +7,26 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ..seam.locks import lock_of
 
-_ABSENT: Any = object()
+_ABSENT = object()
 _OWN = __name__.split(".")[0]
 _TORCH = ("torch", "functorch")
-Table = Mapping[int, tuple[Any, Any]]
+Table = Mapping[int, tuple[object, object]]
 
 
 class Patches:
     """A list of replaced attributes. They are restored in reverse order."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any]] = []
+        self._done: list[tuple[object, str, object]] = []
         self._entered = contextlib.ExitStack()
         # names that modules have imported from torch since then
-        self._taken: list[tuple[Any, str, Any]] = []
+        self._taken: list[tuple[ModuleType, str, object]] = []
         self._table: Table = {}
         self._back: Table = {}
         self._scanned: dict[str, tuple[ModuleType, int]] = {}
@@ -57,7 +57,7 @@ class Patches:
         for module, name, replacement in self._bound_to(table):
             self.set(module, name, replacement)
 
-    def replaced(self) -> Iterator[tuple[Any, Any]]:
+    def replaced(self) -> Iterator[tuple[object, object]]:
         """Yield each object that is replaced, and what is in its place now."""
         for owner, name, old in self._done:
             if old is not _ABSENT:
@@ -77,7 +77,7 @@ class Patches:
             return self._table[id(value)][1]
         return value
 
-    def original(self, value: object) -> Any:
+    def original(self, value: object) -> object:
         """Return what ``value`` replaces everywhere, or ``value`` itself."""
         entry = self._back.get(id(value))
         if entry is not None and entry[0] is value:
@@ -118,9 +118,9 @@ class Patches:
                 self._taken += self._bound_to(self._back)
                 replaced = [
                     (owner, name, _current(owner, name))
-                    for owner, name, _ in self._done + self._taken
+                    for owner, name, _ in (*self._done, *self._taken)
                 ]
-                self._put_back(self._done + self._taken)
+                self._put_back([*self._done, *self._taken])
             try:
                 yield
             finally:
@@ -135,14 +135,14 @@ class Patches:
         self._taken += self._bound_to(self._back)
         # a user's module may have imported the name from us; torch's modules have not
         in_torch = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCH]
-        self._put_back(self._done + in_torch)
+        self._put_back([*self._done, *in_torch])
         self._done.clear()
         self._taken.clear()
         # last: what is put back may be a replacement of other patches that are undone here
         self._entered.close()
 
     @staticmethod
-    def _put_back(replaced: list[tuple[object, str, object]]) -> None:
+    def _put_back(replaced: Sequence[tuple[object, str, object]]) -> None:
         for owner, name, old in reversed(replaced):
             _put(owner, name, old)
 

@@ -50,10 +50,10 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"{__package__.rpartition('.')[0]}.{name}")
 
 
-def replacements() -> dict[int, tuple[Any, Any]]:
+def replacements() -> dict[int, tuple[object, object]]:
     """Return ``{id of an object of torch: (object, ours)}`` for every function and class that has a
     counterpart here."""
-    table: dict[int, tuple[Any, Any]] = {}
+    table: dict[int, tuple[object, object]] = {}
     for theirs, name in _ROUTES.items():
         theirs_module, ours_module = importlib.import_module(theirs), _module(name)
         for public in ours_module.__all__:
@@ -102,7 +102,7 @@ class _UndefinedGrad:
     """``torch._C._functions.UndefinedGrad``: its instances return their arguments and give no
     gradient to them."""
 
-    def __call__(self, *tensors: object) -> Any:
+    def __call__(self, *tensors: object) -> object:
         return _one_or_all(_Undefined.apply(*tensors))
 
 
@@ -125,7 +125,7 @@ class _DelayedError:
         self.message = message.decode() if isinstance(message, bytes) else message
         self.number = number
 
-    def __call__(self, *tensors: object) -> Any:
+    def __call__(self, *tensors: object) -> object:
         if len(tensors) != self.number:
             raise TypeError(
                 f"DelayedError: made for {self.number} tensors, called with {len(tensors)}"
@@ -133,7 +133,7 @@ class _DelayedError:
         return _one_or_all(_Delayed.apply(self.message, *tensors))
 
 
-def switches() -> list[tuple[Any, str, Any]]:
+def switches() -> list[tuple[object, str, object]]:
     """List the attributes of torch that show or change a setting of ours."""
     return [
         (importlib.import_module("torch.autograd.forward_ad"), "__class__", _ForwardAD),

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -48,10 +48,10 @@ def _torch_class_of(cls: type) -> Any:
     """Return a subclass of torch's Function with the staticmethods of ``cls``, a subclass of ours.
     Under the drop-in programs make such."""
     # from the base to the class itself, so that the class overrides
-    own = [c for c in reversed(cls.__mro__) if c is not object and c not in INTERFACES]
+    own = [kind for kind in reversed(cls.__mro__) if kind is not object and kind not in INTERFACES]
     members: dict[str, Any] = {}
-    for c in own:
-        members.update(vars(c))
+    for kind in own:
+        members.update(vars(kind))
     for name in ("__dict__", "__weakref__", "_runtime_definition"):
         members.pop(name, None)
     meta: Any = type(torch.autograd.Function)
@@ -87,11 +87,13 @@ def aside(patches: Patches) -> Iterator[None]:
             _CAPTURES.depth -= 1
 
 
-def ours_unless_aside(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:
+def ours_unless_aside(
+    theirs: Callable[..., object], ours: Callable[..., object]
+) -> Callable[..., object]:
     """Return a function that calls ``theirs`` inside a capture and ``ours`` elsewhere."""
 
     @functools.wraps(theirs)
-    def call(*args: object, **kwargs: object) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         if standing_aside():
             return theirs(*args, **kwargs)
         return ours(*args, **kwargs)
@@ -139,7 +141,7 @@ class Exchange:
         self._session[id(plain)] = tensor
         return plain
 
-    def known(self, tensor: Any) -> Any:
+    def known(self, tensor: object) -> object:
         """Return the tensor of the session for a plain one that was made for it; anything else as
         it is."""
         return self._session.get(id(tensor), tensor)
@@ -149,14 +151,14 @@ class Exchange:
         else stays as it is."""
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             return tensor
-        found = self._session.get(id(tensor))
-        if found is None:
-            found = wrap(tensor.detach(), tensor.requires_grad and tensor.is_leaf)
+        own = self._session.get(id(tensor))
+        if own is None:
+            own = wrap(tensor.detach(), tensor.requires_grad and tensor.is_leaf)
             if isinstance(tensor, torch.nn.Parameter):
-                found = torch.nn.Parameter(found, tensor.requires_grad)  # type: ignore[assignment]
-            self._session[id(tensor)] = found
-            self._plain[id(found)] = found, tensor
-        return found
+                own = torch.nn.Parameter(own, tensor.requires_grad)  # type: ignore[assignment]
+            self._session[id(tensor)] = own
+            self._plain[id(own)] = own, tensor
+        return own
 
     def plain_tree(self, tree: Any) -> Any:
         return pytree.tree_map_only(Tensor, self.plain, tree)
@@ -175,7 +177,7 @@ class Exchange:
     def lent(self, *programs: object) -> Iterator[None]:
         """Put plain tensors into the modules, closures, globals and containers that the programs
         refer to, inside a ``with`` block."""
-        replaced: list[tuple[Any, Any, Any]] = []
+        replaced: list[tuple[_Names, Any, Tensor]] = []
         seen: set[int] = set()
         try:
             for program in programs:
@@ -192,22 +194,33 @@ class Exchange:
                     place[name] = value
 
 
+class _Names(Protocol):
+    """Names of objects, in which a program finds its tensors: a dictionary, or what has the items
+    of one. The names of a list are its positions."""
+
+    def items(self) -> Iterable[tuple[Any, object]]: ...
+
+    def get(self, name: Any, /) -> object: ...
+
+    def __setitem__(self, name: Any, value: Any, /) -> None: ...
+
+
 class _Cell:
     """The cell of a closure as a mapping of one name."""
 
     def __init__(self, cell: CellType) -> None:
         self._cell = cell
 
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> list[tuple[str, object]]:
         try:
             return [("contents", self._cell.cell_contents)]
         except ValueError:  # not bound yet
             return []
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         return self._cell.cell_contents
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         self._cell.cell_contents = value
 
 
@@ -222,31 +235,31 @@ class ScriptAttributes:
         attributes = script_tables(self._module)["named_attributes"]
         return [(name, value) for name, value in attributes if isinstance(value, torch.Tensor)]
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         return self._module.getattr(name)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         self._module.setattr(name, value)
 
 
-class _Items(list[Any]):
+class _Items(list[object]):
     """A list as a mapping of its positions."""
 
     def __init__(self, items: list[object]) -> None:
         super().__init__(items)
         self._items = items
 
-    def items(self) -> list[tuple[int, Any]]:
+    def items(self) -> list[tuple[int, object]]:
         return list(enumerate(self._items))
 
-    def get(self, index: int) -> Any:
+    def get(self, index: int) -> object:
         return self._items[index]
 
     def __setitem__(self, i: Any, value: Any) -> None:
         self._items[i] = value
 
 
-def _places(program: Any, seen: set[int]) -> Iterator[Any]:
+def _places(program: object, seen: set[int]) -> Iterator[_Names]:
     """Yield the mappings of names to objects in which a program finds its tensors."""
     # modules refer to one another in circles
     if id(program) in seen:
@@ -257,7 +270,7 @@ def _places(program: Any, seen: set[int]) -> Iterator[Any]:
         yield from _places(part, seen)
 
 
-def _mappings(program: Any) -> Iterable[object]:
+def _mappings(program: object) -> Iterable[_Names]:
     """Return the mappings of ``program`` itself, without those of its parts."""
     if isinstance(program, torch.jit.ScriptModule):
         return (ScriptAttributes(program),)
@@ -274,7 +287,7 @@ def _mappings(program: Any) -> Iterable[object]:
     return ()
 
 
-def _parts(program: Any) -> Iterable[Any]:
+def _parts(program: object) -> Iterable[object]:
     """Return the objects in which ``program`` may find further tensors."""
     if isinstance(program, torch.jit.ScriptModule):
         return list(program.children())
@@ -295,7 +308,7 @@ def _parts(program: Any) -> Iterable[Any]:
     return ()
 
 
-def _is_ordinary_object(program: Any) -> bool:
+def _is_ordinary_object(program: object) -> bool:
     """Tell whether ``program`` is an object of a user's class, whose attributes are all that it
     has."""
     if isinstance(program, (MethodType, functools.partial, tuple)):
@@ -305,7 +318,7 @@ def _is_ordinary_object(program: Any) -> bool:
     return hasattr(program, "__dict__") and not _of_torch(type(program))
 
 
-def _mappings_of_function(function: FunctionType) -> Iterator[object]:
+def _mappings_of_function(function: FunctionType) -> Iterator[_Names]:
     """Yield the cells of ``function``, and its globals if one that it uses is a tensor."""
     if _of_torch(function):
         return
@@ -318,7 +331,7 @@ def _parts_of_function(function: FunctionType) -> list[object]:
     """Return what ``function`` closes over, its globals and its defaults."""
     if _of_torch(function):
         return []
-    closed_over: list[Any] = []
+    closed_over: list[object] = []
     for cell in function.__closure__ or ():
         closed_over += [value for _, value in _Cell(cell).items()]
     return [
@@ -341,13 +354,13 @@ class _Globals:
     def __init__(self, names: dict[str, object], used: set[str]) -> None:
         self._names, self._used = names, used
 
-    def items(self) -> list[tuple[str, Any]]:
+    def items(self) -> list[tuple[str, object]]:
         return [(name, self._names[name]) for name in self._used if name in self._names]
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         return self._names.get(name)
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: object) -> None:
         self._names[name] = value
 
 
@@ -356,8 +369,8 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
-def _of_torch(made: FunctionType | type) -> bool:
-    return (getattr(made, "__module__", None) or "").partition(".")[0] in (
+def _of_torch(program: FunctionType | type) -> bool:
+    return (getattr(program, "__module__", None) or "").partition(".")[0] in (
         "torch",
         "functorch",
         "runtime",
@@ -372,7 +385,13 @@ class RefuseSession(TorchFunctionMode):
         super().__init__()
         self._capture = capture
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         """Call ``func``, unless a value is among its arguments or inside of these."""
         kwargs = kwargs or {}
         if any(isinstance(tensor, Value) for tensor in pytree.arg_tree_leaves(*args, **kwargs)):

@@ -60,7 +60,7 @@ class Property:
         # `_grad` is another name of `grad`, as in torch
         self._own_name = "grad" if name == "_grad" else name
 
-    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> object:
         if tensor is None:
             return self
         if type(tensor) not in VALUES:
@@ -74,7 +74,7 @@ class Property:
             return self.native.__get__(tensor)
         return own.__get__(tensor)
 
-    def __set__(self, tensor: torch.Tensor, value: Any) -> None:
+    def __set__(self, tensor: torch.Tensor, value: object) -> None:
         if type(tensor) not in VALUES:
             if not isinstance(tensor, UNINITIALIZED):
                 self.native.__set__(tensor, value)
@@ -87,18 +87,18 @@ class Property:
             attribute = self.native
         attribute.__set__(tensor, value)
 
-    def __delete__(self, tensor: Any) -> None:
-        found = _own(tensor, self.name) if type(tensor) in VALUES else None
-        if found is None:
-            found = self.native
-        found.__delete__(tensor)
+    def __delete__(self, tensor: object) -> None:
+        attribute = _own(tensor, self.name) if type(tensor) in VALUES else None
+        if attribute is None:
+            attribute = self.native
+        attribute.__delete__(tensor)
 
 
 def _method(name: str, native: Callable[..., object]) -> Callable[..., object]:
     """Return a method of ``torch.Tensor``: the session's own for values, else ``native``."""
 
     @functools.wraps(getattr(torch.Tensor, name))
-    def method(self: object, *args: object, **kwargs: object) -> Any:
+    def method(self: object, *args: object, **kwargs: object) -> object:
         own = _own(self, name) if type(self) in VALUES else None
         return (own or native)(self, *args, **kwargs)
 
@@ -106,7 +106,7 @@ def _method(name: str, native: Callable[..., object]) -> Callable[..., object]:
 
 
 def patch_attributes(
-    patches: Patches, methods: dict[str, Any], properties: Mapping[str, object]
+    patches: Patches, methods: Mapping[str, Callable[..., object]], properties: Mapping[str, object]
 ) -> None:
     """Replace the attributes. ``methods`` and ``properties``: what plain tensors do instead of
     torch's own."""

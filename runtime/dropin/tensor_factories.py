@@ -94,7 +94,7 @@ def _read_lists(read: Callable[..., object]) -> Callable[..., object]:
     """Return ``read``, a factory that reads nested lists, for lists with tensors in them."""
 
     @wraps(read)
-    def make(*args: Any, **kwargs: Any) -> Any:
+    def make(*args: Any, **kwargs: Any) -> object:
         """Call ``read`` with numbers in place of tensors, or stack the tensors of a transform."""
         first = args[0] if args else None
         argument = kwargs.get("data", kwargs.get("obj", first))
@@ -124,18 +124,18 @@ _READERS = {
 }
 
 
-def _wrap_factory(factory: Callable[..., object]) -> Callable[..., Any]:
+def _wrap_factory(factory: Callable[..., object]) -> Callable[..., object]:
     """Return ``factory`` with results that are runtime tensors in a user's program."""
     alike = factory.__name__.endswith("_like")
 
-    def as_own(result: object, requires_grad: bool) -> Any:
+    def as_own(result: object, requires_grad: bool) -> object:
         """Return the factory's result as a tensor of the session."""
         if alike:
             result = _share_counter(result)
         return as_runtime(result, requires_grad)
 
     @wraps(factory)
-    def make(*args: object, requires_grad: bool = False, **kwargs: object) -> Any:
+    def make(*args: object, requires_grad: bool = False, **kwargs: object) -> object:
         if inside_dispatch():
             if requires_grad:
                 kwargs["requires_grad"] = True
@@ -155,7 +155,7 @@ def _wrap_factory(factory: Callable[..., object]) -> Callable[..., Any]:
     return make
 
 
-def wrapped_factories() -> dict[int, tuple[Any, Any]]:
+def wrapped_factories() -> dict[int, tuple[object, object]]:
     """Return ``{id of a factory: (factory, its replacement)}``."""
     return {id(factory): (factory, replacement) for factory, replacement in _WRAPPED}
 

@@ -39,7 +39,7 @@ from ..torch_private.symbolic_shapes import (
 from ..trace.abstract_values import faked
 from ..trace.symbols import Abstraction
 
-Spec = Mapping[int, Any]  # per dimension of a tensor: a Dim, a hint, or a number
+Spec = Mapping[int, object]  # per dimension of a tensor: a Dim, a hint, or a number
 
 _aten = torch.ops.aten
 _ASSERT = _aten._assert_scalar.default
@@ -521,7 +521,7 @@ def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Param
 
 
 def _specs_by_name(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     args: Arguments,
     kwargs: Mapping[str, Any],
     shapes: Mapping[str, Any],

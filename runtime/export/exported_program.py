@@ -26,6 +26,7 @@ from ..aot.calls.simplified import plain
 from ..aot.capture.joint import Joint
 from ..aot.capture.outputs import leaf_of
 from ..func.functional_call import functional_call
+from ..seam.graph_walks import results_of
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.native_tensors import make_subclass
 from ..torch_private.pytrees import pytree
@@ -151,8 +152,8 @@ class _Leaves:
         self, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> None:
         self.f = function
-        self.params: dict[str, Any] = {}
-        self.buffers: dict[str, Any] = {}
+        self.params: dict[str, torch.Tensor] = {}
+        self.buffers: dict[str, torch.Tensor] = {}
         if isinstance(function, torch.nn.Module):
             self.params = dict(function.named_parameters())
             self.buffers = dict(function.named_buffers())
@@ -177,7 +178,7 @@ class _Leaves:
             self.f, dict(zip(self.state, values[:count], strict=True)), args, kwargs
         )
 
-    def other_names(self) -> dict[str, Any]:
+    def other_names(self) -> dict[str, torch.Tensor]:
         """Return parameters and buffers under each name but the first."""
         if not isinstance(self.f, torch.nn.Module):
             return {}
@@ -193,7 +194,7 @@ class _Leaves:
         path, _, name = buffer.rpartition(".")
         return name not in self.f.get_submodule(path)._non_persistent_buffers_set
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the program's state: parameters and persistent buffers, plain ones, a shared one
         under each of its names."""
         if not isinstance(self.f, torch.nn.Module):
@@ -391,7 +392,7 @@ class _Container:
         """Return the records of the outputs: new values, results, gradients."""
         joint, given = self.joint, self.given
         output = self.graph.output_node()
-        results: Any = output.args[0]
+        results = results_of(self.graph)
         output.args = (tuple(results),)
         owners = [
             *given.state,
@@ -474,7 +475,7 @@ def _takes_memory_as_it_lies(node: fx.Node) -> bool:
     """Return whether the graph reads the memory of an argument by strides that are constants of the
     program."""
     for user in node.users:
-        func: Any = user.target
+        func = user.target
         if func in (aten.as_strided.default, aten.as_strided_scatter.default):
             return True
         if _returns_view(func) and _takes_memory_as_it_lies(user):

@@ -67,7 +67,7 @@ def traced_before_dispatch(
     boundary: Boundary | None = None
     out_spec: Any = None
 
-    def run(*traced: Any) -> list[Any]:
+    def run(*traced: Any) -> list[object]:
         """Run the program at a functionalize level, and return new values and results."""
         nonlocal boundary, out_spec
         level = FunctionalLevel(whole=WHOLE)
@@ -253,7 +253,7 @@ def captured(
     whose state becomes constants of the graph."""
     state = FrozenState([program])
 
-    def call_and_check(*values: object) -> Any:
+    def call_and_check(*values: object) -> object:
         """Call ``f``, and refuse results among which the loss is none."""
         out = f(*values)
         if loss is not None:
@@ -301,7 +301,7 @@ def _refuse_writes(joint: Joint, examples: Sequence[object], names: Sequence[str
     _refuse_writes_to_shared_memory(boundary, examples, names)
 
 
-def _refuse_changes_of_input(name: str, record: Input, value: object) -> None:
+def _refuse_changes_of_input(name: str, record: Input, value: Any) -> None:
     """Refuse what a program does to the input ``value`` and a graph cannot."""
     if not record.keeps_geometry(value):
         raise RuntimeError(
@@ -430,7 +430,7 @@ def aot_export_module(
     leaves = [*state.values(), *user]
     lifted, n = of_state(mod, list(state)), len(state)
 
-    def call(*values: object) -> Any:
+    def call(*values: object) -> object:
         """Call the module with these leaves as its state and arguments."""
         positional, keywords = pytree.tree_unflatten(list(values[n:]), in_spec)
         return lifted(*values[:n], *positional, **keywords)
@@ -482,7 +482,7 @@ def _export_before_dispatch(
 
 def _return_tuple(joint: Joint) -> None:
     output = joint.module.graph.output_node()
-    results: Any = output.args[0]
+    results = results_of(joint.module.graph)
     output.args = (tuple(results),)
     joint.module.recompile()
 
@@ -654,7 +654,7 @@ def _base_of(n: object) -> object:
 def _is_view(node: fx.Node) -> bool:
     """Return whether the result shares memory with the first argument. An item of a list of views
     does."""
-    func: Any = node.target
+    func = node.target
     if not isinstance(func, OpOverload):
         source = node.all_input_nodes[0]
         return isinstance(source.target, OpOverload) and _is_view(source)
@@ -666,7 +666,7 @@ def _nest_arguments(joint: Joint, n_inputs: int) -> fx.GraphModule:
     gradient."""
     graph = joint.module.graph
     output = graph.output_node()
-    results: Any = output.args[0]
+    results = results_of(graph)
     outs, grads = list(results[: joint.n_forward]), results[joint.n_forward :]
     # an input without a gradient has None in its slot
     full: list[Any] = [None] * n_inputs

@@ -103,7 +103,7 @@ class BatchedValue(Value):
             f"It was asked{called_from()}"
         )
 
-    def requires_grad_(self, requires_grad: bool = True) -> Any:
+    def requires_grad_(self, requires_grad: bool = True) -> torch.Tensor:
         self._refuse_leaf()
 
     def _set_requires_grad(self, requires_grad: bool) -> None:
@@ -218,7 +218,7 @@ class BatchLevel(Level):
         A list has a tuple of flags, one per entry.
         """
         out = list(args)
-        flags: list[Any] = [False] * len(out)
+        flags: list[object] = [False] * len(out)
         for index, a in enumerate(out):
             kind = type(a)
             if kind in VALUES:
@@ -235,7 +235,7 @@ class BatchLevel(Level):
                     flags[index] = mine
         return out, tuple(flags)
 
-    def line_up(self, args: Arguments) -> tuple[list[Any] | None, int]:
+    def line_up(self, args: Arguments) -> tuple[list[object] | None, int]:
         """Return the physical arguments and the rank of the batched ones, if the arguments
         broadcast as they are. Else ``None`` and a rank.
 
@@ -265,7 +265,7 @@ class BatchLevel(Level):
             return out, rank
         return None, rank
 
-    def elementwise(self, formula: Callable[..., Any], args: Arguments) -> Any:
+    def elementwise(self, formula: Callable[..., object], args: Arguments) -> Any:
         """Run an elementwise formula on the physical tensors, if they broadcast as they are.
 
         Else the formula runs on the values, and each of its ops is a call of the level.
@@ -423,7 +423,7 @@ class EmptyBatch(BatchLevel):
 
     __slots__ = ()
 
-    def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]) -> Any:
         """Run an op as any batch does. If its kernel refuses an empty batch, run it on one element
         of zeros.
 
@@ -453,7 +453,7 @@ class EmptyBatch(BatchLevel):
             )
         return trees.map_tensors(lambda tensor: tensor.new_empty((0, *tensor.shape)), result)
 
-    def _zeros(self, args: object) -> list[Any]:
+    def _zeros(self, args: object) -> list[object]:
         """Return ``args`` with one element of zeros in place of each batch."""
         physical, batched = self.physical(args)
         one = [_one_of_zeros(a, flag) for a, flag in zip(physical, batched, strict=True)]

@@ -16,11 +16,12 @@ import torch
 from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
-from ..seam.call_types import Arguments, BatchFlags
+from ..seam.call_types import Arguments, BatchFlags, Keywords
 from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import hand_over, innermost, lifted, scope_outside
 from ..torch_private.dispatcher import (
     DispatchKeySet,
+    OpOverload,
     has_kernel_for_key,
     is_excluded,
     key_named,
@@ -133,7 +134,7 @@ def fill(level: Batch, op: Op, args: Sequence[Any], kwargs: dict[str, object]) -
     return target
 
 
-def with_one_draw(op: Op, calls: list[tuple[list[object], dict[str, object]]]) -> list[Any]:
+def with_one_draw(op: Op, calls: list[tuple[list[object], dict[str, object]]]) -> list[object]:
     """Run the op once per element, each time from the same state of the generator. ``calls``:
     (arguments, options) of each element. ``BatchingError`` for an op that is known to draw
     from what its arguments say."""
@@ -164,7 +165,7 @@ def _raise_in_vmap_mode(op: Op) -> None:
     """Make an ATen op raise under the dispatcher's key ``VmapMode``. ATen itself does so for
     most ops that draw."""
 
-    def kernel(*args: object, **kwargs: object) -> Any:
+    def kernel(*args: object, **kwargs: object) -> object:
         if is_random(op, args, kwargs):
             raise DrawError()
         with without_keys(_VMAP_MODE):
@@ -234,7 +235,13 @@ class DrawPerElement(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.level = level
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         before = is_excluded(VIEWS)
         reopen_keys(func)
         set_excluded(VIEWS, True)  # the dispatcher has already counted a write to a plain tensor
@@ -244,7 +251,7 @@ class DrawPerElement(TorchDispatchMode):
             # `.data` of a plain tensor calls this without the dispatcher, which would do it
             set_excluded(VIEWS, before)
 
-    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: Any, args: Sequence[object], kwargs: dict[str, object]) -> Any:
         """Run a call below the mode: as a draw per element, or as it is."""
         level = self.level
         inner = innermost(args, None)

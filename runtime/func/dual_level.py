@@ -106,7 +106,7 @@ class DualLevel(Level):
         """Return whether ``value`` has no tangent."""
         return tangent_of(value) is None
 
-    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
         """Run an op of the program on primals, and compute the tangents of its results."""
         try:
             op = op_of(func)
@@ -220,7 +220,7 @@ class DualLevel(Level):
         op: Op,
         args: Sequence[object],
         kwargs: Mapping[str, object],
-        result: Any,
+        result: object,
         tangents: Any,
     ) -> object:
         """Return the results with their tangents. A result of integer or Boolean dtype stays a
@@ -290,7 +290,7 @@ class DualLevel(Level):
         self,
         op: Op,
         target: DualValue,
-        primals: list[Any],
+        primals: list[object],
         tangents: list[torch.Tensor | None],
         kwargs: dict[str, object],
     ) -> DualValue:

@@ -39,7 +39,7 @@ def check(op: Op, args: Arguments, kwargs: dict[str, object]) -> None:
     accepted = op.accepted
     if accepted is None:
         return
-    signature: list[Any] = []
+    signature: list[object] = []
     # inlined, since most arguments are tensors and this runs for each call
     for a in args:
         kind = type(a)

@@ -19,7 +19,7 @@ _ABSENT: Any = object()
 def functional_call(
     module: nn.Module,
     parameter_and_buffer_dicts: Mapping[str, torch.Tensor] | Sequence[Mapping[str, torch.Tensor]],
-    args: Any = None,
+    args: object = None,
     kwargs: Mapping[str, object] | None = None,
     *,
     tie_weights: bool = True,
@@ -62,7 +62,7 @@ def functional_call(
 def _as_dicts(state: object) -> Sequence[Mapping[str, torch.Tensor]]:
     """Return the dicts of tensors of a call, one or several. Raise if a name is in two of them."""
     if isinstance(state, Mapping):
-        dicts: Sequence[Any] = (state,)
+        dicts: Sequence[Mapping[str, torch.Tensor]] = (state,)
     elif isinstance(state, Sequence):
         dicts = state
     else:
@@ -235,7 +235,7 @@ def _exchange(module: nn.Module, name: str, value: Any) -> object:
 
 def stack_module_state(
     models: Sequence[nn.Module] | nn.ModuleList,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, object], dict[str, object]]:
     """Stack the parameters of ``models`` by name along a new first dimension, and the buffers.
     As ``torch.func.stack_module_state``.
 

@@ -300,7 +300,7 @@ def grad_and_value(
 
     @outside_inference
     @wraps(func)
-    def transformed(*args: object, **kwargs: object) -> Any:
+    def transformed(*args: object, **kwargs: object) -> object:
         """Return (gradients, value) of one call, with aux if ``has_aux``."""
         # only the chosen arguments become inputs of the level; all others are constants to it
         which = normalize_argnums(argnums, len(args))
@@ -370,7 +370,7 @@ def grad(
     both = grad_and_value(func, argnums, has_aux)
 
     @wraps(func)
-    def transformed(*args: object, **kwargs: object) -> Any:
+    def transformed(*args: object, **kwargs: object) -> object:
         grads, value = both(*args, **kwargs)
         if has_aux:
             return grads, value[1]
@@ -394,7 +394,7 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
     return _normalize_each((argnums,), n)[0]
 
 
-def _normalize_each(argnums: tuple[Any, ...], n: int) -> tuple[int, ...]:
+def _normalize_each(argnums: tuple[int, ...], n: int) -> tuple[int, ...]:
     """Return the numbers of a tuple as non-negative numbers. Raise as :func:`normalize_argnums`."""
     for i in argnums:
         if not isinstance(i, int):

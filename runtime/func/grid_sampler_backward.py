@@ -8,7 +8,6 @@ not import transforms.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -30,7 +29,7 @@ def _backward_of(sampled: Callable[..., torch.Tensor]) -> Callable[..., tuple[ob
         padding_mode: object,
         align_corners: object,
         output_mask: object,
-    ) -> tuple[Any, Any]:
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the gradients by ``input`` and ``grid``.
 
         ``output_mask`` says which of them the caller uses. Both are computed in any case.

@@ -64,7 +64,7 @@ def _require_real(what: str, which: str, flat: list[object]) -> None:
 
 
 def _select(
-    func: Callable[..., object], args: tuple[object, ...], argnums: Any
+    func: Callable[..., object], args: tuple[object, ...], argnums: int | tuple[int, ...]
 ) -> tuple[Callable[..., Any], Any]:
     """Return ``func`` as a function of the selected arguments alone, and these arguments."""
     which = normalize_argnums(argnums, len(args))
@@ -138,7 +138,7 @@ def _has_one_element(tensor: torch.Tensor) -> bool:
     return type(n) is int and n == 1
 
 
-def _loop(pull: Callable[..., object]) -> Callable[..., Any]:
+def _loop(pull: Callable[..., object]) -> Callable[..., object]:
     """Return a function with the results of ``vmap(pull)``, computed one row at a time."""
 
     def rows(*basis: torch.Tensor) -> Any:
@@ -194,7 +194,7 @@ def jacfwd(
     """
 
     @wraps(func)
-    def transformed(*args: object, **kwargs: object) -> Any:
+    def transformed(*args: object, **kwargs: object) -> object:
         """Return the Jacobian at ``args``, with aux if ``has_aux``."""
         f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         flat, spec = trees.flatten(chosen)

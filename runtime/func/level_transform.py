@@ -33,7 +33,7 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
         """Return ``function``, transformed."""
 
         @wraps(function)
-        def transformed(*args: object, **kwargs: object) -> Any:
+        def transformed(*args: object, **kwargs: object) -> object:
             """Run ``function`` on values of a new level, and return the tensors that they hold."""
             level = make_level()
             try:

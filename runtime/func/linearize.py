@@ -55,7 +55,7 @@ def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Calla
         writes.undo("linearize")
         output, push = _record_derivative(func, flat, spec, copying=True)
 
-    def jvp_fn(*tangents: object) -> Any:
+    def jvp_fn(*tangents: object) -> object:
         """Return the derivative along ``tangents``. Raise if they do not fit the primals."""
         flat_t, t_spec = pytree.tree_flatten(tangents)
         if t_spec != spec:
@@ -142,7 +142,7 @@ def _record_derivative(
     # a graph without parameters or state: all constants are its arguments
     linear_part = GraphModule(torch.nn.Module(), trace.graph, "LinearPart")
 
-    def push(tangents: list[Any]) -> Any:
+    def push(tangents: list[torch.Tensor]) -> Any:
         """Run the graph on the leaves of the tangents. An output without tangent gets zeros."""
         tangents = [
             _with_strides(tangent, stride)

@@ -7,7 +7,7 @@ belong to different functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 
 from ..errors import InplaceError, called_from
 from ..rules.ops import FUNCTIONAL, Op, op_of
-from ..seam.call_types import Arguments
+from ..seam.call_types import Arguments, Keywords
 from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import Level, Value
-from ..torch_private.dispatcher import is_excluded, set_excluded
+from ..torch_private.dispatcher import OpOverload, is_excluded, set_excluded
 from ..torch_private.mode_stacks import TorchDispatchMode, number_of_dispatch_modes, without_modes
 from ..torch_private.pytrees import pytree
 from ..trace.outside import OutsideMemory, address, written_by
@@ -45,11 +45,11 @@ class OutsideWrites(TorchDispatchMode):
         # a program that is captured has its own view of what is in memory
         self.inside_modes = number_of_dispatch_modes() > 0
 
-    def noting(self, func: Callable[..., object]) -> Callable[..., Any]:
+    def noting(self, func: Callable[..., object]) -> Callable[..., object]:
         """Return ``func``, to be run in this mode."""
 
         @wraps(func)
-        def run_noting_writes(*args: object, **kwargs: object) -> Any:
+        def run_noting_writes(*args: object, **kwargs: object) -> object:
             with self:
                 return func(*args, **kwargs)
 
@@ -69,7 +69,13 @@ class OutsideWrites(TorchDispatchMode):
         self.memory = OutsideMemory()
         self.own.clear()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         op = op_of(func)
         # tensors that the call writes to and the run has not made

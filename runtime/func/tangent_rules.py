@@ -20,7 +20,7 @@ from ..tape.conform import conform
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Edge, OpNode
-from ..tape.values import GradValue, edge_of
+from ..tape.values import edge_of
 
 TangentRule = Callable[[Op, list[Any], list[Any], dict[str, Any], Any], Any]
 """``rule(op, primals, tangents, kwargs, result) -> tangent``, or one per result. A tangent is None
@@ -124,7 +124,10 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
     reach = 1 + max(at for _, at, _ in sources)
 
     def call(
-        primals: list[Any], tangents: list[Any], kwargs: dict[str, Any], result: object
+        primals: list[Any],
+        tangents: list[torch.Tensor | None],
+        kwargs: dict[str, object],
+        result: object,
     ) -> Any:
         """Call the formula with the values of one call of the op."""
         operands = op.operands(primals, kwargs, result, reach)
@@ -178,7 +181,7 @@ def _add(total: Any, part: object) -> Any:
 
 
 def _linear(
-    op: Op, primals: list[Any], tangents: list[Any], kwargs: Keywords, result: Any
+    op: Op, primals: list[Any], tangents: list[Any], kwargs: Keywords, result: object
 ) -> object:
     """Return the tangent of an op that is linear in all its differentiable arguments together: the
     op itself, of the tangents. Example: ``cat``."""
@@ -240,11 +243,11 @@ def transposed_twice(
     return tangents_of_results
 
 
-def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]:
+def _cotangents(op: Op, level: GradLevel, result: object) -> list[torch.Tensor | None]:
     """Return an input of ``level`` for the cotangent of each result of a call. None for a result
     without derivative."""
     outs = list(items_of((result,)))
-    cotangents: list[GradValue | None] = [None] * len(outs)
+    cotangents: list[torch.Tensor | None] = [None] * len(outs)
     for index, output in enumerate(outs):
         if index not in op.nondiff and is_floating(output):
             cotangents[index] = level.input(torch.zeros_like(output))
@@ -254,7 +257,7 @@ def _cotangents(op: Op, level: GradLevel, result: Any) -> list[GradValue | None]
 def _pull_back(
     op: Op,
     level: GradLevel,
-    cotangents: list[GradValue | None],
+    cotangents: list[torch.Tensor | None],
     primals: list[object],
     tangents: list[Any],
     kwargs: dict[str, object],

@@ -90,7 +90,7 @@ def _map(
     mapping = MappedFunction(func, in_dims, out_dims, randomness)
 
     @wraps(func)
-    def mapped(*args: object, **kwargs: object) -> Any:
+    def mapped(*args: object, **kwargs: object) -> object:
         """Run ``func`` on the batch, in pieces if the batch is larger than one."""
         leaves, dims, spec, size = mapping.inputs(args)
         piece = piece_of(size)
@@ -101,7 +101,7 @@ def _map(
     return mapped
 
 
-def _batch_along(level: BatchLevel | EmptyBatch, x: Any, dim: int | None) -> object:
+def _batch_along(level: BatchLevel | EmptyBatch, x: torch.Tensor, dim: int | None) -> object:
     """Return ``x`` as a batch along ``dim``, which becomes the first dimension. None: as it is."""
     if dim is None:
         return x
@@ -110,7 +110,7 @@ def _batch_along(level: BatchLevel | EmptyBatch, x: Any, dim: int | None) -> obj
     return level.wrap(x)
 
 
-def _join(pieces: tuple[Any, ...], dim: int | None) -> Any:
+def _join(pieces: tuple[torch.Tensor, ...], dim: int | None) -> Any:
     """Return an output from its pieces along ``dim``. None: it is the same for all elements."""
     if dim is None:
         return pieces[0]

@@ -33,6 +33,7 @@ from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
 from ..seam.user_code import settled
 from ..tape.inplace import METADATA
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.pytrees import pytree
 from ..trace.provenance import here, user_line
 from .functional_value import FunctionalValue, Place
@@ -93,7 +94,7 @@ class FunctionalLevel(Level):
     )
     what = "functionalize"
 
-    def __init__(self, remove: str = "mutations", whole: frozenset[Any] = frozenset()) -> None:
+    def __init__(self, remove: str = "mutations", whole: frozenset[object] = frozenset()) -> None:
         super().__init__()
         self.whole = whole
         self.views = remove == "mutations_and_views"
@@ -103,7 +104,7 @@ class FunctionalLevel(Level):
         self.replaces = False
         self.releases = False  # whether `released` is called
         self.replaced: dict[int, Replaced] = {}
-        self.turns: dict[int, list[Callable[[torch.Tensor], Any]]] = {}
+        self.turns: dict[int, list[Callable[[torch.Tensor], torch.Tensor]]] = {}
         self.watches: list[WriteWatch] = []
         # values that a store took of another store of its memory, in place of its own
         self.overtaken: list[torch.Tensor] = []
@@ -246,7 +247,7 @@ class FunctionalLevel(Level):
             agree(store.memory, self)
 
     def written_back(
-        self, store: Store, turns: Sequence[Callable[[torch.Tensor], Any]] = ()
+        self, store: Store, turns: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
     ) -> WrittenBack:
         """Return what the program has written to ``store``. ``turns``: the calls that have changed
         its geometry."""
@@ -271,7 +272,7 @@ class FunctionalLevel(Level):
             self.held.append((tensor, value._store))
         return value
 
-    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one call without a write. Results whose strides follow those of a copy are noted."""
         result = self._run_call(func, args, kwargs)
         if self.views:
@@ -283,13 +284,13 @@ class FunctionalLevel(Level):
                 )
         return result
 
-    def _note_copies(self, results: Iterable[Any]) -> None:
+    def _note_copies(self, results: Iterable[object]) -> None:
         """Note that the strides of ``results`` follow those of copies."""
         for result in results:
             if isinstance(result, FunctionalValue) and not result._chain:
                 result._store.memory.of_copies = True
 
-    def _run_call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _run_call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> object:
         """Run a call in the way that its kind of op asks for. Most calls are pure, so these come
         first."""
         op = op_of(func)
@@ -376,7 +377,7 @@ class FunctionalLevel(Level):
             ),
         )
 
-    def _has_strides_of_copy(self, value: Any) -> bool:
+    def _has_strides_of_copy(self, value: FunctionalValue) -> bool:
         """Return whether the strides of ``value`` may come of a copy that stands for a view, and
         are not those that the program means."""
         if not self.views or not isinstance(value, FunctionalValue) or value._level is not self:
@@ -385,7 +386,9 @@ class FunctionalLevel(Level):
         shared = store.value is not store.memory.value  # as that of detach()
         return bool(value._chain) or shared or store.memory.of_copies
 
-    def _unsafe_view(self, func: Any, args: Sequence[Any], kwargs: dict[str, object]) -> object:
+    def _unsafe_view(
+        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, object]
+    ) -> object:
         """Return the results of ``unsafe_split``, or the one of ``_unsafe_view``, which ATen's own
         kernels take. They share memory with the argument, but a write to one is not in the history
         of the other."""
@@ -519,7 +522,7 @@ class FunctionalLevel(Level):
         self._replace(target, through_copy(self.present(target._store), target._chain, write), True)
         return target
 
-    def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[Any]) -> bool:
+    def _meet(self, targets: Sequence[torch.Tensor], others: Iterable[object]) -> bool:
         """Return whether two of ``targets`` may share memory, or one with a tensor in a list of
         ``others``, or one shows an element several times, so that they must be written one after
         the other."""
@@ -542,7 +545,7 @@ class FunctionalLevel(Level):
         value._store = Store(value._inner, value._store)
         return value
 
-    def _set(self, target: Any, source: torch.Tensor) -> object:
+    def _set(self, target: FunctionalValue, source: torch.Tensor) -> object:
         """Run ``target.set_(source)``: ``target`` shares the memory of ``source``, and has a
         version of its own."""
         target, source = self.own(target), self.own(source)
@@ -570,7 +573,7 @@ class FunctionalLevel(Level):
         elif target is not None:
             self.write(self.own(target), new, counted)
 
-    def _geometry(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
+    def _geometry(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         functional: Any = op.functional
         target, *rest = args
         if not (isinstance(target, FunctionalValue) and target._level is self):

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..seam.call_types import Arguments
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_functions import neg_view
 from .overlap import shows_twice
@@ -29,15 +30,15 @@ _BERNOULLI = aten.bernoulli.p
 _RANDOM = getattr(aten.random, "from")
 
 
-def in_order_of_memory(functional: Any) -> Callable[..., Any]:
+def in_order_of_memory(functional: OpOverload) -> Callable[..., object]:
     """Return ``functional``, or another function that draws as the op does which writes, and whose
     results have the same strides."""
-    others: dict[Any, Callable[..., Any]] = {
+    others: dict[object, Callable[..., object]] = {
         _BERNOULLI: _bernoulli,
         _RANDOM: _random_from,
         _RRELU: _rrelu,
     }
-    run: Callable[..., Any] = others.get(functional, functional)
+    run: Callable[..., object] = others.get(functional, functional)
     return run
 
 

@@ -12,7 +12,7 @@ alone, but for :func:`share_elements`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -35,8 +35,8 @@ class ViewCall(NamedTuple):
     """
 
     func: OpOverload
-    rest: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    rest: tuple[object, ...]
+    kwargs: dict[str, object]
     which: int | None
 
     def of(self, base: torch.Tensor) -> torch.Tensor:

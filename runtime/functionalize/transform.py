@@ -22,7 +22,7 @@ from .writes import WrittenBack
 
 
 def _run(
-    function: Callable[..., Sequence[Any]],
+    function: Callable[..., Sequence[object]],
     inputs: Sequence[torch.Tensor | float],
     remove: str = "mutations",
 ) -> tuple[list[Any], list[tuple[int, WrittenBack]], list[tuple[torch.Tensor, WrittenBack]]]:
@@ -78,7 +78,7 @@ def _written_outside(level: FunctionalLevel) -> list[tuple[torch.Tensor, Written
 
 
 def _refuse_shared(
-    inputs: Sequence[object],
+    inputs: Sequence[Any],
     changed: Sequence[tuple[int, WrittenBack]],
     stores: Mapping[int, Store],
 ) -> None:
@@ -113,12 +113,12 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
         )
 
     @wraps(func)
-    def functional(*args: object, **kwargs: object) -> Any:
+    def functional(*args: object, **kwargs: object) -> object:
         """Run ``func`` without writes, and do them at the end."""
         flat, spec = pytree.tree_flatten((args, kwargs))
         out_spec: Any = None
 
-        def run(*values: object) -> list[Any]:
+        def run(*values: object) -> list[object]:
             """Call ``func`` with these leaves, and return the flat results."""
             nonlocal out_spec
             a, k = pytree.tree_unflatten(list(values), spec)

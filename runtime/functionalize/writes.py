@@ -72,7 +72,7 @@ def refuse_shared(
     args: Sequence[object],
     kwargs: Mapping[str, object],
     targets: Sequence[Any],
-    memory: Callable[[Any], object],
+    memory: Callable[[torch.Tensor], object],
 ) -> None:
     """Raise the kernel's error if ``func`` cannot write to ``targets`` because of the places of
     memory that they share with one another or with other arguments. ``memory``: what the aliases of
@@ -120,7 +120,7 @@ class _ZerosInPlace:
     ``memory``: what the aliases of a tensor have in common, or None. There is one flat tensor per
     memory and dtype."""
 
-    def __init__(self, memory: Callable[[Any], object]) -> None:
+    def __init__(self, memory: Callable[[torch.Tensor], object]) -> None:
         self.memory = memory
         self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
@@ -269,7 +269,7 @@ class WrittenBack(NamedTuple):
     value: torch.Tensor | None
     recorded: bool
     counted: bool
-    turns: Sequence[Callable[[torch.Tensor], Any]] = ()
+    turns: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
 
     def into(self, tensor: torch.Tensor) -> None:
         """Do to ``tensor`` what the program did to its value."""
@@ -336,7 +336,7 @@ def run_on_copies(
     return [results], copies
 
 
-def pack_results(values: Sequence[object]) -> Any:
+def pack_results(values: Sequence[object]) -> object:
     """Return what an op with these results returns: None, the one, or a tuple."""
     if not values:
         return None
@@ -366,7 +366,7 @@ class FunctionalLevel(Protocol):
     def write_each(self, target: Any, new: Any) -> None: ...
 
 
-def write_out(level: FunctionalLevel, op: Op, args: Sequence[object], kwargs: Keywords) -> Any:
+def write_out(level: FunctionalLevel, op: Op, args: Sequence[object], kwargs: Keywords) -> object:
     """Run ``op``, an op with ``out=``. Returns what it writes to."""
     names = _names_of_out(op, kwargs)
     targets: list[torch.Tensor] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -176,7 +175,7 @@ def _instance_norm(
     return out
 
 
-REPLACED: dict[Any, Callable[..., Tensor]] = {
+REPLACED: dict[object, Callable[..., Tensor]] = {
     F.cross_entropy: _cross_entropy,
     F.kl_div: _kl_div,
     F.instance_norm: _instance_norm,

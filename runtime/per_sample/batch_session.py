@@ -99,11 +99,11 @@ class BatchSession(StandIn):
         self.where = where
         self.arrived: Callable[[], None] | None = None  # called after a use has got its gradients
         # by id: a batch that was marked because it is an argument of a module
-        self.supposed: dict[int, Any] = {}
+        self.supposed: dict[int, object] = {}
         self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
         self.uses = Uses()
         # plain tensors that became values of the session when samples were written to them
-        self.lifted: list[weakref.ref[Any]] = []
+        self.lifted: list[weakref.ref[torch.Tensor]] = []
         self._factor: Any = None
         self._of_pass: int | None = None  # the backward pass that `_factor` is of
 
@@ -142,13 +142,13 @@ class BatchSession(StandIn):
             )
         return place
 
-    def state_of(self, argument: object) -> Any:
+    def state_of(self, argument: object) -> object:
         """Return the state of an argument of any kind. Only tensors of the session have one."""
         if isinstance(argument, Value) and argument._level is SESSION:
             return self.state(argument)
         return None
 
-    def put(self, value: Any, state: Any) -> None:
+    def put(self, value: object, state: object) -> None:
         """Give ``value`` a state. It holds until its memory is written to."""
         value.__dict__["_samples"] = (weakref.ref(self), state, count_of_writes(value)[0])
 

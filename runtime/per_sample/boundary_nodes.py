@@ -7,8 +7,9 @@ knows that each sample's loss has the cotangent 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+
+import torch
 
 from ..rules.samples.places import Tensor
 from ..session.tensor import SESSION
@@ -30,7 +31,9 @@ class ParameterInput(Input):
         super().__init__(SESSION, inner)
         self.name_ = name
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Raise: a cotangent of the parameter itself belongs to no sample."""
         raise RuntimeError(
             f"per_sample: the loss depends on {self.name_} by a term without samples, so its "
@@ -44,11 +47,13 @@ class Refusal(Node):
 
     __slots__ = ("why",)
 
-    def __init__(self, edge: Edge, metas: Any, why: str) -> None:
+    def __init__(self, edge: Edge, metas: object, why: str) -> None:
         super().__init__(SESSION, (edge,), metas)
         self.why = why
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Raise with the sentence that says what is mixed."""
         raise RuntimeError(self.why)
 
@@ -59,11 +64,13 @@ class Pool(Node):
 
     __slots__ = ("note",)
 
-    def __init__(self, edge: Edge, metas: Any, note: Callable[[], None]) -> None:
+    def __init__(self, edge: Edge, metas: object, note: Callable[[], None]) -> None:
         super().__init__(SESSION, (edge,), metas)
         self.note = note
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note the sum or mean, and pass the gradients on."""
         self.note()
         return tuple(grads)

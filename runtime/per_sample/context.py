@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -87,7 +87,7 @@ class per_sample(PerSampleGrads):
             raise ValueError(
                 f"per_sample: reduction must be 'sum', 'mean' or None, got {reduction!r}"
             )
-        tree: Any = params
+        tree: object = params
         if not isinstance(params, (torch.Tensor, Mapping)):
             tree = list(params)  # an iterator can be read only once
         self.batch_dim = batch_dim
@@ -182,7 +182,7 @@ class per_sample(PerSampleGrads):
         """Return the arguments of the outermost module, with the batch marked. The fields of data
         classes are marked in place of their tensors."""
 
-        def mark_leaf(argument: Any) -> Any:
+        def mark_leaf(argument: object) -> object:
             """Return one argument, marked if it is a batch."""
             if isinstance(argument, PackedSequence):
                 return self._mark_packed(argument)
@@ -295,7 +295,13 @@ class _Functions(TorchFunctionMode):
         self.session = grads._session
         self._made: dict[int, weakref.ref[Tensor]] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         # the session replaces some functions of torch; the native one is compared
@@ -336,7 +342,7 @@ class _Functions(TorchFunctionMode):
         reference = self._made.get(id(tensor))
         return reference is not None and reference() is tensor
 
-    def _value(self, a: Any, tensors: list[Tensor]) -> Any:
+    def _value(self, a: object, tensors: list[Tensor]) -> Any:
         """Return what a function gets for its argument ``a``: for a tensor that requires grad its
         value of the session. ``tensors``: gets the tensors in ``a``."""
         if type(a) is list or type(a) is tuple:
@@ -372,7 +378,7 @@ class Modules:
         _CALLS.of_thread = None
         _intercept(-1)
 
-    def call(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    def call(self, module: torch.nn.Module, args: Any, kwargs: dict[str, object]) -> Any:
         """Call a module, with the batch marked if it is the outermost one."""
         refuse_wrapper(module)
         if not self.stack:
@@ -410,7 +416,7 @@ _lock = lock_of(sys.modules[__name__], "_lock")
 _entered = 0
 
 
-def _call_module(self: torch.nn.Module, *args: object, **kwargs: object) -> Any:
+def _call_module(self: torch.nn.Module, *args: object, **kwargs: object) -> object:
     """Call a module, by :class:`Modules` if this thread follows calls."""
     modules = _CALLS.of_thread
     if modules is None:
@@ -441,7 +447,7 @@ LAYERS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 ``(data, batch_sizes, hx, params, …)`` for packed sequences."""
 
 
-def with_placed_states(session: BatchSession, args: Arguments) -> list[Any]:
+def with_placed_states(session: BatchSession, args: Arguments) -> list[object]:
     """Return the arguments of such a function, with the samples placed in the first states. They
     are tensors of zeros or what the user gives."""
     packed = isinstance(args[3], (list, tuple))  # the parameters, after one argument more

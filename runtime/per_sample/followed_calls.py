@@ -32,7 +32,7 @@ class FollowedCall(NamedTuple):
     kwargs: dict[str, Any]
     flat: list[Any]
     layout: Layout
-    states: list[Any]
+    states: list[object]
 
     # These three run for every call, and a generator would take twice the time.
 
@@ -108,7 +108,7 @@ class UsedParameters:
     values: dict[int, Tensor]  # the parameters, by the numbers of the arguments
     rows: dict[int, Place]  # of those whose rows meet single samples, where these lie
     tapped: list[int]  # the numbers of the results that the tap follows
-    places: list[Any]  # for each result, where the samples lie in it
+    places: list[object]  # for each result, where the samples lie in it
 
     def note(self, cotangents: list[Any]) -> None:
         """Note the gradients, by the cotangents of the results that the tap follows."""
@@ -156,7 +156,7 @@ class UsedParameters:
         return OwnRows(term, self.rows[index], self.values[index].shape)
 
 
-def apply_rule(op: Op, placed: Placed, outs: Sequence[object]) -> list[Any]:
+def apply_rule(op: Op, placed: Placed, outs: Sequence[object]) -> list[object]:
     """Return where the samples lie in each result, by the rule of the op. ``Mixed`` without one."""
     rule = rule_of(op)
     if rule is None:

@@ -74,12 +74,15 @@ class _Linear(Node):
     samples: Any
     versions: list[tuple[Tensor, int]]
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note the factors of weight and bias, and return the gradient of the input."""
         assert self.operands is not None  # a run has one pass, for all parameters
         refuse_written(self.versions, "an argument of linear")
         x, weight, _ = self.operands
         (g,) = grads
+        assert g is not None  # the node has one output
         to_weight, to_bias = self.parameters
         # weight and bias share the cotangent in this shape
         left = in_vectors(g)

@@ -78,7 +78,9 @@ class _End(Input):
         super().__init__(level, inner)
         self.reached = False
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note that a cotangent of a whole batch has come to the parameter."""
         self.reached = True
         return ()

@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
     kind: str
     x: Any
-    states: Sequence[Any]
+    states: Sequence[Tensor]
     params: Sequence[Any]
     of_layers: Sequence[Weights]
     settings: _Settings
@@ -69,7 +69,7 @@ class Call(NamedTuple):
         return padded(self.x, steps, len(steps)), steps
 
 
-def call_of(func: Any, args: Sequence[Any]) -> Call | None:
+def call_of(func: object, args: Sequence[Any]) -> Call | None:
     """Return the call of ``aten.lstm``, ``gru``, ``rnn_tanh`` or ``rnn_relu``. None if it is
     another call, or one that ATen is to refuse."""
     kind = _KINDS.get(func)
@@ -125,7 +125,7 @@ def run(level: Any, func: object, args: Sequence[object]) -> Any:
 def in_layers(
     direction: Callable[..., Any],
     x: Tensor,
-    initial: Sequence[Any],
+    initial: Sequence[object],
     weights: Sequence[Weights],
     settings: _Settings,
 ) -> tuple[Any, list[Any]]:
@@ -200,7 +200,9 @@ class _Layer(Node):
     parameters: Any
     versions: list[tuple[Tensor, int]]
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note the factors of the weights, and return the gradients of the input and first
         states."""
         unrolled, self.unrolled = self.unrolled, None
@@ -240,7 +242,7 @@ def terms_of(
     x: Tensor,
     gradient: Callable[[Tensor], Tensor],
     value: Callable[[Tensor], Tensor],
-) -> list[tuple[Any, Term]]:
+) -> list[tuple[object, Term]]:
     """Return the gradients of the weights, each with its entry in ``own``.
 
     ``gradient``, ``value``: turn tensors of all sequences, (S, T, …), into those of the samples,

@@ -25,6 +25,7 @@ from ..tape.grad_level import GradLevel
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge
 from ..tape.values import edge_of
+from ..torch_private.dispatcher import OpOverload
 from . import linear, recurrent_nodes
 from .uses import Layout, ParameterCall, Tap, Uses, flattened, unflattened
 
@@ -42,7 +43,7 @@ class Samples(BatchLevel):
         self.tape = tape
         self.uses = Uses()
 
-    def call(self, func: Any, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]) -> Any:
         """Run an op: as any batch does, or as a use of the parameters among its arguments."""
         if not self._uses_any(args) and not (kwargs and self._uses_any(kwargs.values())):
             return super().call(func, args, kwargs)
@@ -58,7 +59,7 @@ class Samples(BatchLevel):
         return self._call_on_constants(op, func, args, kwargs)
 
     def _call_on_spread(
-        self, func: Any, args: Sequence[object], kwargs: dict[str, object]
+        self, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]
     ) -> object:
         """Run a call that draws on batches in place of the parameters. To run it again for their
         gradients would draw again."""
@@ -69,7 +70,7 @@ class Samples(BatchLevel):
         return super().call(func, spread_args, spread_kwargs)
 
     def _call_on_constants(
-        self, op: Op, func: Any, args: Sequence[object], kwargs: dict[str, object]
+        self, op: Op, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]
     ) -> object:
         """Run a call on constants in place of the parameters, with a tap of its results."""
         flat, layout = flattened(args, kwargs)
@@ -114,7 +115,7 @@ class Samples(BatchLevel):
         tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), note)
         return self.wrap(self.tape.wrap(wide, (tap, 0)))
 
-    def elementwise(self, formula: Callable[..., Any], args: Arguments) -> Any:
+    def elementwise(self, formula: Callable[..., object], args: Arguments) -> Any:
         """Run a formula on the physical tensors, or op by op if it uses a parameter."""
         if any(self.source(argument) is not None for argument in args):
             return formula(*args)  # each op then comes to `call`, which notes the use

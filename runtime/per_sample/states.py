@@ -7,7 +7,7 @@ are mixed in it (:class:`Mixture`). A tensor without a state is the same for all
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..rules.samples.places import Mixed, Place, Pooled, fits, place_in_base
 from .batch_means import equal
@@ -25,7 +25,7 @@ class Inherited(Mixed):
     """Raised for an argument that is a mixture already."""
 
 
-def base_after_write(value: object, written: object, of_base: object, size: int) -> Any:
+def base_after_write(value: object, written: object, of_base: object, size: int) -> object:
     """Return the state of the base of the view ``value`` after a write to the view.
 
     ``written``: the state of what was written. ``of_base``: the former state of the base. ``Mixed``

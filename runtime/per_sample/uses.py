@@ -212,13 +212,15 @@ class Tap(Node):
         self,
         level: Level,
         edges: tuple[Edge | None, ...],
-        metas: Any,
+        metas: object,
         note: Callable[[list[Any]], None],
     ) -> None:
         super().__init__(level, edges, metas)
         self.note: Callable[[list[Any]], None] | None = note
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note the cotangents, and pass those on whose edge leads further."""
         if create_graph:
             raise RuntimeError(NO_SECOND)
@@ -226,7 +228,7 @@ class Tap(Node):
             raise RuntimeError(FREED)
         self.note(grads)
         # a parameter ends here: its gradient is in what was noted
-        passed: list[Any] = []
+        passed: list[torch.Tensor | None] = []
         for grad, edge in zip(grads, self.edges, strict=True):
             if edge is None:
                 passed.append(None)
@@ -244,7 +246,7 @@ class _Arguments(NamedTuple):
     or those of its elements. ``defaults``: of all arguments."""
 
     numbers: dict[str, Any]
-    defaults: dict[str, Any]
+    defaults: dict[str, object]
 
     def name_of(self, number: int) -> str | None:
         """Return the name of an argument by its number, None for one of a list."""

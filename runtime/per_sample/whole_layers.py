@@ -111,7 +111,9 @@ class _Linear(Node):
     place: Place
     versions: list[tuple[Tensor, int]]
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: Any, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note the gradients of weight and bias, and return the gradient of the input."""
         if create_graph:
             raise RuntimeError(NO_SECOND)
@@ -238,7 +240,9 @@ class _Recurrent(Node):
     parameters: Any
     versions: list[tuple[Tensor, int]]
 
-    def apply(self, grads: list[Any], wanted: Any, create_graph: bool) -> Sequence[Any]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: Any, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Note the gradients of the weights, and return those of the input and of the first
         states."""
         if create_graph:

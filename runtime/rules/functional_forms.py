@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from ..seam.call_types import Arguments
+from ..torch_private.dispatcher import OpOverload
 from .ops import FUNCTIONAL, OUT, Op, op_of
 
-_overloads: dict[Any, Any] = {}  # answers of `functional_of`, by overload
+_overloads: dict[object, object] = {}  # answers of `functional_of`, by overload
 _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory"))
 
 
@@ -50,7 +51,7 @@ def _name_without_writing(name: str) -> str:
     return name
 
 
-def _is_out(argument: Any) -> bool:
+def _is_out(argument: torch.Argument) -> bool:
     """Return whether an argument is an ``out=``."""
     alias = argument.alias_info
     return argument.kwarg_only and alias is not None and alias.is_write
@@ -75,7 +76,9 @@ def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> boo
     )
 
 
-def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[str, Any]:
+def factory_options(
+    func: OpOverload, functional: OpOverload, target: torch.Tensor
+) -> dict[str, Any]:
     """Return the dtype and device with which ``functional``, a factory, makes what ``func`` writes
     to ``target``. Nothing if it is no factory."""
     named = {argument.name for argument in functional._schema.arguments} - {
@@ -84,12 +87,12 @@ def factory_options(func: Any, functional: Any, target: torch.Tensor) -> dict[st
     return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
 
 
-def names_and_types(arguments: Iterable[Any]) -> list[tuple[str, str]]:
+def names_and_types(arguments: Iterable[torch.Argument]) -> list[tuple[str, str]]:
     """List name and type of each argument of a schema: overloads may differ in the types alone."""
     return [(argument.name, str(argument.type)) for argument in arguments]
 
 
-def defaults_of(op: Op, functional: Any, args: Arguments) -> dict[str, Any]:
+def defaults_of(op: Op, functional: OpOverload, args: Arguments) -> dict[str, object]:
     """Return the defaults that the in-place form has and the functional form lacks. Example:
     ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]

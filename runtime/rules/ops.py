@@ -61,7 +61,7 @@ def _blocksize(t: torch.Tensor) -> object:
     return t.values().shape[1:3]
 
 
-def _geometry(t: torch.Tensor) -> Any:
+def _geometry(t: torch.Tensor) -> object:
     """Return shape, strides and offset of a tensor. A layout without strides has None."""
     if t.layout is torch.strided:
         return t.shape, t.stride(), t.storage_offset()
@@ -257,7 +257,7 @@ class Op:
         # from the record
         self.jvp: Any = None
         self.batch: Any = None
-        self.accepted: set[Any] | None = set()
+        self.accepted: set[object] | None = set()
         # None: not yet looked for. False: there is none
         self.decomposed: Any = None
         if nested and not self.composite:  # decompositions of torch's table read shapes
@@ -569,7 +569,7 @@ def nested_op_of(func: OpOverload) -> Op:
 
 # Further sources of decompositions, asked in order with the rule that is missing ("vjp",
 # "jvp" or "batch").
-PROVIDERS: list[Callable[[Op, str], Callable[..., Any] | None]] = []
+PROVIDERS: list[Callable[[Op, str], Callable[..., object] | None]] = []
 
 
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:

@@ -130,7 +130,7 @@ class Record:
     fresh: bool = False
     hidden_writes: HiddenWrites | None = None
     per_sample: Mapping[str, Formula] | None = None
-    places: Callable[..., Any] | None = None
+    places: Callable[..., object] | None = None
     workspace: bool = False
     family: str = "op"
 
@@ -326,7 +326,7 @@ def targets_of(key: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def _check_table(
-    what: str, table: Mapping[Any, Callable[..., Any]], funcs: list[OpOverload]
+    what: str, table: Mapping[Any, Callable[..., object]], funcs: list[OpOverload]
 ) -> None:
     """Raise ``ValueError`` if a formula is for no argument, or does not fit its overloads."""
     # a formula may be for an argument that only some of the overloads have

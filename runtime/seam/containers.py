@@ -35,12 +35,12 @@ def leaves_of(values: Iterable[object]) -> Iterator[Any]:
             yield value
 
 
-def is_written(argument: Any) -> bool:
+def is_written(argument: torch.Argument) -> bool:
     """Return whether a call writes to this argument of its schema, as to ``self`` of ``add_``."""
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def written_arguments(schema: Any) -> list[tuple[int, str]]:
+def written_arguments(schema: torch.FunctionSchema) -> list[tuple[int, str]]:
     """List the arguments that a call writes to, by position and name: ``[(0, "self")]`` for
     ``add_``."""
     return [(i, a.name) for i, a in enumerate(schema.arguments) if is_written(a)]
@@ -60,7 +60,7 @@ def targets_by_alias(schema: Any, arguments: Mapping[str, object]) -> dict[froze
 
 
 def with_arguments(
-    schema: Any,
+    schema: torch.FunctionSchema,
     targets: Mapping[frozenset[str], object],
     result: Any,
     value: Callable[[Any], object],

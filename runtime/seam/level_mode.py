@@ -7,11 +7,13 @@ for each element, and the call of ``rand`` has no argument that is a tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from ..seam.call_types import Keywords
+from ..torch_private.dispatcher import OpOverload
 from ..torch_private.mode_stacks import (
     TorchDispatchMode,
     current_dispatch_modes,
@@ -117,10 +119,18 @@ class LevelMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.level = level
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         return unwatched(self._handle, func, types, args, kwargs)
 
-    def _handle(self, func: Any, types: object, args: Any, kwargs: Any) -> object:
+    def _handle(
+        self, func: Any, types: Sequence[type], args: Any, kwargs: dict[str, object]
+    ) -> object:
         """Hand a call over to the level, or to the inner level that has a value among the
         arguments."""
         level = self.level
@@ -136,7 +146,14 @@ class LevelMode(TorchDispatchMode):
             return func(*args, **kwargs or {})
         return hand_over(level, func, args, kwargs or {})
 
-    def handled_inside(self, level: Level, func: Any, types: object, args: Any, kwargs: Any) -> Any:
+    def handled_inside(
+        self,
+        level: Level,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Any,
+        kwargs: dict[str, object],
+    ) -> object:
         """Run a call that ``level``, an inner one, handles. The calls that its rule makes come to
         this mode again."""
         if level.leaves(types, args, kwargs):
@@ -150,7 +167,7 @@ class LevelMode(TorchDispatchMode):
             pop_dispatch_mode(None)
 
 
-def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, object]) -> Any:
+def call_below(func: Any, types: Any, args: Sequence[object], kwargs: dict[str, object]) -> Any:
     """Call ``func(*args, **kwargs)`` in a mode that was called with these ``types``, and has
     exchanged tensors for values. The next mode is called without the dispatcher if it is a level's
     and no tensor is of a user's class."""
@@ -172,7 +189,9 @@ def call_below(func: Any, types: Any, args: Any, kwargs: dict[str, object]) -> A
         push_dispatch_mode(mode)
 
 
-def hand_over_directly(level: Level, func: Any, args: Any, kwargs: dict[str, object]) -> Any:
+def hand_over_directly(
+    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]
+) -> Any:
     """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode
     but that of ``level`` or of an outer level comes first. Else NotImplemented."""
     n = number_of_dispatch_modes()

@@ -88,7 +88,7 @@ class Level:
         self.alive = True
         self.finalizers = []
 
-    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, object]) -> Any:
         """Run one ATen call. Some argument is a value of this level, and none is a value of an
         inner level. By default: run the call on the inner tensors, at the outer levels, and
         wrap its results. Example: ``call(aten.add.Tensor, (x, 2.0), {})``."""
@@ -106,7 +106,7 @@ class Level:
         # the dispatcher counts the write on the value
         return self.written(func, args, kwargs, uncounted(func, *inner, **options))
 
-    def leaves(self, types: Any, args: Arguments, kwargs: Keywords | None) -> bool:
+    def leaves(self, types: Sequence[type], args: Arguments, kwargs: Keywords | None) -> bool:
         """Return whether a call with arguments of ``types`` is left to a user's class that handles
         its own calls. Example: ``x * MaskedTensor(x, mask)``, where ``x`` is a value of this level.
         """
@@ -148,7 +148,7 @@ class Level:
         value._level = self
         return value
 
-    def valued(self, result: Any) -> Any:
+    def valued(self, result: object) -> Any:
         """Return the result of an op, one tensor or several, as values without a history. Anything
         else stays as it is. Called for each tensor."""
         if isinstance(result, torch.Tensor):
@@ -183,7 +183,7 @@ class Level:
         return dict(zip(kwargs, self.lowered_args(kwargs.values()), strict=True))
 
     def written(
-        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, object], result: Any
+        self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, object], result: object
     ) -> Any:
         """Return the results of an op that writes to arguments: for a written argument the argument
         itself, for any other result a new value."""
@@ -204,12 +204,12 @@ class Level:
         the innermost one among ``args``."""
         return formula(*args)
 
-    def batchwise(self, formula: Callable[..., object], args: Any) -> Any:
+    def batchwise(self, formula: Callable[..., object], args: Sequence[object]) -> Any:
         """Return ``formula(*args, batched)``, see :func:`run_batchwise`. This level is the
         innermost one among ``args``."""
         return formula(*args, (False,) * len(args))
 
-    def layer(self, func: Any, args: Sequence[object]) -> Any:
+    def layer(self, func: object, args: Sequence[object]) -> Any:
         """Return the results of a call of ``linear`` or of a recurrent layer, which ATen takes
         apart otherwise. NotImplemented: so it does.
 
@@ -311,7 +311,7 @@ class Value(torch.Tensor):
     _view: Any = None
     _reshaped: int = 0
     _reshaped_at: str = ""
-    _earlier: dict[int, tuple[Any, Any, Any]] | None = None
+    _earlier: dict[int, tuple[torch.Size, tuple[int, ...], int]] | None = None
     _geometry: Geometry | None = None
     _faithful: bool = False
     _nesting: int = 0
@@ -327,7 +327,7 @@ class Value(torch.Tensor):
             f(cls)
 
     @classmethod
-    def holding(cls, inner: torch.Tensor) -> Any:
+    def holding(cls, inner: torch.Tensor) -> object:
         """Return a new value of this class that has ``inner`` inside and shows its shape."""
         return same_shape(cls, inner)
 
@@ -364,7 +364,7 @@ class Value(torch.Tensor):
             )
         )
 
-    def requires_grad_(self, requires_grad: bool = True) -> Any:
+    def requires_grad_(self, requires_grad: bool = True) -> torch.Tensor:
         """Raise: with torch's flag on a value, torch's engine would record what the level does."""
         if requires_grad and not is_floating(self):
             raise settled(
@@ -385,7 +385,7 @@ class Value(torch.Tensor):
             )
         )
 
-    def start_leaf(self) -> Any:
+    def start_leaf(self) -> object:
         """Do ``requires_grad_()`` for code of the runtime."""
         return self.requires_grad_()
 
@@ -450,7 +450,7 @@ class Value(torch.Tensor):
         with nullcontext() if isinstance(inner, Value) else without_modes():
             return read(inner)
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Any:
+    def __deepcopy__(self, memo: dict[int, object]) -> object:
         if is_outlived(self):
             return copy.deepcopy(self._inner, memo)
         if self.requires_grad and not self.is_leaf:

@@ -10,7 +10,7 @@ functions of torch, sees the call of ``numpy()`` first, and turns the capture of
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType, GetSetDescriptorType, MethodDescriptorType
 from typing import Any
@@ -58,7 +58,13 @@ class MemoryGate(TorchFunctionMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         _ENCODERS.exit()
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Kernel,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func in _FROM_LISTS and args:
             data = readable(args[0])
@@ -133,7 +139,7 @@ def _is_outside(t: Any) -> bool:
 def _tensor_of_list(
     func: object,
     data: object,
-    dtype: Any = None,
+    dtype: torch.dtype | None = None,
     device: object = None,
     *,
     requires_grad: bool = False,
@@ -161,7 +167,7 @@ def _captures() -> Iterator[Level | EnteringMode]:
             yield mode
 
 
-def _called(func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
+def _called(func: Kernel, args: Arguments, kwargs: Keywords) -> object:
     """Return ``func(*args, **kwargs)`` of torch."""
     try:
         return func(*args, **kwargs)
@@ -170,7 +176,7 @@ def _called(func: Kernel, args: Arguments, kwargs: Keywords) -> Any:
         raise
 
 
-def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
+def _read(gate: MemoryGate, func: Any, args: Arguments, kwargs: Any) -> Any:
     """Call a method that reads the elements of a tensor from outside. The captures note that the
     program knows them.
 
@@ -194,7 +200,7 @@ def _read(gate: MemoryGate, func: Any, args: Any, kwargs: Any) -> Any:
         return _called(func, args, kwargs)
 
 
-def _share(gate: MemoryGate, func: object, args: Any, kwargs: object) -> object:
+def _share(gate: MemoryGate, func: object, args: Arguments, kwargs: object) -> object:
     """Call a method that returns an array or a storage of the tensor's memory, and note it."""
     array = _read(gate, func, args, kwargs)
     if any(_captures()):
@@ -237,7 +243,7 @@ def _move(gate: MemoryGate, func: Kernel, args: Arguments, kwargs: Keywords) -> 
 
 _FROM_LISTS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 # (gate, method, its arguments, its keywords) -> its result
-_Access = Callable[[MemoryGate, Any, Any, Any], Any]
+_Access = Callable[[MemoryGate, Kernel, Any, Any], object]
 _BY_NAME: dict[_Access, tuple[str, ...]] = {
     _read: ("tolist", "__reduce_ex__", "__repr__", "__format__"),
     _share: ("numpy", "__array__", "__dlpack__", "storage", "untyped_storage", "_typed_storage"),
@@ -248,7 +254,7 @@ _BY_NAME: dict[_Access, tuple[str, ...]] = {
 _METHODS: dict[str, _Access] = {}
 for _access, _names in _BY_NAME.items():
     _METHODS.update(dict.fromkeys(_names, _access))
-_ACCESSES: dict[Any, _Access] = {
+_ACCESSES: dict[object, _Access] = {
     getattr(torch.Tensor, name): access for name, access in _METHODS.items()
 }
 _ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_data()  # type: ignore[attr-defined]

@@ -188,7 +188,7 @@ def _kernel_that_passes_on(func: OpOverload) -> Callable[..., object]:
     argument is a value with many marks."""
     pass_on, pass_on_noted = passing_on(func), by_snapshot(func)
 
-    def run(keys: Any, tensor: Any, *rest: object, **kwargs: object) -> Any:
+    def run(keys: DispatchKeySet, tensor: Any, *rest: object, **kwargs: object) -> Any:
         if type(tensor) not in VALUES:
             return pass_on_noted(keys & BELOW, tensor, *rest, **kwargs)
         # torch's own engine needs the mark for a write to the view

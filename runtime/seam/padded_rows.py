@@ -57,12 +57,12 @@ class Encoders:
         torchs: Any = self._torchs
 
         def forward(
-            encoder: Any,
+            encoder: torch.nn.TransformerEncoder,
             src: torch.Tensor,
-            mask: Any = None,
-            src_key_padding_mask: Any = None,
-            is_causal: Any = None,
-        ) -> Any:
+            mask: torch.Tensor | None = None,
+            src_key_padding_mask: torch.Tensor | None = None,
+            is_causal: bool | None = None,
+        ) -> object:
             padding = src_key_padding_mask
             if padding is None or mask is not None:
                 return torchs(encoder, src, mask, padding, is_causal)
@@ -82,7 +82,7 @@ class Encoders:
         return forward
 
 
-def _leaves_out(encoder: Any, src: torch.Tensor) -> bool:
+def _leaves_out(encoder: torch.nn.TransformerEncoder, src: torch.Tensor) -> bool:
     """Return whether the encoder leaves padded rows out in eager mode, if they are the last
     ones."""
     first = encoder.layers[0]
@@ -107,7 +107,7 @@ class _WithoutNorm:
     def __init__(self, encoder: object) -> None:
         self._encoder = encoder
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._encoder, name)
 
 

@@ -29,7 +29,7 @@ _LIBRARY = torch.library.Library(_NAMESPACE, "DEF")  # its kernels last as long 
 
 
 @functools.cache
-def by_snapshot(func: OpOverload) -> Callable[..., Any]:
+def by_snapshot(func: OpOverload) -> Callable[..., object]:
     """Return ``func`` with torch's own kernel for ``PythonTLSSnapshot``, as a function of the keys
     below that and the arguments.
 
@@ -42,24 +42,24 @@ def by_snapshot(func: OpOverload) -> Callable[..., Any]:
     arguments = str(func._schema)[len(func._name) :].removeprefix("(")
     _LIBRARY.define(f"{name}(int keys, {arguments}")
 
-    def call_func(keys: int, *args: object, **kwargs: object) -> Any:
+    def call_func(keys: int, *args: object, **kwargs: object) -> object:
         return redispatch(DispatchKeySet.from_raw_repr(keys), *args, **kwargs)
 
     _LIBRARY.impl(name, call_func, "CompositeImplicitAutograd")
     through = getattr(getattr(torch.ops, _NAMESPACE), name).default._handle.redispatch_boxed
 
-    def run(keys: Any, *args: object, **kwargs: object) -> Any:
+    def run(keys: DispatchKeySet, *args: object, **kwargs: object) -> Any:
         return through(_snapshot, keys.raw_repr(), *args, **kwargs)
 
     return run
 
 
 def _redispatch(func: OpOverload) -> Callable[..., object]:
-    redispatch: Callable[..., Any] = func._handle.redispatch_boxed
+    redispatch: Callable[..., object] = func._handle.redispatch_boxed
     return redispatch
 
 
-_Way = Callable[[OpOverload], Callable[..., Any]]
+_Way = Callable[[OpOverload], Callable[..., object]]
 _WAYS: dict[str, _Way] = {"runs": _redispatch, "refused by RuntimeError": by_snapshot}
 passing_on: _Way = _WAYS[probe("refused", "a call passed on in inference mode")]
 """``func`` as a function of the keys below ``PythonTLSSnapshot`` and the arguments."""

@@ -8,7 +8,7 @@ a tensor of shape (8, 3) shows the shape (3,).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -26,6 +26,8 @@ from ..torch_private.native_tensors import (
 # None, dtype, layout, device, …), and whether it is a lazy conjugate and a lazy negative. None in
 # place of the latter: neither.
 Geometry = tuple[tuple[Any, ...], tuple[bool, bool] | None]
+
+T = TypeVar("T", bound=torch.Tensor)  # the class of a value
 
 # every class of values: `type(a) in VALUES` takes half the time of `isinstance(a, Value)`
 VALUES: set[type] = set()
@@ -48,7 +50,7 @@ _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, t
 _ASKS_LAYOUT = (False, False, None, False, True)
 
 
-def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
+def shell(cls: type[T], inner: Any, hidden: int = 0) -> T:
     """Return a ``cls`` instance without storage, with the shape, strides, dtype, device and lazy
     bits of ``inner`` without its first ``hidden`` dimensions."""
     # the dispatcher takes views of normal tensors alone for normal, and may raise otherwise
@@ -61,12 +63,12 @@ def shell(cls: type[torch.Tensor], inner: Any, hidden: int = 0) -> Any:
     if geometry is None:
         geometry = _geometry_without(inner, hidden)
     arguments, bits = geometry
-    value: Any = make_wrapper_subclass(cls, *arguments)
+    value = make_wrapper_subclass(cls, *arguments)
     close_memory(value)
     value._geometry = geometry
     if bits is not None:
         _set_bits(value, bits)
-    return value
+    return value  # type: ignore[no-any-return]
 
 
 def _geometry_without(tensor: torch.Tensor, hidden: int) -> Geometry:
@@ -97,15 +99,15 @@ def _geometry_without(tensor: torch.Tensor, hidden: int) -> Geometry:
     return arguments, None
 
 
-def _shell_of(cls: type[torch.Tensor], geometry: Geometry) -> Any:
+def _shell_of(cls: type[T], geometry: Geometry) -> T:
     """Return a shell that shows ``geometry``."""
     arguments, bits = geometry
-    value: Any = make_wrapper_subclass(cls, *arguments)
+    value = make_wrapper_subclass(cls, *arguments)
     close_memory(value)
     value._geometry = geometry
     if bits is not None:
         _set_bits(value, bits)
-    return value
+    return value  # type: ignore[no-any-return]
 
 
 def _set_bits(tensor: torch.Tensor, bits: tuple[bool, bool]) -> None:
@@ -144,7 +146,7 @@ def faithful_geometry(tensor: torch.Tensor) -> Geometry:
     return arguments, None
 
 
-def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
+def faithful_shell(cls: type[T], inner: torch.Tensor) -> T:
     """Return a shell with exactly the strides of ``inner``, also those of dimensions of size 1, and
     with its lazy bits. For a level that records a program: ATen takes no views of memory that is
     not yet conjugated."""
@@ -160,11 +162,11 @@ def faithful_shell(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     if geometry is None:
         geometry = faithful_geometry(inner)
     v = _shell_of(cls, geometry)
-    v._faithful = True
+    v._faithful = True  # type: ignore[attr-defined]
     return v
 
 
-def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
+def same_shape(cls: type[T], inner: torch.Tensor) -> T:
     """Return a new ``cls`` instance that has ``inner`` inside and shows its shape.
 
     It shares storage, version counter and ``data_ptr`` with a plain tensor. For any other tensor it
@@ -178,4 +180,4 @@ def same_shape(cls: type[torch.Tensor], inner: torch.Tensor) -> Any:
     else:
         value = shell(cls, inner)
     value._inner = inner
-    return value
+    return value  # type: ignore[no-any-return]

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import called_from
-from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, without_keys
+from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload, without_keys
 from ..torch_private.mode_stacks import without_dispatch_to_python
 from ..torch_private.native_tensors import TensorBase, swap_contents
 from ..torch_private.pytrees import pytree
@@ -66,7 +66,7 @@ def refit(value: Any, fresh: Any) -> None:
     value._geometry = fresh._geometry
 
 
-def show_geometry(tensor: Any, like: Any, inner: Any) -> None:
+def show_geometry(tensor: Any, like: torch.Tensor, inner: object) -> None:
     """Give ``tensor`` the sizes and strides of ``like``, a detached view of it. History and version
     stay. ``inner``: what a value holds from now on; None for a tensor that is no value."""
     if inner is not None:
@@ -78,7 +78,7 @@ def show_geometry(tensor: Any, like: Any, inner: Any) -> None:
 
 
 def change_geometry(
-    view_op: Any, target: Any, args: Sequence[object], kwargs: dict[str, object]
+    view_op: OpOverload, target: Any, args: Sequence[object], kwargs: dict[str, object]
 ) -> Any:
     """Run ``x.squeeze_()`` and its like on any value: ``target`` gets the geometry and the
     attributes of the result of ``view_op``."""
@@ -127,7 +127,7 @@ class Left(torch.Tensor):
 
     _now: torch.Tensor
 
-    def __getattribute__(self, name: str) -> Any:
+    def __getattribute__(self, name: str) -> object:
         if name in ("_now", "__torch_function__"):  # torch asks the object for the latter
             return object.__getattribute__(self, name)
         return getattr(self._now, name)
@@ -139,7 +139,13 @@ class Left(torch.Tensor):
         return repr(self._now)
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        cls,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         args, kwargs = pytree.tree_map(now, (args, kwargs or {}))
         return func(*args, **kwargs)
 

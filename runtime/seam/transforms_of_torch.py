@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import torch
 
@@ -29,7 +29,7 @@ from ..torch_private.functorch_state import (
 from ..torch_private.native_autograd import unpack_dual
 from .ambient import Ambient
 
-innermost_of_torch: Callable[[], Any] = innermost_transform
+innermost_of_torch: Callable[[], object] = innermost_transform
 """The innermost transform of torch's own that runs, or None."""
 
 
@@ -54,7 +54,7 @@ class DualLevelOfTorch:
     """Torch's own forward mode. ``variables``: those of its module, of which one is the number of
     the level that is open. The drop-in sets them, since it replaces the module's own answer."""
 
-    variables: Mapping[str, Any] = MappingProxyType({"_current_level": -1})
+    variables: Mapping[str, int] = MappingProxyType({"_current_level": -1})
 
 
 def transform_of_torch() -> bool:

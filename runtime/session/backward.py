@@ -108,7 +108,7 @@ def _edge(tensor: object) -> Any:
     return None
 
 
-def _require_recorded(edges: Sequence[Any]) -> None:
+def _require_recorded(edges: Sequence[Edge | None]) -> None:
     """Raise if no backward pass can start from one of the edges."""
     for index, edge in enumerate(edges):
         if edge is None or type(edge[0]) is Sink:
@@ -239,7 +239,7 @@ def _refuse_unfit_shape(of_grad: Any, shape: object, index: int, batched: bool) 
 def run_pass(
     edges: Sequence[Any],
     cotangents: Sequence[object],
-    captures: Any,
+    captures: Sequence[GradientEdge | torch.Tensor] | None,
     retain_graph: bool | None,
     create_graph: bool,
     accumulate: bool,
@@ -279,7 +279,7 @@ def run_pass(
         set_grad_enabled(before)
 
 
-def _edges_of(captures: Sequence[object]) -> list[Any]:
+def _edges_of(captures: Sequence[object]) -> list[Edge | None]:
     """List the edges of the tensors whose gradients are wanted. Raise if one has none."""
     edges = list(map(_edge, captures))
     if None in edges:
@@ -449,12 +449,12 @@ def gradients_of(
 
 def _batched_grads(
     level: Any, run: Callable[..., tuple[object, ...]], cotangents: Sequence[object], number: int
-) -> tuple[Any, ...]:
+) -> tuple[object, ...]:
     """Return the ``number`` gradients of a batch of cotangents. ``run`` returns those of one
     element."""
     reached: list[int] = []
 
-    def run_element(*batched: object) -> tuple[Any, ...]:
+    def run_element(*batched: object) -> tuple[object, ...]:
         grads = run(*batched)
         # vmap returns nothing but tensors, so the others are left out
         reached[:] = [index for index, grad in enumerate(grads) if grad is not None]
@@ -479,7 +479,7 @@ def _restore_layouts(
 
 
 def _grads(
-    edges: Sequence[Any],
+    edges: Sequence[object],
     inputs: Sequence[Any],
     cotangents: Sequence[Any],
     retain_graph: bool | None,

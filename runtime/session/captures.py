@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import torch
+
 from ..seam.ambient import Ambient
 
 
@@ -39,19 +41,19 @@ class CapturedGradients(Protocol):
         """Do ``torch.autograd.grad``."""
         ...
 
-    def gradient(self, tensor: object) -> Any:
+    def gradient(self, tensor: torch.Tensor) -> object:
         """Return ``tensor.grad``."""
         ...
 
-    def assign(self, tensor: object, g: object) -> None:
+    def assign(self, tensor: torch.Tensor, g: object) -> None:
         """Do ``tensor.grad = g``."""
         ...
 
-    def retain(self, tensor: object) -> None:
+    def retain(self, tensor: Any) -> None:
         """Do ``tensor.retain_grad()``."""
         ...
 
-    def require(self, tensor: object, flag: bool) -> Any:
+    def require(self, tensor: torch.Tensor, flag: bool) -> object:
         """Do ``tensor.requires_grad_(flag)``."""
         ...
 

@@ -37,6 +37,7 @@ from ..tape.nodes import Edge, OpNode
 from ..tape.running import current_stand_in
 from ..tape.saved import HOOKS
 from ..tape.values import GradValue, edge_of
+from ..torch_private.dispatcher import DispatchKeySet
 from ..torch_private.global_settings import is_autocast_enabled
 from ..torch_private.mode_stacks import number_of_dispatch_modes
 from .tensor import SESSION, Tensor
@@ -58,7 +59,7 @@ _pass_on_linear, _pass_on_matmul, _pass_on_layer_norm = (
 )
 _LINEAR = aten.linear.default
 _LAYER_NORM = op_of(aten.native_layer_norm.default)
-NO_KWARGS: dict[str, Any] = {}  # the keyword arguments of every call here
+NO_KWARGS: dict[str, object] = {}  # the keyword arguments of every call here
 Part = tuple[torch.Tensor, Edge | None]  # the inner tensor of a value, and its edge
 # bound once: both are read at every call
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
@@ -252,7 +253,7 @@ def _record_matmul(x: Any, y: Any) -> Any:
 
 def _record_layer_norm(
     value: object, sizes: object, weight: object, bias: object, eps: float
-) -> Any:
+) -> object:
     """Return the first result of ``native_layer_norm``, recorded. None if a tensor is no
     :data:`Part`.
 
@@ -282,7 +283,9 @@ def _record_layer_norm(
 # The handlers. The dispatcher calls them with ``keys``, the dispatch keys of the call.
 
 
-def _handle_linear(keys: Any, value: object, weight: object, bias: object = None) -> object:
+def _handle_linear(
+    keys: DispatchKeySet, value: object, weight: object, bias: object = None
+) -> object:
     """Record ``linear`` in the plain case, let a level run it as a layer, or pass it on."""
     if (type(value) is Tensor or type(weight) is Tensor or type(bias) is Tensor) and plain_case():
         if bias is None:
@@ -298,7 +301,7 @@ def _handle_linear(keys: Any, value: object, weight: object, bias: object = None
     return _pass_on_linear(keys & BELOW, value, weight, bias)
 
 
-def _handle_matmul(keys: Any, x: object, y: object) -> object:
+def _handle_matmul(keys: DispatchKeySet, x: object, y: object) -> object:
     """Record ``matmul`` in the plain case, multiply two batches or a folded stack, or pass it
     on."""
     if (type(x) is Tensor or type(y) is Tensor) and plain_case():
@@ -353,7 +356,7 @@ def _multiply_batches(x: Any, y: Any) -> object:
         return level.wrap(torch.matmul(x._inner, y._inner))
 
 
-def _is_autocast_next(keys: Any) -> bool:
+def _is_autocast_next(keys: DispatchKeySet) -> bool:
     """Return whether autocast is the next to handle a call with these dispatch keys."""
     return "Autocast" in str((keys & BELOW).highestPriorityTypeId())
 
@@ -368,7 +371,7 @@ def _would_fold(stack: torch.Tensor, factor: object) -> bool:
     return 1 <= factor.dim() <= 2 and stack.dim() >= 3 and factor.requires_grad
 
 
-def _multiply_stack(stack: torch.Tensor, factor: Any) -> Any:
+def _multiply_stack(stack: torch.Tensor, factor: GradValue) -> Any:
     """Return ``stack @ factor`` as :func:`_record_product_of_stack` does, but by calls that every
     level sees."""
     shape = stack.shape
@@ -379,7 +382,7 @@ def _multiply_stack(stack: torch.Tensor, factor: Any) -> Any:
 
 
 def _handle_layer_norm(
-    keys: Any,
+    keys: DispatchKeySet,
     value: object,
     sizes: object,
     weight: object = None,

@@ -26,6 +26,7 @@ from ..seam.user_code import settled
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
 from ..tape.inplace import run, unrecorded
+from ..tape.nodes import Edge
 from ..tape.running import current_stand_in
 from ..tape.values import edge_of
 from ..torch_private.global_settings import tracing_state
@@ -153,7 +154,7 @@ def _getitem(self: torch.Tensor, index: Any) -> object:
     return _native_getitem(self, index)
 
 
-def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
+def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Edge | None) -> Any:
     """Return ``tensor[index]`` as a view of ``tensor``. ``edge``: that of ``tensor``, or None if
     nothing is recorded."""
     inner = tensor._inner
@@ -167,7 +168,7 @@ def _view(tensor: Any, index: tuple[Any, ...], lone: bool, edge: Any) -> Any:
     return part
 
 
-def _setitem(self: torch.Tensor, index: Any, value: torch.Tensor | float) -> None:
+def _setitem(self: torch.Tensor, index: object, value: torch.Tensor | float) -> None:
     """Do ``self[index] = value``, by one write to the inner tensor where that is enough."""
     if not _set_inner(self, index, value):
         _native_setitem(self, index, value)
@@ -261,11 +262,11 @@ def _clone(self: object, **kwargs: object) -> object:
     return _native_clone(self, **kwargs)
 
 
-def _reader_of(native: Any) -> Callable[[Any], object]:
+def _reader_of(native: Callable[..., object]) -> Callable[[Any], object]:
     """Return a method that reads the number in a tensor."""
 
     @functools.wraps(native)
-    def answer(self: object) -> Any:
+    def answer(self: object) -> object:
         if type(self) is Tensor and unseen():
             return native(self._inner)
         return native(self)
@@ -273,7 +274,7 @@ def _reader_of(native: Any) -> Callable[[Any], object]:
     return answer
 
 
-def _writer_of(native: Any) -> Callable[..., object]:
+def _writer_of(native: Callable[..., object]) -> Callable[..., object]:
     """Return an in-place method. It writes to the inner tensor if nothing is recorded and no view
     needs the history."""
 
@@ -312,11 +313,11 @@ def _plain_operands(
     return plain
 
 
-def _comparison_of(native: Any) -> Callable[..., object]:
+def _comparison_of(native: Callable[..., object]) -> Callable[..., object]:
     """Return a method whose result has no gradient."""
 
     @functools.wraps(native)
-    def compare(self: object, *args: object, **kwargs: object) -> Any:
+    def compare(self: object, *args: object, **kwargs: object) -> object:
         if type(self) is not Tensor or kwargs or not unseen():
             return native(self, *args, **kwargs)
         plain = [a._inner if type(a) is Tensor else a for a in (self, *args)]

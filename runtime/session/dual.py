@@ -61,7 +61,7 @@ class Tangents:
     def __init__(self) -> None:
         self.holders: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
-    def put(self, inner: torch.Tensor, tangent: Any) -> None:
+    def put(self, inner: torch.Tensor, tangent: object) -> None:
         """Give ``inner`` its tangent. None: it has no tangent, even if it is a view of
         a base with one."""
         inner._dual = (self, tangent)  # type: ignore[attr-defined]
@@ -337,7 +337,7 @@ def _storage_of(tensor: object) -> Any:
     return None
 
 
-def _copy_shared(a: object, written: Any) -> object:
+def _copy_shared(a: object, written: Value) -> object:
     """Return ``a``, or a copy of it if it shares memory with ``written``. In a list or
     tuple: each element."""
     if type(a) is list or type(a) is tuple:
@@ -418,7 +418,7 @@ def empty_like_laid_out(tensor: Any, p: torch.Tensor) -> Any:
     return zeros
 
 
-def laid_out_like(t: Any, p: torch.Tensor) -> Any:
+def laid_out_like(t: Any, p: torch.Tensor) -> object:
     """Return ``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of
     an inner level (a batch of tangents) only the strides are compared, because it has no memory of
     its own."""

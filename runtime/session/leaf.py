@@ -70,7 +70,7 @@ def follow_hooks(leaf: Tensor) -> None:
         leaf._backward_hooks = tensor._backward_hooks
 
 
-def plain_of(tensor: object) -> Any:
+def plain_of(tensor: object) -> object:
     """Return the plain tensor whose leaf ``tensor`` is, if it is one; else ``tensor``."""
     if not isinstance(tensor, Tensor) or tensor._stands_for is None:
         return tensor

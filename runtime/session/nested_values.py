@@ -40,7 +40,9 @@ class Nested(Tensor):
         return no_function_handler(func, types, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Sequence[object] = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         if _has_value_of_transform(args, kwargs):
             raise NestedTensor

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import warn_if_has_hooks
 
+from ..seam.levels import Value
 from ..seam.user_code import settled
 from ..torch_private.native_tensors import (
     TensorBase,
@@ -26,7 +27,7 @@ _CACHED = ("_sym_sizes_capsule", "_sym_strides_capsule", "_value")
 _requires_grad: Any = TensorBase.requires_grad
 
 
-def state_of(tensor: object, own: frozenset[str]) -> Any:
+def state_of(tensor: object, own: frozenset[str]) -> object:
     """Return ``object.__getstate__(tensor)`` without the attributes ``own``, which belong to the
     session."""
     state = object.__getstate__(tensor)
@@ -42,7 +43,7 @@ def state_of(tensor: object, own: frozenset[str]) -> Any:
     return of_users or None
 
 
-def reduced(tensor: Any, kind: type, protocol: Any) -> Any:
+def reduced(tensor: Any, kind: type, protocol: object) -> Any:
     """Return the result of ``__reduce_ex__`` for ``tensor``, whose class is ``kind`` for users. It
     names torch's functions and the tensor's storage."""
     warn_if_has_hooks(tensor)
@@ -65,7 +66,7 @@ def reduced(tensor: Any, kind: type, protocol: Any) -> Any:
     return rebuild_with_attributes(), (rebuild, kind, arguments, state)
 
 
-def plain_leaf(tensor: Any, requires_grad: bool) -> torch.Tensor:
+def plain_leaf(tensor: Value, requires_grad: bool) -> torch.Tensor:
     """Return the inner tensor of ``tensor``. With ``requires_grad``, and if it is a plain tensor:
     detached, with that flag set."""
     inner: torch.Tensor = tensor._inner

@@ -10,7 +10,7 @@ Dropout between layers, layers without biases, projections and packed sequences 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from ..seam.memory import is_shell
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..tape import view_history
 from ..tape.nodes import OpNode
-from ..torch_private.dispatcher import DispatchKey
+from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_autograd import increment_version
 from ..torch_private.pytrees import pytree
@@ -176,7 +176,7 @@ class Cell:
             return list(hx)
         return [hx]
 
-    def join_states(self, states: Any) -> Any:
+    def join_states(self, states: Sequence[object]) -> Any:
         """Return the argument of which these are the tensors."""
         if self.is_paired:
             return states
@@ -499,11 +499,13 @@ def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object,
     return x, cell.join_states(states)
 
 
-def _layer_kernel(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
+def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[..., object]:
     """Return the kernel of a layer, which records its parts or passes the call on."""
     pass_on = passing_on(overload)
 
-    def layer(keys: Any, x: object, hx: object, params: object, *options: object) -> Any:
+    def layer(
+        keys: DispatchKeySet, x: object, hx: object, params: object, *options: object
+    ) -> object:
         if (_mine(params) or type(x) is Tensor) and plain_case():
             result = _run_layer(cell, native, x, hx, params, options)
             if result is not None:
@@ -517,19 +519,19 @@ def _layer_kernel(cell: Cell, native: object, overload: Any) -> Callable[..., ob
     return layer
 
 
-def _cell_kernel(cell: Cell, native: object, overload: Any) -> Callable[..., object]:
+def _cell_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[..., object]:
     """Return the kernel of a cell, which records its parts or passes the call on."""
     pass_on = passing_on(overload)
 
     def single(
-        keys: Any,
+        keys: DispatchKeySet,
         x: object,
         hx: object,
         w_x: object,
         w_h: object,
         b_x: object = None,
         b_h: object = None,
-    ) -> Any:
+    ) -> object:
         if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
             result = _run_cell(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
@@ -550,13 +552,18 @@ def _read_sizes(sizes: torch.Tensor) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64)
 
 
-def _packed_kernel(cell: Cell, overload: Any) -> Callable[..., object]:
+def _packed_kernel(cell: Cell, overload: OpOverload) -> Callable[..., object]:
     """Return the kernel of a layer for packed sequences, which a level runs or ATen."""
     pass_on = passing_on(overload)
 
     def packed(
-        keys: Any, data: object, sizes: torch.Tensor, hx: object, params: object, *options: object
-    ) -> Any:
+        keys: DispatchKeySet,
+        data: object,
+        sizes: torch.Tensor,
+        hx: object,
+        params: object,
+        *options: object,
+    ) -> object:
         data, hx, params = _adopt_arguments(cell, data, hx, params)
         result = run_layer(overload, (data, sizes, hx, params, *options))
         if result is not NotImplemented:
@@ -568,7 +575,12 @@ def _packed_kernel(cell: Cell, overload: Any) -> Callable[..., object]:
 
 
 def _pad_packed(
-    keys: Any, data: object, sizes: torch.Tensor, batch_first: bool, value: float, length: int
+    keys: DispatchKeySet,
+    data: object,
+    sizes: torch.Tensor,
+    batch_first: bool,
+    value: float,
+    length: int,
 ) -> object:
     """Run ``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has
     no batch and no history."""
@@ -589,7 +601,7 @@ def _pad_packed(
     return out, torch.tensor(lengths)
 
 
-def _keep_shapes_of_states(overload: Any) -> None:
+def _keep_shapes_of_states(overload: OpOverload) -> None:
     """Let torch's decomposition of ``lstm`` return last states of the shapes of the first ones. In
     torch 2.12 they have one dimension too many."""
     theirs = overload.py_kernels[DispatchKey.CompositeImplicitAutograd]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,7 +67,11 @@ class Subclassed(Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+        cls,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
     ) -> Any:
         # the runtime reads sizes, and no function that a user's class handles
         with unseen_by_classes():
@@ -83,15 +87,15 @@ Subclassed.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__fu
 # user's ``__torch_function__`` gets these.
 PUBLIC: dict[str, Any] = {}
 # torch's own function for each of these
-NATIVE: dict[Any, Any] = {}
+NATIVE: dict[object, object] = {}
 
 
-def asking(name: str, method: Callable[..., object]) -> Callable[..., Any]:
+def asking(name: str, method: Callable[..., object]) -> Callable[..., object]:
     """Return ``method`` of the session's tensors, which is called ``name``. It asks modes and the
     ``__torch_function__`` of the user's class first."""
 
     @functools.wraps(method)
-    def ask_and_call(self: object, *args: object, **kwargs: object) -> Any:
+    def ask_and_call(self: object, *args: object, **kwargs: object) -> object:
         if has_torch_function_unary(self):
             return _handle(PUBLIC.get(name, method), (self,), self, *args, **kwargs)
         with unseen_by_classes():
@@ -129,7 +133,7 @@ for _name in (
 _aten, _prim = torch.ops.aten, torch.ops.prim
 # What torch asks an instance whose class answers for its sizes, its strides, its device or its
 # layout (the policies of ``_make_wrapper_subclass``), and how to ask the instance itself.
-_ANSWERS: dict[Any, Callable[..., Any]] = {
+_ANSWERS: dict[object, Callable[..., object]] = {
     _aten.size.default: lambda tensor: tensor.size(),
     _aten.sym_size.default: lambda tensor: tensor.size(),
     _aten.stride.default: lambda tensor: tensor.stride(),
@@ -172,7 +176,7 @@ class _Hooks(Ambient):
     hook has returned."""
 
     depth = 0
-    made: dict[int, Any] | None = None
+    made: dict[int, object] | None = None
 
 
 HOOKS = _Hooks()
@@ -229,7 +233,11 @@ class _BelowTheTape(TorchDispatchMode):
         return False  # else every call passes through a wrapper that costs more than the dispatch
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
     ) -> Any:
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
@@ -270,7 +278,7 @@ def _handled_below(func: OpOverload) -> Op:
     op = Op(func)
     kernel = op.kernel
 
-    def unrecorded(*args: object, **kwargs: object) -> Any:
+    def unrecorded(*args: object, **kwargs: object) -> object:
         with _BelowTheTape():  # type: ignore[no-untyped-call]
             return kernel(*args, **kwargs)
 
@@ -320,7 +328,11 @@ class _Wrapper(Subclassed):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+        cls,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
     ) -> Any:
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
@@ -348,7 +360,7 @@ class _Wrapper(Subclassed):
         if name in _OF_TENSORS:
             self.__dict__[name] = value
 
-    def __getstate__(self) -> Any:
+    def __getstate__(self) -> object:
         return pickling.state_of(self._inner, _STATE)
 
 
@@ -376,7 +388,7 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
         torch.nn.Buffer,
     ):
         return Tensor
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         "_kind": kind,
         "_shown": kind,
         "__module__": kind.__module__,
@@ -421,7 +433,7 @@ def _bases_of(kind: type[torch.Tensor], base: type[Tensor]) -> Iterable[type]:
 SESSION.class_of = session_class
 
 
-def note_policy(kind: object, args: Arguments, kwargs: Keywords) -> dict[str, Any]:
+def note_policy(kind: object, args: Arguments, kwargs: Keywords) -> dict[str, object]:
     """Return the arguments of a call of ``_make_wrapper_subclass`` by name. A class whose instances
     answer for their sizes, their device or their layout is noted."""
     options = {**dict(zip(_OPTIONS, args, strict=False)), **kwargs}

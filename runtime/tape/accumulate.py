@@ -175,7 +175,7 @@ def _refuse_moved(variable: Leaf) -> None:
         )
 
 
-def _next_grad(old: torch.Tensor | None, g: Any, variable: Leaf) -> object:
+def _next_grad(old: torch.Tensor | None, g: torch.Tensor, variable: Leaf) -> object:
     """Return what ``.grad`` becomes in a pass that is recorded: ``old + g``, or ``g`` laid out as
     ``variable`` if there was none."""
     if old is None:
@@ -185,7 +185,7 @@ def _next_grad(old: torch.Tensor | None, g: Any, variable: Leaf) -> object:
     return old + g
 
 
-def _add_to_grad(level: Level, variable: Leaf, g: Any) -> None:
+def _add_to_grad(level: Level, variable: Leaf, g: torch.Tensor) -> None:
     """Add ``g`` to the ``.grad`` that a leaf has, in place if the layouts allow it."""
     old: Any = variable._grad
     inner = old._inner if old._level is level else old
@@ -195,7 +195,7 @@ def _add_to_grad(level: Level, variable: Leaf, g: Any) -> None:
         inner.add_(g)
 
 
-def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
+def _as_gradient(g: torch.Tensor, variable: Leaf, sole: bool) -> Any:
     """Return ``g`` itself if it has the layout that the gradient of ``variable`` needs and this is
     the ``sole`` reference to it, else a copy."""
     # whether the leaf may take the memory of `g`
@@ -214,7 +214,7 @@ def _as_gradient(g: Any, variable: Leaf, sole: bool) -> Any:
     return laid_out(g, variable)
 
 
-def has_required_layout(g: Any, variable: Any) -> bool:
+def has_required_layout(g: torch.Tensor, variable: Any) -> bool:
     """Return whether ``g`` may become the gradient of ``variable`` without a copy: it has torch's
     «default gradient layout», or torch does not enforce that."""
     layout = g.layout
@@ -243,7 +243,7 @@ def _have_same_places(shape: Sequence[int], first: Sequence[int], second: Sequen
     return all(size == 1 or a == b for size, a, b in zip(shape, first, second, strict=True))
 
 
-def laid_out(g: Any, variable: Any) -> Any:
+def laid_out(g: torch.Tensor, variable: Any) -> Any:
     """Return a copy of ``g``, with the strides of ``variable`` if that is dense, else contiguous.
     A gradient that is not strided keeps its layout."""
     if g.layout is not torch.strided:

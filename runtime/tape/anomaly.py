@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -143,7 +143,7 @@ def _warn_with_traceback(event: str, did: str, node: TapeNode) -> None:
     warnings.warn(f"{event} {origin}", stacklevel=3)
 
 
-def refuse_nan(node: TapeNode, outs: Any) -> None:
+def refuse_nan(node: TapeNode, outs: Sequence[object]) -> None:
     """Raise if a result of ``node`` has a NaN, with its position among the results. A program that
     is captured is refused: only the capture would look."""
     if is_capturing():

@@ -14,6 +14,8 @@ from contextlib import contextmanager, nullcontext
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+import torch
+
 from ..seam.ambient import continued
 from ..seam.graph_walks import nodes_before
 from ..seam.levels import SCOPE, Level, levels_outside
@@ -122,7 +124,7 @@ class GraphTask:
         self.callbacks: list[Callable[[], Any]] = []
         self.start: list[Node] = []
         self.count: dict[Node, int] = {}
-        self.buffers: dict[Node, list[Any]] = {}
+        self.buffers: dict[Node, list[torch.Tensor | None]] = {}
         self.ready: list[tuple[int, int, Node]] = []
         self.tickets = itertools.count()
         self.should_run: set[Node] | None = None
@@ -279,9 +281,11 @@ class GraphTask:
             self._send(node, edges, outs)
             del outs
 
-    def _evaluate(self, node: Node, grads: list[object], mask: list[bool] | None) -> list[object]:
+    def _evaluate(
+        self, node: Node, grads: list[torch.Tensor | None], mask: list[bool] | None
+    ) -> list[Any]:
         """Run ``node`` and the hooks after it. Return one cotangent for each of its edges."""
-        outs: Any
+        outs: Sequence[Any]
         if self.surrounded or grads[0] is None:
             outs = self._apply(grads, mask)
         else:
@@ -345,7 +349,7 @@ class GraphTask:
         if not node.several and following not in self.buffers:
             self.buffers[following] = [None] * len(following.metas)
 
-    def _conform(self, g: Any, meta: Any, node: Node, index: int) -> Any:
+    def _conform(self, g: Any, meta: Sequence[object], node: Node, index: int) -> Any:
         """Convert ``g`` to the shape and dtype in ``meta`` if it has others. Modes over torch's
         functions do not see the question."""
         if self.surrounded and not _differs(g, meta[1], meta[0]):
@@ -394,7 +398,7 @@ class GraphTask:
             return True
         return self.captured is not None and node in self.captured
 
-    def _finish_cotangents(self, node: Node, grads: list[object]) -> None:
+    def _finish_cotangents(self, node: Node, grads: list[torch.Tensor | None]) -> None:
         """Run the hooks of the tensors that ``node`` made and store results of the pass, if it is
         to run or captured. All cotangents of ``node`` have arrived."""
         wanted = () if self.captured is None else self.captured.get(node, ())
@@ -406,7 +410,7 @@ class GraphTask:
         for index, position in wanted:
             self.results[position] = grads[index]
 
-    def _accumulate(self, node: AccumulateGrad, grads: list[object]) -> None:
+    def _accumulate(self, node: AccumulateGrad, grads: list[torch.Tensor | None]) -> None:
         """Add the gradient to a leaf and run the hooks after its node."""
         watched = bool(node.post_hooks)
         before = list(grads) if watched else ()
@@ -431,7 +435,9 @@ class GraphTask:
             return edges, None
         return tuple(wanted), [edge is not None for edge in wanted]
 
-    def _apply(self, grads: list[object], mask: list[bool] | None) -> Sequence[Any]:
+    def _apply(
+        self, grads: list[torch.Tensor | None], mask: list[bool] | None
+    ) -> Sequence[torch.Tensor | None]:
         """Run the present node under a profiler or a mode over torch's functions, or if its first
         output has no cotangent."""
         node: Any = self.node

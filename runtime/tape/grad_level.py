@@ -173,7 +173,7 @@ class GradLevel(Tape):
             node.save(inner, kwargs, outs)
         view = op.kind is VIEW
 
-        def wrap_result(output: torch.Tensor, i: int | None) -> Any:
+        def wrap_result(output: torch.Tensor, i: int | None) -> object:
             place = i or 0
             if not (recorded[place] or view or output.dtype in self.wrapped_dtypes):
                 return output
@@ -193,7 +193,7 @@ class GradLevel(Tape):
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
 
-            def wrap_result(output: torch.Tensor, i: int | None) -> Any:
+            def wrap_result(output: torch.Tensor, i: int | None) -> object:
                 if view or output.dtype in self.wrapped_dtypes:
                     return self._wrap_one_plain(output, op, args, kwargs, i)
                 return output

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch.utils.hooks import RemovableHandle
@@ -106,17 +106,17 @@ def _node_finder(tensor: torch.Tensor) -> Callable[[], Node | None]:
 
 def _when_all(
     nodes: Sequence[Callable[[], Node | None]], fn: Callable[..., object]
-) -> Callable[[int], Callable[[Any], None]]:
+) -> Callable[[int], Callable[[torch.Tensor | None], None]]:
     """Return a function of a position that returns the hook of the tensor there. The last hook that
     a pass calls calls ``fn`` with all gradients. ``nodes``: per tensor, what returns its node."""
     lock = threading.Lock()
     # By pass: the gradients that have come, and the positions of those that are to come. A hook may
     # run in several passes at once, on several threads.
-    states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[Any], set[int]]] = (
+    states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[object], set[int]]] = (
         weakref.WeakKeyDictionary()
     )
 
-    def inner(index: int) -> Callable[[Any], None]:
+    def inner(index: int) -> Callable[[torch.Tensor | None], None]:
         def hook(grad: object) -> None:
             task = _task()
             with lock:
@@ -139,14 +139,14 @@ def _when_all(
     return inner
 
 
-def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[Any], None]]:
+def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[torch.Tensor | None], None]]:
     """Return a function of a position that returns the hook of the tensor there. The first hook
     that a pass calls calls ``fn`` with its gradient."""
     lock = threading.Lock()
     # the passes that have called `fn`
     called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
 
-    def inner(index: int) -> Callable[[Any], None]:
+    def inner(index: int) -> Callable[[torch.Tensor | None], None]:
         def hook(grad: object) -> None:
             task = _task()
             with lock:

@@ -55,7 +55,9 @@ def for_engine(level: Level, g: object, create_graph: bool) -> Any:
     return level.lowered(g)
 
 
-def run_tensor_hooks(level: Level, node: TapeNode, grads: list[object], create_graph: bool) -> None:
+def run_tensor_hooks(
+    level: Level, node: TapeNode, grads: list[torch.Tensor | None], create_graph: bool
+) -> None:
     """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then
     write retained gradients to ``.grad``."""
     if node.tensor_hooks:
@@ -75,7 +77,7 @@ def run_tensor_hooks(level: Level, node: TapeNode, grads: list[object], create_g
                 _retain(level, variable, gradient)
 
 
-def _retain(level: Level, variable: Any, g: Any) -> None:
+def _retain(level: Level, variable: torch.Tensor, g: torch.Tensor) -> None:
     """Add a cotangent to the ``.grad`` of a tensor that retains it."""
     if variable._grad is not None:
         variable._grad = variable._grad + for_users(level, g)
@@ -86,8 +88,8 @@ def _retain(level: Level, variable: Any, g: Any) -> None:
 
 
 def run_prehooks(
-    level: Level, node: TapeNode, grads: list[object], create_graph: bool
-) -> list[Any]:
+    level: Level, node: TapeNode, grads: list[torch.Tensor | None], create_graph: bool
+) -> list[torch.Tensor | None]:
     """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
     Returns the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):
@@ -100,15 +102,15 @@ def run_prehooks(
 def run_posthooks(
     level: Level,
     node: TapeNode,
-    outs: Sequence[object],
-    grads: Sequence[object],
+    outs: Sequence[torch.Tensor | None],
+    grads: Sequence[torch.Tensor | None],
     create_graph: bool,
 ) -> Sequence[torch.Tensor | None]:
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
     dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
     outs = _conform(node, outs)
     inputs = node.inputs()
-    cotangents: Sequence[Any] = [None if i is None else outs[i] for i in inputs]
+    cotangents: Sequence[torch.Tensor | None] = [None if i is None else outs[i] for i in inputs]
     arrived = tuple(for_users(level, grad) for grad in grads)
     for hook in list((node.post_hooks or {}).values()):
         replacements = watched(hook, tuple(for_users(level, g) for g in cotangents), arrived)
@@ -120,7 +122,7 @@ def run_posthooks(
     return outs
 
 
-def _conform(node: TapeNode, outs: Sequence[Any]) -> list[torch.Tensor]:
+def _conform(node: TapeNode, outs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """List the results of ``node``, in the sizes and dtypes of the inputs."""
     results = list(outs)
     for i, g in enumerate(outs):
@@ -138,8 +140,12 @@ def run_post_accumulate(leaf: object, hooks: Mapping[int, Hook] | None) -> None:
 
 
 def _check_replacements(
-    level: Level, old: Sequence[object], replacements: object, hook: Hook, create_graph: bool
-) -> list[object]:
+    level: Level,
+    old: Sequence[torch.Tensor | None],
+    replacements: object,
+    hook: Hook,
+    create_graph: bool,
+) -> list[torch.Tensor | None]:
     """Return what a hook of a node returned in place of the gradients ``old``, each checked. Raise
     unless it is a tuple of the same length."""
     if not isinstance(replacements, tuple):
@@ -160,8 +166,8 @@ def _check_replacements(
 
 
 def _check_replacement(
-    level: Level, old: Any, replacement: Any, hook: Hook, create_graph: bool
-) -> object:
+    level: Level, old: torch.Tensor | None, replacement: object, hook: Hook, create_graph: bool
+) -> Any:
     """Return ``replacement``, which ``hook`` returned in place of the gradient ``old``, as the
     engine computes with it. Raise unless it is None or a tensor of the same type and size."""
     if replacement is None:

@@ -73,7 +73,7 @@ def run(level: Tape, op: Op, args: Sequence[object], kwargs: Keywords) -> Any:
 def _node_of_write(
     level: Tape,
     op: Op,
-    target: Any,
+    target: Value,
     edges: tuple[Edge | None, ...],
     wanted: int,
     spans: dict[int, int] | None,
@@ -109,7 +109,7 @@ def _functional_form(op: Op) -> Op:
     return op
 
 
-def _before_write(level: Tape, node: OpNode, inner: Sequence[Any]) -> list[Any]:
+def _before_write(level: Tape, node: OpNode, inner: Sequence[torch.Tensor]) -> list[Any]:
     """Return ``inner`` with a copy of each argument that the write changes and of which the
     formula needs the value from before."""
     saved = list(inner)
@@ -253,7 +253,7 @@ def _edge_of_write(op: Op, node: Any, index: int) -> Edge:
     return node, index
 
 
-def follow_inner(value: Any) -> None:
+def follow_inner(value: Value) -> None:
     """Give ``value`` the sizes, strides and storage of its inner tensor, which have changed."""
     value._reshaped += 1
     value._reshaped_at = called_from()

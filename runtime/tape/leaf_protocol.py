@@ -27,8 +27,8 @@ class Leaf(Protocol):
     _edge: Any
     _grad: Any
     _lock: Any
-    _hooks: OrderedDict[int, Callable[..., Any]] | None
-    _post_accumulate: OrderedDict[int, Callable[..., Any]] | None
+    _hooks: OrderedDict[int, Callable[..., object]] | None
+    _post_accumulate: OrderedDict[int, Callable[..., object]] | None
     _deliver: Callable[[torch.Tensor], None] | None
 
     @property

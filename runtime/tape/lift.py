@@ -126,7 +126,7 @@ def _renew(base: Any, tensor: torch.Tensor, path: tuple[object, ...]) -> None:
         replace(tensor, replay(path, base))
 
 
-def _become_value(level: Level, tensor: Any) -> None:
+def _become_value(level: Level, tensor: Value) -> None:
     """Make the object ``tensor`` a value of ``level``. Its inner tensor is a new object with the
     former contents of ``tensor``."""
     value = level.wrap(tensor)

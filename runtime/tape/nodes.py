@@ -84,7 +84,9 @@ class Node:
         if anomaly.STATE.enabled:
             anomaly.remember(self)
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Return one cotangent per edge from the cotangents of the outputs. None stands for zero.
 
         ``wanted``: per edge, whether its cotangent is needed; None: all are. ``create_graph``: the
@@ -256,7 +258,9 @@ class Sink(Input):
 
     __slots__ = ()
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         return ()
 
 
@@ -401,7 +405,9 @@ class OpNode(Node):
             return present(self.level, t, edge)
         return t
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> list[Any]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         plan, gradient = self.plan, grads[0]
         values = self._values_for_formula(create_graph)
         # formulas read these at the indices -3, -2 and -1
@@ -526,7 +532,7 @@ class Undifferentiable(Node):
     __slots__ = ("missing", "op")
 
     def __init__(
-        self, level: Level, edges: tuple[Edge | None, ...], metas: Any, op: Op, wanted: int
+        self, level: Level, edges: tuple[Edge | None, ...], metas: object, op: Op, wanted: int
     ) -> None:
         super().__init__(level, edges, metas)
         self.op = op
@@ -534,7 +540,9 @@ class Undifferentiable(Node):
             index for index in op.tensor_args if wanted >> index & 1 and index not in op.vjp_args
         ]
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         names = self.op.arg_names
         # the error names the arguments without a rule if others have one, else the whole op
         supported = [names[index] for index in self.op.vjp_args]

@@ -48,7 +48,7 @@ class _StandIn(Ambient):
 
 STAND_IN = _StandIn()
 # those of all threads. While it is empty, STAND_IN need not be read, which is slower
-STAND_INS: set[weakref.ref[Any]] = set()
+STAND_INS: set[weakref.ref[object]] = set()
 
 
 def stand_in(session: object) -> None:

@@ -257,7 +257,7 @@ class SavedTensor:
         )
 
     @classmethod
-    def of(cls, node: object, slots: list[Any], index: int, edge: History | None) -> SavedTensor:
+    def of(cls, node: object, slots: list[object], index: int, edge: History | None) -> SavedTensor:
         """Return the handle of ``slots[index]``. Users cannot make one, as in torch."""
         handle = cls.__new__(cls)
         handle._node, handle._slots, handle._index, handle._edge = node, slots, index, edge

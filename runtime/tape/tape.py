@@ -90,7 +90,9 @@ class Tape(Level):
         values have no ``.grad``, so here it raises."""
         Value.retain_grad(value)  # which raises
 
-    def after_accumulating(self, value: object, hook: Callable[[Any], object]) -> RemovableHandle:
+    def after_accumulating(
+        self, value: object, hook: Callable[[torch.Tensor], object]
+    ) -> RemovableHandle:
         """Do ``value.register_post_accumulate_grad_hook(hook)``, where ``value`` is a value of this
         level. In a transform, raise."""
         raise RuntimeError(
@@ -135,7 +137,7 @@ class Tape(Level):
 
     def collect(
         self, op: Op, args: Arguments
-    ) -> tuple[list[Any], tuple[Edge | None, ...], int, dict[int, int] | None]:
+    ) -> tuple[list[object], tuple[Edge | None, ...], int, dict[int, int] | None]:
         """Return four things of the arguments of a call.
 
         First, all of them lowered (:meth:`lowered_args`, without its frame). Then, of those that

@@ -100,7 +100,7 @@ class GradValue(Value):
         self._set_flag(value)  # as in torch, which allows it in a transform
 
     @property
-    def grad_fn(self) -> Any:  # type: ignore[override]
+    def grad_fn(self) -> object:  # type: ignore[override]
         """Return the node of the call that this tensor is a result of, None for a leaf."""
         edge = edge_of(self)
         if edge is None or isinstance(edge[0], (AccumulateGrad, Input)):
@@ -192,7 +192,7 @@ class GradValue(Value):
         level: Any = self._level
         level.retain_grad_of(self)
 
-    def register_hook(self, hook: Callable[[Any], object]) -> RemovableHandle:
+    def register_hook(self, hook: Callable[[torch.Tensor], object]) -> RemovableHandle:
         """Call ``hook(grad)`` when the gradient of this tensor is known. It may return a
         replacement. As ``torch.Tensor.register_hook``."""
         edge = edge_of(self)

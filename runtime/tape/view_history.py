@@ -24,6 +24,7 @@ from ..seam.nested_views import view_of
 from ..seam.shells import VALUES
 from ..seam.transforms_of_torch import without_wrappers
 from ..seam.user_code import settled
+from ..tape.nodes import Edge
 from ..torch_private.native_autograd import is_view_replay_enabled
 from ..torch_private.native_functions import neg_view
 from . import hooks
@@ -96,7 +97,7 @@ class View:
             return (_strided_step(value),)
         return path
 
-    def replay(self, tensor: Any, value: Any) -> Any:
+    def replay(self, tensor: Any, value: Value) -> Any:
         """Return the view of ``tensor``, a tensor of the base's shape, that ``value`` is of the
         base. Example: its tangent, whose strides may differ."""
         base = self.base
@@ -437,7 +438,12 @@ class CopySlices(Node):
     __slots__ = ("chain", "geometry", "inner_node", "lazy", "others", "self_edge")
 
     def __init__(
-        self, level: Level, of_base: Any, target: Any, node: Node, self_edge: int | None
+        self,
+        level: Level,
+        of_base: Edge | None,
+        target: Any,
+        node: Node,
+        self_edge: int | None,
     ) -> None:
         base = target._view.base
         count = len(node.edges)
@@ -456,7 +462,9 @@ class CopySlices(Node):
         self.inner_node = node
         self.self_edge = self_edge
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         gradient = grads[0]
         if gradient is None:
             return (None,) * len(self.edges)
@@ -484,7 +492,7 @@ class CopySlices(Node):
 
     def _insert_own(
         self, g: object, base: object, part: torch.Tensor, own: Any, create_graph: bool
-    ) -> object:
+    ) -> Any:
         """Return the cotangent of the base: ``base``, a copy of ``g``, with its ``part`` that was
         written replaced by the target's cotangent ``own``. None: zero."""
         if own is None:

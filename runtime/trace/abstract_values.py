@@ -142,7 +142,7 @@ class AbstractValues:
             return tuple(map(self.of, value))
         return value
 
-    def snapshot(self, value: Any) -> Any:
+    def snapshot(self, value: torch.Tensor) -> object:
         """Return a copy of an abstract tensor whose sizes are about to change in place."""
         return self._tensor(value)
 

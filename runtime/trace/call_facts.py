@@ -53,7 +53,7 @@ class CallFacts(NamedTuple):
 
     node_name: str  # as torch's: `add` for `aten.add.Tensor`
     # what answers it at once, if it asks for the geometry of a tensor
-    question: Callable[[torch.Tensor], Any] | None
+    question: Callable[[torch.Tensor], object] | None
     literal: bool  # it makes a tensor of numbers in the text of a program
     asks_size: bool  # of a symbolic tensor
     tells_stored: bool  # how many elements a sparse tensor stores, which depends on values
@@ -166,7 +166,7 @@ def _fill_between(
 # The names of two ops are no Python, so that no module can be generated from a graph that has them.
 # The third gives a tensor without memory. A value of a level does not show that to the dispatcher,
 # and a kernel would read the memory.
-OTHERWISE: dict[Any, Callable[..., Any]] = {
+OTHERWISE: dict[object, Callable[..., object]] = {
     getattr(aten.random, "from"): _draw_between,
     getattr(aten.random_, "from"): _fill_between,
     WITHOUT_MEMORY: aten.zeros.default,

@@ -15,7 +15,7 @@ import torch
 
 from ..seam.levels import is_floating
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
-from ..torch_private.dispatcher import DispatchKey
+from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload
 from ..torch_private.native_functions import assert_async
 from .composite_kernels import Refused, symbolic
 from .regions import traced
@@ -29,16 +29,18 @@ _istft_unchecked: Callable[..., Tensor] = aten.istft.default.py_kernels[
 _LOWEST = 1e-11  # the least sum of squares of the windows by which istft divides
 
 
-def _register_for_traces(overload: Any) -> Callable[[Callable[..., Any]], Callable[..., object]]:
+def _register_for_traces(
+    overload: OpOverload,
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Use the decorated function for ``overload`` in a trace. It gets every argument by its
     name in the schema."""
 
-    def register(f: Callable[..., object]) -> Callable[..., Any]:
+    def register(f: Callable[..., object]) -> Callable[..., object]:
         """Add the kernel to the dispatcher's, and return ``f`` as it is."""
         pass_on = passing_on(overload)
         names = [argument.name for argument in overload._schema.arguments]
 
-        def run(keys: Any, *args: object, **kwargs: object) -> Any:
+        def run(keys: DispatchKeySet, *args: object, **kwargs: object) -> Any:
             if traced(args, kwargs):
                 try:
                     return f(**dict(zip(names, args, strict=False)), **kwargs)

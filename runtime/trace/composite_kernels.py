@@ -15,7 +15,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ..seam.containers import items_of
-from ..torch_private.dispatcher import DispatchKey
+from ..torch_private.dispatcher import DispatchKey, OpOverload
 from .python_kernels import sees_ours
 from .symbols import SYMBOLIC
 
@@ -39,10 +39,10 @@ def same_size(m: object, n: object) -> bool:
 
 def _register_for_symbols(
     *overloads: object,
-) -> Callable[[Callable[..., Any]], Callable[..., object]]:
+) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Use the decorated function for ``overloads`` where a size is a symbol."""
 
-    def register(f: Callable[..., object]) -> Callable[..., Any]:
+    def register(f: Callable[..., object]) -> Callable[..., object]:
         """Install ``f`` for each overload, and return it as it is."""
         for overload in overloads:
             _install(overload, f)
@@ -78,7 +78,7 @@ def _kron(self: Tensor, other: Tensor) -> Tensor:
     return (left * right).reshape([m * n for m, n in zip(rows, columns, strict=True)])
 
 
-def _shape_of_rank(tensor: Tensor, rank: int) -> list[Any]:
+def _shape_of_rank(tensor: Tensor, rank: int) -> list[int]:
     """Return the sizes of ``tensor`` after as many ones as ``rank`` asks for."""
     return [1] * (rank - tensor.dim()) + list(tensor.shape)
 
@@ -162,7 +162,7 @@ def _cheapest(
 ) -> tuple[object, int]:
     """Return the fewest operations of the product of the factors ``i`` to ``j``, and after which
     factor it is cut."""
-    cheapest: tuple[Any, int] | None = None
+    cheapest: tuple[object, int] | None = None
     for cut in range(i, j):
         cost = best[i, cut][0] + best[cut + 1, j][0] + sizes[i] * sizes[cut + 1] * sizes[j + 1]
         if cheapest is None or cost < cheapest[0]:
@@ -312,7 +312,7 @@ def _fit_dimensions(tensor: Tensor, dims: list[int], sizes: list[int | torch.Sym
     return not any(size < -1 for size in sizes)
 
 
-def _register_resizing(overload: Any) -> None:
+def _register_resizing(overload: OpOverload) -> None:
     """Resize the input of a Fourier transform before the call, where the call would ask which of
     two sizes is the larger."""
 

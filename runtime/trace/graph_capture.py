@@ -46,7 +46,7 @@ def trace_flat(
     provenance: Provenance | None = None,
     reads: str = "refuse",
     late: bool = False,
-) -> tuple[fx.Graph, dict[str, Any], Trace]:
+) -> tuple[fx.Graph, dict[str, object], Trace]:
     """Call ``function(level, *inputs)`` with traced values for the tensors in ``tensors``. Others
     are passed as they are, with a placeholder.
 

@@ -89,7 +89,7 @@ def has_effect(node: fx.Node) -> bool:
     """Return whether an unused call stays: it writes, draws, or returns nothing, so that the
     program called it for an effect. Or it computes a number that nobody uses, so that the program
     called it for the error that Python may raise."""
-    func: Any = node.target
+    func = node.target
     if type(func) is not OpOverload:
         raises = func in MAY_RAISE and not node.users
         return node.is_impure() or func is on_side or raises

@@ -252,7 +252,7 @@ class TracedNumber:
         return str(self)
 
 
-_ARITHMETIC: dict[str, Callable[..., Any]] = {
+_ARITHMETIC: dict[str, Callable[..., object]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
@@ -281,12 +281,12 @@ def real_power(base: float, exponent: float) -> float:
     return float(power)
 
 
-_COMPARISONS: dict[str, Callable[..., Any]] = {
+_COMPARISONS: dict[str, Callable[..., object]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
 
 
-MAY_RAISE: frozenset[Callable[..., Any]] = frozenset(
+MAY_RAISE: frozenset[Callable[..., object]] = frozenset(
     (operator.truediv, operator.mod, operator.pow, real_power, math.sqrt, math.exp, math.log)
 )
 """Arithmetic that Python refuses for some numbers, so that a call is not left out as unused."""

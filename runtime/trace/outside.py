@@ -121,7 +121,7 @@ def written_by(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> Ite
     names = [name for _, name in written_arguments(op.func._schema)]
     for name in (*names, *hidden_writes(op, args, kwargs)):
         argument = op.argument(op.positions[name], args, kwargs)
-        targets: Sequence[Any] = (argument,)
+        targets: Sequence[object] = (argument,)
         if isinstance(argument, (list, tuple)):
             targets = argument
         for target in targets:
@@ -148,7 +148,7 @@ def _parts(tensor: Any) -> Iterator[torch.Tensor]:
         yield tensor
 
 
-def _storages(tensor: torch.Tensor) -> list[Any]:
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     """Return the storages of a plain tensor; of a sparse one those of its indices and values."""
     with without_dispatch_to_python():
         parts = [getattr(tensor, name)() for name in _PARTS.get(tensor.layout, ())]

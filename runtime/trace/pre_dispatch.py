@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..seam.call_types import Kernel
+from ..seam.call_types import Arguments, Kernel, Keywords
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Level, Value, innermost
 from ..seam.locks import lock_of
-from ..torch_private.dispatcher import DispatchKey, has_kernel_for_key
+from ..torch_private.dispatcher import DispatchKey, OpOverload, has_kernel_for_key
 from ..torch_private.global_settings import enter_autocast, exit_autocast
 from ..torch_private.mode_stacks import (
     current_dispatch_mode,
@@ -49,7 +49,7 @@ _DEVICES = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
 @contextmanager
-def suspended() -> Iterator[Any]:
+def suspended() -> Iterator[object]:
     """Hide all calls inside from a trace before dispatch, if there is one. The context yields its
     mode, or another one that torch has there."""
     around = _pop_mode()
@@ -89,7 +89,13 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
         self.__dict__["_dispatch_key"] = DispatchKey.PreDispatch
         self.around: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         """Handle a call as :meth:`LevelMode.__torch_dispatch__` does, with two differences for
         calls of an inner level.
 
@@ -125,7 +131,7 @@ class PreDispatchMode(LevelMode, SchemaCheckMode):
 
     def handled_inside(
         self, level: Level, func: object, types: object, args: object, kwargs: object
-    ) -> Any:
+    ) -> object:
         """Run the call of an inner level, and see the calls that its rule makes."""
         with self:
             return Value.__torch_dispatch__(func, types, args, kwargs)
@@ -217,12 +223,12 @@ class PreDispatchTrace(Trace):
 
 
 @cache
-def _is_composite(func: Any) -> bool:
+def _is_composite(func: OpOverload) -> bool:
     """Return whether the dispatcher decomposes ``func`` before a level sees it."""
     return bool(has_kernel_for_key(func.name(), DispatchKey.CompositeImplicitAutograd))
 
 
-def _decompose(func: Any, args: Any, kwargs: Any) -> object:
+def _decompose(func: Any, args: Any, kwargs: dict[str, object]) -> object:
     """Run the call by ATen's kernel of a composite op. It takes no symbols for sizes, for which
     torch has decompositions in Python. Those of recurrent layers leave out the dropout."""
     if not any(map(symbolic, pytree.tree_leaves((args, kwargs)))):

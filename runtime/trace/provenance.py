@@ -37,7 +37,7 @@ from torch.fx import traceback as fx_traceback
 from ..seam.ambient import Ambient
 from ..seam.graph_walks import inputs_of, walk
 from ..tape import engine
-from ..tape.nodes import LAST, next_number
+from ..tape.nodes import LAST, Node, next_number
 from ..tape.running import current_node
 from .torch_functions import Functions
 
@@ -258,7 +258,7 @@ class Provenance:
         self.paths: dict[int, list[str]] = {}
         self.calls: dict[str, list[FrameType]] = {}  # by path of a module, the frames of its calls
         self.numbers: list[int] = []  # of the forward calls, ascending
-        self.origins: list[dict[str, Any]] = []
+        self.origins: list[dict[str, object]] = []
         if root is not None:
             for path, module in root.named_modules(remove_duplicate=False):
                 self.paths.setdefault(id(module), []).append(path)
@@ -285,7 +285,7 @@ class Provenance:
         self.origins.append(origin)
         node.meta.update(origin)
 
-    def _forward(self, tape_node: Any) -> dict[str, object]:
+    def _forward(self, tape_node: Node) -> dict[str, object]:
         """Return the origin of the last call before ``tape_node``: the call that it differentiates.
         The last node of a path, for the sum of two gradients for instance, has none of its own: it
         belongs to the call before it."""

@@ -20,7 +20,7 @@ import torch
 from ..rules.functional_forms import drops_nothing
 from ..seam.level_mode import LevelMode
 from ..seam.levels import Value, run_layer
-from ..torch_private.dispatcher import DispatchKey, without_python_kernels
+from ..torch_private.dispatcher import DispatchKey, OpOverload, without_python_kernels
 from ..torch_private.mode_stacks import current_dispatch_mode
 
 _DROPOUT = torch.ops.aten.dropout.default
@@ -47,11 +47,11 @@ for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutogra
     _DROPOUT._uncache_dispatch(_key)
 
 
-def _run_as_kernel(overload: Any) -> None:
+def _run_as_kernel(overload: OpOverload) -> None:
     """Run an op as without the Python dispatcher where a level of ours sees the call, as torch's
     decomposition does something else than its C++ kernel."""
 
-    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)
     def run(*args: object, **kwargs: object) -> object:
         if sees_ours(args):
             with without_python_kernels():
@@ -59,12 +59,12 @@ def _run_as_kernel(overload: Any) -> None:
         return overload.py_kernels[DispatchKey.Autograd](*args, **kwargs)
 
 
-def _layer_by_layer(overload: Any) -> None:
+def _layer_by_layer(overload: OpOverload) -> None:
     """Run a recurrent net with dropout as one net per layer: torch's decomposition has no
     dropout between layers."""
     theirs = overload.py_kernels[DispatchKey.Autograd]
 
-    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)
     def run(x: torch.Tensor, *rest: Any) -> Any:
         result = run_layer(overload, (x, *rest))
         if result is not NotImplemented:
@@ -91,7 +91,7 @@ def _states_of_layers(hx: Any, n: int) -> Sequence[object]:
     """Return the states of each of ``n`` layers: a pair for an LSTM, else a tensor."""
     if isinstance(hx, (list, tuple)):
         return list(zip(*(h.chunk(n) for h in hx), strict=True))
-    states: Sequence[Any] = hx.chunk(n)
+    states: Sequence[object] = hx.chunk(n)
     return states
 
 
@@ -102,13 +102,13 @@ def sees_ours(args: Sequence[object]) -> bool:
     )
 
 
-def _refuse_no_size(overload: Any) -> None:
+def _refuse_no_size(overload: OpOverload) -> None:
     """Let an interpolation raise for an image or a result without elements, as its C++ kernel
     does."""
     theirs = overload.py_kernels[DispatchKey.Autograd]
     names = [argument.name for argument in overload._schema.arguments]
 
-    @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
+    @overload.py_impl(DispatchKey.PythonTLSSnapshot)
     def run(*args: object, **kwargs: object) -> object:
         given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
         x = given[names[0]]

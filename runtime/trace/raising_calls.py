@@ -10,8 +10,6 @@ backward pass takes the places of a call that has not raised.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import fx
 
@@ -48,7 +46,7 @@ _WITH_DOMAIN = frozenset(
 def may_raise(node: fx.Node) -> bool:
     """Return whether a call of ATen may raise for values of its tensors, other than in a backward
     pass."""
-    func: Any = node.target
+    func = node.target
     if type(func) is not OpOverload or func.namespace != "aten":
         return False
     name: str = func._schema.name.partition("::")[2]

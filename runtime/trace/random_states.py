@@ -28,6 +28,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
@@ -173,7 +174,7 @@ def _variable_for(generator: Any) -> object:
 
     ``generator`` is the object that a call of ATen gets, which is another one.
     """
-    frame: Any = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     address = generator._cdata
     if address in _OWN:
         return _OWN[address]
@@ -277,7 +278,7 @@ class RandomStates:
 
     def __init__(self, generators: Sequence[Any]) -> None:
         self.around = _AROUND.states
-        watched: list[Any] = []  # those of a trace around this one
+        watched: list[torch.Generator] = []  # those of a trace around this one
         if self.around is not None:
             watched = [g for g, _ in self.around.states.values()]
         by_address = {g._cdata: g for g in (*watched, *generators)}

@@ -38,7 +38,7 @@ class _RealOperation(sympy.Function):  # type: ignore[misc]
             return sympy.Float(cls.compute(float(first), float(second)))
         return None
 
-    def _torch_sympystr(self, printer: Any) -> str:
+    def _torch_sympystr(self, printer: sympy.printing.StrPrinter) -> str:
         first, second = map(printer.doprint, self.args)
         return f"(({first}) {self.symbol} ({second}))"
 
@@ -74,7 +74,7 @@ _EXPRESSIONS: dict[Callable[..., object], Callable[[Any, Any], Any]] = {
 }
 
 
-def operation(function: Callable[..., object], first: Any, second: Any) -> Any:
+def operation(function: Callable[..., object], first: object, second: object) -> Any:
     """Return a sum, difference or product of two expressions, of which at least one is real.
 
     ``function``: ``operator.add``, ``operator.sub`` or ``operator.mul``.

@@ -43,7 +43,7 @@ class _Programs(Ambient):
     """``environments``: those of the traces whose programs run, the innermost last. ``lower``:
     gives the node of the innermost graph for a symbol of its environment."""
 
-    environments: tuple[Any, ...] = ()
+    environments: tuple[object, ...] = ()
     lower: Callable[[Any], Any] | None = None
 
 
@@ -95,14 +95,14 @@ def _is_ours(symbol: Any) -> bool:
     return any(environment is e for e in _PROGRAMS.environments)
 
 
-def _value(symbol: Any) -> Number:
+def _value(symbol: object) -> Number:
     """Return the number that ``symbol`` stands for. From now on the graph is for it alone."""
     kind = KINDS[type(symbol)]
     number: Number = kind(symbol)
     return number
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return the number of a symbol, and any other value as it is."""
     if type(value) in KINDS:
         return _value(value)
@@ -116,7 +116,7 @@ def _define(cls: type, name: str) -> None:
     """Let ``cls`` have the method ``name`` of a number. For a symbol of another trace it does what
     it did before."""
     theirs = getattr(cls, name, None)
-    ours: Callable[..., Any] = getattr(KINDS[cls], name)
+    ours: Callable[..., object] = getattr(KINDS[cls], name)
 
     def method(self: Any, *args: object) -> Any:
         if _is_ours(self):
@@ -171,7 +171,7 @@ def _define_round() -> None:
     the digits."""
     theirs: Any = torch.SymInt.__round__
 
-    def round_symbol(self: object, ndigits: object = None) -> Any:
+    def round_symbol(self: object, ndigits: object = None) -> object:
         if ndigits is not None and _is_ours(self):
             return round(_value(self), _plain(ndigits))
         return theirs(self, ndigits)
@@ -181,9 +181,9 @@ def _define_round() -> None:
 
 def _define_pow() -> None:
     """Let ``pow`` of a symbol take a modulus: torch has no power modulo a third number."""
-    theirs: Callable[..., Any] = torch.SymInt.__pow__
+    theirs: Callable[..., object] = torch.SymInt.__pow__
 
-    def power(self: object, other: object, modulus: object = None) -> Any:
+    def power(self: object, other: object, modulus: object = None) -> object:
         if modulus is not None and _is_ours(self):
             return pow(_value(self), _plain(other), _plain(modulus))
         if modulus is not None:
@@ -208,13 +208,13 @@ def _define_text() -> None:
     SymNode.str = text  # type: ignore[method-assign]
 
 
-def _define_real(cls: type, name: str, function: Callable[[Any, Any], object]) -> None:
+def _define_real(cls: type, name: str, function: Callable[..., object]) -> None:
     """Compute ``function`` of real numbers from the values, where torch computes another one.
 
     It takes remainders for those of integers, so that ``k % 2.5`` would be at most 1.5. It rounds a
     quotient before it takes the floor, so that ``3 // 0.1`` would be 30, where Python's is 29.
     """
-    theirs: Callable[..., Any] = getattr(cls, name)
+    theirs: Callable[..., object] = getattr(cls, name)
     real = (float, torch.SymFloat)
 
     def computed(self: Any, other: object) -> Any:
@@ -239,7 +239,7 @@ _OWN = (int, float, bool, *KINDS)
 """What torch's methods of symbols know. A tensor has its own for symbols."""
 
 
-def _operators() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
+def _operators() -> Iterator[tuple[str, Callable[..., object]]]:
     """Yield the names of the methods of two numbers, with the function of each. A reflected method
     has its numbers in the other order."""
     for f in (*_ARITHMETIC, *_COMPARISONS):
@@ -248,14 +248,14 @@ def _operators() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
         yield f"__r{f.__name__.strip('_')}__", f
 
 
-def _of_reals() -> Iterator[tuple[str, Callable[[Any, Any], object]]]:
+def _of_reals() -> Iterator[tuple[str, Callable[..., object]]]:
     """Yield the methods that torch has for integers alone, with the function of each."""
     for f in (operator.mod, operator.floordiv):
         yield f"__{f.__name__}__", f
         yield f"__r{f.__name__}__", _reflect(f)
 
 
-def _reflect(function: Callable[[Any, Any], object]) -> Callable[[Any, Any], object]:
+def _reflect(function: Callable[..., object]) -> Callable[..., object]:
     """Return ``function`` of its two arguments the other way round."""
     return lambda left, right: function(right, left)
 
@@ -294,7 +294,7 @@ def _as_read(symbol: Any) -> object:
 # --- where an expression of torch's is not what Python computes -----------------------------------
 
 
-def _has_quotient(_: object, divisor: Any) -> bool:
+def _has_quotient(_: object, divisor: object) -> bool:
     """Return whether Python divides by ``divisor``, and does not raise."""
     return bool(divisor != 0)
 
@@ -320,7 +320,7 @@ def _has_no_negative_zero(*numbers: object) -> bool:
     return all(math.copysign(1, zero) > 0 for zero in zeros)
 
 
-_DOMAINS: dict[Callable[..., object], Callable[[Any, Any], bool]] = {
+_DOMAINS: dict[Callable[..., object], Callable[..., bool]] = {
     operator.truediv: _has_quotient,
     operator.floordiv: _has_quotient,
     operator.mod: _has_quotient,
@@ -366,11 +366,11 @@ def _is_real_operation(function: Callable[..., object], a: object, b: object) ->
     )
 
 
-def _define_of_two(cls: type, name: str, function: Callable[[Any, Any], object]) -> None:
+def _define_of_two(cls: type, name: str, function: Callable[..., object]) -> None:
     """Let the method compute with the value, if the other number is of a class that torch does not
     know, or torch's expression has another value than Python computes. Let it compute with nodes
     of the graph, if only one of both numbers is an expression."""
-    theirs: Callable[..., Any] | None = getattr(cls, name, None)
+    theirs: Callable[..., object] | None = getattr(cls, name, None)
     if theirs is None:
         return
     is_reflected = name != f"__{function.__name__.strip('_')}__"
@@ -399,7 +399,7 @@ def _define_attributes(cls: type) -> None:
     kind = KINDS[cls]
     names = frozenset(n for n in dir(kind) if not n.startswith("_") and not hasattr(cls, n))
 
-    def attribute(self: object, name: str) -> Any:
+    def attribute(self: object, name: str) -> object:
         if name in names and _is_ours(self):
             return getattr(_value(self), name)
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'")
@@ -412,7 +412,7 @@ def _define_class(cls: type) -> None:
     code, such as ``functools.singledispatch``, asks for who calls it."""
     kind, attribute = KINDS[cls], object.__getattribute__
 
-    def get_attribute(self: object, name: str) -> Any:
+    def get_attribute(self: object, name: str) -> object:
         if name != "__class__" or not _PROGRAMS.environments or not _is_ours(self):
             return attribute(self, name)
         frame: FrameType | None = sys._getframe(1)

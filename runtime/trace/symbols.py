@@ -65,56 +65,56 @@ class _Sizes(PythonReferenceAnalysis):
     expression of the proxies or fails."""
 
     @staticmethod
-    def int_truediv(a: Any, b: object) -> Any:
+    def int_truediv(a: Any, b: object) -> object:
         return a / b
 
     @staticmethod
-    def to_dtype(value: object, dtype: torch.dtype) -> Any:
+    def to_dtype(value: object, dtype: torch.dtype) -> object:
         return _call_in_graph(torch.sym_float, value)
 
     @staticmethod
-    def trunc_to_int(value: object, dtype: torch.dtype) -> Any:
+    def trunc_to_int(value: object, dtype: torch.dtype) -> object:
         return _call_in_graph(math.trunc, value)
 
     @staticmethod
-    def floor_to_int(value: object, dtype: torch.dtype) -> Any:
+    def floor_to_int(value: object, dtype: torch.dtype) -> object:
         return _call_in_graph(math.floor, value)
 
     @staticmethod
-    def ceil_to_int(value: object, dtype: torch.dtype) -> Any:
+    def ceil_to_int(value: object, dtype: torch.dtype) -> object:
         return _call_in_graph(math.ceil, value)
 
     # In a backward pass no function of torch sees that its argument is a proxy: the engine hides
     # its calls from modes.
     @staticmethod
-    def minimum(a: object, b: object) -> Any:
+    def minimum(a: object, b: object) -> object:
         return _call_in_graph(torch.sym_min, a, b)
 
     @staticmethod
-    def maximum(a: object, b: object) -> Any:
+    def maximum(a: object, b: object) -> object:
         return _call_in_graph(torch.sym_max, a, b)
 
     @staticmethod
-    def not_(argument: object) -> Any:
+    def not_(argument: object) -> object:
         return _call_in_graph(torch.sym_not, argument)
 
     @staticmethod
-    def piecewise(*pairs: tuple[object, object]) -> Any:
+    def piecewise(*pairs: tuple[object, object]) -> object:
         result = pairs[-1][0]
         for value, condition in reversed(pairs[:-1]):
             result = _call_in_graph(torch.sym_ite, condition, value, result)
         return result
 
     @staticmethod
-    def round_to_int(argument: object, dtype: torch.dtype) -> Any:
+    def round_to_int(argument: object, dtype: torch.dtype) -> object:
         return _call_in_graph(round, argument)
 
     @staticmethod
-    def round_decimal(a: object, b: object) -> Any:
+    def round_decimal(a: object, b: object) -> object:
         return _call_in_graph(round, a, b)
 
 
-def _call_in_graph(function: Callable[..., object], *operands: object) -> Any:
+def _call_in_graph(function: Callable[..., object], *operands: object) -> object:
     """Return ``function`` of numbers, or its call in the graph: a method of a proxy would be a
     method of the number, which an ``int`` may lack."""
     proxy = next((operand for operand in operands if isinstance(operand, fx.Proxy)), None)
@@ -164,7 +164,7 @@ class _ByHint(ShapeEnv):
         decided: Any = self._maybe_evaluate_static
 
         # None: torch then compares the hints, and the condition becomes a guard
-        def by_hint(expr: object, **options: object) -> Any:
+        def by_hint(expr: object, **options: object) -> object:
             if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
                 return None
             return decided(expr, **options)
@@ -174,7 +174,7 @@ class _ByHint(ShapeEnv):
         simplified: Any = self.simplify
 
         # torch would take these integer parts for floors, so it must not see them
-        def exact(expr: Any, *rest: object, **options: object) -> Any:
+        def exact(expr: Any, *rest: object, **options: object) -> object:
             hidden = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
             if hidden:
                 expr = expr.xreplace(hidden)
@@ -185,7 +185,7 @@ class _ByHint(ShapeEnv):
         self.simplify = exact  # type: ignore[assignment]
 
     def real_operation(
-        self, function: Callable[[Any, Any], object], first: object, second: object
+        self, function: Callable[..., object], first: object, second: object
     ) -> torch.SymFloat:
         """Return a sum, difference or product of two numbers, of which one is real, as a symbol
         that torch does not simplify. ``first``, ``second``: numbers, or symbols from here."""
@@ -208,14 +208,14 @@ class _ByHint(ShapeEnv):
         return super()._maybe_fast_eval_comparison(expr)
 
 
-def _expression(number: Any) -> Any:
+def _expression(number: object) -> Any:
     """Return a number, or a symbol of torch's, as an expression of sympy's."""
     if isinstance(number, SYMBOLIC):
         return number.node.expr
     return sympy.sympify(number)
 
 
-def _hint(number: Any) -> Any:
+def _hint(number: object) -> Any:
     """Return the number that a symbol stands for in this trace. None: it has none."""
     if not isinstance(number, SYMBOLIC):
         return number
@@ -255,7 +255,7 @@ class Place:
     __slots__ = ("proxy", "source", "take", "value")
 
     def __init__(
-        self, source: fx.Node, take: Callable[[fx.Node], fx.Node] | None, value: Any
+        self, source: fx.Node, take: Callable[[fx.Node], fx.Node] | None, value: object
     ) -> None:
         self.source = source
         self.take = take
@@ -291,8 +291,8 @@ class Abstraction:
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
         self.numbers: list[Any] = []  # those of the inputs that are numbers
-        self.symbols: dict[Any, Place] = {}
-        self.computed: dict[Any, fx.Node] = {}  # by expression
+        self.symbols: dict[object, Place] = {}
+        self.computed: dict[object, fx.Node] = {}  # by expression
         self._guards: str | None = None
         self._holds: Callable[..., bool] | None = None
         self._proxies: Any = None
@@ -642,7 +642,7 @@ def _follow(node: fx.Node, path: Sequence[object]) -> fx.Node:
         elif isinstance(key, CallMethodKey) and key.name in _NUMBERS:
             node = graph.call_function(_NUMBERS[key.name], (node,))
         elif isinstance(key, pytree.SequenceKey):
-            read: Callable[..., Any] = operator.getitem
+            read: Callable[..., object] = operator.getitem
             if method is not None:
                 read = _NUMBERS[method]
             node = graph.call_function(read, (node, key.idx))

@@ -30,16 +30,16 @@ class Functions(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: dict[Any, int] = {}
+        self.counts: dict[object, int] = {}
         self.last: tuple[str, str] | None = None
 
     def __torch_function__(
         self,
         func: Kernel,
-        types: Any,
+        types: object,
         args: Arguments = (),
         kwargs: Mapping[str, object] | None = None,
-    ) -> Any:
+    ) -> object:
         name = getattr(func, "__name__", None)
         if name is not None:
             self.counts[func] = self.counts.get(func, 0) + 1
@@ -53,7 +53,7 @@ class SymbolIndices(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Kernel,
-        types: Any,
+        types: object,
         args: Arguments = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> Any:

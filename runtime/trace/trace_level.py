@@ -32,7 +32,7 @@ from ..seam.shape_errors import settle_if_of_shapes
 from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from ..seam.user_code import note_kernel_error
-from ..torch_private.dispatcher import set_excluded
+from ..torch_private.dispatcher import OpOverload, set_excluded
 from ..torch_private.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -149,7 +149,7 @@ class Trace(Level):
         self._numbers: defaultdict[str, count[int]] = defaultdict(count)
         self._last_placeholder: fx.Node | None = None
         self.constants: dict[int, Any] = {}
-        self.held: list[Any] = []  # keeps ids in `constants` valid
+        self.held: list[object] = []  # keeps ids in `constants` valid
         self.outside = OutsideMemory(abstraction is not None)
         # if a program that sets such a state is refused
         self.random_states: RandomStates | None = None
@@ -276,7 +276,7 @@ class Trace(Level):
                 return out
         return self._call_whole(func, facts, args, kwargs)
 
-    def _copied_literal(self, literal: torch.Tensor, kwargs: object) -> Any:
+    def _copied_literal(self, literal: torch.Tensor, kwargs: object) -> object:
         """Write a copy of a literal into the graph. A note says where the memory is of one that
         ``torch.from_numpy`` has made, as eager mode makes no copy."""
         args = (self.constant(literal.clone(), literal=True),)
@@ -284,7 +284,9 @@ class Trace(Level):
         copied._node.meta[FOREIGN] = foreign_span(literal)
         return copied
 
-    def _call_whole(self, func: Any, facts: CallFacts, args: Any, kwargs: Any) -> object:
+    def _call_whole(
+        self, func: Any, facts: CallFacts, args: Sequence[object], kwargs: Any
+    ) -> object:
         """Run a call for which the trace has no decomposition of its own."""
         if facts.composite and not self.composites:
             with self.mode:
@@ -332,7 +334,11 @@ class Trace(Level):
         target._node.meta["val"] = self.abstract.snapshot(target._node.meta["val"])
 
     def _run(
-        self, func: Any, inner: Sequence[Any], options: dict[str, Any], given: tuple[object, ...]
+        self,
+        func: Any,
+        inner: Sequence[object],
+        options: dict[str, object],
+        given: tuple[object, ...],
     ) -> Any:
         """Run ``func`` on inner tensors, or on what is known of them. ``given``: the arguments of
         the program. Where one is a symbol, ``inner`` may have the value of today, which settles no
@@ -454,7 +460,7 @@ class Trace(Level):
 
         return rewrapped(out, renew_argument)
 
-    def _refuse_size_of_values(self, func: object, facts: CallFacts, args: Any) -> None:
+    def _refuse_size_of_values(self, func: object, facts: CallFacts, args: Arguments) -> None:
         """Raise if the graph would keep a size that depends on values."""
         if facts.sized_by_values and self.fixed_sizes and size_depends_on_values(func, args):
             self._refuse_size(func)
@@ -473,7 +479,7 @@ class Trace(Level):
             f"or leave this part out of what is traced.{here()}"
         )
 
-    def _read(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _read(self, func: OpOverload, args: Sequence[object], kwargs: Keywords) -> object:
         """Return an answer in Python about elements. That of constants of the program's text is
         known. Else it is a symbol or refused."""
         if any(
@@ -510,7 +516,7 @@ class Trace(Level):
         out: object,
         args: object,
         kwargs: object,
-    ) -> Any:
+    ) -> object:
         """Return the results ``out`` of the call at ``node`` as values."""
         if facts.written:
             return self._update_targets(func, node, out, facts, args, kwargs)

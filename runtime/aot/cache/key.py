@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 import numpy
 import scipy
@@ -116,7 +115,7 @@ def _describe_partition(partition: Partition, options: Mapping[str, object]) -> 
     return repr(sorted((key, _literal(value, {})) for key, value in options.items()))
 
 
-def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
+def _graph(module: fx.GraphModule) -> Iterator[object] | tuple[object, ...]:
     """Return all nodes of a graph, with the facts that a partition asks for."""
     numbers: dict[fx.Node, int] = {}
     # the numbers of regions count those of the process, so each gets one of this graph
@@ -147,7 +146,7 @@ def _graph(module: fx.GraphModule) -> Iterator[Any] | tuple[Any, ...]:
 def _target(node: fx.Node, module: fx.GraphModule) -> object:
     """Return what a node calls or reads. ``NoKey`` for a function that is no op."""
     if node.op == "call_function":
-        func: Any = node.target
+        func = node.target
         if isinstance(func, OpOverload):
             return str(func)
         name = getattr(func, "__name__", "")
@@ -168,7 +167,7 @@ def _target(node: fx.Node, module: fx.GraphModule) -> object:
     return ""
 
 
-def _value(value: Any) -> object:
+def _value(value: object) -> object:
     """Return the facts of a value of the trace, without its elements."""
     if isinstance(value, torch.Tensor):
         shape = tuple(map(_size, value.shape))

@@ -13,9 +13,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 LARGEST_ENTRY = 4 << 20  # bytes of a file, digest included; a larger file is not one of ours
 _SUFFIX = ".json"
@@ -41,7 +40,7 @@ class Folder:
         self.path = Path(path)
         self.max_bytes = max_bytes
 
-    def read(self, name: str) -> dict[str, Any] | None:
+    def read(self, name: str) -> dict[str, object] | None:
         """Return the entry ``name``, or None if there is none.
 
         ``name`` is that of its file, without the suffix. ``Damaged`` for a file that is no entry,
@@ -61,7 +60,7 @@ class Folder:
             os.utime(path)
         return entry
 
-    def write(self, name: str, entry: dict[str, Any]) -> None:
+    def write(self, name: str, entry: Mapping[str, object]) -> None:
         """Write the entry ``name``, in the place of one that has this name already.
 
         The file has a temporary name until it is complete, so a reader finds all of it or none. An

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from ...session.leaf import as_leaf
 from ...session.tensor import Tensor, unwrap
 from ..capture.aliasing import memory_of
@@ -57,7 +59,7 @@ class ArgumentChanges:
         self.reshaped: list[tuple[int, Input]] = []
         self.counted: dict[int, int] = {}
         self.replaced: list[tuple[int, Input, Output]] = []
-        self.hooked: list[tuple[int, Callable[[Any], Any]]] = []
+        self.hooked: list[tuple[int, Callable[[torch.Tensor], object]]] = []
         for index, x in enumerate(boundary.inputs):
             self._note(index, x)
 
@@ -101,7 +103,7 @@ class ArgumentChanges:
         for i, hook in self.hooked:
             leaves[i].register_hook(hook)
 
-    def reshape(self, leaves: Sequence[object]) -> None:
+    def reshape(self, leaves: Sequence[torch.Tensor]) -> None:
         """Change the geometry of arguments. That advances their versions."""
         for i, record in self.reshaped:
             record.reshape(leaves[i])

@@ -259,7 +259,7 @@ class Backward:
         n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
         # in the order in which the pullback takes them
         primals = [placeholders[index] for index in self.pullback.primals]
-        saved: list[Any] = [self.saved_nodes[i] for i in self.pullback.saved]
+        saved: list[object] = [self.saved_nodes[i] for i in self.pullback.saved]
         inputs = [*primals, *saved, *placeholders[n_primals:]]
         results = results_of(graph)
         gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]
@@ -325,7 +325,7 @@ def _return_too(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
         return
     by_name = {node.name: node for node in forward.graph.nodes}
     output = forward.graph.output_node()
-    results: Any = output.args[0]
+    results = results_of(forward.graph)
     output.args = ((*results, *(by_name[node.name] for node in nodes)),)
     forward.recompile()
 
@@ -391,7 +391,7 @@ class CompiledBackward(Node):
             for target in self.targets:
                 if isinstance(target, Tensor):
                     follow_hooks(target)
-            edges: list[Any] = []
+            edges: list[Edge | None] = []
             for target in self.targets:
                 if target is None or type(target) is tuple:
                     edges.append(target)
@@ -439,7 +439,9 @@ class CompiledBackward(Node):
             leaves.append(target)
         return leaves
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> Sequence[Any]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> Sequence[torch.Tensor | None]:
         """Return the gradients for the cotangents ``grads``, some of which may be None."""
         mode = mode_of_caller()
         if mode is not None:
@@ -492,7 +494,9 @@ class CompiledBackward(Node):
                 f"{self.backward.line_of_user()}"
             )
 
-    def _mask_unreached(self, gradients: Sequence[Any], present: int | None) -> Sequence[object]:
+    def _mask_unreached(
+        self, gradients: Sequence[torch.Tensor | None], present: int | None
+    ) -> Sequence[torch.Tensor | None]:
         """Return ``gradients``, with None for those that no present cotangent reaches."""
         if present is None:
             return gradients
@@ -544,7 +548,7 @@ class CompiledBackward(Node):
 
     def _apply_pullback(
         self, saved: list[Any], grads: list[torch.Tensor | None], present: int | None
-    ) -> Sequence[object]:
+    ) -> Sequence[torch.Tensor | None]:
         """Return gradients that have a history, by the pullback of the program."""
         backward = self.backward
         if self.written:

@@ -120,7 +120,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     fn, modules = recipe.fn, recipe.modules
     programs = programs or Programs(recipe)
 
-    def compiled(*args: object, **kwargs: object) -> Any:
+    def compiled(*args: object, **kwargs: object) -> object:
         """Run the program for these arguments, or ``fn`` itself where others see its calls."""
         leaves, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), is_autocast_enabled()

@@ -8,7 +8,6 @@ runs_user_code(module)      # True for an op of another library
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import fx
@@ -53,5 +52,5 @@ def runs_user_code(module: fx.GraphModule) -> bool:
 
 
 def _is_of_another(node: fx.Node) -> bool:
-    func: Any = node.target
+    func = node.target
     return isinstance(func, OpOverload) and func.namespace not in _OF_TORCH

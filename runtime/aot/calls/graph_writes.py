@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any
 
+import torch
+
 from ...session.tensor import Tensor
 from ...tape.inplace import unrecorded
 from ...torch_private.native_autograd import increment_version
@@ -28,7 +30,7 @@ class FailedGraph(Exception):
         self.draws = draws
 
 
-def count(placed: Mapping[int, int], leaves: Sequence[Any]) -> None:
+def count(placed: Mapping[int, int], leaves: Sequence[torch.Tensor]) -> None:
     """Note that the graph has written to the arguments ``placed``.
 
     ``placed``: for each argument, by how much its version is behind.

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...seam.graph_walks import results_of
 from ...seam.user_code import watched
 from ...session.tensor import unwrap
 from ...torch_private.global_settings import without_autocast
@@ -393,7 +394,7 @@ class _Capture:
     def _compile_forward(self, joint: Joint) -> tuple[Boxed, None]:
         """Compile a graph without gradients."""
         output = joint.traced.graph.output_node()
-        results: Any = output.args[0]
+        results = results_of(joint.traced.graph)
         # drop the gradients, each of which is None; the module has no code yet, so no recompile()
         output.args = (list(results)[: joint.n_forward],)
         joint.traced.meta[DESTINATIONS] = destinations(joint)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import fx
@@ -39,7 +39,7 @@ class Beside:
 
     reads: Sequence[Read] = ()
     begin: Callable[[Joint], Callable[[Call], Sequence[str]] | None] | None = None
-    carried: frozenset[tuple[int, Any]] = frozenset()
+    carried: frozenset[tuple[int, object]] = frozenset()
     containers: frozenset[int] = frozenset()
     left: Sequence[str] = ()
 
@@ -99,7 +99,7 @@ class Recipe:
 
     fn: Callable[..., object]
     modules: Sequence[torch.nn.Module]
-    again: Callable[[Recipe], Callable[..., Any]]
+    again: Callable[[Recipe], Callable[..., object]]
 
     # the graph, and how it is cut and compiled
     compilers: Compilers
@@ -134,7 +134,7 @@ class Recipe:
         """Return the name of the function in messages."""
         return getattr(self.fn, "__qualname__", type(self.fn).__name__)
 
-    def differentiated(self, pullback: fx.GraphModule) -> Callable[..., Any]:
+    def differentiated(self, pullback: fx.GraphModule) -> Callable[..., object]:
         """Return the pullback of one of the programs as a function, compiled in the same way."""
         # a graph reads none of Python's state, so whatever concerns that is empty
         recipe = replace(

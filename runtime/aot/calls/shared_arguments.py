@@ -131,12 +131,12 @@ def _carries_write(base: Any, shown: Any) -> bool:
     return _lazy_form(base) == _lazy_form(shown)
 
 
-def _lazy_form(tensor: Any) -> tuple[torch.dtype, bool, bool]:
+def _lazy_form(tensor: torch.Tensor) -> tuple[torch.dtype, bool, bool]:
     """Return how a tensor reads its memory, which is the same for all views that strides make."""
     return tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
-def _form_text(tensor: Any) -> str:
+def _form_text(tensor: torch.Tensor) -> str:
     """Return how a tensor reads its memory, for a message."""
     words = (("conjugate", tensor.is_conj()), ("negative", tensor.is_neg()))
     lazy = [word for word, is_on in words if is_on]
@@ -187,8 +187,8 @@ class _Base(NamedTuple):
     """Hold the tensor whose views the members of a group are: for the history, and plain for the
     graph."""
 
-    leaf: Any
-    plain: Any
+    leaf: torch.Tensor
+    plain: torch.Tensor
 
 
 def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:

@@ -49,10 +49,10 @@ def state_of(mod: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], dict[
     return parameters, buffers
 
 
-def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., Any]:
+def of_state(mod: torch.nn.Module, names: Sequence[str]) -> Callable[..., object]:
     """Return ``mod`` as a function of the tensors of these names, then of its arguments."""
 
-    def lifted(*values: Any, **kwargs: Any) -> Any:
+    def lifted(*values: torch.Tensor, **kwargs: object) -> object:
         """Call ``mod`` with the first of ``values`` in place of its parameters and buffers."""
         state = dict(zip(names, values, strict=False))
         return functional_call(mod, state, tuple(values[len(names) :]), kwargs, tie_weights=False)
@@ -155,7 +155,7 @@ def aot_module_simplified(
     )
     run = OneProgram(recipe, list(state), list(state.values()), args, mod)
 
-    def forward(*arguments: object) -> Any:
+    def forward(*arguments: object) -> object:
         """Run the program on the parameters and buffers of ``mod`` and these arguments."""
         return run(arguments)
 
@@ -168,7 +168,7 @@ def aot_module_simplified(
 def _require_tuple(function: Callable[..., object]) -> Callable[..., object]:
     """Return ``function``, with a ``RuntimeError`` if it returns no tuple and no list."""
 
-    def checked(*args: object) -> Any:
+    def checked(*args: object) -> object:
         """Return what ``function`` returns, if that is a tuple or a list."""
         out = function(*args)
         if not isinstance(out, (tuple, list)):
@@ -210,12 +210,12 @@ class OneProgram:
         self.program = capture(recipe, None, entered, recording, abstraction)
         _refuse_fakes(self.program.joint.closed_over)
         self.wanted = entered.wanted
-        self.expected: list[Any] = []
+        self.expected: list[object] = []
         if self.dynamic:  # after the trace, which may fix sizes
             self.expected = list(map(_expectation, entered.plain))
         self.kinds = entered.kinds
 
-    def __call__(self, arguments: Sequence[Any]) -> Any:
+    def __call__(self, arguments: Sequence[object]) -> object:
         """Return the results of the program. ``AssertionError`` for another kind of arguments."""
         recording, autocast = torch.is_grad_enabled(), is_autocast_enabled()
         leaves = [*self.state, *arguments]

@@ -40,9 +40,9 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
     """
     n = count(layouts.results)
 
-    def boxed(primals: list[object]) -> list[Any]:
+    def boxed(primals: list[object]) -> list[object]:
         """Call ``forward`` with the parts of ``primals``, a list that is emptied."""
-        plain: list[Any] = []
+        plain: list[object] = []
         for tensor in primals:
             plain += flattened(tensor)
         primals.clear()

@@ -37,7 +37,7 @@ _UNDECLARED = frozenset(
 
 def may_alias(node: fx.Node) -> bool:
     """Return whether the result of a call may share memory with an argument."""
-    func: Any = node.target
+    func = node.target
     if type(func) is OpOverload:
         return may_return_argument(func)
     return func is not LINEAR
@@ -228,7 +228,7 @@ class Group:
             if history == own
         )
 
-    def base(self, tensors: Sequence[Any]) -> Any:
+    def base(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the vector of all elements that the members share."""
         return tensors[self.members[0]].as_strided((self.length,), (1,), self.start)
 

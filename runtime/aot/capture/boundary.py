@@ -51,16 +51,17 @@ class ViewStep:
     """
 
     func: OpOverload
-    rest: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    rest: tuple[object, ...]
+    kwargs: dict[str, object]
     which: int | None
     recorded: bool = True
 
-    def __call__(self, tensor: Any) -> Any:
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         result = self.func(tensor, *self.rest, **self.kwargs)
-        if self.which is None:
-            return result
-        return result[self.which]
+        if self.which is not None:
+            result = result[self.which]
+        view: torch.Tensor = result
+        return view
 
     def sized(self, results: Sequence[object]) -> ViewStep:
         """Return the same view op, with numbers among ``results`` of the graph for its sizes."""
@@ -109,7 +110,7 @@ class Input:
     reshaped_unseen: bool = False
     replaced: Output | None = None
     overwritten: bool = False
-    hooks: tuple[Callable[[Any], Any], ...] = ()
+    hooks: tuple[Callable[[torch.Tensor], object], ...] = ()
     begins: bool = False
     written_at: Line | None = field(default=None, compare=False)
 
@@ -128,7 +129,7 @@ class Input:
         for _ in range(self.counted - 1):
             increment_version([target])
 
-    def reshape(self, target: object) -> None:
+    def reshape(self, target: torch.Tensor) -> None:
         """Carry out the changes of geometry on the caller's tensor."""
         recording = torch.is_grad_enabled()
         if self.reshaped_unseen and recording:
@@ -141,7 +142,7 @@ class Input:
                 )
                 func(target, *step.rest, **step.kwargs)
 
-    def _refuse_unseen_reshape(self, target: Any) -> None:
+    def _refuse_unseen_reshape(self, target: torch.Tensor) -> None:
         """Refuse a change of geometry under ``no_grad`` that the gradient of a leaf would not
         follow."""
         if not target.requires_grad or not target.is_leaf or self.keeps_geometry(target):
@@ -152,7 +153,7 @@ class Input:
             "Do that before the call, or let the program use the op that returns a view."
         )
 
-    def keeps_geometry(self, value: Any) -> bool:
+    def keeps_geometry(self, value: torch.Tensor) -> bool:
         """Return whether argument ``value`` has the same sizes and strides after all changes of its
         geometry: ``unsqueeze_`` and ``squeeze_``, say."""
         after = value
@@ -177,19 +178,19 @@ class Input:
             increment_version([target])
 
 
-def geometry(tensor: torch.Tensor) -> tuple[Any, Any, Any]:
+def geometry(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...], int | torch.SymInt]:
     """Return where the elements of ``tensor`` lie in its memory, with symbols as they are."""
     return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
-def write(writes: Sequence[tuple[Input, Any, torch.Tensor, bool]]) -> None:
+def write(writes: Sequence[tuple[Input, torch.Tensor, torch.Tensor, bool]]) -> None:
     """Carry out :meth:`Input.write` for each ``(input, target, new, recorded)``.
 
     Writes to plain tensors take two calls together: one for the writes that advance a version, and
     one for the others.
     """
-    seen: tuple[list[Any], list[Any]] = [], []
-    hidden: tuple[list[Any], list[Any]] = [], []
+    seen: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
+    hidden: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
     for record, target, new, recorded in writes:
         # a subclass may have its own copy_, and a list advances each version by one
         alone = recorded or record.counted > 1 or type(target) not in _PLAIN
@@ -291,7 +292,7 @@ class Output:
     number: int = 0
     steps: tuple[ViewStep, ...] = ()
     recorded: bool = True
-    constant: Any = None
+    constant: object = None
     leaf: bool = False
     sized: bool = False
     released: bool = False
@@ -325,7 +326,7 @@ class Output:
         if self.made is Made.CONSTANT:
             return self.constant
         source = arguments if self.made is Made.INPUT else results
-        t = source[self.number]
+        t: Any = source[self.number]
         if not self.steps:
             return t
         steps: Sequence[ViewStep] = self.steps

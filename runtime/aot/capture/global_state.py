@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -77,7 +76,7 @@ def _default_device() -> torch.device | None:
     return torch.get_default_device() if number_of_function_modes() else None
 
 
-def surroundings(recording: bool, autocast: bool) -> tuple[Any, ...]:
+def surroundings(recording: bool, autocast: bool) -> tuple[object, ...]:
     """Return a key of the state in which a program is traced, given the grad mode and whether
     autocast is on for any device.
 

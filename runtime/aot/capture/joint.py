@@ -166,7 +166,7 @@ def joint_graph(
     # the trace creates the program when it runs, and its records are read after that
     programs: list[Program] = []
 
-    def run(trace: Trace, *traced: object) -> list[Any]:
+    def run(trace: Trace, *traced: object) -> list[object]:
         """Run the program and its backward pass on values of ``trace``."""
         program = Program(
             trace,
@@ -187,7 +187,7 @@ def joint_graph(
             return program.results(traced)
 
     # the graph takes the plain tensors of a subclass, not the subclass
-    parts: list[Any] = []
+    parts: list[object] = []
     for value in inputs:
         parts += flattened(value)
     names = [f"primals_{index + 1}" for index in range(len(parts))]

@@ -15,7 +15,7 @@ from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.pure_calls import is_pure
 from ...functionalize.stores import Memory
 from ...rules.ops import DIFFERENTIABLE, INPLACE, VIEW, op_of
-from ...seam.call_types import Arguments
+from ...seam.call_types import Arguments, Keywords
 from ...seam.containers import leaves_of
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY
@@ -73,12 +73,12 @@ class JointLevel(ProgramTape):
         # how the result of each call is differentiated, see `.pullback`
         self.derivatives: dict[fx.Node, str] = {}
         # by id, the steps of chains of views that were taken under no_grad
-        self.unrecorded: dict[int, Any] = {}
+        self.unrecorded: dict[int, object] = {}
         # whether an argument is one that torch's own autograd has recorded
         self.refuses_recording = False
         # nodes of a change of geometry under no_grad, which no call records
         self.turned: set[Node] = set()
-        self.reshaped: list[Any] = []  # values whose geometry has changed in place under no_grad
+        self.reshaped: list[object] = []  # values whose geometry has changed in place under no_grad
         # calls whose results have the history of another value, see `.pullback`
         self.unseen: dict[fx.Node, str] = {}
 
@@ -115,9 +115,9 @@ class JointLevel(ProgramTape):
             application.outputs[number] = node
         return inner
 
-    def _node_of(self, v: Any) -> fx.Node | None:
+    def _node_of(self, v: object) -> fx.Node | None:
         """Return the node of the present value of ``v``, None for a constant of the program."""
-        if self._is_own(v):
+        if isinstance(v, Value) and v._level is self:
             v = v._inner
         if not isinstance(v, FunctionalValue):
             return None
@@ -160,7 +160,7 @@ class JointLevel(ProgramTape):
                 f"and uses the view. Take the view after that.{here()}"
             )
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, args: Arguments, kwargs: Keywords) -> Any:
         """Record a call, by the shortest way that is right for it."""
         if not _grad_enabled():
             return self._call_under_no_grad(func, args, kwargs)
@@ -173,7 +173,7 @@ class JointLevel(ProgramTape):
             self.refuse_view_of_leaf(argument)
         return super().call(func, args, kwargs)
 
-    def _call_under_no_grad(self, func: Any, args: Any, kwargs: Any) -> object:
+    def _call_under_no_grad(self, func: Any, args: Arguments, kwargs: Keywords) -> object:
         """Call ``func``, and note the nodes, writes and views that are in no history."""
         op = op_of(func)
         in_place = op.kind is INPLACE and self._has_history(next(iter(args), None))
@@ -222,7 +222,7 @@ class JointLevel(ProgramTape):
         if not self._goes_straight(func):
             return None
         functional = self.functional
-        inner: list[Any] = []
+        inner: list[object] = []
         for a in args:
             kind = type(a)
             # without an edge or a view, the tape has nothing to record

@@ -18,14 +18,14 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from ...functionalize.functional_value import FunctionalValue
-from ...seam.call_types import Arguments, Kernel
+from ...seam.call_types import Arguments, Kernel, Keywords
 from ...seam.containers import tensors_of
 from ...seam.graph_walks import nodes_before
 from ...seam.levels import Value
@@ -38,7 +38,7 @@ from ...session.tensor import Tensor
 from ...tape import hooks
 from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
-from ...tape.nodes import Input, Node, nodes_after, nodes_at
+from ...tape.nodes import Edge, Input, Node, nodes_after, nodes_at
 from ...tape.values import GradValue, edge_of
 from ...torch_private.functorch_state import is_functorch_wrapped
 from ...torch_private.global_settings import without_autocast
@@ -75,8 +75,8 @@ class KeptGradient:
     whether a backward pass has added to it.
     """
 
-    leaf: Any
-    like: Any = None
+    leaf: object
+    like: object = None
     value: Any = None
     known: bool = False
     changed: bool = False
@@ -94,18 +94,18 @@ class LeafGradients:
         self.given = given
         self.arguments = arguments
         self._keys = {id(argument): key for key, argument in arguments.items()}
-        self.asked: list[Any] = []  # leaves, or keys of arguments
+        self.asked: list[object] = []  # leaves, or keys of arguments
         self.added_at = ""  # the user's line of the first backward pass that reaches a leaf
         self.spent: set[Node] = set()  # nodes that a pass has freed
         # tensors from outside whose gradients the program has asked torch.autograd.grad for
         self.differentiated: list[torch.Tensor] = []
         self.used = False
         self.entering = False
-        self._kept: dict[Any, KeptGradient] = {}
+        self._kept: dict[int | Node, KeptGradient] = {}
         # by id, a tensor from outside, and its value with a history
-        self._frozen: dict[int, tuple[Any, Any]] = {}
+        self._frozen: dict[int, tuple[torch.Tensor, GradValue]] = {}
         # by id, a tensor from outside, and whether it required grad before the program
-        self._flags: dict[int, tuple[Any, bool]] = {}
+        self._flags: dict[int, tuple[torch.Tensor, bool]] = {}
         self._leaves = LeafIndex(arguments, self._frozen)
         self._mode: Any = _GradFunctions(self)
 
@@ -121,7 +121,7 @@ class LeafGradients:
         CAPTURE.gradients = self._before
 
     @property
-    def changed(self) -> list[tuple[Any, Any]]:
+    def changed(self) -> list[tuple[object, object]]:
         """List (leaf or key of an argument, gradient) for each gradient that a call assigns."""
         return [
             (entry.leaf, entry.value)
@@ -130,7 +130,7 @@ class LeafGradients:
         ]
 
     @property
-    def added(self) -> list[Any]:
+    def added(self) -> list[object]:
         """List the leaves, or keys of arguments, whose gradients grew in a backward pass."""
         return [
             entry.leaf for entry in self._kept.values() if entry.added and entry.leaf is not None
@@ -161,13 +161,13 @@ class LeafGradients:
         finally:
             self.entering = before
 
-    def as_value(self, grad: object) -> Any:
+    def as_value(self, grad: object) -> object:
         """Return the value of the program for a gradient; None if there is no gradient."""
         if grad is None:
             return None
         return self.inside(grad)
 
-    def gradient(self, tensor: Any) -> Any:
+    def gradient(self, tensor: torch.Tensor) -> object:
         """Return ``tensor.grad`` as the program sees it."""
         entry = self._entry_of(tensor)
         if entry is not None:
@@ -205,7 +205,7 @@ class LeafGradients:
             return leaf._grad
         return self.plain_gradient(leaf)
 
-    def assign(self, tensor: object, g: object) -> None:
+    def assign(self, tensor: torch.Tensor, g: object) -> None:
         """Do ``tensor.grad = g``."""
         if g is not None:
             _refuse_misfit(g, tensor)
@@ -234,7 +234,7 @@ class LeafGradients:
         hooks.retain(v, *edge)
         v._retains, v._grad = True, None
 
-    def require(self, tensor: Any, flag: bool = True) -> Any:
+    def require(self, tensor: torch.Tensor, flag: bool = True) -> object:
         """Do ``tensor.requires_grad_(flag)`` for a ``tensor`` from outside."""
         if tensor.requires_grad == flag or not tensor.is_leaf:
             return _set_flag(tensor, flag)
@@ -256,7 +256,7 @@ class LeafGradients:
         return _set_flag(tensor, flag)
 
     @property
-    def frozen(self) -> list[Any]:
+    def frozen(self) -> list[torch.Tensor]:
         """List the tensors that the program has frozen and leaves so."""
         return [t for t, _ in self._frozen.values() if id(t) in self._flags]
 
@@ -288,7 +288,7 @@ class LeafGradients:
             if grad is not None:
                 self._add(node, hooks.for_users(node.level, grad), create_graph, others)
 
-    def _leaves_of(self, reached: Mapping[Node, object], inputs: object) -> list[Any]:
+    def _leaves_of(self, reached: Mapping[Node, object], inputs: object) -> list[Argument | Input]:
         """List the leaves among the nodes that a pass reaches; only those of ``inputs``, if any.
 
         A leaf that does not require grad now gets no gradient.
@@ -325,7 +325,7 @@ class LeafGradients:
         retain_graph: bool | None,
         create_graph: bool,
         **options: Any,
-    ) -> Any:
+    ) -> object:
         """Return gradients, as ``torch.autograd.grad`` does."""
         wanted = inputs.values() if isinstance(inputs, dict) else session.listed(inputs)
         for t in wanted:
@@ -343,7 +343,7 @@ class LeafGradients:
 
     # leaves
 
-    def _entry_of(self, tensor: Any) -> KeptGradient | None:
+    def _entry_of(self, tensor: torch.Tensor) -> KeptGradient | None:
         """Return the entry of leaf ``tensor``, or None if it is not a leaf.
 
         A leaf that does not require grad is included: it may still have an old gradient.
@@ -358,7 +358,7 @@ class LeafGradients:
             return None
         return self._entry_of_node(node)
 
-    def _entry_without_grad(self, tensor: Any) -> KeptGradient | None:
+    def _entry_without_grad(self, tensor: torch.Tensor) -> KeptGradient | None:
         """Return the entry of ``tensor``, which does not require grad; None for a value that the
         program has computed."""
         leaf = self._keys.get(id(tensor), tensor)
@@ -456,7 +456,7 @@ def hooked(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
 
 
-def _refuse_misfit(g: object, tensor: Any) -> None:
+def _refuse_misfit(g: object, tensor: torch.Tensor) -> None:
     """Raise if ``g`` is no gradient for ``tensor``: no tensor, or one of another shape or dtype."""
     if not isinstance(g, torch.Tensor):
         what = type(g).__name__
@@ -488,7 +488,7 @@ def _memory(v: object) -> int:
     return 0
 
 
-def _as_gradient(g: object, like: object, others: set[int]) -> Any:
+def _as_gradient(g: torch.Tensor, like: object, others: set[int]) -> Any:
     """Return ``g`` in memory of its own, with the strides of the gradient of a leaf ``like`` this.
 
     Its memory joins ``others``.
@@ -504,7 +504,7 @@ def _as_gradient(g: object, like: object, others: set[int]) -> Any:
 def _is_read_by_zero_grad() -> bool:
     """Return whether the frame that reads a gradient is torch's ``zero_grad``, which only asks
     whether there is one before it assigns None."""
-    frame: Any = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename in _BETWEEN:
         frame = frame.f_back
     if frame is None or frame.f_code not in _ZEROING:
@@ -519,7 +519,13 @@ class _GradFunctions(TorchFunctionMode):
         super().__init__()
         self.gradients = gradients
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Kernel,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         """Run the handler of ``func``, if it has one."""
         kwargs = kwargs or {}
         handler = _handler_of(func, self.gradients.entering)
@@ -549,7 +555,7 @@ def _handler_of(func: object, entering: bool) -> Callable[..., object] | None:
     return None
 
 
-def _refuse_other_levels(edges: Sequence[Any]) -> None:
+def _refuse_other_levels(edges: Sequence[Edge | None]) -> None:
     """Refuse a backward pass from values of a transform inside the program."""
     if any(edge is not None and not isinstance(edge[0].level, ProgramTape) for edge in edges):
         raise RuntimeError(
@@ -558,7 +564,7 @@ def _refuse_other_levels(edges: Sequence[Any]) -> None:
         )
 
 
-def _as_tuple(value: object) -> Any:
+def _as_tuple(value: object) -> object:
     """Return ``value``, or its items if it is a generator or another iterable of the user."""
     if isinstance(value, (torch.Tensor, list, tuple, dict, str)) or not isinstance(value, Iterable):
         return value
@@ -592,7 +598,7 @@ def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> o
     return session.grad(outputs, inputs, **options)
 
 
-def _data(gradients: LeafGradients, tensor: object) -> Any:
+def _data(gradients: LeafGradients, tensor: torch.Tensor) -> object:
     """Return ``tensor.data``, as the program sees it."""
     v = gradients.inside(tensor)
     if v is not tensor:
@@ -601,7 +607,7 @@ def _data(gradients: LeafGradients, tensor: object) -> Any:
         return _data_of.__get__(tensor)
 
 
-_HANDLERS: dict[Any, Callable[..., Any]] = {
+_HANDLERS: dict[object, Callable[..., object]] = {
     torch.Tensor.backward: _backward_of,
     _plain_grad: LeafGradients.gradient,
     _grad.__set__: LeafGradients.assign,
@@ -615,7 +621,7 @@ _HANDLERS: dict[Any, Callable[..., Any]] = {
     _data_of.__set__: lambda gradients, t, new: refuse_data(),
 }
 # of torch's engine
-_OF_AUTOGRAD: dict[str, Callable[..., Any]] = {
+_OF_AUTOGRAD: dict[str, Callable[..., object]] = {
     "backward": LeafGradients.backward,
     "grad": _gradients,
 }

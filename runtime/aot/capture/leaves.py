@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
-from typing import Any
+
+import torch
 
 from ...seam.graph_walks import walk
 from ...seam.level_mode import EnteringMode, entering_mode
 from ...session import backward as session
-from ...tape.nodes import Input, Node, nodes_after, nodes_at
+from ...tape.nodes import Edge, Input, Node, nodes_after, nodes_at
 from ...tape.values import GradValue, edge_of
 from .program_tape import Argument, ProgramTape
 
@@ -46,7 +47,7 @@ def reachable(nodes: Iterable[Node]) -> dict[Node, None]:
     return dict.fromkeys(walk(nodes, nodes_after))
 
 
-def edge_of_value(value: object) -> Any:
+def edge_of_value(value: object) -> Edge | None:
     """Return the history of ``value``; None for a tensor that is no value of a tape."""
     return edge_of(value) if isinstance(value, GradValue) else None
 
@@ -64,14 +65,18 @@ class LeafIndex:
     checked, and :meth:`search` looks at all. ``frozen``: see :class:`LeafGradients`.
     """
 
-    def __init__(self, arguments: Mapping[Any, Any], frozen: Mapping[int, tuple[Any, Any]]) -> None:
+    def __init__(
+        self,
+        arguments: Mapping[object, object],
+        frozen: Mapping[int, tuple[torch.Tensor, object]],
+    ) -> None:
         self._arguments = arguments
         self._frozen = frozen
         self._mode: EnteringMode | None = None
         self._count = 0  # how many of those that the mode has found are in the index
-        self._index: dict[Node, tuple[Any, Any]] = {}
+        self._index: dict[Node, tuple[object, object]] = {}
 
-    def at(self, node: Node) -> tuple[Any, Any] | None:
+    def at(self, node: Node) -> tuple[object, object] | None:
         """Return the leaf at ``node``, or the key of an argument, and its value; None if the index
         has none, or another one by now."""
         mode = mode_of_program()
@@ -86,18 +91,18 @@ class LeafIndex:
             return None
         return found
 
-    def search(self, node: Node) -> tuple[Any, Any] | None:
+    def search(self, node: Node) -> tuple[object, object] | None:
         """Return the same after a look at each leaf."""
         pairs = chain(self._arguments.items(), map(self._pair, mode_of_program().found))
         return next((pair for pair in pairs if end_of(pair[1]) is node), None)
 
-    def _enter(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+    def _enter(self, pairs: Iterable[tuple[object, object]]) -> None:
         for leaf, v in pairs:
             end = end_of(v)
             if end is not None:
                 self._index.setdefault(end, (leaf, v))
 
-    def _pair(self, tensor: Any) -> tuple[Any, Any]:
+    def _pair(self, tensor: torch.Tensor) -> tuple[object, object]:
         """Return ``tensor`` and the value that has its history."""
         if id(tensor) in self._frozen:  # the mode has one without a history
             return tensor, self._frozen[id(tensor)][1]

@@ -38,7 +38,7 @@ class _Tracer(GraphAppendingTracer):
     ``lowered``: returns the node of a tensor that is an argument of such a call.
     """
 
-    def __init__(self, graph: fx.Graph, lowered: Callable[[Any], object]) -> None:
+    def __init__(self, graph: fx.Graph, lowered: Callable[[torch.Tensor], object]) -> None:
         super().__init__(graph)
         self.lowered = lowered
 
@@ -55,11 +55,11 @@ class ModuleProxies:
     ``lowered``: returns the node of a tensor of the program.
     """
 
-    def __init__(self, level: Trace, lowered: Callable[[Any], object]) -> None:
+    def __init__(self, level: Trace, lowered: Callable[[torch.Tensor], object]) -> None:
         self.level = level
         self.tracer = _Tracer(level.graph, lowered)
 
-    def instead_of_modules(self, values: Sequence[object]) -> tuple[Any, ...]:
+    def instead_of_modules(self, values: Sequence[object]) -> tuple[object, ...]:
         """Return ``values``, the inputs of the program, with a proxy in place of each module."""
         placeholders = self.level.graph.find_nodes(op="placeholder")
         inputs = list(values)
@@ -68,7 +68,7 @@ class ModuleProxies:
                 inputs[index] = fx.Proxy(n, self.tracer)
         return tuple(inputs)
 
-    def lowered(self, outs: Sequence[object]) -> list[Any]:
+    def lowered(self, outs: Sequence[object]) -> list[object]:
         """Return the results, with the node of each one that is a proxy."""
         lowered = list(outs)
         for index, output in enumerate(outs):
@@ -186,7 +186,7 @@ def make_fx(
         if proxy_module_inputs:
             proxies = ModuleProxies(level, lambda t: level.lower_output(recording.lowered(t)))
 
-        def call_flat(*values: object) -> list[Any]:
+        def call_flat(*values: object) -> list[object]:
             """Call ``f`` with values in place of its arguments, and return the flat results."""
             nonlocal out_spec
             if proxies is not None:
@@ -197,7 +197,7 @@ def make_fx(
                 return proxies.lowered(outs)
             return outs
 
-        def run(_: Trace, *values: object) -> list[Any]:
+        def run(_: Trace, *values: object) -> list[object]:
             """Run the program on values of the trace, with a tape if that sees ATen calls."""
             if pre_dispatch:
                 return call_flat(*values)

@@ -34,7 +34,7 @@ class _Opened:
     """Stand for an object of a data class, as a node of a tree."""
 
     kind: type
-    attributes: dict[str, Any]
+    attributes: dict[str, object]
 
 
 class Context(NamedTuple):
@@ -49,10 +49,10 @@ def _take_apart(x: _Opened) -> tuple[list[object], Context]:
     return list(x.attributes.values()), Context(x.kind, tuple(x.attributes))
 
 
-def _put_together(values: Sequence[object], context: Context) -> Any:
+def _put_together(values: Sequence[object], context: Context) -> object:
     """Return an object with these attributes."""
     # without __init__, which may compute
-    result: Any = object.__new__(context.kind)
+    result: object = object.__new__(context.kind)
     set_contents(result, dict(zip(context.names, values, strict=True)))
     return result
 
@@ -67,7 +67,7 @@ class _Sizes:
     """
 
 
-def _parts_of_sizes(value: Any) -> tuple[list[object], None]:
+def _parts_of_sizes(value: Iterable[object]) -> tuple[list[object], None]:
     return list(value), None
 
 
@@ -104,7 +104,7 @@ def is_object(value: object) -> bool:
     return hasattr(type(value), "__dataclass_fields__") and not isinstance(value, _HOLD_MORE)
 
 
-def contents(x: object) -> dict[str, Any]:
+def contents(x: object) -> dict[str, object]:
     """Return the attributes that an object has itself, without running code of its class."""
     attributes = dict(attributes_of(x) or ())
     for slot in slots_of(type(x)):
@@ -174,10 +174,10 @@ def with_sizes(spec: pytree.TreeSpec) -> pytree.TreeSpec:
     return pytree.TreeSpec(kind, spec.context, children)
 
 
-def beside_leaves(tree: object) -> list[Any]:
+def beside_leaves(tree: object) -> list[object]:
     """List the objects in a tree other than its leaves: the classes of its parts, keys, and the
     default factories of dictionaries."""
-    objects: list[Any] = []
+    objects: list[object] = []
 
     def look_at(value: object) -> bool:
         """Add what ``value`` holds. Return that it is no leaf, so that its parts come too."""

@@ -38,13 +38,13 @@ class Computed:
     def __init__(self, primals: Primals, whole: bool, outs: Sequence[object]) -> None:
         self.primals = primals
         self.whole = whole
-        self.values: list[Any] = []
+        self.values: list[object] = []
         self.begun: set[int] = set()
         self.placed: dict[int, Alias] = {}
         self._numbers: dict[int, int] = {}  # by id of a value
         # the first place of each primal, by its id
         self._places = {id(v): i for i, v in reversed(list(enumerate(primals.values)))}
-        self._sharing: dict[int, list[Any]] = {}  # results by id of their memory
+        self._sharing: dict[int, list[object]] = {}  # results by id of their memory
         for output in outs:
             value = primals.functional_value(output)
             if value is None or id(value._store.memory) in primals.memories:

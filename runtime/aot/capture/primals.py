@@ -13,6 +13,7 @@ from ...functionalize.stores import Chain, Memory, Replaced, Store
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
 from ...session.tensor import unwrap
+from ...tape.nodes import Edge
 from ...tape.nodes import Input as Leaf
 from ...tape.values import edge_of
 from ...torch_private.mode_stacks import without_modes
@@ -283,7 +284,7 @@ class Primals:
 
     # what the program has done to a primal
 
-    def record(self, index: int, add: Callable[[Any, Any], int | None]) -> Input:
+    def record(self, index: int, add: Callable[[object, Edge | None], int | None]) -> Input:
         """Return what the program has done to primal ``index``.
 
         ``add(value, history)``: adds the new value to the results of the graph, and returns the
@@ -327,8 +328,8 @@ class Primals:
         store: Store,
         seen: Input,
         group: Group | None,
-        edge: object,
-        add: Callable[[Any, Any], int | None],
+        edge: Edge | None,
+        add: Callable[[object, Edge | None], int | None],
     ) -> Input:
         """Return ``seen``, the record of primal ``index``, with its new value.
 
@@ -422,7 +423,7 @@ class Primals:
             node = node.edges[0][0]
         return entered is None or node is not entered[0]
 
-    def _hooks_of(self, i: int) -> tuple[Callable[[Any], object], ...]:
+    def _hooks_of(self, i: int) -> tuple[Callable[[torch.Tensor], object], ...]:
         """Return the hooks that the program has registered on primal ``i``.
 
         They leave the tape of the trace. A call registers them on the caller's tensor, whose

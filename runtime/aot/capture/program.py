@@ -158,7 +158,7 @@ class Program:
         self.functional.replaces = lift
         self.tape = self.primals.tape
 
-    def results(self, traced: Sequence[object]) -> list[Any]:
+    def results(self, traced: Sequence[object]) -> list[object]:
         """Run the program and its backward pass. Return the results of the graph, as traced
         values."""
         primals, functional = self.primals, self.functional
@@ -202,18 +202,18 @@ class Program:
             self.boundary = dataclasses.replace(
                 whole, reach=self.reach, asking=self.asking, seedings=self.seedings
             )
-            parts: list[Any] = []
+            parts: list[object] = []
             for value in (*results, *gradients):
                 parts += flattened(value)
             return parts
         finally:
             primals.close()
 
-    def _run(self, arguments: Sequence[Any]) -> tuple[list[Any], pytree.TreeSpec]:
+    def _run(self, arguments: Sequence[object]) -> tuple[list[object], pytree.TreeSpec]:
         """Run the program. Return its results and their tree."""
         states = self.trace.random_states = RandomStates(self.generators)
 
-        def enter(tensor: torch.Tensor) -> Any:
+        def enter(tensor: torch.Tensor) -> object:
             """Return the primal for a tensor that the program closes over."""
             states.refuse_state(tensor)
             return self.primals.from_outside(tensor)
@@ -241,13 +241,13 @@ class Program:
 
     # results
 
-    def _results_of(self, outs: list[object]) -> tuple[list[object], list[object]]:
+    def _results_of(self, outs: list[object]) -> tuple[list[object], list[tuple[Edge, object]]]:
         """Return the results of the forward pass, and (edge, cotangent) for each with a history."""
         primals = self.primals
-        results: list[Any] = []
-        roots: list[Any] = []
+        results: list[object] = []
+        roots: list[tuple[Edge, object]] = []
 
-        def add(value: object, edge: object) -> int | None:
+        def add(value: object, edge: Edge | None) -> int | None:
             """Add a result of the graph. Return the number of its cotangent, if it has one."""
             traced = primals.read(value)
             results.append(traced)
@@ -318,7 +318,7 @@ class Program:
         with self.functional.mode, torch.no_grad():
             return factories.ones_like(value)
 
-    def _gradients(self, roots: list[Any]) -> Sequence[object]:
+    def _gradients(self, roots: list[tuple[Edge, object]]) -> Sequence[object]:
         """Run the backward pass. Return a gradient, or None, for each primal that wants one."""
         primals = self.primals
         captures = [edge for edge, flag in zip(primals.edges, primals.flags, strict=True) if flag]
@@ -336,7 +336,7 @@ class Program:
 
     def _read_gradients(self, gradients: Sequence[object]) -> list[object]:
         """Return the traced values of gradients. None is None."""
-        traced: list[Any] = []
+        traced: list[object] = []
         for gradient in gradients:
             if gradient is None:
                 traced.append(None)
@@ -423,7 +423,7 @@ class Program:
             if isinstance(t, TracedValue):
                 t._node.meta[UNSEEN] = WRITTEN
 
-    def _histories(self, values: Iterable[object]) -> set[Any]:
+    def _histories(self, values: Iterable[object]) -> set[Node]:
         """Return the nodes of the histories of ``values``. A leaf has none."""
         return set(walk(nodes_at(map(self.primals.edge, values)), nodes_after))
 
@@ -432,7 +432,7 @@ class Program:
         value = self.primals.functional_value(v)
         return value is not None and id(value._store.memory) in self.primals.memories
 
-    def _refuse_leaves(self, outs: Sequence[Any], nodes: set[object]) -> None:
+    def _refuse_leaves(self, outs: Sequence[Any], nodes: set[Node]) -> None:
         """Refuse a leaf of ``requires_grad_()`` that the caller gets together with a result that
         depends on it.
 

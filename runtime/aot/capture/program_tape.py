@@ -25,7 +25,9 @@ class Argument(Node):
 
     __slots__ = ()
 
-    def apply(self, grads: list[Any], wanted: object, create_graph: bool) -> tuple[Any, ...]:
+    def apply(
+        self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
+    ) -> tuple[()]:
         """Return nothing: no path leads further."""
         return ()
 

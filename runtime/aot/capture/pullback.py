@@ -68,7 +68,7 @@ class Pullback:
         """Return the graph that computes ``gradients`` from ``inputs``."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
-        rules: dict[str, Any] = {}
+        rules: dict[str, object] = {}
         # a part replaces the outputs of its Function as soon as the last of them is computed
         last = {part.last: part for part in self.parts}
         for n in inputs:

@@ -22,6 +22,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ...rules.ops import DIFFERENTIABLE, INPLACE, op_of
+from ...seam.call_types import Arguments, Keywords
 from ...seam.escapes import living
 from ...seam.levels import Value
 from ...seam.surgery import GEOMETRY, refit
@@ -29,7 +30,7 @@ from ...session.tensor import Tensor
 from ...tape.hooks import register
 from ...tape.node_protocol import Hooks
 from ...tape.nodes import Node
-from ...tape.values import edge_of
+from ...tape.values import GradValue, edge_of
 from ...torch_private.mode_stacks import unseen_by_handlers, without_modes
 from ...trace.provenance import here
 from ...trace.trace_level import Trace
@@ -50,9 +51,11 @@ class TraceTape(ProgramTape):
 
     def __init__(self) -> None:
         super().__init__()
-        self.accumulated: dict[Node, tuple[Any, Hooks]] = {}
+        self.accumulated: dict[Node, tuple[GradValue, Hooks]] = {}
 
-    def after_accumulating(self, value: Any, hook: Callable[[Any], object]) -> RemovableHandle:
+    def after_accumulating(
+        self, value: Any, hook: Callable[[torch.Tensor], object]
+    ) -> RemovableHandle:
         """Register ``hook`` for the complete gradient of leaf ``value``."""
         edge = edge_of(value)
         if edge is None or not value.is_leaf:
@@ -63,7 +66,7 @@ class TraceTape(ProgramTape):
         _leaf, hooks = self.accumulated.setdefault(edge[0], (value, OrderedDict()))
         return register(hooks, hook)
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, args: Arguments, kwargs: Keywords) -> Any:
         """Run an op. An in-place op that only changes sizes, such as ``squeeze_`` of a tensor
         without history, becomes the same call in the graph."""
         op = op_of(func)
@@ -102,7 +105,7 @@ class TracedGradients(LeafGradients):
         before = leaf._grad if isinstance(leaf, Tensor) else self.plain_gradient(leaf)
         entry.value = self.as_value(before)
 
-    def check_input(self, tensor: Any) -> None:
+    def check_input(self, tensor: object) -> None:
         """Refuse nothing: hooks of a leaf, which the base class refuses, are called in the
         trace."""
 
@@ -140,7 +143,7 @@ class Recording:
         self.mode = ClosedOver(self._input_for_closed_over)
 
     def run(
-        self, function: Callable[..., Any], inputs: Sequence[Any], values: Sequence[Any]
+        self, function: Callable[..., object], inputs: Sequence[object], values: Sequence[object]
     ) -> Any:
         """Return ``function(*arguments)`` with values of the tape for arguments.
 
@@ -179,7 +182,7 @@ class Recording:
             leaf._edge[0].hooks_of(0).update(tensor._backward_hooks)
         return leaf
 
-    def lowered(self, value: Any) -> Any:
+    def lowered(self, value: object) -> object:
         """Return the value of the trace for ``value``, a result of the program or of its part."""
         return self.tape.lowered(self.mode.value(value))
 

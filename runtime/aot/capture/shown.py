@@ -20,13 +20,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
 from ...functionalize.functional_level import FunctionalLevel
 from ...functionalize.functional_value import FunctionalValue
+from ...seam.levels import Value
 from ...seam.shells import VALUES
 from ...tape import hooks
 from ...tape.values import GradValue
@@ -37,9 +38,9 @@ from .subclass_parts import composed
 _set_class = object.__dict__["__class__"].__set__
 
 
-def _whole_tensor(value: Any) -> object:
+def _whole_tensor(value: object) -> object:
     """Return the tensor that consists of traced values, for which ``value`` stands."""
-    while type(value) in VALUES:
+    while isinstance(value, Value) and type(value) in VALUES:
         value = value._inner
     return value
 
@@ -51,7 +52,7 @@ class _Shown:
         lambda self: type(_whole_tensor(self)), lambda self, kind: _set_class(self, kind)
     )
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """Refuse an attribute that the whole tensor has."""
         whole = _whole_tensor(self)
         if name.startswith("__") or not hasattr(whole, name):
@@ -114,7 +115,7 @@ def requiring_grad(values: Sequence[object]) -> Iterator[None]:
 
     The arguments of a custom Function do so in its ``forward``.
     """
-    kinds: list[tuple[Any, Any]] = [(value, type(value)) for value in values]
+    kinds: list[tuple[object, type]] = [(value, type(value)) for value in values]
     for v, kind in kinds:
         _set_class(v, _with(_Recorded, kind))
     try:
@@ -149,19 +150,19 @@ def registered(v: object) -> tuple[hooks.Hook, ...]:
 
 
 @cache
-def _with(mixin: Any, kind: type) -> Any:
+def _with(mixin: type, kind: type) -> type:
     return type(f"{mixin.__name__[1:]}{kind.__name__}", (mixin, kind), {})
 
 
 def with_flags(
     function: Callable[..., object], flags: Sequence[tuple[int, bool]]
-) -> Callable[..., Any]:
+) -> Callable[..., object]:
     """Return ``function``, at values some of which say that they require grad.
 
     ``flags``: the numbers of these values, each with whether it is a leaf.
     """
 
-    def flat(*leaves: object) -> Any:
+    def flat(*leaves: object) -> object:
         """Set the flags, and call ``function``."""
         for i, is_leaf in flags:
             value: Any = leaves[i]

@@ -29,7 +29,7 @@ from ...torch_private.pytrees import pytree
 from ...trace.symbols import SYMBOLIC
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_NO_HANDLERS: tuple[Any, ...] = (
+_NO_HANDLERS: tuple[object, ...] = (
     no_function_handler,
     torch.Tensor.__torch_function__.__func__,  # type: ignore[attr-defined]
 )
@@ -100,7 +100,7 @@ def flattened(tensor: object) -> Iterator[Any]:
         yield tensor
 
 
-def _parts(tensor: Any) -> tuple[list[str], list[Any], Any]:
+def _parts(tensor: Any) -> tuple[list[str], list[torch.Tensor], object]:
     """Return (names, tensors, context) of a composed tensor."""
     names, context = tensor.__tensor_flatten__()
     parts = [unwrap(getattr(tensor, name)) for name in names]
@@ -124,7 +124,7 @@ class Context:
 
     __slots__ = ("kind", "leaves", "spec")
 
-    def __init__(self, kind: type, value: Any) -> None:
+    def __init__(self, kind: type, value: object) -> None:
         self.kind = kind
         leaves, self.spec = pytree.tree_flatten(value)
         self.leaves = list(map(_snapshot, leaves))
@@ -250,7 +250,7 @@ def _is_of_program(value: object) -> bool:
     return isinstance(value, torch.Tensor) and any(level.number for level in levels_of(value))
 
 
-def _size(n: object, dim: int, parts: Sequence[Any], sized: bool, kind: type) -> object:
+def _size(n: object, dim: int, parts: Sequence[torch.Tensor], sized: bool, kind: type) -> object:
     """Return the numbers of a part and of its dimension that has size ``n``, of dimension ``dim``.
 
     ``n`` itself, if it is a number and none of theirs.
@@ -287,7 +287,9 @@ def _places(dim: int, parts: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     return likely + others
 
 
-def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...] | int | None:
+def _stride(
+    tensor: torch.Tensor, parts: Sequence[torch.Tensor], sized: bool
+) -> tuple[int, ...] | int | None:
     """Return the strides of ``tensor`` for any sizes.
 
     They are the number of a part with the same ones, None for those of a new tensor, or numbers.
@@ -315,7 +317,7 @@ def _stride(tensor: Any, parts: Sequence[object], sized: bool) -> tuple[int, ...
     )
 
 
-def _strides_of(parts: Sequence[Any], n_dims: int) -> list[tuple[int, Any]]:
+def _strides_of(parts: Sequence[torch.Tensor], n_dims: int) -> list[tuple[int, tuple[int, ...]]]:
     """List (number, strides) of the strided parts with ``n_dims`` dimensions."""
     return [
         (index, part.stride())

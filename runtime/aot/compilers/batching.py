@@ -219,7 +219,7 @@ def _is_small_with_forms(node: fx.Node) -> bool:
 
     Its arguments are numbers and tensors of its own dtype.
     """
-    func: Any = node.target
+    func = node.target
     if type(func) is not OpOverload or not _has_forms(func) or not on_cpu(node):
         return False
     value = node.meta["val"]
@@ -241,10 +241,10 @@ def _ways(node: fx.Node, once: bool = False) -> tuple[str, ...]:
 
     ``once``: its second operand is one tensor for all calls.
     """
-    func: Any = node.target
+    func = node.target
     ways = []
     for index, kind in enumerate(_kinds(func)):
-        argument: Any = _argument(node, index)
+        argument: object = _argument(node, index)
         # a number that the program computes may be another one in each call of the batch
         if isinstance(argument, fx.Node) and _is_number(argument):
             ways.append(NUMBERS)
@@ -362,7 +362,7 @@ def _memory(node: fx.Node, memories: dict[fx.Node, frozenset[fx.Node]]) -> froze
 def _may_show(node: fx.Node) -> Sequence[fx.Node]:
     """Return the arguments whose memory the result of ``node`` may show; none if it is new."""
     sources = aliased_inputs(node)
-    func: Any = node.target
+    func = node.target
     if not sources or type(func) is not OpOverload or not func._schema.is_mutable:
         return sources
     # the result of a write is the tensor that is written to
@@ -405,8 +405,8 @@ def _split_by_keyword(
     target: OpOverload, arguments: Sequence[object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Split the arguments of ``target`` into positional ones and those with a keyword."""
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
+    args: list[object] = []
+    kwargs: dict[str, object] = {}
     for parameter, value in zip(target._schema.arguments, arguments, strict=False):
         if parameter.kwarg_only:
             kwargs[parameter.name] = value

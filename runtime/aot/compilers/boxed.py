@@ -24,7 +24,7 @@ Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]
 def make_boxed_func(f: Callable[..., object]) -> Boxed:
     """Return ``f(*args)`` as a boxed function."""
 
-    def boxed(args: list[object]) -> Any:
+    def boxed(args: list[object]) -> object:
         """Call ``f`` with the items of ``args``, and empty the list before."""
         arguments = tuple(args)
         args.clear()
@@ -37,7 +37,7 @@ def make_boxed_func(f: Callable[..., object]) -> Boxed:
 def make_boxed_compiler(compiler: Compiler) -> Compiler:
     """Return ``compiler`` with boxed functions as its results."""
 
-    def compile_boxed(module: fx.GraphModule, inputs: list[object]) -> Callable[..., Any]:
+    def compile_boxed(module: fx.GraphModule, inputs: list[object]) -> Callable[..., object]:
         """Compile ``module``, and return a boxed function."""
         return make_boxed_func(compiler(module, inputs))
 
@@ -72,7 +72,7 @@ def nop(module: fx.GraphModule, _: Sequence[object]) -> Boxed:
     return Staged(module)
 
 
-def node_by_node(module: fx.GraphModule, _: list[Any]) -> Boxed:
+def node_by_node(module: fx.GraphModule, _: list[object]) -> Boxed:
     """Compile nothing, as :func:`nop`, and generate no code at any call."""
     if not replayable(module):
         return make_boxed_func(complete(module).forward)

@@ -49,7 +49,7 @@ _REASONS = {
 
 
 def inductor(
-    module: fx.GraphModule, inputs: list[Any], *, isolated: bool = ISOLATED, limit: float = 600.0
+    module: fx.GraphModule, inputs: list[object], *, isolated: bool = ISOLATED, limit: float = 600.0
 ) -> Boxed:
     """Compile a graph to kernels by ``torch._inductor``.
 
@@ -151,7 +151,7 @@ def _mark_results_as_visible(graph: fx.Graph) -> None:
     A call takes views of them, and the backward expects the strides of what the forward saves.
     """
     output = graph.output_node()
-    results: Any = output.args[0]
+    results = results_of(graph)
     numbers = [index for index, result in enumerate(results) if isinstance(result, fx.Node)]
     output.meta["user_visible_output_idxs"] = numbers
 
@@ -189,7 +189,7 @@ def _with_numbers(
 ) -> Callable[[list[Any]], object]:
     """Return ``run``, with results ``numbers`` as numbers of Python."""
 
-    def run_code(args: list[torch.Tensor]) -> Any:
+    def run_code(args: list[torch.Tensor]) -> object:
         """Run the code, and read the numbers from its tensors."""
         results = list(run(args))
         for index in numbers:
@@ -204,9 +204,9 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModu
     table: Any = importlib.import_module(INDUCTOR_DECOMPOSITIONS).select_decomp_table()
     program = NumberTensors(transformable(module))
 
-    def run(_: object, *given: object) -> Sequence[Any]:
+    def run(_: object, *given: object) -> Sequence[object]:
         """Run the graph on values of the trace."""
-        results: Sequence[Any] = program.run(*given)
+        results: Sequence[object] = program.run(*given)
         return results
 
     names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]

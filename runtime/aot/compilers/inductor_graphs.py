@@ -81,7 +81,7 @@ def _define(
     _LIBRARY.impl(name, abstract, "Meta")
 
 
-def _layer_backward(*args: object) -> Any:
+def _layer_backward(*args: object) -> object:
     return _BACKWARD(*_contiguous(args))
 
 
@@ -91,7 +91,7 @@ _define("lstm_layer_backward", _schema(_BACKWARD), _layer_backward, _layer_backw
 
 def for_inductor(
     node: fx.Node, target: object, args: tuple[object, ...]
-) -> tuple[Any, tuple[Any, ...]]:
+) -> tuple[object, tuple[Any, ...]]:
     """Return the target and arguments of call ``target(*args)`` of ``node``.
 
     They are an op of this module if the call is a layer. ``RuntimeError`` for a layer whose sizes
@@ -126,7 +126,7 @@ def for_inductor(
 # The new tensors have no dimensions and double precision, as Python's numbers. So results agree
 # with those of :mod:`.replay` as far as rounding goes.
 
-_FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+_FUNCTIONS: dict[Callable[..., object], Callable[..., torch.Tensor]] = {
     min: torch.minimum,
     max: torch.maximum,
     math.sqrt: torch.sqrt,
@@ -136,15 +136,15 @@ _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-def _addcmul(x: Any, a: object, b: object, *, value: Any) -> object:
+def _addcmul(x: Any, a: object, b: object, *, value: Any) -> Any:
     return x + value.to(x.dtype) * a * b
 
 
-def _addcdiv(x: Any, a: object, b: object, *, value: Any) -> object:
+def _addcdiv(x: Any, a: object, b: object, *, value: Any) -> Any:
     return x + value.to(x.dtype) * a / b
 
 
-_OF_TENSORS: dict[Any, Callable[..., Any]] = {
+_OF_TENSORS: dict[object, Callable[..., torch.Tensor]] = {
     aten.add.Tensor: lambda x, y, alpha=1: x + alpha * y,
     aten.sub.Tensor: lambda x, y, alpha=1: x - alpha * y,
     aten.mul.Tensor: lambda x, y: x * y,
@@ -197,7 +197,7 @@ class NumberTensors(fx.Interpreter):
             )
         return _OF_TENSORS[target](*args, **kwargs)
 
-    def run_node(self, node: fx.Node) -> Any:
+    def run_node(self, node: fx.Node) -> object:
         """Note the node for `call_function`, and run it."""
         self._node = node
         return super().run_node(node)

@@ -135,7 +135,7 @@ def _starts(pieces: Sequence[fx.Node], dim: int) -> Iterator[int]:
 # Memory that is new comes in huge pages, see :mod:`runtime.huge_pages`. The kernel is the same, as
 # it writes to a tensor that its caller made.
 
-_PRODUCTS: dict[Any, tuple[Callable[..., Any], str]] = {
+_PRODUCTS: dict[object, tuple[Callable[..., object], str]] = {
     aten.mm.default: (aten.mm.out, "out"),
     aten.bmm.default: (aten.bmm.out, "out"),
     aten.addmm.default: (aten.addmm.out, "out"),

@@ -7,7 +7,6 @@ import itertools
 import operator
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import fx
@@ -40,7 +39,7 @@ def successors(nodes: Sequence[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
 
 def _has_order(node: fx.Node) -> bool:
     """Return whether ``node`` is a draw or an effect, or may be one."""
-    func: Any = node.target
+    func = node.target
     # a number that is read from a tensor, or computed from such numbers
     if isinstance(node.meta.get("val"), NUMBERS_OF_PYTHON):
         return False

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from ...rules.functional_forms import names_and_types
+from ...torch_private.dispatcher import OpOverload
 from ..capture.aliasing import functional_pointwise
 
 aten = torch.ops.aten
@@ -26,7 +27,7 @@ _KNOWN = "static"
 
 
 @cache
-def in_place(func: Any) -> Callable[..., Any] | None:
+def in_place(func: OpOverload) -> Callable[..., Any] | None:
     """Return the in-place form of the pointwise op ``func``: ``add_`` for ``add``. None if there is
     none."""
     if not _is_deterministic(func) and func not in SETS:
@@ -43,7 +44,7 @@ def in_place(func: Any) -> Callable[..., Any] | None:
 
 
 @cache
-def with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
+def with_out(func: OpOverload) -> tuple[Callable[..., Any], str] | None:
     """Return the overload of the pointwise op ``func`` that writes its result to an argument, and
     the name of that argument. None if there is none."""
     if not _is_deterministic(func):
@@ -61,7 +62,7 @@ def with_out(func: Any) -> tuple[Callable[..., Any], str] | None:
     return None
 
 
-def _is_deterministic(func: Any) -> bool:
+def _is_deterministic(func: OpOverload) -> bool:
     """Return whether ``func`` is a pointwise op of ATen that draws no random numbers."""
     return functional_pointwise(func) and bool(
         func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags

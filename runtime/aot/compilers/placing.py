@@ -17,10 +17,10 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import fx
 
+from ...seam.graph_walks import results_of
 from ...trace.number_reads import on_side
 from ..capture.boundary import Input
 from ..capture.joint import Joint
@@ -102,7 +102,7 @@ def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]
     """Find for each of ``wanted`` the calls that may write to its argument."""
     inputs = graph.find_nodes(op="placeholder")
     output = graph.output_node()
-    results: Any = output.args[0]
+    results = results_of(graph)
     # a value that is returned twice has to become two tensors
     times = Counter(results)
     order = {node: index for index, node in enumerate(graph.nodes)}

@@ -85,7 +85,7 @@ class Returned:
             return []
         return aliased_inputs(node)
 
-    def replace(self, node: fx.Node, by: Any) -> None:
+    def replace(self, node: fx.Node, by: fx.Node) -> None:
         """Let the users of ``node`` take ``by``, which has the same elements and layout.
 
         A result of the graph takes ``by`` only if that is new memory of no other result. Views of
@@ -196,7 +196,7 @@ def _is_used_after(node: fx.Node, place: int, order: Mapping[fx.Node, int]) -> b
 
 def _pure(node: fx.Node) -> bool:
     """Return whether the arguments of ``node`` decide its result, and it does nothing else."""
-    func: Any = node.target
+    func = node.target
     if func in (operator.getitem, LINEAR):
         return True
     if type(func) is not OpOverload or func.namespace != "aten":

@@ -159,7 +159,7 @@ def _inputs_written_by(node: fx.Node, numbers: Mapping[fx.Node, int]) -> Iterato
 
 def _name_stem(node: fx.Node) -> str:
     """Return how the name of the function begins that runs the call ``node``: ``mul_``."""
-    func: Any = node.target
+    func = node.target
     return f"{func._schema.name.split('::')[1]}_" if isinstance(func, OpOverload) else "call_"
 
 
@@ -183,7 +183,7 @@ class _Source:
     """Write names and literals of the generated function. An object without literal is a global."""
 
     def __init__(self, module: fx.GraphModule) -> None:
-        self.names: dict[str, Any] = {"module": module, "below_autograd": below_autograd}
+        self.names: dict[str, object] = {"module": module, "below_autograd": below_autograd}
         self.known: dict[int, str] = {}  # by identity: a constant lives as long as `names`
 
     @staticmethod
@@ -217,7 +217,7 @@ class _Source:
         return self.constant(a)
 
 
-def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
+def shortest(node: fx.Node) -> tuple[Callable[..., object], Sequence[object]]:
     """Return the callable that runs the call ``node`` with the least overhead, and its arguments.
 
     It is torch's Python binding, which reads a number sooner than a list of one, or the kernel of
@@ -246,7 +246,7 @@ def shortest(node: fx.Node) -> tuple[Callable[..., Any], Sequence[Any]]:
 
 
 # by op and form of the arguments: the shortest way to the kernel
-_SHORTEST: dict[Hashable, tuple[Callable[..., Any], bool]] = {}
+_SHORTEST: dict[Hashable, tuple[Callable[..., object], bool]] = {}
 
 
 def _binding(

@@ -44,7 +44,7 @@ class Staged:
         self._run: Run
         self.settled: Callable[[Run], None] | None = None
 
-    def __call__(self, args: list[Any]) -> Any:
+    def __call__(self, args: list[object]) -> Any:
         """Return the results of the graph, and empty ``args``."""
         module = self._module
         if module is None:

@@ -211,7 +211,7 @@ def _number(n: Any) -> int:
     return n if isinstance(n, int) else n.node.hint
 
 
-def _state() -> dict[str, Any]:
+def _state() -> dict[str, object]:
     """Return the state of torch that generated code depends on."""
     return {
         "threads": torch.get_num_threads(),

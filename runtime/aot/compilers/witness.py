@@ -40,15 +40,15 @@ class Witness(TorchDispatchMode):
     def __init__(self, result: object) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.result = result
-        self.calls: list[Any] = []
+        self.calls: list[tuple[OpOverload, Sequence[object], Mapping[str, object]]] = []
 
     def __torch_dispatch__(
         self,
         func: OpOverload,
-        types: Any,
+        types: Sequence[type],
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, object] | None = None,
-    ) -> Any:
+    ) -> object:
         """Note a call, and return ``result`` with new tensors."""
         # a question about an abstract tensor, which is no call of the graph
         if func is torch.ops.prim.device.default:
@@ -61,7 +61,7 @@ class Witness(TorchDispatchMode):
 
     def watch(
         self, call: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
-    ) -> list[Any]:
+    ) -> list[tuple[OpOverload, Sequence[object], Mapping[str, object]]]:
         """Return the ATen calls of ``call(*args, **kwargs)``; none if it does not take these
         arguments."""
         try:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import attrgetter
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import fx
@@ -25,7 +25,7 @@ from ...functionalize.functional_level import FunctionalLevel
 from ...functionalize.functional_value import FunctionalValue
 from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
-from ...seam.call_types import Arguments
+from ...seam.call_types import Arguments, Keywords
 from ...seam.containers import items_of
 from ...seam.generator_states import own_draws
 from ...seam.graph_walks import nodes_among, results_of
@@ -42,6 +42,7 @@ from ...trace.provenance import Provenance, here, made_at
 from ...trace.random_states import RandomStates
 from ...trace.symbols import SYMBOLIC, Given
 from ...trace.trace_level import Trace
+from ...trace.trace_value import TracedValue
 from ..python_state.closed_over import at_hand, generators_of
 from ..python_state.object_graph import early_graph
 
@@ -56,7 +57,7 @@ class Piece(NamedTuple):
     """
 
     what: str
-    run: Callable[..., Any]
+    run: Callable[..., object]
     contiguous: int = 0
     copies: bool = False
 
@@ -71,7 +72,7 @@ class Branch:
 
     module: fx.GraphModule
     spec: pytree.TreeSpec | None = None
-    constants: tuple[Any, ...] = ()
+    constants: tuple[object, ...] = ()
 
     def returned(self, tensors: Sequence[object]) -> Any:
         """Put together what the function returns, given its ``tensors``."""
@@ -219,8 +220,8 @@ class Entering(EnteringMode):
         what: str,
         first: int,
         functional: int,
-        known: dict[int, Any],
-        enter: Callable[[torch.Tensor], Any],
+        known: dict[int, FunctionalValue],
+        enter: Callable[[torch.Tensor], FunctionalValue],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.what = what
@@ -231,7 +232,7 @@ class Entering(EnteringMode):
         self.found = []
         self.recording = torch.is_grad_enabled()
 
-    def value(self, tensor: object) -> Any:
+    def value(self, tensor: object) -> object:
         """Return the argument for ``tensor``, new the first time; other objects as they are."""
         if not isinstance(tensor, torch.Tensor):
             return tensor
@@ -245,8 +246,12 @@ class Entering(EnteringMode):
         return value
 
     def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: Arguments = (),
+        kwargs: Keywords | None = None,
+    ) -> object:
         """Call ``func`` with arguments of the branch in place of tensors from outside."""
         # a literal in the text of the branch
         if func is torch.ops.aten.lift_fresh.default:
@@ -269,7 +274,7 @@ class Entering(EnteringMode):
 
 
 def captured(
-    pieces: Sequence[Piece], operands: Sequence[object]
+    pieces: Sequence[Piece], operands: Sequence[torch.Tensor]
 ) -> tuple[list[Branch], list[torch.Tensor]]:
     """Return ``pieces`` as functions of ``operands`` and of the tensors that any of them closes
     over.
@@ -310,7 +315,7 @@ class _UnknownSizes(Exception):
 class _Sizes(Given):
     """Use the fake mode of the values around a branch, and find sizes that no argument has."""
 
-    def lower(self, size: Any) -> Any:
+    def lower(self, size: torch.SymInt) -> Any:
         """Return ``size`` as a node of the graph. ``_UnknownSizes`` if it has other symbols."""
         unknown = sorted(size.node.expr.free_symbols - self.symbols.keys(), key=str)
         if unknown:
@@ -324,7 +329,7 @@ class _Sizes(Given):
         return super().lower(size)
 
 
-def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor]) -> Branch:
+def _capture(piece: Piece, operands: Sequence[torch.Tensor], outside: list[torch.Tensor]) -> Branch:
     """Return ``piece`` as a function of ``operands`` and of ``outside``.
 
     ``outside`` grows by the tensors that the piece closes over.
@@ -338,7 +343,7 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
     functional = _BranchLevel(piece.what)
     arguments = functional.given
     tensors = [*operands, *outside]
-    spec: Any = None
+    spec: pytree.TreeSpec | None = None
     # the line of the operator, for errors after the piece has returned
     call = here()
     called = [x for x in at_hand(piece.run, 3) if isinstance(x, (FunctionType, MethodType))]
@@ -358,13 +363,13 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
             )
         return arguments[-1]
 
-    def run(_: Trace) -> list[Any]:
+    def run(_: Trace) -> list[object]:
         """Run the piece on the arguments of the graph."""
         nonlocal spec
         for tensor in tensors:
             take(tensor)
 
-        def enter(tensor: torch.Tensor) -> torch.Tensor:
+        def enter(tensor: torch.Tensor) -> FunctionalValue:
             """Add an argument for a tensor that the piece closes over."""
             outside.append(tensor)
             return take(tensor)
@@ -403,14 +408,14 @@ def _capture(piece: Piece, operands: Sequence[Any], outside: list[torch.Tensor])
     finally:
         functional.close()
     output = trace.graph.output_node()
-    results: Any = output.args[0]
+    results = results_of(trace.graph)
     output.args = (tuple(nodes_among(results)),)
     constants = tuple(... if isinstance(result, fx.Node) else result for result in results)
     return Branch(module_of(trace.graph, trace.attributes, "Branch"), spec, constants)
 
 
 def _separate(
-    piece: Piece, outs: Sequence[Any], arguments: Sequence[Any], call: str
+    piece: Piece, outs: Sequence[object], arguments: Sequence[FunctionalValue], call: str
 ) -> list[object]:
     """Return the results, none of which shares memory with an argument or an earlier result.
 
@@ -426,16 +431,16 @@ def _separate(
             )
         if isinstance(output, FunctionalValue):
             if piece.contiguous:
-                output = output.contiguous()
+                output = cast(FunctionalValue, output.contiguous())
             if id(output._store.memory) in seen:
                 if not piece.copies:
-                    node: Any = output._inner._node
+                    node = cast(TracedValue, output._inner)._node
                     raise RuntimeError(
                         f"{piece.what} returns a tensor that shares memory with one that it "
                         f"is given, closes over or returns besides (result {index}). In a graph it "
                         f"is a tensor of its own. Return a .clone() of it.{made_at(node) or call}"
                     )
-                output = output.clone()
+                output = cast(FunctionalValue, output.clone())
             seen.add(id(output._store.memory))
         results.append(output)
     return results

@@ -89,7 +89,7 @@ def _run_either(
     leaves, spec = pytree.tree_flatten(tuple(operands))
     at = [index for index, value in enumerate(leaves) if isinstance(value, torch.Tensor)]
 
-    def of_tensors(function: Callable[..., object]) -> Callable[..., Any]:
+    def of_tensors(function: Callable[..., object]) -> Callable[..., object]:
         """Return a branch as a function of the tensors among the operands."""
         return lambda *tensors: function(
             *pytree.tree_unflatten(replaced(leaves, at, tensors), spec)
@@ -110,7 +110,7 @@ def _run_either(
     )
 
 
-def _enter(pred: Any) -> Any:
+def _enter(pred: Any) -> object:
     """Return ``pred`` as a traced program has it.
 
     A tensor from outside is a value of the program. A condition on sizes that no call would check
@@ -182,7 +182,12 @@ def _return_copy(module: fx.GraphModule, result: fx.Node) -> None:
 
 
 @stands_for(_OPERATOR)
-def chosen(pred: Any, on_true: Any, on_false: Any, operands: Sequence[torch.Tensor]) -> Any:
+def chosen(
+    pred: object,
+    on_true: Callable[..., object],
+    on_false: Callable[..., object],
+    operands: Sequence[torch.Tensor],
+) -> Any:
     """Call ``torch.ops.higher_order.cond`` for values of any level."""
     pred = _enter(pred)
     if not isinstance(pred, torch.Tensor) or not unreadable(pred):
@@ -190,7 +195,7 @@ def chosen(pred: Any, on_true: Any, on_false: Any, operands: Sequence[torch.Tens
             return on_true(*operands)
         return on_false(*operands)
     # torch also calls the operator with functions, which have no graph yet
-    if not all(isinstance(f, fx.GraphModule) for f in (on_true, on_false)):
+    if not isinstance(on_true, fx.GraphModule) or not isinstance(on_false, fx.GraphModule):
         return _run_either(pred, on_true, on_false, operands)
     return _Cond.apply(pred, Branch(on_true), Branch(on_false), *operands)
 
@@ -207,11 +212,11 @@ class _Cond(ControlFlow):
     ) -> Tensors:
         """Compute the results, or write the call to a graph."""
 
-        def again(tensors: Sequence[Any]) -> Tensors:
+        def again(tensors: Sequence[torch.Tensor]) -> Tensors:
             return _Cond.forward(tensors[0], on_true, on_false, *tensors[1:])
 
         def compute() -> Tensors:
-            return run(on_true if bool(pred) else on_false, operands)  # type: ignore[no-any-return]
+            return run(on_true if bool(pred) else on_false, operands)
 
         return through_levels(
             (pred, *operands),
@@ -231,7 +236,7 @@ class _Cond(ControlFlow):
         ctx.save_for_forward(pred, *operands)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
         """Return the gradients of the operands."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
@@ -242,10 +247,10 @@ class _Cond(ControlFlow):
         ]
         floating = [i for i in ctx.floating if grads[i] is not None]
 
-        def pull_back(branch: Branch) -> Callable[..., Any]:
+        def pull_back(branch: Branch) -> Callable[..., object]:
             """Return the pullback of a branch, as a branch."""
 
-            def pull(*args: torch.Tensor) -> Any:
+            def pull(*args: torch.Tensor) -> object:
                 values, cotangents = args[: len(operands)], args[len(operands) :]
                 function = _function_of(branch, values, moving, floating)
                 _, pullback = vjp(function, *(values[i] for i in moving))
@@ -264,17 +269,17 @@ class _Cond(ControlFlow):
         return (None, None, None, *(map(of_operands.get, range(len(operands)))))
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: object) -> Any:
+    def jvp(ctx: Any, *tangents: object) -> tuple[object, ...]:
         """Return the tangents of the results."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
         moving = [index for index, tangent in enumerate(tangents[3:]) if tangent is not None]
         floating = ctx.floating
 
-        def push_forward(branch: Branch) -> Callable[..., Any]:
+        def push_forward(branch: Branch) -> Callable[..., object]:
             """Return the tangent of a branch, as a branch."""
 
-            def push(*args: torch.Tensor) -> Any:
+            def push(*args: torch.Tensor) -> object:
                 values, moved = args[: len(operands)], args[len(operands) :]
                 function = _function_of(branch, values, moving, floating)
                 _, tangent = jvp(function, tuple(values[i] for i in moving), moved)
@@ -296,8 +301,8 @@ class _Cond(ControlFlow):
         pred: torch.Tensor,
         on_true: Branch,
         on_false: Branch,
-        *operands: Any,
-    ) -> Any:
+        *operands: torch.Tensor,
+    ) -> tuple[Tensors, tuple[int, ...]]:
         """Return the results for a batch, and their batch dimensions."""
         dims = in_dims[3:]
         # one condition for the whole batch
@@ -333,7 +338,7 @@ class _Cond(ControlFlow):
 
 def _function_of(
     branch: Branch, values: Sequence[object], moving: Sequence[int], floating: Sequence[int]
-) -> Callable[..., Any]:
+) -> Callable[..., Tensors]:
     """Return the results ``floating`` of ``branch`` as a function of its arguments ``moving``.
 
     The other arguments are ``values``.

@@ -10,7 +10,6 @@ elements share, and a loop might never stop.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ def batched(
     info: VmapInfo,
     in_dims: Sequence[int | None],
     out_dims: Sequence[int | None] | None = None,
-) -> Callable[..., Any]:
+) -> Callable[..., Tensors]:
     """Return ``branch`` as a function on a batch.
 
     Its results are batches along dimension 0, or as ``out_dims`` says.

@@ -198,7 +198,7 @@ def _capture(
     """Capture both functions, and return the carry after one call of the operator."""
     count, call = len(leaves), here()
 
-    def go_on(*flat: object) -> Any:
+    def go_on(*flat: object) -> Tensors:
         """Return the condition as a tuple of a scalar tensor."""
         condition = cond_fn(*pytree.tree_unflatten(flat, spec))
         if not isinstance(condition, torch.Tensor):
@@ -207,7 +207,7 @@ def _capture(
             raise _no_boolean(condition, call)
         return (condition.reshape(()),)
 
-    def step(*flat: Any) -> Any:
+    def step(*flat: object) -> Sequence[object]:
         """Return the carry after one step, as a tuple."""
         carry = body_fn(*pytree.tree_unflatten(flat, spec))
         return tuple(carry) if isinstance(carry, (tuple, list)) else (carry,)
@@ -250,17 +250,18 @@ def _return_tensor(condition: Branch) -> Branch:
 
 @stands_for(_OPERATOR)
 def chosen_loop(
-    condition: Any,
-    body: Any,
+    condition: Callable[..., object],
+    body: Callable[..., object],
     carried: Sequence[object],
     rest: Sequence[object],
     mutated_arg_indices: str = "",
 ) -> Any:
     """Call ``torch.ops.higher_order.while_loop`` for values of any level."""
     operands = (*carried, *rest)
-    graphs = isinstance(condition, fx.GraphModule) and isinstance(body, fx.GraphModule)
-    in_graph = graphs and all(isinstance(x, torch.Tensor) for x in operands)
-    if in_graph and (running_traces() or any(map(unreadable, operands))):
+    in_graph = all(isinstance(x, torch.Tensor) for x in operands) and (
+        running_traces() or any(map(unreadable, operands))
+    )
+    if in_graph and isinstance(condition, fx.GraphModule) and isinstance(body, fx.GraphModule):
         return _While.apply(Branch(condition), Branch(body), len(carried), *operands)
     return _repeat(
         lambda *c: condition(*c, *rest), lambda *c: body(*c, *rest), tuple(carried), copies=True
@@ -289,7 +290,7 @@ class _While(ControlFlow):
     def forward(condition: Branch, body: Branch, n: int, *operands: torch.Tensor) -> Tensors:
         """Compute the results, or write the call to a graph."""
 
-        def again(tensors: Sequence[Any]) -> Tensors:
+        def again(tensors: Sequence[torch.Tensor]) -> Tensors:
             return _While.forward(condition, body, n, *tensors)
 
         def compute() -> Tensors:
@@ -308,7 +309,7 @@ class _While(ControlFlow):
         ctx.save_for_forward(*operands)
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[object, ...]:
         """Return the gradients of the operands."""
         refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
@@ -322,7 +323,7 @@ class _While(ControlFlow):
 
         def step(*carry: torch.Tensor) -> Tensors:
             """Return the carry after one step."""
-            return run(ctx.body, (*carry, *rest))  # type: ignore[no-any-return]
+            return run(ctx.body, (*carry, *rest))
 
         def count_step(k: torch.Tensor, *carry: torch.Tensor) -> Tensors:
             """Take one step, and count it."""
@@ -367,12 +368,12 @@ class _While(ControlFlow):
             (count, *(grads[i] for i in floating), *zeros),
             copies=True,
         )[1:]
-        gradients: list[Any] = [None] * len(operands)
+        gradients: list[object] = [None] * len(operands)
         gradients = replaced(gradients, [*floating, *(n + i for i in wanted)], final)
         return (None, None, None, *gradients)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: object) -> Any:
+    def jvp(ctx: Any, *tangents: object) -> tuple[object, ...]:
         """Return the tangents of the results."""
         refuse_draws("while_loop", ctx.condition, ctx.body)
         n, floating = ctx.n, ctx.floating
@@ -415,8 +416,8 @@ class _While(ControlFlow):
         condition: Branch,
         body: Branch,
         n: int,
-        *operands: Any,
-    ) -> Any:
+        *operands: torch.Tensor,
+    ) -> tuple[tuple[object, ...], tuple[int | None, ...]]:
         """Return the results for a batch, and their batch dimensions."""
         size = info.batch_size
         dims = [None if dim is None else 0 for dim in in_dims[3:]]

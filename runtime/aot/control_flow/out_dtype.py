@@ -22,13 +22,13 @@ from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...seam.levels import Value
 from ...session.tensor import unwrap
-from ...torch_private.dispatcher import PromotionKind, elementwise_dtypes
+from ...torch_private.dispatcher import OpOverload, PromotionKind, elementwise_dtypes
 from ...torch_private.mode_stacks import current_dispatch_mode, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.trace_level import Trace
 from .branches import ControlFlow
 from .conditions import replaced
-from .torch_operators import stands_for, through_levels
+from .torch_operators import Tensors, stands_for, through_levels
 
 _OPERATOR = torch.ops.higher_order.out_dtype
 
@@ -39,7 +39,9 @@ def _apply(op: object, dtype: torch.dtype, *args: object) -> object:
     return _OutDtype.apply(op, dtype, *args)
 
 
-def _compute_by_parts(op: Any, dtype: torch.dtype, args: Sequence[object]) -> object:
+def _compute_by_parts(
+    op: Callable[..., torch.Tensor], dtype: torch.dtype, args: Sequence[object]
+) -> torch.Tensor:
     """Compute the result by a conversion to a wide dtype, the op, and a conversion back."""
     numbers = [
         argument for argument in pytree.tree_leaves(args) if isinstance(argument, torch.Tensor)
@@ -62,8 +64,8 @@ def _tensors_at(args: Sequence[object]) -> list[int]:
 
 
 def _function_of(
-    op: object, dtype: torch.dtype, args: Sequence[object], moving: Sequence[int]
-) -> Callable[..., Any]:
+    op: OpOverload, dtype: torch.dtype, args: Sequence[object], moving: Sequence[int]
+) -> Callable[..., torch.Tensor]:
     """Return the result as a function of the arguments ``moving``."""
     return lambda *some: _compute_by_parts(op, dtype, replaced(args, moving, some))
 
@@ -75,14 +77,14 @@ class _OutDtype(ControlFlow):
     """
 
     @staticmethod
-    def forward(op: Any, dtype: torch.dtype, *args: Any) -> Any:
+    def forward(op: OpOverload, dtype: torch.dtype, *args: Any) -> torch.Tensor:
         """Compute the results, or write the call to a graph."""
         at = _tensors_at(args)
 
-        def again(tensors: Sequence[object]) -> Any:
+        def again(tensors: Sequence[object]) -> Tensors:
             return (_OutDtype.forward(op, dtype, *replaced(args, at, tensors)),)
 
-        def compute() -> Any:
+        def compute() -> Tensors:
             plain = [unwrap(args[i]) for i in at]
             if current_dispatch_mode() is not None or any(isinstance(t, Value) for t in plain):
                 return (_compute_by_parts(op, dtype, args),)
@@ -104,7 +106,7 @@ class _OutDtype(ControlFlow):
         ctx.save_for_forward(*(args[i] for i in at))
 
     @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[object, ...]:
         """Return the gradients of the operands."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [
@@ -116,7 +118,7 @@ class _OutDtype(ControlFlow):
         return (None, None, *replaced([None] * len(args), moving, gradients))
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: object) -> Any:
+    def jvp(ctx: Any, *tangents: object) -> object:
         """Return the tangents of the results."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [index for index, tangent in enumerate(tangents[2:]) if tangent is not None]
@@ -125,8 +127,12 @@ class _OutDtype(ControlFlow):
 
     @staticmethod
     def vmap(
-        info: VmapInfo, in_dims: tuple[object, ...], op: object, dtype: torch.dtype, *args: object
-    ) -> Any:
+        info: VmapInfo,
+        in_dims: tuple[object, ...],
+        op: OpOverload,
+        dtype: torch.dtype,
+        *args: object,
+    ) -> tuple[torch.Tensor, int]:
         """Return the results for a batch, and their batch dimensions."""
         at = _tensors_at(args)
         each = vmap(
@@ -138,8 +144,8 @@ class _OutDtype(ControlFlow):
 
 
 def _record(
-    trace: Trace, op: object, dtype: torch.dtype, args: Sequence[object], at: Sequence[int]
-) -> Any:
+    trace: Trace, op: OpOverload, dtype: torch.dtype, args: Sequence[object], at: Sequence[int]
+) -> torch.Tensor:
     """Write one call to the graph of ``trace``."""
     nodes = replaced(args, at, [trace.lower_output(args[i]) for i in at])
     inner = replaced(args, at, trace.lowered_args([args[i] for i in at]))
@@ -149,4 +155,5 @@ def _record(
         else:
             with trace.abstraction.running():
                 out = _compute_by_parts(op, dtype, inner)
-    return trace.noted(_OPERATOR, (op, dtype, *nodes), out)
+    noted: torch.Tensor = trace.noted(_OPERATOR, (op, dtype, *nodes), out)
+    return noted

@@ -40,7 +40,7 @@ from .torch_operators import (
 _OPERATOR = torch.ops.higher_order.scan
 
 
-def map(f: Callable[..., Any], xs: Any, *args: object, unroll: bool | None = None) -> Any:
+def map(f: Callable[..., object], xs: object, *args: object, unroll: bool | None = None) -> Any:
     """Return ``f(x, *args)`` for each ``x`` along the first dimension of the tensors in ``xs``,
     stacked, as ``map`` of torch's control flow does.
 
@@ -50,7 +50,7 @@ def map(f: Callable[..., Any], xs: Any, *args: object, unroll: bool | None = Non
     ``unroll``: as that of :func:`scan`. ``RuntimeError`` for an empty first dimension.
     """
 
-    def step(carry: tuple[()], value: Any) -> tuple[tuple[()], Any]:
+    def step(carry: tuple[()], value: object) -> tuple[tuple[()], object]:
         """Call ``f`` as a step of a scan without a carry."""
         return carry, f(value, *args)
 
@@ -144,7 +144,7 @@ def _scan_one_by_one(
 ) -> list[torch.Tensor]:
     """Return what :func:`_prefixes` does, in a graph that is right for any length."""
 
-    def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> Any:
+    def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> tuple[object, object]:
         """Combine one more element."""
         both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
         after = [tensor.squeeze(0) for tensor in combine_pairs(*both)]
@@ -179,7 +179,7 @@ def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
 
 
 def _scan_along(
-    step: Callable[[Any, Any], object],
+    step: Callable[..., tuple[object, object]],
     init: object,
     xs: object,
     dim: int,
@@ -236,8 +236,8 @@ def _refuse_unknown_length(length: object, unroll: bool | None) -> None:
 
 
 def _stepwise(
-    step: Callable[[Any, Any], Any],
-    init: Any,
+    step: Callable[..., tuple[object, object]],
+    init: object,
     moved: Sequence[torch.Tensor],
     spec: pytree.TreeSpec,
     reverse: bool,
@@ -270,8 +270,8 @@ def _length(xs: Sequence[torch.Tensor]) -> object:
 
 
 def _capture(
-    step: Callable[[Any, Any], Any],
-    init: Any,
+    step: Callable[..., tuple[object, object]],
+    init: object,
     xs: Sequence[torch.Tensor],
     spec: pytree.TreeSpec,
     copies: bool = False,
@@ -282,7 +282,7 @@ def _capture(
     call = here()
     y_spec: Any = None
 
-    def flat_step(*given: torch.Tensor) -> list[Any]:
+    def flat_step(*given: torch.Tensor) -> list[object]:
         """Take one step of flat lists: the carry, then one element of each of ``xs``."""
         nonlocal y_spec
         carry, y = step(
@@ -321,8 +321,10 @@ def _capture(
 
 
 def _along(
-    step: Callable[..., object], carry: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]
-) -> tuple[list[Any], list[Any]]:
+    step: Callable[..., tuple[object, object]],
+    carry: Sequence[torch.Tensor],
+    xs: Sequence[torch.Tensor],
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Do ``carry, y = step(carry, x)`` along ``xs``, all flat lists. One call in a trace."""
     spec = pytree.tree_structure(list(xs))
     if traced((*carry, *xs)):
@@ -332,12 +334,12 @@ def _along(
 
 @stands_for(_OPERATOR)
 def _scan_values(
-    body: Any,
-    init: Sequence[Any],
-    xs: Sequence[Any],
+    body: Callable[..., Sequence[torch.Tensor]],
+    init: Sequence[torch.Tensor],
+    xs: Sequence[torch.Tensor],
     rest: Sequence[object] = (),
     mutated_arg_indices: str = "",
-) -> object:
+) -> Tensors:
     """Call ``torch.ops.higher_order.scan`` for values of any level.
 
     ``mutated_arg_indices``: what torch 2.14 says of the writes of ``body``. They happen here
@@ -345,7 +347,7 @@ def _scan_values(
     """
     count = len(init)
 
-    def step(carry: Sequence[Any], x: Sequence[Any]) -> Any:
+    def step(carry: Sequence[torch.Tensor], x: Sequence[torch.Tensor]) -> tuple[object, object]:
         """Run the body once."""
         outs = body(*carry, *x, *rest)
         return list(outs[:count]), list(outs[count:])
@@ -356,7 +358,10 @@ def _scan_values(
 
 @stands_for(torch.ops.higher_order.map_impl)
 def _map_values(
-    body: Any, xs: Sequence[object], rest: Sequence[object] = (), mutated_arg_indices: str = ""
+    body: Callable[..., object],
+    xs: Sequence[torch.Tensor],
+    rest: Sequence[object] = (),
+    mutated_arg_indices: str = "",
 ) -> Any:
     """Call ``torch.ops.higher_order.map_impl`` for values of any level.
 
@@ -364,7 +369,7 @@ def _map_values(
     """
     spec: Any = None
 
-    def flat(*given: object) -> list[Any]:
+    def flat(*given: object) -> list[torch.Tensor]:
         """Return the leaves of a result of the body."""
         nonlocal spec
         leaves, spec = pytree.tree_flatten(body(*given))
@@ -387,7 +392,7 @@ def _carry_before_steps(
 
     def step(
         state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Take one step, whose result is the carry before it."""
         return list(run(body, (*state, *each, *rest))[: len(carry)]), list(state)
 
@@ -436,11 +441,11 @@ class _Scan(ControlFlow):
     def forward(body: Branch, n: int, m: int, *operands: torch.Tensor) -> Tensors:
         """Compute the results, or write the call to a graph."""
 
-        def again(tensors: Sequence[Any]) -> Tensors:
+        def again(tensors: Sequence[torch.Tensor]) -> Tensors:
             return _Scan.forward(body, n, m, *tensors)
 
         def compute() -> Tensors:
-            return _scan_values(  # type: ignore[no-any-return]
+            return _scan_values(
                 transformable(body.module), operands[:n], operands[n : n + m], operands[n + m :]
             )
 
@@ -459,7 +464,7 @@ class _Scan(ControlFlow):
         ctx.save_for_forward(*operands)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[object, ...]:
         """Return the gradients of the operands."""
         refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
@@ -473,7 +478,7 @@ class _Scan(ControlFlow):
 
         def back(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
-        ) -> tuple[list[Any], list[Any]]:
+        ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             """Take one step backward.
 
             ``state``: cotangents of the carry, then the sums of gradients of further arguments.
@@ -501,7 +506,7 @@ class _Scan(ControlFlow):
         elements = [*before, *xs, *(grads[i] for i in floating if i >= n)]
         final, of_each = _along(back, start, [element.flip(0) for element in elements])
         of_operands = [*final[:n_moving], *(y.flip(0) for y in of_each), *final[n_moving:]]
-        gradients: list[Any] = [None] * len(operands)
+        gradients: list[object] = [None] * len(operands)
         return (None, None, None, *replaced(gradients, numbers, of_operands))
 
     @staticmethod
@@ -519,7 +524,7 @@ class _Scan(ControlFlow):
         return _Moving.of([*of_carry, *wanted], ctx.n, ctx.m)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> tuple[object, ...]:
         """Return the tangents of the results."""
         refuse_draws("the function of map or scan", ctx.body)
         n, m, floating = ctx.n, ctx.m, ctx.floating
@@ -539,7 +544,7 @@ class _Scan(ControlFlow):
 
         def step(
             state: Sequence[torch.Tensor], each: Sequence[torch.Tensor]
-        ) -> tuple[list[Any], list[Any]]:
+        ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             """Take one step of the carry and of its tangents."""
             given = (*state[:n], *each[:m], *rest)
 
@@ -564,8 +569,13 @@ class _Scan(ControlFlow):
 
     @staticmethod
     def vmap(
-        info: VmapInfo, in_dims: tuple[Any, ...], body: Branch, n: int, m: int, *operands: Any
-    ) -> Any:
+        info: VmapInfo,
+        in_dims: tuple[int | None, ...],
+        body: Branch,
+        n: int,
+        m: int,
+        *operands: torch.Tensor,
+    ) -> tuple[Tensors, tuple[int, ...]]:
         """Return the results for a batch, and their batch dimensions."""
         # the whole carry is a batch, and so are all results
         dims = [0 if index < n else dim for index, dim in enumerate(in_dims[3:])]
@@ -582,7 +592,7 @@ class _Scan(ControlFlow):
 
         def step(
             state: Sequence[torch.Tensor], x: Sequence[torch.Tensor]
-        ) -> tuple[list[Any], list[Any]]:
+        ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
             """Take one step of the whole batch."""
             outs = each(*state, *x, *rest)
             return list(outs[:n]), list(outs[n:])

@@ -11,11 +11,10 @@ function in its place: the numbers are the same, and the hints for a compiler ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
-from ...torch_private.dispatcher import DispatchKey, higher_order_operators
+from ...torch_private.dispatcher import DispatchKey, HigherOrderOperator, higher_order_operators
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from ...trace.regions import traced
@@ -27,7 +26,7 @@ _HIGHER = torch.ops.higher_order
 @stands_for(_HIGHER.invoke_quant)
 @stands_for(_HIGHER.invoke_quant_packed)
 @stands_for(_HIGHER.foreach_map)
-def _call(function: Callable[..., object], *operands: object, **_: object) -> Any:
+def _call(function: Callable[..., object], *operands: object, **_: object) -> object:
     return function(*operands)
 
 
@@ -58,7 +57,7 @@ def _pass_on(*args: object, **_: object) -> object:
     return args
 
 
-def _use_parts(operator: Any) -> None:
+def _use_parts(operator: HigherOrderOperator) -> None:
     """Let ``operator`` be the calls of which torch's kernel consists."""
     stands_for(operator)(operator.py_kernels[DispatchKey.CompositeExplicitAutograd])
 

@@ -20,7 +20,7 @@ declare an operator twice replaces the first declaration.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import fx
@@ -30,7 +30,13 @@ from ...functionalize.functional_level import FunctionalLevel
 from ...seam.level_mode import LevelMode
 from ...seam.levels import Value, innermost, levels_of
 from ...seam.shells import ON_NEW_VALUES, VALUES
-from ...torch_private.dispatcher import DispatchKey, higher_order_utils, included_keys
+from ...torch_private.dispatcher import (
+    DispatchKey,
+    DispatchKeySet,
+    HigherOrderOperator,
+    higher_order_utils,
+    included_keys,
+)
 from ...torch_private.functorch_state import enter_vmap_mode, leave_vmap_mode
 from ...torch_private.mode_stacks import current_dispatch_mode, without_modes
 from ...torch_private.pytrees import pytree
@@ -43,13 +49,14 @@ from ..python_state.closed_over import ClosedOver
 from .branches import Branch, Entering, example
 
 Tensors = tuple[torch.Tensor, ...]
-OURS: dict[Any, Callable[..., Any]] = {}
+Entry = TypeVar("Entry", bound=Callable[..., object])
+OURS: dict[object, Callable[..., object]] = {}
 """The function of this package for each operator of torch."""
-_ENTERED: dict[Any, Callable[..., Any]] = {}
+_ENTERED: dict[HigherOrderOperator, Callable[..., object]] = {}
 """What each operator calls for our values, those included that refuse."""
 
 
-def _key_of_batches() -> object:
+def _key_of_batches() -> DispatchKeySet:
     """Return the set of the key by which torch refuses draws under vmap. It has no name in
     Python."""
     before = included_keys()
@@ -64,11 +71,11 @@ _VMAP_MODE = _key_of_batches()
 _MODES = (LevelMode, PreDispatchMode, DrawPerElement, ClosedOver, Entering)
 
 
-def stands_for(operator: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def stands_for(operator: HigherOrderOperator) -> Callable[[Entry], Entry]:
     """Declare the function that torch's ``operator`` calls on values of this package, and inside of
     its levels."""
 
-    def declare(function: Callable[..., object]) -> Callable[..., Any]:
+    def declare(function: Entry) -> Entry:
         """Enter ``function`` in the tables of the operator."""
         OURS[operator] = function
         _enter(operator, function)
@@ -77,7 +84,7 @@ def stands_for(operator: object) -> Callable[[Callable[..., Any]], Callable[...,
     return declare
 
 
-def refuse(operator: Any, advice: str) -> None:
+def refuse(operator: HigherOrderOperator, advice: str) -> None:
     """Declare that ``operator`` is refused on values of this package and inside of its levels.
 
     ``advice``: what to do instead.
@@ -94,10 +101,10 @@ def refuse(operator: Any, advice: str) -> None:
     _enter(operator, refused)
 
 
-def _enter(operator: Any, function: Callable[..., object]) -> None:
+def _enter(operator: HigherOrderOperator, function: Callable[..., object]) -> None:
     """Let ``operator`` call ``function`` for our values and modes."""
 
-    def inside(mode: ClosedOver | PreDispatchMode, *args: object, **kwargs: object) -> Any:
+    def inside(mode: ClosedOver | PreDispatchMode, *args: object, **kwargs: object) -> object:
         """Call ``function`` with ``mode`` on: the dispatcher has popped it."""
         with mode:
             return function(*args, **kwargs)
@@ -111,7 +118,7 @@ def _enter(operator: Any, function: Callable[..., object]) -> None:
         # a second declaration must not call the entry of the first one
         theirs = getattr(theirs, "theirs", theirs)
 
-        def differentiated(*args: object, **kwargs: object) -> Any:
+        def differentiated(*args: object, **kwargs: object) -> object:
             """Call ``function`` for values, which have their own tape, and else torch's rule."""
             mode = current_dispatch_mode()
             of_ours = isinstance(mode, _MODES) or any(
@@ -139,7 +146,9 @@ ON_NEW_VALUES.append(_enter_class)
 _compile_and_call: Any = higher_order_utils._hop_compile_and_call
 
 
-def _call_operator(fn: Callable[..., object], args: Any, kwargs: Any = None) -> object:
+def _call_operator(
+    fn: Callable[..., object], args: Sequence[object], kwargs: dict[str, object] | None = None
+) -> object:
     """Do what ``torch.cond`` and its like do with ``fn``, which calls their operator.
 
     Torch compiles ``fn``. Its compiler does not know values of this package or a running capture.
@@ -170,9 +179,10 @@ def transformable(module: fx.GraphModule) -> fx.GraphModule:
     return GraphModule(module, graph)
 
 
-def run(branch: Branch, args: Sequence[object]) -> Any:
+def run(branch: Branch, args: Sequence[object]) -> Tensors:
     """Call a branch, in which operators of torch work at all levels."""
-    return transformable(branch.module)(*args)
+    results: Tensors = transformable(branch.module)(*args)
+    return results
 
 
 def unreadable(tensor: object) -> bool:
@@ -182,7 +192,7 @@ def unreadable(tensor: object) -> bool:
 
 def through_levels(
     tensors: Sequence[torch.Tensor],
-    again: Callable[[Sequence[Any]], Tensors],
+    again: Callable[[Sequence[torch.Tensor]], Tensors],
     record: Callable[[Trace], Tensors],
     compute: Callable[[], Tensors],
 ) -> Tensors:

@@ -64,7 +64,7 @@ class _GraphCall:
     ``elements``: the numbers of the operands of which each step takes one element.
     """
 
-    predicate: tuple[Any, ...]
+    predicate: tuple[object, ...]
     graphs: tuple[fx.Node, ...]
     groups: tuple[Any, ...]
     n_carried: int
@@ -179,7 +179,7 @@ class _Writer:
             if root is not None:
                 self.varying.add(node)
 
-    def _result(self, result: object, whole: bool) -> Any:
+    def _result(self, result: object, whole: bool) -> object:
         """Return a result of the new graph for result ``result`` of the module."""
         if not isinstance(result, fx.Node):
             return result

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import fx
@@ -391,7 +390,7 @@ def _through_items(node: fx.Node) -> list[fx.Node]:
 
 def _op(node: fx.Node) -> str:
     """Return the name of the function that ``node`` calls, without its namespace."""
-    func: Any = node.target
+    func = node.target
     if isinstance(func, OpOverload):
         return str(func._schema.name.split("::")[1])
     return str(getattr(func, "__name__", func))

@@ -69,9 +69,9 @@ class Memory:
         return homes
 
     @staticmethod
-    def _items(call: fx.Node) -> dict[Any, fx.Node]:
+    def _items(call: fx.Node) -> dict[object, fx.Node]:
         """Return for each result of a call that somebody takes the first node that does so."""
-        items: dict[Any, fx.Node] = {}
+        items: dict[object, fx.Node] = {}
         for user in call.users:
             if is_item(user):
                 items.setdefault(user.args[1], user)

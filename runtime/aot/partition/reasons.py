@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import torch
 from torch import fx
@@ -57,7 +56,7 @@ class SavedValue:
 
     name: str
     source: str
-    shape: tuple[Any, ...]
+    shape: tuple[int, ...]
     dtype: torch.dtype | None
     bytes: int
     why: Why
@@ -82,7 +81,7 @@ def saved_values(
     descriptions = []
     for node in saved:
         value = node.meta.get("val")
-        shape: tuple[Any, ...] = ()
+        shape: tuple[int, ...] = ()
         dtype: torch.dtype | None = None
         shares: str | None = None
         if isinstance(value, torch.Tensor):

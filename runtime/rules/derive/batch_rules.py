@@ -131,7 +131,9 @@ def _as_vectors(args: Arguments, batched: BatchFlags) -> list[object]:
     return actual
 
 
-def aligned(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords) -> Any:
+def aligned(
+    func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run an elementwise kernel (of oneDNN) that does not broadcast and takes no overlapping
     memory: on expanded, contiguous arguments."""
     actual = list(args)
@@ -178,7 +180,7 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
     for the call.
     """
 
-    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
+    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> object:
         """Run the op on the physical dimensions."""
         x = args[0]
         rank = x.dim() - 1
@@ -240,7 +242,7 @@ def sizes(position: int) -> BatchRule:
     """Return the batch rule of ops with a size argument (``view``, ``expand`` of equal rank,
     ``new_zeros``). It puts the batch size in front."""
 
-    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
+    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> object:
         actual = list(args)
         actual[position] = [size, *actual[position]]
         return func(*actual, **kwargs)

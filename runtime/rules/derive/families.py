@@ -94,7 +94,7 @@ def pointwise(
         asks = parameters(partial)
 
         # the default binds the formula of this turn of the loop
-        def backward(g: object, *values: object, partial: Formula = partial) -> Any:
+        def backward(g: object, *values: object, partial: Formula = partial) -> object:
             """Return the cotangent times the conjugate of the partial derivative."""
             return scaled(g, conj_of(partial(*values)))
 

@@ -19,7 +19,7 @@ def filled(func: Any, args: Any) -> list[Any]:
     return [*args, *(a.default_value for a in rest if not a.kwarg_only)]
 
 
-def same(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
+def same(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> object:
     """Run an op on one tensor that uses only trailing dimensions. The batch is one more leading
     dimension."""
     return func(*args, **kwargs)
@@ -36,7 +36,7 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
 
     def rule(
         func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
-    ) -> Any:
+    ) -> object:
         """Run the op on the physical dimensions of expanded tensors."""
         # negative dimensions count from the end, so all are counted in the physical rank
         actual = filled(func, args)
@@ -63,7 +63,7 @@ def fold(*ranks: int, size_at: int | None = None) -> BatchRule:
 
     def rule(
         func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
-    ) -> Any:
+    ) -> object:
         """Run the op with the batch in N, and split N of its results again."""
         actual = list(args)
         inner: int | None = None

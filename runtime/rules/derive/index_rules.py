@@ -6,6 +6,7 @@ For ``x[i]`` with a batch of both, the call is ``x[arange(size), i]``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,13 +14,14 @@ import torch
 from ...errors import BatchingError
 from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
 from ...seam.shells import is_batched_number
+from ...torch_private.dispatcher import OpOverload
 from .batch_rules import expand, insert_dims, shift
 from .fixed_layouts import broadcast_shape
 
 
 def gather_or_scatter(
-    func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
-) -> Any:
+    func: OpOverload, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
     """Run ``gather`` or ``scatter*``: ``(self, dim, index, …)``, all tensors of one rank. A 0-d
     tensor counts as a vector."""
     actual = list(args)
@@ -92,13 +94,13 @@ def rows(func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Key
     return out
 
 
-def _has_argument(func: Any, name: str) -> bool:
+def _has_argument(func: OpOverload, name: str) -> bool:
     return any(argument.name == name for argument in func._schema.arguments)
 
 
 def selected(
     func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
-) -> Any:
+) -> object:
     """Run ``index_select``: one selection for all elements, or one for each."""
     x, dim, index = args
     scalar = x.dim() - batched[0] == 0
@@ -122,7 +124,9 @@ def selected(
     return out
 
 
-def _integer_indices(indices: Any, flags: Any) -> tuple[list[Any], list[bool], int]:
+def _integer_indices(
+    indices: Sequence[torch.Tensor | None], flags: Sequence[bool] | None
+) -> tuple[list[Any], list[bool], int]:
     """Return integer indices, their flags, and the rank of the selection. An unbatched mask becomes
     one index per dimension of the mask."""
     out: list[Any] = []

@@ -18,7 +18,7 @@ def leading(*cores: int) -> BatchRule:
 
     def rule(
         func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
-    ) -> Any:
+    ) -> object:
         return func(*lined_up(cores, size, batched, args), *args[len(cores) :], **kwargs)
 
     return rule
@@ -56,7 +56,7 @@ def contiguous_stacks(matrices: torch.Tensor) -> torch.Tensor:
 
 def trailing_or_empty(
     func: object, size: int, batched: object, args: object, kwargs: object
-) -> Any:
+) -> object:
     """Run an op as ``trailing`` does. It returns an empty vector in place of a matrix that the
     caller did not ask for."""
     outs = trailing(func, size, batched, args, kwargs)

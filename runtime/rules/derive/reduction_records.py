@@ -93,7 +93,7 @@ def reduction(
         dims, keepdim, *values = rest
         return dims, keepdim, values
 
-    def backward(g: torch.Tensor, shape: Any, *rest: object) -> Any:
+    def backward(g: torch.Tensor, shape: Sequence[int], *rest: object) -> object:
         """Return the cotangent of each element: the result's, times the conjugate of ``p``."""
         dims, keepdim, values = split(rest)
         return product(
@@ -165,11 +165,11 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     return x.unsqueeze(1)
 
 
-def whole(per_row: Callable[..., Any]) -> BatchRule:
+def whole(per_row: Callable[..., object]) -> BatchRule:
     """Return the batch rule of ops that reduce everything. ``per_row`` reduces dimension 1 of
     (batch, elements)."""
 
-    def rule(func: object, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
+    def rule(func: object, size: int, batched: object, args: Arguments, kwargs: Keywords) -> object:
         return per_row(rows(args[0]), *args[1:], **kwargs)
 
     return rule
@@ -179,7 +179,7 @@ def along_default(position: int, default: int = -1) -> BatchRule:
     """Return ``batch_rules.along`` for an int dimension argument that the caller may leave out."""
     along = batch_rules.along(position)
 
-    def rule(func: object, size: int, batched: object, args: Arguments, kwargs: object) -> Any:
+    def rule(func: object, size: int, batched: object, args: Arguments, kwargs: object) -> object:
         if len(args) <= position:
             args = [*args, default]
         return along(func, size, batched, args, kwargs)

@@ -17,7 +17,7 @@ from ...facts.lock import probe
 from ..derive.families import diagonal
 from ..record import asking
 
-Compare = Callable[[Any, Any], Any]
+Compare = Callable[..., torch.Tensor]
 Part = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -96,7 +96,7 @@ def _between_numbers(above: Compare, below: Compare) -> None:
     """Register the ops with numbers as bounds, which pass on the gradient of what is ``above`` the
     one and ``below`` the other."""
 
-    def passes(g: torch.Tensor, self: torch.Tensor, min: object, max: object) -> torch.Tensor:
+    def passes(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
         """Return the gradient of the elements within the bounds, which may be None."""
         inside = torch.ones_like(self, dtype=torch.bool)
         if min is not None:
@@ -162,7 +162,9 @@ def _halves_between() -> None:
         ties = (self == min) & (min < max)
         return torch.where(ties, g / 2, g).where(ties | ((self < min) & (min <= max)), 0)
 
-    def high(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
+    def high(
+        g: torch.Tensor, self: torch.Tensor, min: torch.Tensor | None, max: torch.Tensor
+    ) -> torch.Tensor:
         """Return the gradient of the upper bound, which also wins over the lower one."""
         if min is None:
             return _halves(max, self, max > self, g)

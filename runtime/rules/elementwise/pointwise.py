@@ -11,6 +11,7 @@ import torch
 
 from ...seam.call_types import Arguments, BatchFlags, Keywords
 from ...seam.levels import Value
+from ...torch_private.dispatcher import OpOverload
 from ..derive.batch_rules import elementwise as broadcast
 from ..derive.families import (
     conj,
@@ -449,7 +450,7 @@ diagonal("masked_fill.Scalar", self=lambda g, mask: g.masked_fill(mask, 0))
 
 
 def _fill_batch(
-    func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    func: OpOverload, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
 ) -> object:
     """Run ``masked_fill`` on a batch. The kernel takes only a 0-d value, so a batch of values is
     put in by ``where``."""

@@ -144,7 +144,7 @@ def _jvp(
     key: Tensor,
     value: Tensor,
     is_causal: bool,
-    attn_mask: Any,
+    attn_mask: Tensor | None,
     scale: float | None,
 ) -> tuple[object, None]:
     """Return the tangent of the output. The logarithms of the denominators have none."""

@@ -227,7 +227,7 @@ def _as_kernel_lays_out(input: Tensor, results: tuple[Tensor, ...]) -> tuple[obj
     return first.contiguous(memory_format=last), *rest
 
 
-def _abstract(op: Any) -> Callable[..., tuple[object, ...]]:
+def _abstract(op: Callable[..., Sequence[Tensor]]) -> Callable[..., tuple[object, ...]]:
     """Return ``op`` on abstract tensors, with the strides of the kernel."""
 
     def abstract(
@@ -239,7 +239,7 @@ def _abstract(op: Any) -> Callable[..., tuple[object, ...]]:
         training: bool,
         momentum: float,
         eps: float,
-    ) -> tuple[Any, ...]:
+    ) -> tuple[object, ...]:
         """Return abstract results of one call."""
         results = op(input, weight, bias, running_mean, running_var, training, momentum, eps)
         return _as_kernel_lays_out(input, tuple(results))

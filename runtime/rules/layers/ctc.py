@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +91,9 @@ def _backward_batch(
     return out.movedim(1, 0)
 
 
-def _abstract(log_probs: torch.Tensor, target_lengths: Any) -> tuple[torch.Tensor, torch.Tensor]:
+def _abstract(
+    log_probs: torch.Tensor, target_lengths: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the losses (batch) and the logarithms of alpha (batch, time, labels with a blank
     around each)."""
     time, batch, _ = log_probs.shape
@@ -108,7 +111,9 @@ for _suffix in ("", ".Tensor"):
     def _jvp(t: torch.Tensor, log_probs: object, *rest: Any, op: Any = _op) -> object:
         return _contract(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
 
-    def _transpose(g: torch.Tensor, grad: torch.Tensor, *rest: object, op: Any = _op) -> object:
+    def _transpose(
+        g: torch.Tensor, grad: torch.Tensor, *rest: object, op: Callable[..., torch.Tensor] = _op
+    ) -> object:
         return _contract(g, op(torch.ones_like(grad), *rest))
 
     register(

@@ -53,7 +53,7 @@ def _bag_starts(offsets: Tensor, n: int, size: int) -> Tensor:
 
 # ---- embedding
 
-_DEFAULTS: tuple[Any, ...] = (-1, False, False)  # after weight, indices
+_DEFAULTS: tuple[object, ...] = (-1, False, False)  # after weight, indices
 
 
 def _embedding_vjp(
@@ -73,7 +73,7 @@ def _embedding_vjp(
 
 def _embedding_batch(
     func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
-) -> Any:
+) -> object:
     """Look up a batch. Tables of a batch with the same indices become one wide table. With other
     indices they become one stack of rows."""
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
@@ -246,12 +246,12 @@ def _bag_jvp(
 
 
 # after weight, indices, offsets
-_BAG_DEFAULTS: tuple[Any, ...] = (False, SUM, False, None, False, -1)
+_BAG_DEFAULTS: tuple[object, ...] = (False, SUM, False, None, False, -1)
 
 
 def _bag_batch(
     func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
-) -> Any:
+) -> object:
     """Run all elements as one list of bags. If the tables are batched, they are
     stacked into one."""
     full: list[Any] = [*args, *_BAG_DEFAULTS[len(args) - 3 :]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 
 
 def broadcasted(
-    size: int, batched: Sequence[Any], args: Arguments
+    size: int, batched: Sequence[bool], args: Arguments
 ) -> list[torch.Tensor | float | None]:
     """Return ``args`` with all tensors broadcast to one physical shape."""
     # numbers and None among the arguments stay as they are
@@ -96,7 +96,7 @@ def elementwise_loss(
             b: object,
             *values: object,
             partial: Formula = partial,
-        ) -> Any:
+        ) -> object:
             """Return the gradient of one argument."""
             n = math.prod(_broadcast_shapes(a, b))
             if divided_last:
@@ -311,7 +311,7 @@ for _name in ("nll_loss", "nll_loss2d"):
         reduction: int,
         ignore_index: int,
         result1: torch.Tensor,
-        op: Any = _backward,
+        op: Callable[..., object] = _backward,
     ) -> object:
         """Return the gradient of the log-probabilities, by the backward kernel."""
         # the result has its strides
@@ -433,7 +433,8 @@ def _linear_cross_entropy(
 
 
 def _linear_cross_entropy_reduced(
-    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: Any,
+    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
     weight: torch.Tensor | None, reduction: str, ignore_index: int, label_smoothing: float,
     batch_chunk_size: int, acc_policy: str, acc_dtype: torch.dtype, *switches: bool,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
@@ -450,7 +451,8 @@ def _linear_cross_entropy_reduced(
 
 
 def _linear_cross_entropy_none(
-    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, linear_bias: Any,
+    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor,
+    linear_bias: torch.Tensor | None,
     weight: torch.Tensor | None, ignore_index: int, batch_chunk_size: int, acc_policy: str,
     acc_dtype: torch.dtype,
 ) -> torch.Tensor:  # fmt: skip

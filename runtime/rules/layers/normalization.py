@@ -24,6 +24,8 @@ from ..samples.factors import Dense, reduced
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+"""What a derivative of a layer gives for its input, its weight and its bias."""
 
 
 def mean_over(t: Tensor, dims: list[int]) -> Tensor:
@@ -68,7 +70,9 @@ def projected_jvp(
     )
 
 
-def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int) -> Any:
+def statistics_vjp(
+    g_mean: Tensor | None, g_rstd: Tensor | None, unit: Tensor, rstd: Tensor, n: int
+) -> Any:
     """Return the gradient of the input through the returned mean and reciprocal standard deviation,
     both shaped to broadcast."""
     by_mean = by_rstd = None
@@ -79,7 +83,13 @@ def statistics_vjp(g_mean: Any, g_rstd: Any, unit: Tensor, rstd: Tensor, n: int)
     return add_present(by_mean, by_rstd)
 
 
-def scaled(out_t: Any, unit: Tensor, weight: object, weight_t: object, bias_t: object) -> Any:
+def scaled(
+    out_t: Tensor | None,
+    unit: Tensor,
+    weight: Tensor | None,
+    weight_t: Tensor | None,
+    bias_t: Tensor | None,
+) -> Any:
     """Return the tangent of ``x̂·weight + bias``, from the tangent of x̂."""
     if out_t is not None and weight is not None:
         out_t = out_t * weight
@@ -93,7 +103,7 @@ class _Normalized(ABC):
     dims: list[int]
     unit: Tensor
     rstd: Tensor
-    weight: Any
+    weight: Tensor | None
 
     def weighted(self, t: Tensor) -> Tensor:
         """Return ``t`` times the weight."""
@@ -104,7 +114,7 @@ class _Normalized(ABC):
         """Return :func:`projected` of ``t``, computed by ATen's kernel."""
 
     @abstractmethod
-    def parameter(self, t: object) -> Any:
+    def parameter(self, t: Tensor | None) -> Any:
         """Return a weight or bias, shaped to broadcast."""
 
     @abstractmethod
@@ -112,8 +122,13 @@ class _Normalized(ABC):
         """Return the inverse of the broadcast of :meth:`parameter`."""
 
     def backward_vjp(
-        self, g: Tensor, by_x: Tensor | None, by_weight: object, by_bias: object, needs: Any
-    ) -> tuple[Any, Any, Any]:
+        self,
+        g: Tensor,
+        by_x: Tensor | None,
+        by_weight: Tensor | None,
+        by_bias: Tensor | None,
+        needs: frozenset[str],
+    ) -> Gradients:
         """Return the gradients of the cotangent ``g``, the input and the weight, by those of the
         backward op's results."""
         # the gradient of x is a projection of the weighted cotangent, and linear in that
@@ -138,8 +153,13 @@ class _Normalized(ABC):
         return of_g, of_x, of_weight
 
     def backward_jvp(
-        self, g: Tensor, g_t: Any, x_t: Any, weight_t: object, mask: Any
-    ) -> tuple[Any, Any, Any]:
+        self,
+        g: Tensor,
+        g_t: Tensor | None,
+        x_t: Tensor | None,
+        weight_t: Tensor | None,
+        mask: Sequence[bool],
+    ) -> Gradients:
         """Return the tangents of the backward op's results that ``mask`` asks for."""
         # how the normalized values move
         by_x = map_optional(self.projected, x_t)
@@ -149,7 +169,7 @@ class _Normalized(ABC):
                 map_optional(self.weighted, g_t), multiply_present(g, self.parameter(weight_t))
             )
             of_x = map_optional(self.projected, t_t)
-            if by_x is not None:
+            if by_x is not None and x_t is not None:
                 t = self.weighted(g)
                 by_t = self.projected(t)
                 moved = projected_jvp(t, by_t, by_x, x_t, self.unit, self.rstd, self.dims)
@@ -166,7 +186,9 @@ class _Normalized(ABC):
 # the normalized ones
 
 
-def _layer_dims(shape: Any, normalized_shape: Any) -> tuple[list[int], list[int]]:
+def _layer_dims(
+    shape: Sequence[int], normalized_shape: Sequence[int]
+) -> tuple[list[int], list[int]]:
     """Return the leading and the normalized dimensions."""
     at = len(shape) - len(normalized_shape)
     return list(range(at)), list(range(at, len(shape)))
@@ -210,11 +232,11 @@ def _layer_vjp(
 
 def _layer_jvp(
     input_t: Tensor | None,
-    weight_t: object,
-    bias_t: object,
+    weight_t: Tensor | None,
+    bias_t: Tensor | None,
     input: Tensor,
-    normalized_shape: object,
-    weight: object,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
     result1: Tensor,
     result2: Tensor,
 ) -> tuple[object, object, object]:
@@ -233,7 +255,12 @@ class _Layers(_Normalized):
     """Normalized values of layer norm, in the shape of the input."""
 
     def __init__(
-        self, input: Tensor, normalized_shape: object, mean: Tensor, rstd: Tensor, weight: object
+        self,
+        input: Tensor,
+        normalized_shape: Sequence[int],
+        mean: Tensor,
+        rstd: Tensor,
+        weight: Tensor | None,
     ) -> None:
         self.input, self.shape, self.mean = input, normalized_shape, mean
         self.rstd, self.weight = rstd, weight
@@ -246,7 +273,7 @@ class _Layers(_Normalized):
             t, self.input, self.shape, *statistics, None, None, [True, False, False]
         )[0]
 
-    def parameter(self, t: object) -> Any:
+    def parameter(self, t: Tensor | None) -> Any:
         return t
 
     def parameter_sum(self, t: Tensor) -> Tensor:
@@ -257,10 +284,10 @@ def _layer_backward_vjp(
     gs: Sequence[Tensor | None],
     grad_out: Tensor,
     input: Tensor,
-    normalized_shape: object,
+    normalized_shape: Sequence[int],
     mean: Tensor,
     rstd: Tensor,
-    weight: object,
+    weight: Tensor | None,
     needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients of the backward op. Statistics and bias have none: they follow from the
@@ -276,7 +303,7 @@ def _layer_backward_jvp(
     input: Tensor, normalized_shape: Sequence[int], mean: Tensor, rstd: Tensor,
     weight: Tensor | None, output_mask: Sequence[bool], mean_t: Tensor | None,
     rstd_t: Tensor | None, bias_t: Tensor | None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> Gradients:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored.
 
@@ -370,7 +397,7 @@ def _in_groups(t: Tensor, N: int, C: int, HxW: int, group: int) -> Tensor:
     return t.reshape(N, group, C // group, HxW)
 
 
-def _per_channel(t: Any, group: int) -> object:
+def _per_channel(t: Tensor | None, group: int) -> Tensor | None:
     """Return a weight or bias (C), reshaped to broadcast with grouped values."""
     if t is None:
         return None
@@ -400,7 +427,7 @@ def _group_vjp(
     ignores."""
     g, g_mean, g_rstd = gs
     mask = [name in needs for name in ("input", "weight", "bias")]
-    out: list[Any] = [None] * 3
+    out: list[Tensor | None] = [None] * 3
     if g is not None:
         contiguous = g.contiguous(), input.contiguous()  # the kernel reads them without strides
         out = list(
@@ -422,7 +449,7 @@ def _group_vjp(
 def _group_jvp(
     input_t: Tensor | None, weight_t: Tensor | None, bias_t: Tensor | None, input: Tensor,
     weight: Tensor | None, N: int, C: int, HxW: int, group: int, result1: Tensor, result2: Tensor,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> Gradients:  # fmt: skip
     """Return the tangents of the output and of the statistics."""
     rstd = _per_group(result2)
     unit = (_in_groups(input, N, C, HxW, group) - _per_group(result1)) * rstd
@@ -446,7 +473,7 @@ class _Groups(_Normalized):
     dims: ClassVar[list[int]] = [2, 3]  # type: ignore[misc]
 
     def __init__(
-        self, input: Tensor, mean: Tensor, rstd: Tensor, weight: object, *sizes: int
+        self, input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, *sizes: int
     ) -> None:
         self.input, self.mean, self.plain_rstd, self.sizes = input.contiguous(), mean, rstd, sizes
         self.weight = _per_channel(weight, sizes[3])
@@ -475,7 +502,7 @@ class _Groups(_Normalized):
         """Return the inverse of :meth:`view`."""
         return map_optional(lambda t: t.reshape(self.input.shape), t)
 
-    def parameter(self, t: object) -> Any:
+    def parameter(self, t: Tensor | None) -> Any:
         return _per_channel(t, self.sizes[3])
 
     def parameter_sum(self, t: Tensor) -> Tensor:
@@ -507,7 +534,7 @@ def _group_backward_jvp(
     grad_out_t: Tensor | None, input_t: Tensor | None, weight_t: Tensor | None, grad_out: Tensor,
     input: Tensor, mean: Tensor, rstd: Tensor, weight: Tensor | None, N: int, C: int, HxW: int,
     group: int, output_mask: Sequence[bool], mean_t: Tensor | None, rstd_t: Tensor | None,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+) -> Gradients:  # fmt: skip
     """Return the tangents of the backward's results. ``mean`` and ``rstd`` depend on ``input``, so
     their own tangents are ignored."""
     s = _Groups(input, mean, rstd, weight, N, C, HxW, group)
@@ -604,7 +631,7 @@ register(
 
 
 def _rms(
-    input: Tensor, normalized_shape: object, weight: Tensor | None, eps: float | None
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None, eps: float | None
 ) -> tuple[Tensor, Tensor]:
     """Return the normalized input and the reciprocal root mean square, computed in at least single
     precision."""
@@ -619,10 +646,10 @@ def _rms(
 def _rms_backward(
     grad_out: Tensor,
     input: Tensor,
-    normalized_shape: object,
+    normalized_shape: Sequence[int],
     rstd: Tensor,
     weight: Tensor | None,
-    output_mask: Any,
+    output_mask: Sequence[bool],
 ) -> tuple[object, object]:
     """Return the gradients by input and weight that ``output_mask`` asks for."""
     lead, dims = _layer_dims(input.shape, normalized_shape)

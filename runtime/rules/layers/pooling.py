@@ -4,7 +4,6 @@ elements, and its transpose a scatter."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -106,7 +105,9 @@ def _fractional_batch(spatial: int) -> object:
     """Return the batch rule of fractional pooling. Samples are (N, C, spatial) even if the input
     has no N."""
 
-    def rule(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object) -> Any:
+    def rule(
+        func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: object
+    ) -> object:
         """Pool with the batch folded into N, or as N."""
         x, kernel, output, samples = args
         x = expand(x, batched[0], size)

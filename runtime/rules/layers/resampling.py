@@ -100,7 +100,7 @@ def _by_matrices(
 
 
 def _matrix_of_nearest(
-    forward: Any,
+    forward: Callable[..., torch.Tensor],
     g: torch.Tensor,
     input_size: Sequence[int],
     output_size: Sequence[int],

@@ -86,7 +86,12 @@ def _lu_parts(l: torch.Tensor, u: torch.Tensor) -> tuple[int, torch.Tensor, torc
     return k, l[..., :k, :], u[..., :, :k]
 
 
-def _lu_vjp(gl: Any, gu: Any, l: torch.Tensor, u: torch.Tensor) -> Any:  # noqa: E741
+def _lu_vjp(
+    gl: torch.Tensor | None,
+    gu: torch.Tensor | None,
+    l: torch.Tensor,  # noqa: E741
+    u: torch.Tensor,
+) -> Any:
     """Return the cotangent of ``L U``, from those of L (below its diagonal) and U (on and
     above)."""
     if gl is None and gu is None:

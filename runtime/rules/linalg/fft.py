@@ -4,7 +4,6 @@ other direction."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -19,7 +18,11 @@ def _c2c_back(g: torch.Tensor, dim: object, normalization: int, forward: bool) -
 
 
 def _r2c_back(
-    g: torch.Tensor, self_shape: Sequence[int], dim: Any, normalization: int, onesided: bool
+    g: torch.Tensor,
+    self_shape: Sequence[int],
+    dim: Sequence[int],
+    normalization: int,
+    onesided: bool,
 ) -> object:
     """Return the transpose of a real-to-complex transform. The half that a one-sided result leaves
     out has a cotangent of zero.
@@ -35,7 +38,7 @@ def _r2c_back(
 
 
 def _c2r_back(
-    g: torch.Tensor, self_shape: object, dim: Any, normalization: int, last_dim_size: int
+    g: torch.Tensor, self_shape: object, dim: Sequence[int], normalization: int, last_dim_size: int
 ) -> object:
     """Return the transpose of a complex-to-real transform. Inner frequencies count twice, because
     each also stands for its mirror image.

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from ...rules.record import Formula
 from ...seam.call_types import Arguments, BatchFlags, Keywords
 from ...seam.levels import run_batchwise
+from ...torch_private.dispatcher import OpOverload
 from ..derive import batch_rules as batch
 from ..derive.families import conj, multilinear
 from ..record import declare, register
@@ -90,7 +92,7 @@ def _mv_batch(
 
 
 def _dot_batch(
-    func: Any, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+    func: OpOverload, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
 ) -> object:
     """Run ``dot`` or ``vdot`` on a batch."""
     left, right = args
@@ -126,7 +128,7 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
     return run_batchwise(multiplied, g, left)  # type: ignore[no-any-return]
 
 
-_CONTRACTION: dict[str, Any] = {"fresh": True, "cost": "high"}
+_CONTRACTION: dict[str, object] = {"fresh": True, "cost": "high"}
 
 
 def _flops(result_shape: Sequence[int], self_shape: Sequence[int]) -> object:
@@ -219,9 +221,9 @@ def _plus(
     names: str,
     left: str,
     right: str,
-    multiply: Callable[..., Any],
-    by_left: Any,
-    by_right: Any,
+    multiply: Callable[..., torch.Tensor],
+    by_left: Formula,
+    by_right: Formula,
     **facts: Any,
 ) -> None:
     """Register ``beta·self + alpha·left·right``. ``multiply`` computes the product, of batches
@@ -233,7 +235,7 @@ def _plus(
 
     def add_product(
         func: object, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
-    ) -> Any:
+    ) -> object:
         """Run the op on a batch: the product first, then ``self`` is added to it."""
         x, first, second = _in_one_dtype(args)
         beta = _convert_factor(kwargs.get("beta", 1), first.dtype)
@@ -346,10 +348,10 @@ def _trilinear(
     i1: torch.Tensor,
     i2: object,
     i3: object,
-    expand1: Any,
-    expand2: Any,
-    expand3: Any,
-    sumdim: Any,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
     unroll_dim: int = 1,
 ) -> torch.Tensor:
     """Return the sum over ``sumdim`` of the product of three tensors. Each first gets dimensions of
@@ -366,13 +368,13 @@ def _trilinear(
 
 
 def _trilinear_abstract(
-    i1: Any,
+    i1: torch.Tensor,
     i2: torch.Tensor,
     i3: torch.Tensor,
-    expand1: Any,
-    expand2: Any,
-    expand3: Any,
-    sumdim: Any,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
 ) -> torch.Tensor:
     """Return an abstract result. Torch's kernel has no abstract form for symbolic sizes, and would
     fix them."""
@@ -383,7 +385,7 @@ def _trilinear_abstract(
             shape.insert(d, 1)
         wide.append(shape)
     sizes = [size for dim, size in enumerate(torch.broadcast_shapes(*wide)) if dim not in sumdim]
-    return i1.new_empty(sizes)  # type: ignore[no-any-return]
+    return i1.new_empty(sizes)
 
 
 def _third(a: object, b: object, c: object, *dims: object) -> object:

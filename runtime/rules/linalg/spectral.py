@@ -166,7 +166,7 @@ def _svd_vjp(
     inside: Any = map_optional(lambda g: matrix_of(g).to(u.dtype), gs[1])
     gaps = _gaps(s)
     # of complex matrices, see above: half of the imaginary diagonal for each of U and V
-    phases: Any = None
+    phases: torch.Tensor | None = None
     outside: Any = None
     if gu is not None:
         m = u.mH @ gu

@@ -164,7 +164,11 @@ def _from_counts(
 
 
 def _from_edges(
-    self: torch.Tensor, bins: Sequence[torch.Tensor], *, weight: Any = None, density: bool = False
+    self: torch.Tensor,
+    bins: Sequence[torch.Tensor],
+    *,
+    weight: torch.Tensor | None = None,
+    density: bool = False,
 ) -> torch.Tensor:
     return _histogram(self.reshape(-1, self.shape[-1]), bins, weight, density)
 
@@ -184,7 +188,11 @@ def _by_count(
 
 
 def _by_edges(
-    self: torch.Tensor, bins: torch.Tensor, *, weight: Any = None, density: bool = False
+    self: torch.Tensor,
+    bins: torch.Tensor,
+    *,
+    weight: torch.Tensor | None = None,
+    density: bool = False,
 ) -> object:
     return _histogram(self.reshape(-1, 1), [bins], weight, density), bins.clone()
 

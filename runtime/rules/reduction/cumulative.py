@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,11 +19,11 @@ from ..elementwise.overflow_safe import (
 from ..record import register
 
 
-def _lift(rule: Any) -> Any:
+def _lift(rule: Callable[..., torch.Tensor]) -> Any:
     """Return ``rule(t, x, dim, …)`` as a function that also takes 0-d tensors. They are treated as
     vectors of one element."""
 
-    def lift(t: torch.Tensor, *rest: object) -> Any:
+    def lift(t: torch.Tensor, *rest: object) -> torch.Tensor:
         """Run the rule, on vectors of one element in place of 0-d tensors."""
         if t.dim():
             return rule(t, *rest)
@@ -35,7 +36,9 @@ def _lift(rule: Any) -> Any:
     return lift
 
 
-def _cumprod_jvp(t: torch.Tensor, x: torch.Tensor, dim: int, dtype: Any) -> torch.Tensor:
+def _cumprod_jvp(
+    t: torch.Tensor, x: torch.Tensor, dim: int, dtype: torch.dtype | None
+) -> torch.Tensor:
     if dtype is not None:
         x, t = x.to(dtype), t.to(dtype)
     tangent: torch.Tensor = running_product_jvp(t, x, dim)

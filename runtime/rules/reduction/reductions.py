@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ...rules.derive.reduction_records import Dims
 from ...seam.call_types import Arguments, Kernel, Keywords
 from ..derive import batch_rules as batch
 from ..derive.families import conj, conj_of, linear, nondifferentiable, real, scaled
@@ -33,7 +34,7 @@ aten = torch.ops.aten
 
 
 def _mean_vjp(
-    g: torch.Tensor, shape: Sequence[int], dim: Any = None, keepdim: bool = False
+    g: torch.Tensor, shape: Sequence[int], dim: Dims = None, keepdim: bool = False
 ) -> torch.Tensor:
     each = g / max(count_of(shape, dim), 1)
     if each.dim():
@@ -103,7 +104,7 @@ reduction(
 # ---- extrema: ops without indices share the gradient equally between ties, as in torch
 
 
-def _share(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
+def _share(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
     mask = self == result
     return mask.to(self.dtype) / summed(mask, dim, True)
 
@@ -163,7 +164,7 @@ selecting("kthvalue", along_default(2), cost="high")
 # ---- logsumexp and norms
 
 
-def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Any) -> torch.Tensor:
+def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
     """Return ``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares
     are zero. torch gives NaN in both cases."""
     infinite = result.isinf()
@@ -225,7 +226,7 @@ def _norm(
     keepdim: bool = False,
     *,
     dtype: object = None,
-) -> Any:
+) -> object:
     """Return the norm of any of the overloads of ``norm``. None as ``p``: 2."""
     if p is None:
         p = 2
@@ -425,13 +426,13 @@ def _std_partial(
     return result != 0, _deviation(self, dim, correction) * _over_root(0.5, result)
 
 
-def _with_mean(spread: Any) -> object:
+def _with_mean(spread: Callable[..., object]) -> object:
     """Return the decomposition of an op that returns a spread (variance or deviation) and the
     mean."""
 
     def decompose(
-        self: torch.Tensor, dim: Any = None, *, correction: object = None, keepdim: bool = False
-    ) -> Any:
+        self: torch.Tensor, dim: Dims = None, *, correction: object = None, keepdim: bool = False
+    ) -> object:
         """Return the spread and the mean."""
         value = spread(self, dim, correction=correction, keepdim=keepdim)
         dims = dims_of(dim, self.dim())
@@ -442,10 +443,10 @@ def _with_mean(spread: Any) -> object:
     return decompose
 
 
-def _with_mean_abstract(spread: Any) -> object:
+def _with_mean_abstract(spread: Callable[..., torch.Tensor]) -> object:
     """Return an abstract spread and mean: :func:`_mean_abstract` says why."""
 
-    def abstract(self: torch.Tensor, dim: object, correction: object, keepdim: bool) -> Any:
+    def abstract(self: torch.Tensor, dim: object, correction: object, keepdim: bool) -> object:
         value = spread(self, dim, correction=correction, keepdim=keepdim)
         return value, _mean_abstract(self, dim, keepdim)
 

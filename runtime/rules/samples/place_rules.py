@@ -18,7 +18,7 @@ from .place_views import VIEWS
 from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, one_place, pool, pool_by_counts
 
 Rule = Callable[[Placed], Any]
-_rules: dict[Any, Rule] = {}  # by op: where the samples of its results are
+_rules: dict[object, Rule] = {}  # by op: where the samples of its results are
 
 
 def rule_of(op: Op) -> Rule | None:

@@ -24,17 +24,17 @@ from .places import (
 )
 
 # by view op: where the samples of its result are
-VIEWS: dict[Any, Callable[[Placed], Any]] = {}
+VIEWS: dict[object, Callable[[Placed], object]] = {}
 
 
-def _rule(names: str) -> Callable[[Callable[[Placed, Place], Any]], object]:
+def _rule(names: str) -> Callable[[Callable[[Placed, Place], object]], object]:
     """Return a decorator that registers a rule of ops on one tensor, ``self``. The rule gets the
     place in that tensor."""
 
-    def decorate(rule: Callable[[Placed, Place], object]) -> Any:
+    def decorate(rule: Callable[[Placed, Place], object]) -> object:
         """Register the rule under all names."""
 
-        def place_in_self(call: Placed) -> Any:
+        def place_in_self(call: Placed) -> object:
             """Call the rule with the place in ``self``, the only tensor that can have samples."""
             place = call.place("self")
             assert place is not None
@@ -550,7 +550,7 @@ def _place_after_write(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> 
     return None
 
 
-def _pack(call: Placed) -> Any:
+def _pack(call: Placed) -> object:
     """Return the places for ``pack_padded_sequence``: row i of the data is a time step of one
     sequence, all first steps first."""
     place, batch_dim = call.place("input"), int(not call.args["batch_first"])

@@ -396,7 +396,7 @@ def _scatter_reduce_back(
     reduce: str,
     include_self: bool,
     result: object,
-) -> tuple[Any, Any]:
+) -> tuple[object, object]:
     """Return the gradients of (self, src) of ``scatter_reduce``."""
     part = src
     if src.shape != index.shape:  # a source may be larger; its other elements are not used

@@ -4,7 +4,6 @@ of an argument or a constant."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -66,7 +65,9 @@ def _cat_batch(
     return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
 
 
-def _cat_back(g: torch.Tensor, tensors_shape: Any, dim: int) -> list[torch.Tensor]:
+def _cat_back(
+    g: torch.Tensor, tensors_shape: Sequence[Sequence[int]], dim: int
+) -> list[torch.Tensor]:
     """Cut the cotangent into pieces. ATen accepts empty vectors among the tensors; each of them
     gets an empty one."""
     out, start = [], 0
@@ -91,7 +92,7 @@ def _stack_batch(
     return func(full, batch.shift(dim, full[0].dim()))
 
 
-def _block_diag(tensors: Any) -> torch.Tensor:
+def _block_diag(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return a block-diagonal matrix. A vector is a block of one row."""
     blocks = list(tensors)
     for index, tensor in enumerate(blocks):

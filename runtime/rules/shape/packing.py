@@ -27,7 +27,7 @@ def _rows(sizes: Sequence[int], lengths: torch.Tensor, batch_first: bool) -> Any
     return rows.view(-1), of_times
 
 
-def _pack_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+def _pack_sequence(input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
     """Return a packed sequence and its sizes, by plain ops. The lengths must not have a batch."""
     if any(level.hidden for level in levels_of(lengths)):
         raise BatchingError(

@@ -91,7 +91,7 @@ def _same_elements(ops: Any, base: torch.Tensor, part: object) -> object:
 view("expand", lambda g: g, _expand_batch, inverse=_shrink_expanded)
 
 
-def _reshape_back(g: torch.Tensor, self_shape: Sequence[int]) -> Any:
+def _reshape_back(g: torch.Tensor, self_shape: Sequence[int]) -> object:
     """Return the cotangent in the shape of the input."""
     if type(g) is torch.Tensor:
         return g.reshape(self_shape)
@@ -207,7 +207,7 @@ def _rule_with_sizes(*positions: int) -> batch.BatchRule:
     """Return the batch rule of ``X_backward(g, input_sizes, …)``. The dimension arguments at
     ``positions`` count the dimensions of the input."""
 
-    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> Any:
+    def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> object:
         """Run the op with the batch size in front of the input's sizes."""
         actual = [*args]
         for p in positions:
@@ -324,7 +324,9 @@ def _split_with_sizes_back(
     return _cat_sizes(gs, self_shape, self_dtype, split_sizes, dim)
 
 
-def _unbind_back(gs: Any, self_shape: Any, self_dtype: object, dim: int) -> torch.Tensor:
+def _unbind_back(
+    gs: list[object], self_shape: Sequence[int], self_dtype: object, dim: int
+) -> torch.Tensor:
     dim %= len(self_shape)
     piece = [*self_shape[:dim], *self_shape[dim + 1 :]]
     return _join(gs, self_dtype, [piece] * len(gs), lambda parts: torch.stack(parts, dim))
@@ -383,7 +385,7 @@ def _extent(size: Any, stride: object) -> int:
     return 1 + _distance_to_last(size, stride)
 
 
-def without_overlap(size: Any, stride: Sequence[int]) -> bool:
+def without_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Return whether every element certainly has its own place in memory. False if this is not
     known."""
     reach = 0
@@ -478,7 +480,7 @@ def _as_strided_scatter(
 def _as_strided_tangent(
     self_t: torch.Tensor,
     self_geometry: Any,
-    size: Any,
+    size: Sequence[int],
     stride: Sequence[int],
     storage_offset: int | None,
 ) -> object:
@@ -548,11 +550,11 @@ linear(
 # Copies of views
 
 
-def copy_of(name: str) -> Callable[..., Any]:
+def copy_of(name: str) -> Callable[..., object]:
     """Return a function with the results of the view ``name``, copied."""
     func = overload(name)
 
-    def copied(*args: object, **kwargs: object) -> Any:
+    def copied(*args: object, **kwargs: object) -> object:
         """Take the view, and copy each result."""
         out = func(*args, **kwargs)
         if isinstance(out, (tuple, list)):

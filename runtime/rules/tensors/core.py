@@ -78,7 +78,7 @@ register(
 
 def _zeros_as_other(
     func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
-) -> Any:
+) -> object:
     """Return zeros of the shape of ``other``, behind the batch dimensions of ``self``."""
     if batched[1]:
         return func(*args, **kwargs)
@@ -239,7 +239,7 @@ for _name, _abstract in _OF_NORMAL.items():
 
 # ATen kernels that do not support symbolic sizes ask a tensor for plain ones, by names that are no
 # operators. The answer becomes a guard.
-QUESTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+QUESTIONS: dict[str, Callable[[torch.Tensor], object]] = {
     "size": lambda self: tuple(map(int, self.shape)),
     "stride": lambda self: tuple(map(int, self.stride())),
     "numel": lambda self: int(self.numel()),

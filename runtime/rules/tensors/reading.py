@@ -3,8 +3,6 @@ elements agree, and raise otherwise."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ...errors import BatchingError, called_from
@@ -45,7 +43,7 @@ def _all_same(numbers: torch.Tensor) -> bool:
 
 
 @exact
-def _number(func: object, size: int, batched: object, args: Arguments, kwargs: object) -> Any:
+def _number(func: object, size: int, batched: object, args: Arguments, kwargs: object) -> object:
     return agreed_number(args[0], size, f"{ITEM} The op is {func}")
 
 
@@ -75,7 +73,7 @@ def refused(why: str) -> BatchRule:
     """Return a batch rule that raises, for ops that cannot answer for a batch. ``why``: a part of
     the message."""
 
-    def rule(func: object, size: int, batched: object, args: object, kwargs: object) -> Any:
+    def rule(func: object, size: int, batched: object, args: object, kwargs: object) -> object:
         raise BatchingError(f"vmap: {why} The op is {func}{called_from()}")
 
     rule.refuses = True  # type: ignore[attr-defined]  # no rule to be tested

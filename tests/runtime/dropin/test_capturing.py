@@ -380,7 +380,7 @@ def test_an_exported_program_holds_tensors_of_the_session_whatever_was_done_with
     assert (
         decomposed.state_dict["norm.weight"] is m.norm.weight and made.norm.weight is m.norm.weight
     )
-    loaded = torch.export.load(tmp_path / "program.pt2")
+    loaded = torch.export.load(f=tmp_path / "program.pt2")  # by the name that torch gives it
     assert in_session(
         *loaded.state_dict.values(), *loaded.constants.values(), *(loaded.example_inputs or [()])[0]
     )
