@@ -57,7 +57,9 @@ LIMITS: dict[str, Limits] = {
     "comprehensions per 1,000 lines": Limits(
         lambda f: f.per_lines(1000, f.syntax.comprehensions), 24.5, 31.5
     ),
-    "uses of Any per 1,000 lines": Limits(lambda f: f.per_lines(1000, f.syntax.any_names), 29.7, 22),
+    "uses of Any per 1,000 lines": Limits(
+        lambda f: f.per_lines(1000, f.syntax.any_names), 29.7, 22
+    ),
     "percent of lines over 100 columns": Limits(lambda f: f.text.percent_wide, 0.05, 0.02),
 }
 
