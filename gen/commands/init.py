@@ -93,10 +93,11 @@ def _run_for_package(args: argparse.Namespace) -> int:
     package: str = args.package
     try:
         scan = scan_package(package)
-        entries = choose(scan, args.pick, every=args.yes)
+        chosen = choose(scan, args.pick, every=args.yes)
     except (PackageError, ChoiceError) as error:
         print(f"init: --package {package}: {error}", file=sys.stderr)
         return 2
+    entries = sorted(chosen, key=lambda entry: entry.is_private)  # as they are tried
     trials = []
     for trial in try_entries(package, entries):
         print(f"  {trial.name}: {_word(trial)}", file=sys.stderr, flush=True)

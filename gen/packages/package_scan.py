@@ -21,7 +21,13 @@ from types import ModuleType
 
 import torch
 
-from gen.packages.docstrings import descriptions
+from gen.packages.docstrings import (
+    descriptions,
+    domain_of,
+    dtype_of,
+    shape_of,
+    tells_estimate,
+)
 from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
 __all__ = [
@@ -84,6 +90,18 @@ class Entry:
     expression: str = ""  # Python text of what is called, or of the class of a module
     has_jvp: bool = False  # whether a Function has a formula for forward mode
 
+    is_estimate: bool = False  # its docstring says that its gradient is not its derivative
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a part of the name begins with an underscore."""
+        return "._" in self.name
+
+    @property
+    def module(self) -> str:
+        """The module that the name begins with."""
+        return self.name.rpartition(".")[0]
+
 
 @dataclass(frozen=True)
 class FailedImport:
@@ -114,8 +132,34 @@ def scan(package: str) -> Scan:
     listed, hidden = _objects(package, modules)
     listed += _library_ops(registered_ops() - ops_before, modules)
     order = list(KINDS)
-    listed.sort(key=lambda entry: order.index(entry.kind))
+    _share_descriptions(listed)
+    listed.sort(key=lambda entry: (entry.is_private, order.index(entry.kind)))
     return Scan(package, tuple(listed), (*failed, *hidden))
+
+
+def _share_descriptions(entries: list[Entry]) -> None:
+    """Describe parameters as others of the same name and the same module are described.
+
+    Of a module and the function that it calls, often only one has a docstring.
+    """
+    known: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        for each in entry.parameters:
+            if each.description:
+                known.setdefault((entry.module, each.name), []).append(each.description)
+    for place, entry in enumerate(entries):
+        parameters = [
+            _shared(each, known.get((entry.module, each.name), ())) for each in entry.parameters
+        ]
+        entries[place] = replace(entry, parameters=tuple(parameters))
+
+
+def _shared(parameter: Parameter, descriptions: Sequence[str]) -> Parameter:
+    """Return a parameter described as others are, if it is not, and these all mean one thing."""
+    meanings = {(shape_of(text), dtype_of(text), domain_of(text)) for text in descriptions}
+    if parameter.description or len(meanings) != 1:
+        return parameter
+    return replace(parameter, description=descriptions[0])
 
 
 def _objects(package: str, modules: Sequence[ModuleType]) -> tuple[list[Entry], list[FailedImport]]:
@@ -186,9 +230,15 @@ def entry_of(name: str, value: object) -> Entry | None:
     if inspect.isclass(value) and issubclass(value, torch.nn.Module):
         return _module(name, value)
     if inspect.isfunction(value):
-        parameters = _parameters(value)
+        parameters = _described(_parameters(value), value)
         if any(map(_takes_tensor, parameters)):
-            return Entry(name, "function", _described(parameters, value), expression=name)
+            return Entry(
+                name,
+                "function",
+                parameters,
+                expression=name,
+                is_estimate=tells_estimate(value.__doc__ or ""),
+            )
     return None
 
 
@@ -208,6 +258,7 @@ def _function_class(name: str, function: type[torch.autograd.Function]) -> Entry
         parameters,
         expression=f"{name}.apply",
         has_jvp=function.jvp is not base.jvp,
+        is_estimate=tells_estimate(_docstrings(function, function.forward, function.backward)),
     )
 
 
@@ -216,7 +267,20 @@ def _module(name: str, module: type[torch.nn.Module]) -> Entry | None:
     if module.forward is torch.nn.Module.forward:
         return None
     forward = _described(_parameters(module.forward)[1:], module.forward, module)
-    return Entry(name, "module", forward, _parameters(module.__init__)[1:], name)
+    return Entry(
+        name,
+        "module",
+        forward,
+        _parameters(module.__init__)[1:],
+        name,
+        is_estimate=tells_estimate(_docstrings(module, module.forward)),
+    )
+
+
+def _docstrings(value: type, *methods: Callable[..., object]) -> str:
+    """Return the docstrings of a class and of some of its methods, but not one that is torch's."""
+    documented = [each for each in (value, *methods) if not each.__module__.startswith("torch.")]
+    return "\n".join(each.__doc__ or "" for each in documented)
 
 
 def _library_ops(names: frozenset[str], modules: Sequence[ModuleType]) -> Iterator[Entry]:
@@ -293,7 +357,8 @@ def _text(annotation: object) -> str:
 
 
 def _takes_tensor(parameter: Parameter) -> bool:
-    """Return whether a parameter is a tensor by its annotation, or else by its name."""
+    """Return whether a parameter is a tensor: by annotation, or else by name or description."""
     if parameter.annotation:
         return "Tensor" in parameter.annotation
-    return parameter.name.lower() in TENSOR_NAMES and not parameter.has_default
+    is_described = re.search(r"\b[Tt]ensor\b", parameter.description) is not None
+    return (is_described or parameter.name.lower() in TENSOR_NAMES) and not parameter.has_default

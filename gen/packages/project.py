@@ -95,18 +95,23 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
     names = _call_names(entries)
     pairs = list(zip(entries, trials, strict=True))
     rows = [row_of(trial, names[trial.name]) for _, trial in pairs if trial.samples]
-    untested = [_untested(entry, trial, names) for entry, trial in pairs if not trial.samples]
+    untested = [_untested(*pair, names) for pair in pairs if _is_untested(pair[1])]
     remarks = [remark for trial in trials for remark in trial.remarks]
     return {
         "subject": scan.package,
         "rows": rows,
         "left_out": [],
         "untested": untested,
+        "covered": [trial for trial in trials if trial.covered_by],
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *map(_module_of, entries)}),
         "helpers": helpers_of(rows),
         "has_old_style": any("setup_context" in remark for remark in remarks),
     }
+
+
+def _is_untested(trial: Trial) -> bool:
+    return not (trial.samples or trial.covered_by)
 
 
 def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -118,10 +123,12 @@ def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
 def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
     """Return a name in calls.py for each entry: its last part, or more where this is taken."""
     last = Counter(entry.name.rpartition(".")[2] for entry in entries)
+    imported = {entry.name.partition(".")[0] for entry in entries}
+    taken = {"warnings", "torch", *_HELPERS, *imported}
     names = {}
     for entry in entries:
         name = entry.name.rpartition(".")[2]
-        if last[name] > 1 or name in ("warnings", *_HELPERS):
+        if last[name] > 1 or name in taken:
             name = re.sub(r"\W", "_", entry.name)
         names[entry.name] = name
     return names

@@ -23,6 +23,7 @@ WRITES = "it writes to an argument: it is called on copies"
 _IN_PLACE = r"^function .*_$"
 _NO_ROWS = {
     r"\.(new_)?empty": "it returns memory without values",
+    r"^\w+ torch\.(tensor|as_tensor|asarray|from_numpy|frombuffer|load)$": "its data is Python's",
     r"\.lift_fresh\.|\.profiler\.": "it is a part of torch.tensor or of the profiler",
 }
 """Patterns of kinds and names without a row, and the reasons."""
@@ -71,8 +72,6 @@ def _reason(call: Recorded) -> str:
             return reason
     if not call.samples:
         return ", ".join(call.left_out)
-    if "'shape'" not in str(call.samples):
-        return "it takes no tensor"
     return ""
 
 
@@ -91,6 +90,7 @@ def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, An
         "subject": f"the calls of torch that `{comment(command)}` makes",
         "rows": rows,
         "untested": [],
+        "covered": [],
         "left_out": sorted(left_out, key=lambda each: -each[1]),
         "failed_imports": (),
         "modules": sorted({"torch", *map(_module, working)}),

@@ -7,8 +7,8 @@ call.gradients(call.arguments(seed=1))
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -57,6 +57,8 @@ class Call:
     function: Callable[..., Any]
     described: list[Any]
     keywords: tuple[str, ...] = ()  # the names of the last arguments
+    makes_tensors: bool = False  # of numbers alone
+    known_sizes: Mapping[str, int] = field(default_factory=dict)  # by name, which cannot vary
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Return what the function returns."""
@@ -75,7 +77,7 @@ class Call:
 
         Raises NotUsableError if there are none, or one is not finite.
         """
-        if not any(map(_is_tensor, pytree.tree_leaves(arguments))):
+        if not (self.makes_tensors or any(map(_is_tensor, pytree.tree_leaves(arguments)))):
             raise NotUsableError("it takes no tensor that could be guessed")
         results = self.run(arguments)
         floating = _floating(results)

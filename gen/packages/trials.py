@@ -9,6 +9,7 @@ whether they are right: this is what the matrix is for.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -19,13 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gen.packages.guesses import (
-    OTHER_SHAPES,
     constructor_guesses,
     guesses,
     guesses_with_defaults,
-    reshape,
+    other_arguments,
 )
-from gen.packages.package_scan import Entry
+from gen.packages.inner_calls import inner_calls
+from gen.packages.package_scan import Entry, Parameter
 from gen.packages.sampled_calls import (
     Call,
     ModuleCall,
@@ -99,19 +100,26 @@ class Trial:
     is_deadly: bool = False  # a pass ended the process that tried it, or took too long
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
+    covered_by: str = ""  # the row of a caller, for a private Function without one
+    reaches: dict[str, Any] = field(default_factory=dict)  # private Functions, and samples of them
 
 
-def attempt(entry: Entry) -> Trial:
-    """Try to call an entry, and return what was learned."""
+def attempt(entry: Entry, private: Sequence[Entry] = ()) -> Trial:
+    """Try to call an entry, and return what was learned.
+
+    ``private``: Functions of which it is also learned whether the call reaches them.
+    """
     trial = Trial(entry.name)
     try:
         trial.call, call, seconds = _first_call(entry)
     except NotUsableError as error:
         trial.reason = str(error)
         return trial
-    learn_shapes(trial, call)
+    learn_shapes(trial, call, entry.parameters)
     learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
+    functions = {each.name: resolve(each.name) for each in private if each.name != entry.name}
+    trial.reaches = inner_calls(call, functions)
     return trial
 
 
@@ -209,8 +217,17 @@ def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
             continue
         text = f"ModuleCall(lambda: {entry.expression}({', '.join(map(repr, arguments))}))"
         parameters = [{"shape": shape} for shape in function.shapes]
-        for described in guesses(entry.parameters):
-            yield text, Call(function, [*described, *parameters])
+        known = _known_sizes(entry.constructor, arguments)
+        for described in guesses(entry.parameters, known):
+            yield text, Call(function, [*described, *parameters], known_sizes=known)
+
+
+def _known_sizes(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> dict[str, int]:
+    """Return the whole numbers that a constructor was given, by name. They may be sizes."""
+    numbers = {each.name: each.default for each in parameters if each.has_default}
+    chosen = [each.name for each in parameters if not each.has_default]
+    numbers |= dict(zip(chosen, arguments, strict=True))
+    return {name: number for name, number in numbers.items() if type(number) is int}
 
 
 def resolve(expression: str) -> Any:
@@ -239,22 +256,23 @@ def run_forward(call: Call) -> None:
     call.results(call.arguments())
 
 
-def learn_shapes(trial: Trial, call: Call) -> None:
-    """Add samples of other shapes, empty and of one element among them, as far as they work."""
+def learn_shapes(trial: Trial, call: Call, parameters: Sequence[Parameter] = ()) -> None:
+    """Add samples of other shapes, empty and of one element among them, as far as they work.
+
+    ``parameters``: what is known of the first arguments.
+    """
     trial.samples = [call.described]
     require = require_finite
     if error_of(require_finite, call) is not None:  # there is a forward pass alone
         require = run_forward
-    shape = next(each["shape"] for each in call.described if isinstance(each, dict))
-    for other in OTHER_SHAPES:
-        described = reshape(call.described, shape, other)
+    for odd, described in other_arguments(parameters, call.described, call.known_sizes):
         if described in trial.samples:
             continue
-        error = error_of(require, Call(call.function, described))
+        error = error_of(require, dataclasses.replace(call, described=described))
         if error is None:
             trial.samples.append(described)
-        elif not all(size > 1 for size in other):
-            trial.remarks.append(f"shape {other} is no sample: {error}")
+        elif odd:
+            trial.remarks.append(f"{odd} is no sample: {error}")
     if len(trial.samples) == 1:
         trial.samples *= 2  # two draws: the first may have gradients of zero
 
@@ -273,7 +291,9 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
         _learn_derivatives(trial, call, entry)
     else:
         trial.remarks.append(f"no derivative is tested{why}")
-    if trial.takes_transforms or not trial.differentiable:
+        if not trial.deterministic:
+            trial.samples, trial.reason = [], "it is random, and no column compares draws"
+    if (trial.takes_transforms or not trial.differentiable) and not call.makes_tensors:
         trial.takes_vmap = _works(trial, "vmap", batch, call)
 
 
@@ -314,8 +334,10 @@ def _learn_derivatives(trial: Trial, call: Call, entry: Entry) -> None:
     trial.is_rounded = "float64" in trial.dtypes and is_rounded(call)
     if trial.is_rounded:
         trial.remarks.append("no differences: a result for float64 is in a narrower dtype")
-    trial.is_step = not trial.is_rounded and is_step(call)
-    if trial.is_step:
+    trial.is_step = not trial.is_rounded and (entry.is_estimate or is_step(call))
+    if entry.is_estimate:
+        trial.remarks.append("no differences: its gradient is an estimate, as its docstring says")
+    elif trial.is_step:
         trial.remarks.append(
             "no differences: a gradient is not 0 where differences are, as those of a "
             "straight-through estimate"
