@@ -81,7 +81,7 @@ def _load(drafted: Draft, matrix: Path, folder: Path) -> validate.Loaded:
         return validate.load(matrix)
     words: dict[str, Any] = dict.fromkeys(_LISTS, ())
     words |= {"rows": [drafted.row], "subject": drafted.row.name, "has_old_style": False}
-    words |= {"package": drafted.row.name, "helpers": {}}
+    words |= {"package": drafted.row.name, "helpers": {}, "has_hidden": False}
     name = "matrix.yaml"
     (folder / name).write_text(files(PACKAGE_TEMPLATES, words, [f"{name}.j2"])[name])
     if drafted.line:  # what the row calls is looked up beside the matrix

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -32,6 +33,7 @@ from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
 __all__ = [
     "KINDS",
+    "MODULES",
     "TENSOR_NAMES",
     "Entry",
     "FailedImport",
@@ -63,9 +65,10 @@ TENSOR_NAMES = frozenset([
 # fmt: on
 """Names of parameters that are tensors where nothing else is said."""
 
+MODULES = "sys.modules"
+"""What an expression begins with, where no attributes of the package lead to a module."""
 _SKIPPED = ("__main__", "conftest", "setup", "tests", "test")
 """Submodules that are programs or tests. An import would run them."""
-_HIDDEN = "a part of its name leads to something else of the package"
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class FailedImport:
-    """A submodule that does not import, or an object that no name leads to."""
+    """A submodule that does not import."""
 
     module: str
     error: str
@@ -129,12 +132,12 @@ def scan(package: str) -> Scan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         modules, failed = _import_all(package)
-    listed, hidden = _objects(package, modules)
+    listed = _objects(package, modules)
     listed += _library_ops(registered_ops() - ops_before, modules)
     order = list(KINDS)
     _share_descriptions(listed)
     listed.sort(key=lambda entry: (entry.is_private, order.index(entry.kind)))
-    return Scan(package, tuple(listed), (*failed, *hidden))
+    return Scan(package, tuple(listed), tuple(failed))
 
 
 def _share_descriptions(entries: list[Entry]) -> None:
@@ -162,8 +165,8 @@ def _shared(parameter: Parameter, descriptions: Sequence[str]) -> Parameter:
     return replace(parameter, description=descriptions[0])
 
 
-def _objects(package: str, modules: Sequence[ModuleType]) -> tuple[list[Entry], list[FailedImport]]:
-    """Return the entries of what the modules define, each once, and what no name leads to.
+def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
+    """Return the entries of what the modules define, each once.
 
     One object often has several names. The module that defines it names it, unless it is private,
     or hidden by something else of its name.
@@ -176,16 +179,17 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> tuple[list[Entry], 
     ]
     named.sort(key=lambda each: (not _leads_to(*each[1:]), each[2].__module__ != each[0].__name__))
     entries: dict[int, Entry] = {}
-    hidden = []
-    for _, name, value in named:
+    for module, name, value in named:
         entry = None if id(value) in entries else entry_of(name, value)
-        if entry is None:
-            continue
-        entries[id(value)] = entry
-        if not _leads_to(name, value):
-            hidden.append(id(value))
-    unnamed = [FailedImport(entries.pop(each).name, _HIDDEN) for each in hidden]
-    return list(entries.values()), unnamed
+        if entry is not None:
+            entries[id(value)] = entry if _leads_to(name, value) else _hidden(entry, module)
+    return list(entries.values())
+
+
+def _hidden(entry: Entry, module: ModuleType) -> Entry:
+    """Return the entry of an object whose module something else hides, as a call finds it."""
+    rest = entry.expression.removeprefix(module.__name__)
+    return replace(entry, expression=f"{MODULES}[{json.dumps(module.__name__)}]{rest}")
 
 
 def _leads_to(name: str, value: object) -> bool:

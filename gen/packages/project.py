@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gen.language.values import tag_of
-from gen.packages.package_scan import Entry, Scan
+from gen.packages.package_scan import MODULES, Entry, Scan
 from gen.packages.trials import Trial
 from gen.recording.hook import Sample
 
@@ -106,6 +106,7 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *map(_module_of, entries)}),
         "helpers": helpers_of(rows),
+        "has_hidden": any(MODULES in row.call for row in rows),
         "has_old_style": any("setup_context" in remark for remark in remarks),
     }
 
@@ -124,7 +125,7 @@ def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
     """Return a name in calls.py for each entry: its last part, or more where this is taken."""
     last = Counter(entry.name.rpartition(".")[2] for entry in entries)
     imported = {entry.name.partition(".")[0] for entry in entries}
-    taken = {"warnings", "torch", *_HELPERS, *imported}
+    taken = {"warnings", "sys", "torch", *_HELPERS, *imported}
     names = {}
     for entry in entries:
         name = entry.name.rpartition(".")[2]

@@ -91,6 +91,7 @@ def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, An
         "rows": rows,
         "untested": [],
         "covered": [],
+        "has_hidden": False,
         "left_out": sorted(left_out, key=lambda each: -each[1]),
         "failed_imports": (),
         "modules": sorted({"torch", *map(_module, working)}),

@@ -26,7 +26,7 @@ from gen.packages.guesses import (
     other_arguments,
 )
 from gen.packages.inner_calls import inner_calls
-from gen.packages.package_scan import Entry, Parameter
+from gen.packages.package_scan import MODULES, Entry, Parameter
 from gen.packages.sampled_calls import (
     Call,
     ModuleCall,
@@ -118,7 +118,8 @@ def attempt(entry: Entry, private: Sequence[Entry] = ()) -> Trial:
     learn_shapes(trial, call, entry.parameters)
     learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
-    functions = {each.name: resolve(each.name) for each in private if each.name != entry.name}
+    others = [each for each in private if each.name != entry.name]
+    functions = {each.name: resolve(each.expression.removesuffix(".apply")) for each in others}
     trial.reaches = inner_calls(call, functions)
     return trial
 
@@ -231,7 +232,13 @@ def _known_sizes(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> d
 
 
 def resolve(expression: str) -> Any:
-    """Return the object that a dotted name leads to, once its modules are imported."""
+    """Return the object that a dotted name leads to, once its modules are imported.
+
+    ``sys.modules["a.b"].c`` leads to what is hidden: where ``a.b`` is no module.
+    """
+    if expression.startswith(MODULES):
+        _, module, rest = expression.split('"')
+        return functools.reduce(getattr, rest.split(".")[1:], importlib.import_module(module))
     top, *attributes = parts = expression.split(".")
     for cut in range(len(parts), 0, -1):
         try:
