@@ -94,7 +94,8 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
     """Return what the templates of a project for a package need."""
     names = _call_names(entries)
     pairs = list(zip(entries, trials, strict=True))
-    rows = [row_of(trial, names[trial.name]) for _, trial in pairs if trial.samples]
+    working = [trial for trial in trials if not trial.reason_for_no_row]
+    rows = [row_of(trial, names[trial.name]) for trial in working]
     untested = [_untested(*pair, names) for pair in pairs if _is_untested(pair[1])]
     remarks = [remark for trial in trials for remark in trial.remarks]
     return {
@@ -112,7 +113,7 @@ def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict
 
 
 def _is_untested(trial: Trial) -> bool:
-    return not (trial.samples or trial.covered_by)
+    return bool(trial.reason_for_no_row) and not trial.covered_by
 
 
 def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -211,7 +212,7 @@ def _untested(entry: Entry, trial: Trial, names: Mapping[str, str]) -> Untested:
         entry.name,
         names[entry.name],
         entry.expression,
-        comment(f"{trial.reason}. Its parameters: {', '.join(required) or 'none'}"),
+        comment(f"{trial.reason_for_no_row}. Its parameters: {', '.join(required) or 'none'}"),
         arguments,
     )
 

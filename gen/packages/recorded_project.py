@@ -79,11 +79,11 @@ def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, An
     """Return what the templates of a project need."""
     left_out = [(call.name, call.count, comment(reason)) for call, reason in choice.left_out]
     left_out += [
-        (each.name, choice.counts[each.name], comment(each.reason))
+        (each.name, choice.counts[each.name], comment(each.reason_for_no_row))
         for each in trials
-        if each.reason
+        if each.reason_for_no_row
     ]
-    working = [each for each in trials if not each.reason]
+    working = [each for each in trials if not each.reason_for_no_row]
     rows = list(map(_row, working))
     return {
         "package": "torch",

@@ -103,6 +103,13 @@ class Trial:
     covered_by: str = ""  # the row of a caller, for a private Function without one
     reaches: dict[str, Any] = field(default_factory=dict)  # private Functions, and samples of them
 
+    @property
+    def reason_for_no_row(self) -> str:
+        """Why a project has no row of it; empty if it has one."""
+        if not (self.reason or self.deterministic or self.differentiable):
+            return "it is random, and no column compares draws"
+        return self.reason
+
 
 def attempt(entry: Entry, private: Sequence[Entry] = ()) -> Trial:
     """Try to call an entry, and return what was learned.
@@ -298,8 +305,6 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
         _learn_derivatives(trial, call, entry)
     else:
         trial.remarks.append(f"no derivative is tested{why}")
-        if not trial.deterministic:
-            trial.samples, trial.reason = [], "it is random, and no column compares draws"
     if (trial.takes_transforms or not trial.differentiable) and not call.makes_tensors:
         trial.takes_vmap = _works(trial, "vmap", batch, call)
 

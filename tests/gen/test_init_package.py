@@ -309,19 +309,24 @@ class Steps(torch.autograd.Function):
         z : Tensor [n], which may also be broadcast with a row of K
         T : int
         '''
-        states = [z]
-        for _ in range(T):
-            states.append(K @ states[-1])
-        ctx.save_for_backward(K, torch.stack(states))
-        return states[-1]
+        ctx.save_for_backward(K, z)
+        ctx.T = T
+        return Steps.states(K, z, T)[-1]
 
     @staticmethod
-    def backward(ctx, g):  # right for a matrix alone: that of a vector K would be a number
-        K, states = ctx.saved_tensors
+    def states(K, z, T):
+        states = [z]
+        for _ in range(T):
+            states.append((K * states[-1]).sum(-1))
+        return states
+
+    @staticmethod
+    def backward(ctx, g):  # right for a matrix alone
+        K, z = ctx.saved_tensors
         slope = torch.zeros_like(K)
-        for state in reversed(states[:-1]):
+        for state in reversed(Steps.states(K, z, ctx.T - 1)):
             slope = slope + torch.outer(g, state)
-            g = K.t() @ g
+            g = (K.t() * g).sum(-1)
         return slope, g, None
 
 
@@ -592,6 +597,10 @@ def test_differences_of_a_rounded_result_are_not_asked(
     ("args", "message"),
     [
         (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
+        (
+            ["--package", "PyYAML", "--yes"],
+            "; what pip calls PyYAML is --package _yaml, --package y",
+        ),
         (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
         (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
         (["--package", "threefold"], "16 functions; choose some by --pick A,B or all by --yes"),
