@@ -36,7 +36,9 @@ from gen.packages.trials import Trial, attempt, attempt_forward
 __all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
 _SCAN_SECONDS = 300
-_TRY_SECONDS = 120
+_TRY_SECONDS = 400
+"""The time of a trial that waits for something. One that computes ends by processor time before,
+unless it has less than a tenth of a processor."""
 _TRY_CPU_SECONDS = 40
 """The processor time of one trial, which a busy machine does not make longer."""
 _START_SECONDS = 300

@@ -599,7 +599,7 @@ def test_differences_of_a_rounded_result_are_not_asked(
         (["--package", "nobody_has_it", "--yes"], "No module named 'nobody_has_it'"),
         (
             ["--package", "PyYAML", "--yes"],
-            "; what pip calls PyYAML is --package _yaml, --package y",
+            "; what pip calls PyYAML is --package _y",
         ),
         (["--package", "broken", "--yes"], "it does not import: OSError: no licence"),
         (["--package", "empty_one", "--yes"], "it has nothing to test; looked for torch.autograd"),
