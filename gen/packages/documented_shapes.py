@@ -16,11 +16,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gen.packages.docstrings import shape_of
 from gen.packages.package_scan import Parameter
 
-__all__ = ["Documented", "Sizes", "choices", "least", "other_choices", "shape_for", "shapes_of"]
+__all__ = [
+    "Documented",
+    "Sizes",
+    "choices",
+    "fixed_sizes",
+    "least",
+    "other_choices",
+    "shape_for",
+    "shapes_of",
+]
 
 Documented = tuple[str, ...]
 """The sizes of one shape, as they are written."""
-Sizes = Mapping[str, Sequence[int]]
+Sizes = dict[str, tuple[int, ...]]
 """The sizes that a name stands for. ``...`` stands for several or none, others for one."""
 
 BATCH = "..."
@@ -45,10 +54,16 @@ def shapes_of(parameters: Iterable[Parameter]) -> dict[str, Documented]:
 def choices(shapes: Iterable[Documented], known: Mapping[str, int]) -> Iterator[Sizes]:
     """Yield sizes of all names, the likely ones first. ``known``: those that cannot be chosen."""
     names = _names(shapes)
-    fixed = {name: (size,) for name, size in known.items()}
-    for batch in ((2,), ()):
-        yield dict(_numbered(names, _NAMED)) | {BATCH: batch} | fixed
-    yield dict(_numbered(names, _ALIKE)) | {BATCH: ()} | fixed
+    fixed = fixed_sizes(known)
+    batches: tuple[tuple[int, ...], ...] = ((2,), ())
+    for batch in batches:
+        yield _numbered(names, _NAMED, batch) | fixed
+    yield _numbered(names, _ALIKE, ()) | fixed
+
+
+def fixed_sizes(known: Mapping[str, int]) -> Sizes:
+    """Return sizes that cannot be chosen."""
+    return {name: (size,) for name, size in known.items()}
 
 
 def least(sizes: Sizes) -> int:
@@ -59,16 +74,18 @@ def least(sizes: Sizes) -> int:
 def other_choices(shapes: Iterable[Documented]) -> Iterator[tuple[str, Sizes]]:
     """Yield further sizes, those of empty tensors and of one element among them, and their text."""
     names = _names(shapes)
-    yield "", dict(_numbered(names, _OTHERS)) | {BATCH: ()}
-    yield "each size 1", dict.fromkeys(names, (1,)) | {BATCH: ()}
+    yield "", _numbered(names, _OTHERS, ())
+    yield "each size 1", _numbered(names, (1,), ())
     for name in names[:1]:
-        yield f"{name} = 0", dict(_numbered(names, _NAMED)) | {name: (0,)}
+        yield f"{name} = 0", _numbered(names, _NAMED, ()) | {name: (0,)}
 
 
-def _numbered(names: Iterable[str], numbers: Iterable[int]) -> Iterator[tuple[str, tuple[int]]]:
-    """Yield each name with a size, one after the other."""
+def _numbered(names: Iterable[str], numbers: Iterable[int], batch: tuple[int, ...]) -> Sizes:
+    """Return the names with sizes, one after the other. ``batch``: what ``...`` stands for."""
+    sizes: Sizes = {BATCH: batch}
     for name, number in zip(names, itertools.cycle(numbers), strict=False):
-        yield name, (number,)
+        sizes[name] = (number,)
+    return sizes
 
 
 def _names(shapes: Iterable[Documented]) -> list[str]:

@@ -18,6 +18,7 @@ from gen.packages.documented_shapes import (
     Documented,
     Sizes,
     choices,
+    fixed_sizes,
     least,
     other_choices,
     shape_for,
@@ -225,7 +226,7 @@ def other_arguments(
             yield odd, _reshape(arguments, old, new)
         return
     for odd, sizes in other_choices(documented.values()):
-        chosen = sizes | {name: (size,) for name, size in known.items()}
+        chosen = sizes | fixed_sizes(known)
         first = [
             _of_other_sizes(parameter, argument, documented, chosen)
             for parameter, argument in zip(parameters, arguments, strict=False)

@@ -203,8 +203,11 @@ def main(arguments: Sequence[str]) -> None:
             print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
             return
         private = [each for each in result.entries if each.is_private]
-        trials = {"try": functools.partial(attempt, private=private), "forward": attempt_forward}
-        _answer(out, lambda data: trials[command](entry_from(data)))
+        attempts: dict[str, Callable[[Entry], Trial]] = {
+            "try": functools.partial(attempt, private=private),
+            "forward": attempt_forward,
+        }
+        _answer(out, lambda data: attempts[command](entry_from(data)))
 
 
 def _answer(out: TextIO, attempted: Callable[[dict[str, Any]], Trial]) -> None:

@@ -232,10 +232,10 @@ def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
 
 def _known_sizes(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> dict[str, int]:
     """Return the whole numbers that a constructor was given, by name. They may be sizes."""
-    numbers = {each.name: each.default for each in parameters if each.has_default}
+    numbers: dict[str, Any] = {each.name: each.default for each in parameters}
     chosen = [each.name for each in parameters if not each.has_default]
     numbers |= dict(zip(chosen, arguments, strict=True))
-    return {name: number for name, number in numbers.items() if type(number) is int}
+    return {name: n for name, n in numbers.items() if type(n) is int and n > 0}
 
 
 def resolve(expression: str) -> Any:
