@@ -41,6 +41,7 @@ __all__ = [
     "Scan",
     "entry_of",
     "scan",
+    "takes_tensor",
 ]
 
 KINDS = {
@@ -235,7 +236,7 @@ def entry_of(name: str, value: object) -> Entry | None:
         return _module(name, value)
     if inspect.isfunction(value):
         parameters = _described(_parameters(value), value)
-        if any(map(_takes_tensor, parameters)):
+        if any(map(takes_tensor, parameters)):
             return Entry(
                 name,
                 "function",
@@ -300,7 +301,7 @@ def _library_ops(names: frozenset[str], modules: Sequence[ModuleType]) -> Iterat
             continue
         parameters = tuple(Parameter(*each) for each in parameters_of(name))
         dotted = f"torch.ops.{name.replace('::', '.')}"
-        if any(map(_takes_tensor, parameters)):
+        if any(map(takes_tensor, parameters)):
             yield Entry(dotted, "library_op", parameters, expression=dotted)
 
 
@@ -360,7 +361,7 @@ def _text(annotation: object) -> str:
     return str(annotation)  # of typing.Union[...], __name__ would be Union alone
 
 
-def _takes_tensor(parameter: Parameter) -> bool:
+def takes_tensor(parameter: Parameter) -> bool:
     """Return whether a parameter is a tensor: by annotation, or else by name or description."""
     if parameter.annotation:
         return "Tensor" in parameter.annotation

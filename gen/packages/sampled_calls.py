@@ -35,6 +35,7 @@ __all__ = [
     "pull_back",
     "push_forward",
     "run_under_autocast",
+    "without_gradient",
     "writes_to_buffers",
 ]
 
@@ -99,6 +100,18 @@ class Call:
             allow_unused=True,
         )
         return [each for each in gradients if each is not None]
+
+
+def without_gradient(call: Call) -> list[int]:
+    """Return the places of tensors that require grad, and that no gradient reaches."""
+    arguments = call.arguments()
+    results = [result for result in call.results(arguments) if result.requires_grad]
+    places = [place for place, each in enumerate(arguments) if _is_leaf(each)]
+    if not (results and places):
+        return []
+    leaves = [arguments[place] for place in places]
+    gradients = torch.autograd.grad(_weighted_sum(results), leaves, allow_unused=True)
+    return [place for place, each in zip(places, gradients, strict=True) if each is None]
 
 
 def _floating(results: Any) -> list[Tensor]:

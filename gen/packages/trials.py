@@ -26,7 +26,7 @@ from gen.packages.guesses import (
     other_arguments,
 )
 from gen.packages.inner_calls import inner_calls
-from gen.packages.package_scan import MODULES, Entry, Parameter
+from gen.packages.package_scan import MODULES, Entry, Parameter, takes_tensor
 from gen.packages.sampled_calls import (
     Call,
     ModuleCall,
@@ -43,6 +43,7 @@ from gen.packages.sampled_calls import (
     pull_back,
     push_forward,
     run_under_autocast,
+    without_gradient,
     writes_to_buffers,
 )
 
@@ -72,6 +73,7 @@ _MOST_SECONDS = 20.0
 """How long guesses are tried. A call that has begun is not interrupted here."""
 _MOST_ALIKE = 500
 """How many guesses are tried while all fail alike. It is more than all those of one domain."""
+_NUMBER = 0.5
 _SLOW_FIRST_CALL = 1.0
 """A first call that takes longer, and a second one that does not, has compiled a kernel."""
 
@@ -166,7 +168,7 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
             break
         error, seconds = _problem(call)
         if not error:
-            return text, call, seconds
+            return text, _with_numbers(entry, call), seconds
         errors[error] = None
         if second_best is None and error_of(_require_some_result, call) is None:
             second_best = text, call, 0.0
@@ -175,6 +177,23 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     if second_best is not None:
         return second_best
     raise NotUsableError(next(iter(errors), "no arguments could be guessed"))
+
+
+def _with_numbers(entry: Entry, call: Call) -> Call:
+    """Return the call of a Function with numbers for tensors that nothing says are tensors.
+
+    Such a tensor has no gradient, as in ``return slope * g, None``, and a number does as well.
+    """
+    if entry.kind not in ("function_class", "old_style"):
+        return call
+    for place in without_gradient(call):
+        if takes_tensor(entry.parameters[place]):
+            continue
+        described = [*call.described[:place], _NUMBER, *call.described[place + 1 :]]
+        other = dataclasses.replace(call, described=described)
+        if not _problem(other)[0]:
+            call = other
+    return call
 
 
 def _problem(call: Call) -> tuple[str, float]:

@@ -353,6 +353,20 @@ def clipped(x: torch.Tensor) -> torch.Tensor:
     return x + (x.clamp(-1, 1) - x).detach()
 
 
+class Smooth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, sigma):
+        ctx.save_for_backward(x)
+        ctx.sigma = sigma
+        return torch.erf(x / sigma)
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        slope = (-((x / ctx.sigma) ** 2)).exp() * 2 / torch.pi**0.5 / ctx.sigma
+        return slope * g, None
+
+
 class _Noised(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, noise, factor):
@@ -543,6 +557,7 @@ def right(folder: Path) -> tuple[str, str, str]:
         "Steps",  # shapes that the documentation tells
         "StepModule",  # and another's of the same module
         "per_class",  # a dtype that the documentation tells
+        "Smooth",  # a number that no annotation tells
         "_Noised",  # a private Function, with the arguments of its caller
         "clipped",  # a gradient that is an estimate, as the documentation says
         "upright",  # the name of the package
