@@ -147,19 +147,17 @@ def _documented_values(
     """Return what the documentation tells of a parameter: a tensor, or a size. Empty if neither."""
     if parameter.name not in documented:
         return list(sizes.get(parameter.name, ()))
-    name = parameter.name.lower()
     shape = shape_for(documented[parameter.name], sizes)
     dtype = dtype_of(parameter.description)
     if dtype == "bool":
         return [{"shape": shape, "dtype": "bool", "domain": "bool"}]
-    if dtype or name in _INDEX_NAMES:
-        index = {"shape": shape, "dtype": "int64", "domain": "index", "size": least(sizes)}
+    index = {"shape": shape, "dtype": "int64", "domain": "index", "size": least(sizes)}
     if dtype:
         return [index]
-    usual = _usual_domain(parameter)
-    fitting = [each for each in (usual, domain) if each and _has_domain(each, shape)]
-    tensors = [{"shape": shape} | _domain(each) for each in dict.fromkeys([*fitting, "any"])]
-    if name in _INDEX_NAMES:
+    domains = [*filter(None, (_usual_domain(parameter), domain)), "any"]
+    fitting = dict.fromkeys(each for each in domains if each == "any" or _has_domain(each, shape))
+    tensors = [{"shape": shape} | _domain(each) for each in fitting]
+    if parameter.name.lower() in _INDEX_NAMES:
         return [index, *tensors]
     return tensors[:2]
 

@@ -93,23 +93,25 @@ class Untested:
 def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict[str, Any]:
     """Return what the templates of a project for a package need."""
     names = _call_names(entries)
-    pairs = list(zip(entries, trials, strict=True))
-    working = [trial for trial in trials if not trial.reason_for_no_row]
-    rows = [row_of(trial, names[trial.name]) for trial in working]
-    untested = [_untested(*pair, names) for pair in pairs if _is_untested(pair[1])]
-    remarks = [remark for trial in trials for remark in trial.remarks]
+    rows = [row_of(each, names[each.name]) for each in trials if not each.reason_for_no_row]
+    pairs = zip(entries, trials, strict=True)
     return {
         "subject": scan.package,
         "rows": rows,
         "left_out": [],
-        "untested": untested,
+        "untested": [_untested(*pair, names) for pair in pairs if _is_untested(pair[1])],
         "covered": [trial for trial in trials if trial.covered_by],
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *map(_module_of, entries)}),
         "helpers": helpers_of(rows),
         "has_hidden": any(MODULES in row.call for row in rows),
-        "has_old_style": any("setup_context" in remark for remark in remarks),
+        "has_old_style": any(map(_is_old_style, trials)),
     }
+
+
+def _is_old_style(trial: Trial) -> bool:
+    """Return whether torch.func asks for a `setup_context` that the function lacks."""
+    return any("setup_context" in remark for remark in trial.remarks)
 
 
 def _is_untested(trial: Trial) -> bool:

@@ -25,7 +25,6 @@ from gen.packages.guesses import (
     guesses_with_defaults,
     other_arguments,
 )
-from gen.packages.inner_calls import inner_calls
 from gen.packages.package_scan import MODULES, Entry, Parameter, takes_tensor
 from gen.packages.sampled_calls import (
     Call,
@@ -35,6 +34,7 @@ from gen.packages.sampled_calls import (
     capture,
     differentiate_twice,
     has_floats,
+    inner_calls,
     is_flat,
     is_rounded,
     is_same,
