@@ -20,6 +20,8 @@ from gen.plan import catalog
 from gen.plan.expand import Plan, expand
 from gen.run.project_defaults import declared
 
+_LISTS = ("untested", "covered", "left_out", "failed_imports")
+"""What the template of a project lists besides rows."""
 __all__ = ["lines_of", "plan_with_draft", "target_name"]
 
 
@@ -77,9 +79,9 @@ def _load(drafted: Draft, matrix: Path, folder: Path) -> validate.Loaded:
     """Return the matrix of the folder. Without one, the columns of `init --package` alone."""
     if matrix.exists():
         return validate.load(matrix)
-    words: dict[str, Any] = dict.fromkeys(("untested", "left_out", "failed_imports"), ())
+    words: dict[str, Any] = dict.fromkeys(_LISTS, ())
     words |= {"rows": [drafted.row], "subject": drafted.row.name, "has_old_style": False}
-    words |= {"package": drafted.row.name, "helpers": {}}
+    words |= {"package": drafted.row.name, "helpers": {}, "has_hidden": False}
     name = "matrix.yaml"
     (folder / name).write_text(files(PACKAGE_TEMPLATES, words, [f"{name}.j2"])[name])
     if drafted.line:  # what the row calls is looked up beside the matrix

@@ -93,10 +93,11 @@ def _run_for_package(args: argparse.Namespace) -> int:
     package: str = args.package
     try:
         scan = scan_package(package)
-        entries = choose(scan, args.pick, every=args.yes)
+        chosen = choose(scan, args.pick, every=args.yes)
     except (PackageError, ChoiceError) as error:
-        print(f"init: --package {package}: {error}", file=sys.stderr)
+        print(f"init: --package {package}: {error}{_other_name(package)}", file=sys.stderr)
         return 2
+    entries = sorted(chosen, key=lambda entry: entry.is_private)  # as they are tried
     trials = []
     for trial in try_entries(package, entries):
         print(f"  {trial.name}: {_word(trial)}", file=sys.stderr, flush=True)
@@ -118,6 +119,20 @@ def _run_for_package(args: argparse.Namespace) -> int:
         f"{len(known['untested'])} not tested yet. Next: cd {args.folder} && make matrix"
     )
     return 0
+
+
+def _other_name(name: str) -> str:
+    """Return how a distribution is imported, if its modules have another name than it has."""
+    distributions = metadata.packages_distributions()
+    modules = [
+        module
+        for module, names in distributions.items()
+        if name.lower().replace("-", "_") in (each.lower().replace("-", "_") for each in names)
+    ]
+    if not modules or name in modules:
+        return ""
+    others = ", ".join(f"--package {module}" for module in sorted(modules))
+    return f"; what pip calls {name} is {others}"
 
 
 def _word(trial: Trial) -> str:

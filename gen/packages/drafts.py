@@ -8,6 +8,7 @@ Domains are learned by trying: the first one for which most calls have finite gr
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -25,7 +26,7 @@ from gen.packages.sampled_calls import (
     OnCopies,
     is_zero,
 )
-from gen.packages.sizes import elements, smaller
+from gen.packages.sizes import elements, has_tensor, smaller
 from gen.packages.trials import (
     Trial,
     error_of,
@@ -43,6 +44,8 @@ Function = Callable[..., object]
 Forms = Callable[[Sample], Iterator[Sample]]
 DOMAINS = ("any", "positive", "unit", "nonzero", "spd", "symmetric", "distinct")
 LAYOUTS = ("transposed", "noncontiguous", "expanded")
+_FLAGS = {False: (False, True), True: (True,)}
+"""Whether each recorded `requires_grad` counts, in the order in which it is tried."""
 MOST_SAMPLES = 4
 """Samples of one row."""
 MOST_REASONS = 2
@@ -61,6 +64,7 @@ class Given:
     samples: list[Sample]
     more_shapes: bool = False  # also try other shapes
     keeps_sizes: bool = False  # somebody has chosen them
+    keeps_flags: bool = False  # a floating tensor that did not require grad has no derivative
     remarks: list[str] = field(default_factory=list)
     writes: bool = False  # to an argument
 
@@ -77,7 +81,7 @@ def attempt_given(given: Given) -> Trial:
             trial.call = f"OnCopies({given.expression})"
         forms = _with_sizes if given.keeps_sizes else smaller
         fitting = list(_fitting(function, samples, forms, trial))
-        calls = _best(function, fitting, trial)
+        calls = _best(function, fitting, trial, _FLAGS[given.keeps_flags])
         if all(map(is_zero, calls)):
             raise NotUsableError("its result is zero")
     except NotUsableError as error:
@@ -99,6 +103,10 @@ def attempt_given(given: Given) -> Trial:
 
 def _learn_limits(trial: Trial, given: Given, call: Call) -> None:
     """Learn what no cell can ask of the function."""
+    if call.makes_tensors:
+        trial.takes_layouts = trial.takes_vmap = False
+        trial.remarks.append("no layout and no vmap: it takes no tensor")
+        return
     is_op = given.kind == "op"
     if is_op and "backward" in given.name:
         trial.differentiable = False
@@ -108,7 +116,8 @@ def _learn_limits(trial: Trial, given: Given, call: Call) -> None:
         trial.remarks.append("no layout is tested: only torch calls it, with layouts that it makes")
         return
     for layout in LAYOUTS:
-        error = error_of(run_forward, Call(call.function, _laid_out(call, layout), call.keywords))
+        laid_out = dataclasses.replace(call, described=_laid_out(call, layout))
+        error = error_of(run_forward, laid_out)
         if error is not None:
             trial.takes_layouts = False
             trial.remarks.append(f"no layout {layout}: {error}")
@@ -228,7 +237,9 @@ def _error_of_all_domains(function: Function, sample: Sample) -> str:
     return first
 
 
-def _best(function: Function, samples: Sequence[Sample], trial: Trial) -> list[Call]:
+def _best(
+    function: Function, samples: Sequence[Sample], trial: Trial, flags: Sequence[bool]
+) -> list[Call]:
     """Return the calls of the domain for which most work.
 
     First each floating tensor requires grad, then those that did in the recorded calls. Without a
@@ -238,7 +249,7 @@ def _best(function: Function, samples: Sequence[Sample], trial: Trial) -> list[C
         raise NotUsableError("; ".join(trial.remarks[-MOST_REASONS:]) or "there is no call of it")
     first = ""
     for require in (require_finite, run_forward):
-        best, error = _most(require, function, samples)
+        best, error = _most(require, function, samples, flags)
         first = first or error
         if best:
             if first:
@@ -248,13 +259,16 @@ def _best(function: Function, samples: Sequence[Sample], trial: Trial) -> list[C
 
 
 def _most(
-    require: Callable[[Call], None], function: Function, samples: Sequence[Sample]
+    require: Callable[[Call], None],
+    function: Function,
+    samples: Sequence[Sample],
+    flags: Sequence[bool],
 ) -> tuple[list[Call], str]:
     """Return the most calls of one domain that work, and the first error of any."""
     best: list[Call] = []
     first = ""
-    for flags, domain in itertools.product((False, True), DOMAINS):
-        calls = [_call(function, sample, domain, flags=flags) for sample in samples]
+    for kept, domain in itertools.product(flags, DOMAINS):
+        calls = [_call(function, sample, domain, flags=kept) for sample in samples]
         errors = [error_of(require, call) for call in calls]
         first = first or next(filter(None, errors), "")
         working = [call for call, error in zip(calls, errors, strict=True) if error is None]
@@ -268,7 +282,8 @@ def _call(function: Function, sample: Sample, domain: str, *, flags: bool) -> Ca
     """Return the call of a sample. ``flags``: the recorded `requires_grad` counts."""
     keywords = sample.get("kwargs", {})
     described = [*sample["args"], *keywords.values()]
-    return Call(function, _language(described, domain, flags), tuple(keywords))
+    arguments = _language(described, domain, flags)
+    return Call(function, arguments, tuple(keywords), makes_tensors=not has_tensor(sample))
 
 
 def _sample(call: Call) -> Sample:

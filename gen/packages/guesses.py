@@ -9,10 +9,21 @@ A guess is a list of arguments as a sample of ``matrix.yaml`` has them. The like
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from gen.packages.docstrings import domain_of
+from gen.packages.docstrings import domain_of, dtype_of
+from gen.packages.documented_shapes import (
+    Documented,
+    Sizes,
+    choices,
+    fixed_sizes,
+    least,
+    other_choices,
+    shape_for,
+    shapes_of,
+)
 from gen.packages.package_scan import TENSOR_NAMES, Parameter
 
 __all__ = [
@@ -21,7 +32,7 @@ __all__ = [
     "constructor_guesses",
     "guesses",
     "guesses_with_defaults",
-    "reshape",
+    "other_arguments",
 ]
 
 SHAPES = ([4, 3], [2, 3, 4], [3, 3], [4, 4], [5], [2, 3, 3], [2, 4, 4], [2, 3, 8, 8])
@@ -75,16 +86,19 @@ _MOST = 60
 """Combinations that are tried for one shape and domain."""
 
 
-def guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
+def guesses(
+    parameters: Sequence[Parameter], known: Mapping[str, int] = MappingProxyType({})
+) -> Iterator[list[Any]]:
     """Yield lists of arguments for a call, by shape and domain of the tensors.
 
     ``parameters``: those of the function, in order. Parameters with a default are left out, but
-    for tensors where all have one.
+    for tensors where all have one. ``known``: sizes that cannot be chosen, by name. A tensor whose
+    documentation tells its shape has no other one.
 
     The lists are in the order in which a caller tries them. Most of them are no call that the
     function takes.
     """
-    return _guesses_of(_of_call(parameters), _values)
+    return _guesses_of(_of_call(parameters), _values, known)
 
 
 def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
@@ -92,16 +106,64 @@ def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]
 
     The backward pass of an old-style Function often counts on all arguments.
     """
-    return _guesses_of(parameters, _default_or_values)
+    return _guesses_of(parameters, _default_or_values, {})
 
 
 def _guesses_of(
     parameters: Sequence[Parameter],
     values: Callable[[Parameter, Sequence[int], str], Sequence[Any]],
+    known: Mapping[str, int],
 ) -> Iterator[list[Any]]:
     """Yield the combinations of what `values` returns for each parameter, shape and domain."""
+    documented = shapes_of(parameters)
+    if documented:
+        yield from _documented_guesses(parameters, values, documented, known)
+        return
     for domain, shape in _tries():
         yield from _combinations([values(each, shape, domain) for each in parameters])
+
+
+def _documented_guesses(
+    parameters: Sequence[Parameter],
+    values: Callable[[Parameter, Sequence[int], str], Sequence[Any]],
+    documented: Mapping[str, Documented],
+    known: Mapping[str, int],
+) -> Iterator[list[Any]]:
+    """Yield the combinations in which tensors have the shapes that documentation tells."""
+    first = next(iter(documented.values()))
+    for domain, sizes in itertools.product(DOMAINS, choices(documented.values(), known)):
+        shape = shape_for(first, sizes)
+        yield from _combinations(
+            [
+                _documented_values(each, documented, sizes, domain) or values(each, shape, domain)
+                for each in parameters
+            ]
+        )
+
+
+def _documented_values(
+    parameter: Parameter, documented: Mapping[str, Documented], sizes: Sizes, domain: str
+) -> list[Any]:
+    """Return what the documentation tells of a parameter: a tensor, or a size. Empty if neither."""
+    if parameter.name not in documented:
+        return list(sizes.get(parameter.name, ()))
+    shape = shape_for(documented[parameter.name], sizes)
+    dtype = dtype_of(parameter.description)
+    if dtype == "bool":
+        return [{"shape": shape, "dtype": "bool", "domain": "bool"}]
+    index = {"shape": shape, "dtype": "int64", "domain": "index", "size": least(sizes)}
+    if dtype:
+        return [index]
+    domains = [*filter(None, (_usual_domain(parameter), domain)), "any"]
+    fitting = dict.fromkeys(each for each in domains if each == "any" or _has_domain(each, shape))
+    tensors = [{"shape": shape} | _domain(each) for each in fitting]
+    if parameter.name.lower() in _INDEX_NAMES:
+        return [index, *tensors]
+    return tensors[:2]
+
+
+def _domain(domain: str) -> dict[str, str]:
+    return {} if domain == "any" else {"domain": domain}
 
 
 def _without_default(parameters: Sequence[Parameter]) -> list[Parameter]:
@@ -145,11 +207,45 @@ def constructor_guesses(parameters: Sequence[Parameter]) -> Iterator[list[Any]]:
     return _combinations(list(map(_numbers, _without_default(parameters))))
 
 
-def reshape(arguments: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> list[Any]:
-    """Return the arguments with tensors of the shape `old` as tensors of the shape `new`.
+def other_arguments(
+    parameters: Sequence[Parameter], arguments: Sequence[Any], known: Mapping[str, int]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the arguments with tensors of other shapes, and a text of what is odd about these.
 
-    Tensors of other shapes stay, and so do numbers. `arguments` is left as it is.
+    The text is empty for ordinary shapes. ``parameters``: what is known of the first arguments.
+    ``known``: sizes that stay as they are, by name. Tensors whose shape follows from nothing stay,
+    and so do numbers. `arguments` is left as it is.
     """
+    documented = shapes_of(parameters)
+    if not documented:
+        old = next(each["shape"] for each in arguments if isinstance(each, dict))
+        for new in OTHER_SHAPES:
+            odd = "" if all(size > 1 for size in new) else f"shape {new}"
+            yield odd, _reshape(arguments, old, new)
+        return
+    for odd, sizes in other_choices(documented.values()):
+        chosen = sizes | fixed_sizes(known)
+        first = [
+            _of_other_sizes(parameter, argument, documented, chosen)
+            for parameter, argument in zip(parameters, arguments, strict=False)
+        ]
+        yield odd, [*first, *arguments[len(first) :]]
+
+
+def _of_other_sizes(
+    parameter: Parameter, argument: Any, documented: Mapping[str, Documented], sizes: Sizes
+) -> Any:
+    """Return an argument as it is for other sizes."""
+    if parameter.name in documented and isinstance(argument, dict):
+        size = {"size": least(sizes)} if "size" in argument else {}
+        return argument | {"shape": shape_for(documented[parameter.name], sizes)} | size
+    if parameter.name in sizes and isinstance(argument, int):
+        return sizes[parameter.name][0]
+    return argument
+
+
+def _reshape(arguments: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> list[Any]:
+    """Return the arguments with tensors of the shape `old` as tensors of the shape `new`."""
     return [
         argument | {"shape": list(new)} if _has_shape(argument, old) else argument
         for argument in arguments

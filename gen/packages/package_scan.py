@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
@@ -21,11 +22,18 @@ from types import ModuleType
 
 import torch
 
-from gen.packages.docstrings import descriptions
+from gen.packages.docstrings import (
+    descriptions,
+    domain_of,
+    dtype_of,
+    shape_of,
+    tells_estimate,
+)
 from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
 __all__ = [
     "KINDS",
+    "MODULES",
     "TENSOR_NAMES",
     "Entry",
     "FailedImport",
@@ -33,6 +41,7 @@ __all__ = [
     "Scan",
     "entry_of",
     "scan",
+    "takes_tensor",
 ]
 
 KINDS = {
@@ -57,9 +66,10 @@ TENSOR_NAMES = frozenset([
 # fmt: on
 """Names of parameters that are tensors where nothing else is said."""
 
+MODULES = "sys.modules"
+"""What an expression begins with, where no attributes of the package lead to a module."""
 _SKIPPED = ("__main__", "conftest", "setup", "tests", "test")
 """Submodules that are programs or tests. An import would run them."""
-_HIDDEN = "a part of its name leads to something else of the package"
 
 
 @dataclass(frozen=True)
@@ -84,10 +94,22 @@ class Entry:
     expression: str = ""  # Python text of what is called, or of the class of a module
     has_jvp: bool = False  # whether a Function has a formula for forward mode
 
+    is_estimate: bool = False  # its docstring says that its gradient is not its derivative
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a part of the name begins with an underscore."""
+        return "._" in self.name
+
+    @property
+    def module(self) -> str:
+        """The module that the name begins with."""
+        return self.name.rpartition(".")[0]
+
 
 @dataclass(frozen=True)
 class FailedImport:
-    """A submodule that does not import, or an object that no name leads to."""
+    """A submodule that does not import."""
 
     module: str
     error: str
@@ -111,15 +133,41 @@ def scan(package: str) -> Scan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         modules, failed = _import_all(package)
-    listed, hidden = _objects(package, modules)
+    listed = _objects(package, modules)
     listed += _library_ops(registered_ops() - ops_before, modules)
     order = list(KINDS)
-    listed.sort(key=lambda entry: order.index(entry.kind))
-    return Scan(package, tuple(listed), (*failed, *hidden))
+    _share_descriptions(listed)
+    listed.sort(key=lambda entry: (entry.is_private, order.index(entry.kind)))
+    return Scan(package, tuple(listed), tuple(failed))
 
 
-def _objects(package: str, modules: Sequence[ModuleType]) -> tuple[list[Entry], list[FailedImport]]:
-    """Return the entries of what the modules define, each once, and what no name leads to.
+def _share_descriptions(entries: list[Entry]) -> None:
+    """Describe parameters as others of the same name and the same module are described.
+
+    Of a module and the function that it calls, often only one has a docstring.
+    """
+    known: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        for each in entry.parameters:
+            if each.description:
+                known.setdefault((entry.module, each.name), []).append(each.description)
+    for place, entry in enumerate(entries):
+        parameters = [
+            _shared(each, known.get((entry.module, each.name), ())) for each in entry.parameters
+        ]
+        entries[place] = replace(entry, parameters=tuple(parameters))
+
+
+def _shared(parameter: Parameter, descriptions: Sequence[str]) -> Parameter:
+    """Return a parameter described as others are, if it is not, and these all mean one thing."""
+    meanings = {(shape_of(text), dtype_of(text), domain_of(text)) for text in descriptions}
+    if parameter.description or len(meanings) != 1:
+        return parameter
+    return replace(parameter, description=descriptions[0])
+
+
+def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
+    """Return the entries of what the modules define, each once.
 
     One object often has several names. The module that defines it names it, unless it is private,
     or hidden by something else of its name.
@@ -132,16 +180,17 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> tuple[list[Entry], 
     ]
     named.sort(key=lambda each: (not _leads_to(*each[1:]), each[2].__module__ != each[0].__name__))
     entries: dict[int, Entry] = {}
-    hidden = []
-    for _, name, value in named:
+    for module, name, value in named:
         entry = None if id(value) in entries else entry_of(name, value)
-        if entry is None:
-            continue
-        entries[id(value)] = entry
-        if not _leads_to(name, value):
-            hidden.append(id(value))
-    unnamed = [FailedImport(entries.pop(each).name, _HIDDEN) for each in hidden]
-    return list(entries.values()), unnamed
+        if entry is not None:
+            entries[id(value)] = entry if _leads_to(name, value) else _hidden(entry, module)
+    return list(entries.values())
+
+
+def _hidden(entry: Entry, module: ModuleType) -> Entry:
+    """Return the entry of an object whose module something else hides, as a call finds it."""
+    rest = entry.expression.removeprefix(module.__name__)
+    return replace(entry, expression=f"{MODULES}[{json.dumps(module.__name__)}]{rest}")
 
 
 def _leads_to(name: str, value: object) -> bool:
@@ -186,9 +235,15 @@ def entry_of(name: str, value: object) -> Entry | None:
     if inspect.isclass(value) and issubclass(value, torch.nn.Module):
         return _module(name, value)
     if inspect.isfunction(value):
-        parameters = _parameters(value)
-        if any(map(_takes_tensor, parameters)):
-            return Entry(name, "function", _described(parameters, value), expression=name)
+        parameters = _described(_parameters(value), value)
+        if any(map(takes_tensor, parameters)):
+            return Entry(
+                name,
+                "function",
+                parameters,
+                expression=name,
+                is_estimate=tells_estimate(value.__doc__ or ""),
+            )
     return None
 
 
@@ -208,6 +263,7 @@ def _function_class(name: str, function: type[torch.autograd.Function]) -> Entry
         parameters,
         expression=f"{name}.apply",
         has_jvp=function.jvp is not base.jvp,
+        is_estimate=tells_estimate(_docstrings(function, function.forward, function.backward)),
     )
 
 
@@ -216,7 +272,20 @@ def _module(name: str, module: type[torch.nn.Module]) -> Entry | None:
     if module.forward is torch.nn.Module.forward:
         return None
     forward = _described(_parameters(module.forward)[1:], module.forward, module)
-    return Entry(name, "module", forward, _parameters(module.__init__)[1:], name)
+    return Entry(
+        name,
+        "module",
+        forward,
+        _parameters(module.__init__)[1:],
+        name,
+        is_estimate=tells_estimate(_docstrings(module, module.forward)),
+    )
+
+
+def _docstrings(value: type, *methods: Callable[..., object]) -> str:
+    """Return the docstrings of a class and of some of its methods, but not one that is torch's."""
+    documented = [each for each in (value, *methods) if not each.__module__.startswith("torch.")]
+    return "\n".join(each.__doc__ or "" for each in documented)
 
 
 def _library_ops(names: frozenset[str], modules: Sequence[ModuleType]) -> Iterator[Entry]:
@@ -232,7 +301,7 @@ def _library_ops(names: frozenset[str], modules: Sequence[ModuleType]) -> Iterat
             continue
         parameters = tuple(Parameter(*each) for each in parameters_of(name))
         dotted = f"torch.ops.{name.replace('::', '.')}"
-        if any(map(_takes_tensor, parameters)):
+        if any(map(takes_tensor, parameters)):
             yield Entry(dotted, "library_op", parameters, expression=dotted)
 
 
@@ -292,8 +361,9 @@ def _text(annotation: object) -> str:
     return str(annotation)  # of typing.Union[...], __name__ would be Union alone
 
 
-def _takes_tensor(parameter: Parameter) -> bool:
-    """Return whether a parameter is a tensor by its annotation, or else by its name."""
+def takes_tensor(parameter: Parameter) -> bool:
+    """Return whether a parameter is a tensor: by annotation, or else by name or description."""
     if parameter.annotation:
         return "Tensor" in parameter.annotation
-    return parameter.name.lower() in TENSOR_NAMES and not parameter.has_default
+    is_described = re.search(r"\b[Tt]ensor\b", parameter.description) is not None
+    return (is_described or parameter.name.lower() in TENSOR_NAMES) and not parameter.has_default

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gen.language.values import tag_of
-from gen.packages.package_scan import Entry, Scan
+from gen.packages.package_scan import MODULES, Entry, Scan
 from gen.packages.trials import Trial
 from gen.recording.hook import Sample
 
@@ -93,20 +93,29 @@ class Untested:
 def words(scan: Scan, entries: Sequence[Entry], trials: Sequence[Trial]) -> dict[str, Any]:
     """Return what the templates of a project for a package need."""
     names = _call_names(entries)
-    pairs = list(zip(entries, trials, strict=True))
-    rows = [row_of(trial, names[trial.name]) for _, trial in pairs if trial.samples]
-    untested = [_untested(entry, trial, names) for entry, trial in pairs if not trial.samples]
-    remarks = [remark for trial in trials for remark in trial.remarks]
+    rows = [row_of(each, names[each.name]) for each in trials if not each.reason_for_no_row]
+    pairs = zip(entries, trials, strict=True)
     return {
         "subject": scan.package,
         "rows": rows,
         "left_out": [],
-        "untested": untested,
+        "untested": [_untested(*pair, names) for pair in pairs if _is_untested(pair[1])],
+        "covered": [trial for trial in trials if trial.covered_by],
         "failed_imports": scan.failed_imports,
         "modules": sorted({scan.package, *map(_module_of, entries)}),
         "helpers": helpers_of(rows),
-        "has_old_style": any("setup_context" in remark for remark in remarks),
+        "has_hidden": any(MODULES in row.call for row in rows),
+        "has_old_style": any(map(_is_old_style, trials)),
     }
+
+
+def _is_old_style(trial: Trial) -> bool:
+    """Return whether torch.func asks for a `setup_context` that the function lacks."""
+    return any("setup_context" in remark for remark in trial.remarks)
+
+
+def _is_untested(trial: Trial) -> bool:
+    return bool(trial.reason_for_no_row) and not trial.covered_by
 
 
 def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
@@ -118,10 +127,12 @@ def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
 def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
     """Return a name in calls.py for each entry: its last part, or more where this is taken."""
     last = Counter(entry.name.rpartition(".")[2] for entry in entries)
+    imported = {entry.name.partition(".")[0] for entry in entries}
+    taken = {"warnings", "sys", "torch", *_HELPERS, *imported}
     names = {}
     for entry in entries:
         name = entry.name.rpartition(".")[2]
-        if last[name] > 1 or name in ("warnings", *_HELPERS):
+        if last[name] > 1 or name in taken:
             name = re.sub(r"\W", "_", entry.name)
         names[entry.name] = name
     return names
@@ -203,7 +214,7 @@ def _untested(entry: Entry, trial: Trial, names: Mapping[str, str]) -> Untested:
         entry.name,
         names[entry.name],
         entry.expression,
-        comment(f"{trial.reason}. Its parameters: {', '.join(required) or 'none'}"),
+        comment(f"{trial.reason_for_no_row}. Its parameters: {', '.join(required) or 'none'}"),
         arguments,
     )
 

@@ -23,6 +23,7 @@ WRITES = "it writes to an argument: it is called on copies"
 _IN_PLACE = r"^function .*_$"
 _NO_ROWS = {
     r"\.(new_)?empty": "it returns memory without values",
+    r"^\w+ torch\.(tensor|as_tensor|asarray|from_numpy|frombuffer|load)$": "its data is Python's",
     r"\.lift_fresh\.|\.profiler\.": "it is a part of torch.tensor or of the profiler",
 }
 """Patterns of kinds and names without a row, and the reasons."""
@@ -71,8 +72,6 @@ def _reason(call: Recorded) -> str:
             return reason
     if not call.samples:
         return ", ".join(call.left_out)
-    if "'shape'" not in str(call.samples):
-        return "it takes no tensor"
     return ""
 
 
@@ -80,17 +79,19 @@ def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, An
     """Return what the templates of a project need."""
     left_out = [(call.name, call.count, comment(reason)) for call, reason in choice.left_out]
     left_out += [
-        (each.name, choice.counts[each.name], comment(each.reason))
+        (each.name, choice.counts[each.name], comment(each.reason_for_no_row))
         for each in trials
-        if each.reason
+        if each.reason_for_no_row
     ]
-    working = [each for each in trials if not each.reason]
+    working = [each for each in trials if not each.reason_for_no_row]
     rows = list(map(_row, working))
     return {
         "package": "torch",
         "subject": f"the calls of torch that `{comment(command)}` makes",
         "rows": rows,
         "untested": [],
+        "covered": [],
+        "has_hidden": False,
         "left_out": sorted(left_out, key=lambda each: -each[1]),
         "failed_imports": (),
         "modules": sorted({"torch", *map(_module, working)}),

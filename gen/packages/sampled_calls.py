@@ -6,15 +6,18 @@ call.gradients(call.arguments(seed=1))
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
+from gen.recording.described import NoDescriptionError, describe_call
+from gen.recording.hook import Sample
 from gen.samples.descriptions import build
 from gen.torch_private.loaded_with_torch import pytree
 
@@ -27,6 +30,7 @@ __all__ = [
     "capture",
     "differentiate_twice",
     "has_floats",
+    "inner_calls",
     "is_flat",
     "is_rounded",
     "is_same",
@@ -35,6 +39,7 @@ __all__ = [
     "pull_back",
     "push_forward",
     "run_under_autocast",
+    "without_gradient",
     "writes_to_buffers",
 ]
 
@@ -57,6 +62,8 @@ class Call:
     function: Callable[..., Any]
     described: list[Any]
     keywords: tuple[str, ...] = ()  # the names of the last arguments
+    makes_tensors: bool = False  # of numbers alone
+    known_sizes: Mapping[str, int] = field(default_factory=dict)  # by name, which cannot vary
 
     def run(self, arguments: Sequence[Any]) -> Any:
         """Return what the function returns."""
@@ -75,7 +82,7 @@ class Call:
 
         Raises NotUsableError if there are none, or one is not finite.
         """
-        if not any(map(_is_tensor, pytree.tree_leaves(arguments))):
+        if not (self.makes_tensors or any(map(_is_tensor, pytree.tree_leaves(arguments)))):
             raise NotUsableError("it takes no tensor that could be guessed")
         results = self.run(arguments)
         floating = _floating(results)
@@ -97,6 +104,18 @@ class Call:
             allow_unused=True,
         )
         return [each for each in gradients if each is not None]
+
+
+def without_gradient(call: Call) -> list[int]:
+    """Return the places of tensors that require grad, and that no gradient reaches."""
+    arguments = call.arguments()
+    results = [result for result in call.results(arguments) if result.requires_grad]
+    places = [place for place, each in enumerate(arguments) if _is_leaf(each)]
+    if not (results and places):
+        return []
+    leaves = [arguments[place] for place in places]
+    gradients = torch.autograd.grad(_weighted_sum(results), leaves, allow_unused=True)
+    return [place for place, each in zip(places, gradients, strict=True) if each is None]
 
 
 def _floating(results: Any) -> list[Tensor]:
@@ -393,3 +412,68 @@ class ModuleCall:
                 torch.random.manual_seed(0)
                 self._modules[key] = self._make().to(dtype).eval()
         return self._modules[key]
+
+
+# --- calls of private Functions -------------------------------------------------------------------
+
+
+def inner_calls(call: Call, functions: Mapping[str, Any]) -> dict[str, Sample]:
+    """Run a call, and return a sample of the first call of each Function that it reaches.
+
+    A guess of arguments of a private Function often means nothing, and its callers know better.
+
+    ``functions``: the Functions to watch, by name.
+    """
+    arguments = call.arguments()
+    outer = {
+        id(argument): described
+        for argument, described in zip(arguments, call.described, strict=True)
+        if _is_tensor(argument)
+    }
+    noted: dict[str, Sample] = {}
+
+    def note(name: str, values: Sequence[Any]) -> None:
+        with contextlib.suppress(NoDescriptionError):
+            noted.setdefault(name, _sample_inside(values, outer))
+
+    with contextlib.ExitStack() as watched:
+        for name, function in functions.items():
+            watched.enter_context(_watched(name, function, note))
+        call.results(arguments)
+    return noted
+
+
+def _sample_inside(values: Sequence[Any], outer: Mapping[int, Any]) -> Sample:
+    """Return the sample of a call. An argument of the outer call is described as it is there."""
+    sample = describe_call(values, {})
+    sample["args"] = [
+        outer.get(id(value), described)
+        for value, described in zip(values, sample["args"], strict=True)
+    ]
+    return sample
+
+
+@contextlib.contextmanager
+def _watched(
+    name: str, function: Any, note: Callable[[str, Sequence[Any]], None]
+) -> Iterator[None]:
+    """Note each call of a Function inside the block.
+
+    A package may have taken ``apply`` from the class before, so ``forward`` is what is watched.
+    """
+    forward = vars(function).get("forward")
+    if forward is None:  # it inherits that of another one
+        yield
+        return
+    run = function.forward
+    begin = int(function.setup_context is torch.autograd.Function.setup_context)  # after ctx
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        note(name, args[begin:])
+        return run(*args, **kwargs)
+
+    function.forward = staticmethod(noting)
+    try:
+        yield
+    finally:
+        function.forward = forward

@@ -16,7 +16,7 @@ from typing import Any, TypeGuard
 
 from gen.recording.hook import Sample
 
-__all__ = ["elements", "smaller"]
+__all__ = ["elements", "has_tensor", "smaller"]
 
 SMALL = 4
 """Sizes up to this one stay: they are often kernels, heads and channels."""
@@ -42,6 +42,11 @@ def smaller(sample: Sample) -> Iterator[Sample]:
 def elements(sample: Sample) -> int:
     """Return how many elements the largest tensor of a sample has. 1 if it has no tensor."""
     return max([1, *map(math.prod, _shapes(sample))])
+
+
+def has_tensor(sample: Sample) -> bool:
+    """Return whether an argument of a sample has a tensor."""
+    return any(True for _ in _shapes(sample))
 
 
 def _with_products(large: list[int], small: set[int]) -> dict[int, int]:

@@ -16,6 +16,7 @@ entry. Then a worker goes on with the next one.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import os
 import selectors
@@ -35,7 +36,9 @@ from gen.packages.trials import Trial, attempt, attempt_forward
 __all__ = ["PackageError", "scan_package", "try_entries", "try_given"]
 
 _SCAN_SECONDS = 300
-_TRY_SECONDS = 120
+_TRY_SECONDS = 400
+"""The time of a trial that waits for something. One that computes ends by processor time before,
+unless it has less than a tenth of a processor."""
 _TRY_CPU_SECONDS = 40
 """The processor time of one trial, which a busy machine does not make longer."""
 _START_SECONDS = 300
@@ -71,12 +74,51 @@ def scan_package(package: str) -> Scan:
 
 
 def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
-    """Yield the trial of each entry, in order."""
+    """Yield the trial of each entry, in order. Private ones come last, as a scan lists them.
+
+    A private Function is tried with the arguments that its callers give it. If one of these has
+    derivatives to test, the Function is tested with them, and has no row.
+    """
+    public = [each for each in entries if not each.is_private]
+    tried = []
+    for trial in _guessed(package, public):
+        tried.append(trial)
+        yield trial
+    for entry in entries[len(public) :]:
+        callers = [each for each in tried if entry.name in each.reaches]
+        if callers:
+            yield _called(entry, callers)
+        else:
+            yield from _guessed(package, [entry])
+
+
+def _guessed(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
+    """Yield the trial of each entry, with arguments that are guessed."""
     for entry, trial in zip(entries, _trials(_command("try", package), entries), strict=True):
         if trial.reason != _ENDED:
             yield trial
         else:
             yield from _trials(_command("forward", package), [entry])
+
+
+def _called(entry: Entry, callers: Sequence[Trial]) -> Trial:
+    """Return the trial of a private Function, with the arguments that its callers give it."""
+    for each in callers:
+        if each.differentiable:
+            reason = f"it is tested by the row of {each.name}"
+            return Trial(entry.name, reason=reason, covered_by=each.name)
+    samples = [each.reaches[entry.name] for each in callers]
+    given = Given(
+        entry.name,
+        entry.kind,
+        entry.expression,
+        samples,
+        keeps_sizes=True,
+        keeps_flags=True,
+        remarks=[f"called as {callers[0].name} calls it"],
+    )
+    (trial,) = try_given([given])
+    return trial
 
 
 def try_given(givens: Sequence[Given]) -> Iterator[Trial]:
@@ -160,8 +202,12 @@ def main(arguments: Sequence[str]) -> None:
         if command == "scan":
             print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
             return
-        trials = {"try": attempt, "forward": attempt_forward}
-        _answer(out, lambda data: trials[command](entry_from(data)))
+        private = [each for each in result.entries if each.is_private]
+        attempts: dict[str, Callable[[Entry], Trial]] = {
+            "try": functools.partial(attempt, private=private),
+            "forward": attempt_forward,
+        }
+        _answer(out, lambda data: attempts[command](entry_from(data)))
 
 
 def _answer(out: TextIO, attempted: Callable[[dict[str, Any]], Trial]) -> None:

@@ -9,6 +9,7 @@ whether they are right: this is what the matrix is for.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import itertools
@@ -19,13 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gen.packages.guesses import (
-    OTHER_SHAPES,
     constructor_guesses,
     guesses,
     guesses_with_defaults,
-    reshape,
+    other_arguments,
 )
-from gen.packages.package_scan import Entry
+from gen.packages.package_scan import MODULES, Entry, Parameter, takes_tensor
 from gen.packages.sampled_calls import (
     Call,
     ModuleCall,
@@ -34,6 +34,7 @@ from gen.packages.sampled_calls import (
     capture,
     differentiate_twice,
     has_floats,
+    inner_calls,
     is_flat,
     is_rounded,
     is_same,
@@ -42,6 +43,7 @@ from gen.packages.sampled_calls import (
     pull_back,
     push_forward,
     run_under_autocast,
+    without_gradient,
     writes_to_buffers,
 )
 
@@ -71,6 +73,7 @@ _MOST_SECONDS = 20.0
 """How long guesses are tried. A call that has begun is not interrupted here."""
 _MOST_ALIKE = 500
 """How many guesses are tried while all fail alike. It is more than all those of one domain."""
+_NUMBER = 0.5
 _SLOW_FIRST_CALL = 1.0
 """A first call that takes longer, and a second one that does not, has compiled a kernel."""
 
@@ -99,19 +102,34 @@ class Trial:
     is_deadly: bool = False  # a pass ended the process that tried it, or took too long
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
+    covered_by: str = ""  # the row of a caller, for a private Function without one
+    reaches: dict[str, Any] = field(default_factory=dict)  # private Functions, and samples of them
+
+    @property
+    def reason_for_no_row(self) -> str:
+        """Why a project has no row of it; empty if it has one."""
+        if not (self.reason or self.deterministic or self.differentiable):
+            return "it is random, and no column compares draws"
+        return self.reason
 
 
-def attempt(entry: Entry) -> Trial:
-    """Try to call an entry, and return what was learned."""
+def attempt(entry: Entry, private: Sequence[Entry] = ()) -> Trial:
+    """Try to call an entry, and return what was learned.
+
+    ``private``: Functions of which it is also learned whether the call reaches them.
+    """
     trial = Trial(entry.name)
     try:
         trial.call, call, seconds = _first_call(entry)
     except NotUsableError as error:
         trial.reason = str(error)
         return trial
-    learn_shapes(trial, call)
+    learn_shapes(trial, call, entry.parameters)
     learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
+    others = [each for each in private if each.name != entry.name]
+    functions = {each.name: resolve(each.expression.removesuffix(".apply")) for each in others}
+    trial.reaches = inner_calls(call, functions)
     return trial
 
 
@@ -150,7 +168,7 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
             break
         error, seconds = _problem(call)
         if not error:
-            return text, call, seconds
+            return text, _with_numbers(entry, call), seconds
         errors[error] = None
         if second_best is None and error_of(_require_some_result, call) is None:
             second_best = text, call, 0.0
@@ -159,6 +177,23 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     if second_best is not None:
         return second_best
     raise NotUsableError(next(iter(errors), "no arguments could be guessed"))
+
+
+def _with_numbers(entry: Entry, call: Call) -> Call:
+    """Return the call of a Function with numbers for tensors that nothing says are tensors.
+
+    Such a tensor has no gradient, as in ``return slope * g, None``, and a number does as well.
+    """
+    if entry.kind not in ("function_class", "old_style"):
+        return call
+    for place in without_gradient(call):
+        if takes_tensor(entry.parameters[place]):
+            continue
+        described = [*call.described[:place], _NUMBER, *call.described[place + 1 :]]
+        other = dataclasses.replace(call, described=described)
+        if not _problem(other)[0]:
+            call = other
+    return call
 
 
 def _problem(call: Call) -> tuple[str, float]:
@@ -209,12 +244,27 @@ def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
             continue
         text = f"ModuleCall(lambda: {entry.expression}({', '.join(map(repr, arguments))}))"
         parameters = [{"shape": shape} for shape in function.shapes]
-        for described in guesses(entry.parameters):
-            yield text, Call(function, [*described, *parameters])
+        known = _known_sizes(entry.constructor, arguments)
+        for described in guesses(entry.parameters, known):
+            yield text, Call(function, [*described, *parameters], known_sizes=known)
+
+
+def _known_sizes(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> dict[str, int]:
+    """Return the whole numbers that a constructor was given, by name. They may be sizes."""
+    numbers: dict[str, Any] = {each.name: each.default for each in parameters}
+    chosen = [each.name for each in parameters if not each.has_default]
+    numbers |= dict(zip(chosen, arguments, strict=True))
+    return {name: n for name, n in numbers.items() if type(n) is int and n > 0}
 
 
 def resolve(expression: str) -> Any:
-    """Return the object that a dotted name leads to, once its modules are imported."""
+    """Return the object that a dotted name leads to, once its modules are imported.
+
+    ``sys.modules["a.b"].c`` leads to what is hidden: where ``a.b`` is no module.
+    """
+    if expression.startswith(MODULES):
+        _, module, rest = expression.split('"')
+        return functools.reduce(getattr, rest.split(".")[1:], importlib.import_module(module))
     top, *attributes = parts = expression.split(".")
     for cut in range(len(parts), 0, -1):
         try:
@@ -239,22 +289,23 @@ def run_forward(call: Call) -> None:
     call.results(call.arguments())
 
 
-def learn_shapes(trial: Trial, call: Call) -> None:
-    """Add samples of other shapes, empty and of one element among them, as far as they work."""
+def learn_shapes(trial: Trial, call: Call, parameters: Sequence[Parameter] = ()) -> None:
+    """Add samples of other shapes, empty and of one element among them, as far as they work.
+
+    ``parameters``: what is known of the first arguments.
+    """
     trial.samples = [call.described]
     require = require_finite
     if error_of(require_finite, call) is not None:  # there is a forward pass alone
         require = run_forward
-    shape = next(each["shape"] for each in call.described if isinstance(each, dict))
-    for other in OTHER_SHAPES:
-        described = reshape(call.described, shape, other)
+    for odd, described in other_arguments(parameters, call.described, call.known_sizes):
         if described in trial.samples:
             continue
-        error = error_of(require, Call(call.function, described))
+        error = error_of(require, dataclasses.replace(call, described=described))
         if error is None:
             trial.samples.append(described)
-        elif not all(size > 1 for size in other):
-            trial.remarks.append(f"shape {other} is no sample: {error}")
+        elif odd:
+            trial.remarks.append(f"{odd} is no sample: {error}")
     if len(trial.samples) == 1:
         trial.samples *= 2  # two draws: the first may have gradients of zero
 
@@ -273,7 +324,7 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
         _learn_derivatives(trial, call, entry)
     else:
         trial.remarks.append(f"no derivative is tested{why}")
-    if trial.takes_transforms or not trial.differentiable:
+    if (trial.takes_transforms or not trial.differentiable) and not call.makes_tensors:
         trial.takes_vmap = _works(trial, "vmap", batch, call)
 
 
@@ -314,8 +365,10 @@ def _learn_derivatives(trial: Trial, call: Call, entry: Entry) -> None:
     trial.is_rounded = "float64" in trial.dtypes and is_rounded(call)
     if trial.is_rounded:
         trial.remarks.append("no differences: a result for float64 is in a narrower dtype")
-    trial.is_step = not trial.is_rounded and is_step(call)
-    if trial.is_step:
+    trial.is_step = not trial.is_rounded and (entry.is_estimate or is_step(call))
+    if entry.is_estimate:
+        trial.remarks.append("no differences: its gradient is an estimate, as its docstring says")
+    elif trial.is_step:
         trial.remarks.append(
             "no differences: a gradient is not 0 where differences are, as those of a "
             "straight-through estimate"

@@ -25,6 +25,8 @@ from gen.torch_private.loaded_with_torch import TorchDispatchMode
 
 MOST_SAMPLES = 50
 """Calls with other arguments that are kept of one op. The others are only counted."""
+MOST_NUMBERS = 64
+"""Elements of the lists of one call. Longer lists are data, as those of `torch.tensor`."""
 _MARK = "_matrix_gen_is_recorded"
 """The attribute of what is wrapped already."""
 CONSTRUCTOR = "_matrix_gen_constructor"
@@ -48,6 +50,9 @@ class Calls:
     def note(self, args: Arguments, kwargs: Keywords, constructor: Constructor | None) -> None:
         """Add one call."""
         self.count += 1
+        if sum(map(_length, args)) > MOST_NUMBERS:
+            self.left_out[f"more than {MOST_NUMBERS} numbers in lists"] += 1
+            return
         try:
             sample = describe_call(args, kwargs)
             if constructor is not None:
@@ -58,6 +63,13 @@ class Calls:
         text = json.dumps(sample)
         if text in self.samples or len(self.samples) < MOST_SAMPLES:
             self.samples[text] += 1
+
+
+def _length(value: object) -> int:
+    """Return how many elements the lists of an argument have."""
+    if isinstance(value, list | tuple):
+        return len(value) + sum(map(_length, value))
+    return 0
 
 
 _calls: dict[tuple[str, str], Calls] = {}
@@ -113,11 +125,17 @@ class _Functions(TorchFunctionMode):
 @functools.cache
 def _name(function: Callable[..., object]) -> str:
     """Return the name of a public function of torch; empty for anything else."""
-    name = resolve_name(function) or ""
+    name = resolve_name(function) or _name_of_factory(function)
     is_public = name.startswith("torch.") and "._" not in name
     if not is_public or name.startswith(("torch.Tensor.", "torch.ops.")):
         return ""
     return name
+
+
+def _name_of_factory(function: Callable[..., object]) -> str:
+    """Return the name of a function that makes tensors; torch lists no such names."""
+    name = getattr(function, "__name__", "")
+    return f"torch.{name}" if getattr(torch, name, None) is function else ""
 
 
 def begin(*, every: bool) -> None:

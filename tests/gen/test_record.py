@@ -82,6 +82,8 @@ model = torch.nn.Sequential(
     torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(288, 10),
     torch.nn.Dropout()
 )
+rates = torch.linspace(0, 1, 5)
+weights = torch.tensor([float(n) for n in range(99)])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(2):
     loss = F.cross_entropy(model(torch.randn(64, 3, 8, 8)), torch.randint(10, (64,)))
@@ -275,21 +277,29 @@ def test_ops_and_functions_of_a_run_are_rows(project: Path) -> None:
     assert "- args: [{shape: [5, 3, 4, 4]}, {shape: [" in text  # sizes are smaller
     assert "      # 2 calls\n" in text
     assert "torch.ops.aten.add_.Tensor" in rows  # of the optimizer, on copies
-    assert "#     torch.randn, 2: it takes no tensor" in text
+    assert "#     torch.randn, 2: it is random, and no column compares draws" in text
+    assert "#     torch.nn.functional.dropout, 2: it is random" in text
 
 
 def test_a_row_asks_nothing_that_has_no_answer(project: Path) -> None:
     text = (project / "matrix.yaml").read_text()
     data = yaml.safe_load(re.sub(r"!\w+ ", "", text))
     rows = {row["op"]: row for row in data["families"]["package"]["ops"]}
-    dropout = rows["torch.nn.functional.dropout"]
-    assert (dropout["differentiable"], dropout["deterministic"]) == (False, False)
     backward = rows["torch.ops.aten.convolution_backward.default"]
     assert backward["differentiable"] is False and backward["not_checks"] == ["*_layout"]
     assert "transposed" in text and rows["torch.ops.aten.view.default"]["not_checks"] == [
         "*_layout"
     ]
+    steps = rows["torch.linspace"]  # of numbers alone
+    assert steps["samples"][0]["args"] == [0, 1, 5]
+    assert steps["not_checks"] == ["func_*vmap*", "*_layout"]
     assert rows["torch.nn.functional.relu"].keys().isdisjoint({"not_checks", "deterministic"})
+
+
+def test_the_data_of_a_tensor_is_not_kept(project: Path) -> None:
+    text = (project / "matrix.yaml").read_text()
+    assert "#     torch.tensor, 1: its data is Python's" in text
+    assert "98.0" not in text
 
 
 def test_the_cells_of_a_run_pass(project: Path, folder: Path) -> None:
@@ -327,7 +337,7 @@ def test_several_processes_and_another_start_module_are_recorded(folder: Path) -
         ("'", "is no command: No closing quotation"),
         ("", "the command is empty"),
         ("PYTHON -c 'import torch'", "called nothing of torch"),
-        ("PYTHON -c 'import torch; torch.ones(2)'", "of the command can be a row"),
+        ("PYTHON -c 'import torch; torch.zeros(2)'", "of the command can be a row"),
     ],
 )
 def test_a_command_without_a_record_is_named(folder: Path, command: str, message: str) -> None:
