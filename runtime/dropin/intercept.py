@@ -26,7 +26,6 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..autograd import function, function_node
 from ..seam.call_types import Keywords
@@ -39,7 +38,7 @@ from ..seam.user_code import noted
 from ..session.tensor import Tensor
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.functorch_state import are_transforms_active, is_functorch_wrapped
-from ..torch_private.mode_stacks import current_dispatch_modes
+from ..torch_private.mode_stacks import TorchDispatchMode, current_dispatch_modes
 from ..trace.provenance import here
 
 _Function: Any = torch.autograd.function.Function

@@ -29,9 +29,15 @@ _KEYS = {  # the number of each key that has no text of its own
     "Enter": 13, "Escape": 27, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36,
     "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9,
 }  # fmt: skip
-# Chromium reads from 3 and writes to 4, whatever the numbers of our pipes are.
-_START = "import os, sys; r, w, *c = sys.argv[1:]; os.dup2(int(r), 13); os.dup2(int(w), 14); "
-_START += "os.dup2(13, 3); os.dup2(14, 4); os.execv(c[0], c)"
+# Chromium reads from 3 and writes to 4. Our pipes may have these numbers, so both move away first.
+_START = """
+import fcntl, os, sys
+read, write, *command = sys.argv[1:]
+moved = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 64) for number in (read, write)]
+os.dup2(moved[0], 3)
+os.dup2(moved[1], 4)
+os.execv(command[0], command)
+"""
 
 
 class Browser:

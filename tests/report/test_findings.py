@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gen.cli import main
-from gen.plan.matrix_plan import load_plan
-from gen.report.grid import column_groups
 from gen.run.results import CellResult, Results
 from tests.report.made import cell, report, results, text_of, write
 
@@ -196,24 +193,6 @@ def test_columns_stand_in_groups_from_values_to_misuse() -> None:
         ("Per-sample", ["per_sample"]),
         ("Misuse", ["errors"]),
     ]
-
-
-def test_a_check_that_no_group_names_stands_under_other() -> None:
-    assert column_groups(["mine", "vjp"]) == {"First derivatives": ["vjp"], "Other": ["mine"]}
-
-
-def test_every_check_of_the_matrix_has_a_group() -> None:
-    checks = load_plan(ROOT / "matrix.yaml").loaded.matrix.checks
-    assert "Other" not in column_groups(checks)
-
-
-@pytest.mark.parametrize("template", ["project", "package"])
-def test_every_check_of_a_new_project_has_a_group(template: str) -> None:
-    text = (ROOT / f"gen/templates/{template}/matrix.yaml.j2").read_text("utf-8")
-    plain = re.sub(r"\{[{%].*?[}%]\}", "", text)
-    section = plain[plain.index("checks:") :].partition("\ntiers:")[0]
-    checks = yaml.safe_load(section)["checks"]
-    assert len(checks) > 10 and "Other" not in column_groups(checks)
 
 
 # --- sizes ----------------------------------------------------------------------------------------

@@ -1,4 +1,8 @@
-"""Inside: batches of C++ say yes only if each fact is the one that was noted."""
+"""Batches of C++ say yes only if each fact is the one that was noted.
+
+Inside: ``runtime.native``. A guard asks Python once more where a batch says no, so that no program
+of a user shows which of the two has noticed a change.
+"""
 
 from __future__ import annotations
 
