@@ -531,6 +531,7 @@ class Steps:
                     isinstance(x, GradValue)
                     and isinstance(x, torch.nn.Parameter)
                     and id(x) not in self._given
+                    and not self._state.graph.knows(x)
                 ):
                     self._state.refuse_parameter(place.what)
 

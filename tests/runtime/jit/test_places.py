@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
-from runtime import jit
+from runtime import dropin, jit
 
 from .training import linear
 
@@ -226,3 +226,20 @@ def test_anomaly_mode_that_a_program_leaves_on_is_refused() -> None:
             f(torch.ones(2))
     finally:
         torch.autograd.set_detect_anomaly(False)
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_a_parameter_from_outside_may_be_assigned_to_another_place(requires_grad: bool) -> None:
+    with dropin.installed():
+        state = SimpleNamespace(last=torch.zeros(2))
+        weight = nn.Parameter(torch.ones(2), requires_grad=requires_grad)
+
+        @jit
+        def program(x: Tensor) -> Tensor:
+            state.last = weight
+            return x * 2
+
+        for _ in range(4):
+            program(torch.ones(2))
+            assert state.last is weight
+            state.last = torch.zeros(2)
