@@ -33,7 +33,7 @@ import torch
 
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, class_names
-from .program_code import ProgramCode, is_of_ours, is_of_user
+from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, is_followed, is_followed_module
 from .values import MISSING, SIMPLE, attributes_of
 
@@ -95,7 +95,7 @@ class LibraryNames:
                 continue
             node = class_names(kind, self._code.counts_in_library)
             by_torch = _OF_LAYERS if issubclass(kind, torch.nn.Module) else ()
-            special = [n for n in vars(kind) if n.startswith("__") and callable(vars(kind)[n])]
+            special = [n for n in vars(kind) if is_special(n) and callable(vars(kind)[n])]
             found += self._add(kind, node, (*special, *by_torch))
         return found
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import operator
 import random
 import sys
 from collections import defaultdict
@@ -296,7 +297,7 @@ class ProgramCode:
     def counts_in_library(self, cls: type, name: str) -> bool:
         """Return whether the program may ask for ``name`` of a class that is not the user's. Python
         asks for special methods, such as ``__mul__``, and no code has their names."""
-        return self.may_have(name) or name.startswith("__")
+        return self.may_have(name) or is_special(name)
 
     def _sees_all(self, kind: type) -> bool:
         """Return whether code that is not looked through may read any attribute of an object of
@@ -314,6 +315,23 @@ def names_asked_by(cls: type) -> list[str]:
     if own.get("_is_protocol"):
         names += [*own, *own.get("__annotations__", ())]
     return names
+
+
+_BINARY = [name for name in vars(operator) if name.startswith("__") and name.endswith("__")]
+_SPECIAL = frozenset(
+    [
+        *_BINARY,
+        *(f"__r{name[2:]}" for name in _BINARY),
+        *(f"__{name}__" for name in ("bool", "complex", "enter", "exit", "float", "getattr")),
+        *(f"__{name}__" for name in ("getattribute", "hash", "int", "iter", "len", "next")),
+    ]
+)
+"""What Python's operators and statements ask a class for."""
+
+
+def is_special(name: str) -> bool:
+    """Return whether Python's operators may ask a class for ``name``, which no code then has."""
+    return name in _SPECIAL
 
 
 class NameIndex:

@@ -54,9 +54,12 @@ SWITCHES: dict[str, tuple[Ask, Set, Set]] = {
         torch.float16,
     ),
     "tf32": _attribute(CUDA.matmul, "allow_tf32", True, False),
-    "cudnn": _attribute(backends.cudnn, "enabled", False, True),
-    "deterministic cudnn": _attribute(backends.cudnn, "deterministic", True, False),
-    "mkldnn": _attribute(backends.mkldnn, "enabled", False, True),
+    # by C: somebody may have frozen the flags of torch.backends for this process
+    "cudnn": _set_by(lambda: backends.cudnn.enabled, torch._C._set_cudnn_enabled, False, True),
+    "deterministic cudnn": _set_by(
+        lambda: backends.cudnn.deterministic, torch._C._set_cudnn_deterministic, True, False
+    ),
+    "mkldnn": _set_by(lambda: backends.mkldnn.enabled, torch._C._set_mkldnn_enabled, False, True),
     "fast path of attention": _set_by(
         backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, False, True
     ),
@@ -133,19 +136,21 @@ def test_a_switch_that_a_program_asks_for_is_state(switch: str) -> None:
 
 
 def test_a_switch_that_a_program_leaves_changed_is_changed_by_each_call() -> None:
+    set_benchmark = torch._C._set_cudnn_benchmark
+
     @jit
     def program(x: Tensor) -> Tensor:
-        backends.cudnn.benchmark = True
+        set_benchmark(True)
         return x * 2
 
     before = backends.cudnn.benchmark
     try:
         for _ in range(3):
-            backends.cudnn.benchmark = False
+            set_benchmark(False)
             assert program(torch.ones(1)) == 2
             assert backends.cudnn.benchmark
     finally:
-        backends.cudnn.benchmark = before
+        set_benchmark(before)
 
 
 def test_a_switch_that_a_program_puts_back_needs_one_program() -> None:
