@@ -49,6 +49,8 @@ _OF_CLASSES = frozenset(
     ]
 )
 """Names that most classes or modules have, and hardly any code asks for."""
+_TEXTS_OF_CLASSES = frozenset(("__annotations__", "__doc__", "__module__", "__qualname__"))
+"""Those that count where code has them. The others are the work of Python's own code."""
 # a note that only a warning of schedulers reads
 _OF_OPTIMIZERS = frozenset(("_opt_called",))
 # what a generator of Python's keeps of the last two numbers that it has drawn
@@ -223,7 +225,7 @@ class ProgramCode:
 
     def may_ask(self, name: str) -> bool:
         """Return whether a name counts that most classes or modules have."""
-        return name not in _OF_CLASSES or self.has_name(name)
+        return name not in _OF_CLASSES or (name in _TEXTS_OF_CLASSES and self.has_name(name))
 
     def named_objects(self, nodes: Iterable[Node], roots: Iterable[object]) -> set[int]:
         """Return the identities of the objects that the program has names for, and of those in
