@@ -158,11 +158,13 @@ def slot_value(slot: MemberDescriptorType, x: object) -> Any:
 
 def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
     """Return the tensors among ``values`` and in their tuples and frozen sets, at any depth."""
-    found, pending = [], list(values)
+    found: list[torch.Tensor] = []
+    pending: list[Any] = list(values)
     while pending:
         x = pending.pop()
-        if isinstance(x, torch.Tensor):
+        kind = type(x)  # `isinstance` may ask the object for its class, which runs code of its own
+        if issubclass(kind, torch.Tensor):
             found.append(x)
-        elif isinstance(x, (tuple, frozenset)):
+        elif issubclass(kind, (tuple, frozenset)):
             pending += x
     return found
