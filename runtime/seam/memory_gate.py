@@ -95,7 +95,7 @@ def _own_method(func: Kernel, cls: type) -> Kernel:
     """Return what the class ``cls`` of values has in place of ``func`` of torch's class of tensors.
 
     torch.Tensor.storage_offset(x)      # is as x.storage_offset()
-    torch.Tensor.requires_grad.__get__(x)
+    torch.Tensor.is_leaf.__get__(x)     # as x.is_leaf
     """
     name = _NATIVE_NAMES.get(func)
     if name is None:

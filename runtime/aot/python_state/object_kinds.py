@@ -52,7 +52,7 @@ from .contents import (
 )
 from .iterators import iterating_class, position_of
 from .nodes import Change, ClassNames, Node
-from .switches import levels_of_loggers, numpy_settings
+from .switches import levels_of_loggers, settings_of_decimals, settings_of_numpy
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -343,9 +343,9 @@ def _thread_of_caller() -> tuple[int, str]:
 
 FACTS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
-    "Decimal": lambda: repr(decimal.getcontext()).partition(", flags")[0],
+    "Decimal": settings_of_decimals,
     **dict.fromkeys(("getLogger", "isEnabledFor", "getEffectiveLevel"), levels_of_loggers),
-    **dict.fromkeys(("geterr", "getbufsize"), numpy_settings),
+    **dict.fromkeys(("geterr", "getbufsize"), settings_of_numpy),
     "sys.modules": lambda: frozenset(sys.modules),
     **dict.fromkeys(
         ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())

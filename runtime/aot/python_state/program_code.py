@@ -319,11 +319,11 @@ def names_asked_by(cls: type) -> list[str]:
     return names
 
 
-_BINARY = [name for name in vars(operator) if name.startswith("__") and name.endswith("__")]
+_OF_OPERATORS = [name for name, f in vars(operator).items() if name[:2] == "__" and callable(f)]
 _SPECIAL = frozenset(
     [
-        *_BINARY,
-        *(f"__r{name[2:]}" for name in _BINARY),
+        *_OF_OPERATORS,
+        *(f"__r{name[2:]}" for name in _OF_OPERATORS),
         *(f"__{name}__" for name in ("bool", "complex", "enter", "exit", "float", "getattr")),
         *(f"__{name}__" for name in ("getattribute", "hash", "int", "iter", "len", "next")),
     ]

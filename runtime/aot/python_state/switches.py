@@ -1,7 +1,7 @@
 """State of torch, Python and NumPy that only functions of C tell.
 
     torch.backends.cudnn.enabled        # calls torch._C._get_cudnn_enabled()
-    gc.isenabled()
+    gc.get_threshold()
 
 The hook sees that a program calls such a function, or that a library does so for it. A call then
 asks the function itself. Before a function that sets something runs, those are asked that may tell
@@ -47,7 +47,12 @@ _EVERYWHERE = frozenset(("set", "get", "is", "use", "enabled", "enable", "allow"
 """Words that say nothing of which switch it is."""
 
 
-def numpy_settings() -> tuple[object, ...]:
+def settings_of_decimals() -> str:
+    """Return the context of Python's decimals, without the flags that computing sets."""
+    return repr(decimal.getcontext()).partition(", flags")[0]
+
+
+def settings_of_numpy() -> tuple[object, ...]:
     """Return what NumPy does at errors, and the size of its buffers."""
     return (*np.geterr().items(), np.getbufsize())
 
@@ -75,8 +80,8 @@ _OF_PYTHON: dict[Any, Callable[[], object]] = {
             tracemalloc.is_tracing,
         )
     },
-    np.getbufsize.__globals__.get("_get_extobj_dict"): numpy_settings,
-    decimal.getcontext: lambda: repr(decimal.getcontext()).partition(", flags")[0],
+    np.getbufsize.__globals__.get("_get_extobj_dict"): settings_of_numpy,
+    decimal.getcontext: settings_of_decimals,
 }
 _SETTERS_OF_PYTHON = frozenset(
     (
