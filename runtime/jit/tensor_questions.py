@@ -36,6 +36,7 @@ VERSION = "_version"
 _IS_VIEW, _IS_INFERENCE, _OFFSET = "_is_view", "is_inference", "storage_offset"
 _GRAD_DTYPE = "grad_dtype"
 _NO_LEAF = "no leaf"
+_SET_TO = "is_set_to"
 _METHODS = (_IS_VIEW, _IS_INFERENCE, _OFFSET)
 
 
@@ -195,7 +196,7 @@ def _version(value: Any) -> Any:
 def _storage_offset(value: Any) -> Any:
     """Return the offset, after the offsets of all given tensors are asked for: any of them may have
     ``value`` as a view."""
-    if _may_be_asked(_OFFSET):
+    if any(map(_may_be_asked, (_OFFSET, f"sym_{_OFFSET}"))):
         _ASKING.ask_all(_OFFSET)
     return _NATIVE[_OFFSET](value)
 
@@ -215,6 +216,18 @@ def _is_inference(value: Any) -> Any:
             "which it has computed, and comes to a tensor of inference mode. Let it use a clone().",
         )
     return _NATIVE[_IS_INFERENCE](value)
+
+
+def _is_set_to(value: Any, other: Any) -> Any:
+    """Return whether two tensors have one memory and one layout. ``RuntimeError`` where that is not
+    known of another call: one of them is given, or is from outside."""
+    if _may_be_asked(_SET_TO) and not (_is_computed(value) and _is_computed(other)):
+        _refuse(_SET_TO, "which compares memory that another call may have elsewhere.")
+    return _NATIVE[_SET_TO](value, other)
+
+
+def _is_computed(x: object) -> bool:
+    return isinstance(x, Value) and not _asks(x)
 
 
 def _as_given(value: Any, name: str, of_value: Any) -> Any:
@@ -279,7 +292,15 @@ _OF_STAND_INS = ("_cdata", "_grad_fn", "_python_dispatch")
 _ABSENT = object()
 _NATIVE: dict[str, Any] = {
     name: vars(TensorBase)[name]
-    for name in (VERSION, _OFFSET, _IS_INFERENCE, _GRAD_DTYPE, _POST_HOOKS, *_OF_STAND_INS)
+    for name in (
+        VERSION,
+        _OFFSET,
+        _SET_TO,
+        _IS_INFERENCE,
+        _GRAD_DTYPE,
+        _POST_HOOKS,
+        *_OF_STAND_INS,
+    )
 }
 _LEAF, _GRAD_FN = vars(GradValue)["is_leaf"], vars(GradValue)["grad_fn"]
 _BASE, _VIEW = vars(Value)["_base"], vars(Value)["_is_view"]
@@ -321,6 +342,7 @@ _OF_VALUES: tuple[_Question, ...] = (
     _question(Value, _IS_VIEW, _is_view),
     _question(Value, VERSION, property(_version)),
     _question(Value, _OFFSET, _storage_offset),
+    _question(Value, _SET_TO, _is_set_to),
     _question(Value, _IS_INFERENCE, _is_inference),
     _question(Value, _GRAD_DTYPE, property(_grad_dtype, partial(_not_assigned, name=_GRAD_DTYPE))),
     _question(GradValue, _GRAD, property(_gradient, _set_gradient)),

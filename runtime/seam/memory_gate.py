@@ -19,6 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..errors import InplaceError, called_from
+from ..torch_private.dispatcher import OpOverload, OpOverloadPacket
 from ..torch_private.mode_stacks import (
     current_dispatch_modes,
     current_function_modes,
@@ -96,8 +97,11 @@ def _own_method(func: Kernel, cls: type) -> Kernel:
 
     torch.Tensor.storage_offset(x)      # is as x.storage_offset()
     torch.Tensor.is_leaf.__get__(x)     # as x.is_leaf
+    torch.ops.aten.is_leaf(x)           # the same
     """
     name = _NATIVE_NAMES.get(func)
+    if name is None and isinstance(func, (OpOverload, OpOverloadPacket)):
+        name = _name_of_question(func)
     if name is None:
         return func
     own = getattr(cls, name)
@@ -106,6 +110,13 @@ def _own_method(func: Kernel, cls: type) -> Kernel:
     if isinstance(own, FunctionType) and own is not vars(torch.Tensor).get(name):
         return own
     return func
+
+
+def _name_of_question(op: OpOverload | OpOverloadPacket) -> str | None:
+    """Return the method of tensors that asks what an operator of ATen asks about the object."""
+    space, _, name = str(op).partition(".")
+    name = name.partition(".")[0].removeprefix("sym_")
+    return name if space == "aten" and name in _QUESTIONS else None
 
 
 def memory_gate() -> AbstractContextManager[MemoryGate]:
@@ -263,6 +274,19 @@ _ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_dat
 _MARK = "requires_grad"
 """The mark of torch's own engine, which this package asks natively in the user's code."""
 # by method of torch's class of tensors that changes nothing, or by getter of an attribute: its name
+_QUESTIONS = frozenset(
+    (
+        "_version",
+        "is_inference",
+        "is_leaf",
+        "is_set_to",
+        "output_nr",
+        "requires_grad",
+        "retains_grad",
+        "storage_offset",
+    )
+)
+"""Operators of ATen that tell of the object itself, and not of its elements."""
 _NATIVE_NAMES: dict[Any, str] = {}
 for _cls in (TensorBase, torch.Tensor):
     for _name, _own in vars(_cls).items():

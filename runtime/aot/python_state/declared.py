@@ -25,11 +25,21 @@ from ...trace.provenance import happened_at
 from .contents import Cursor, Fact, Parts
 from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
-from .object_kinds import GENERATORS_OF_NUMPY
+from .object_kinds import GENERATORS_OF_NUMPY, Registry
 from .summary import line_naming
 
 _MAX_NAMED = 4  # objects that an error names
-_NODES_OF_CODE = (Globals, ClassNames, ClassParts, FunctionParts, Cell, Fact, Cursor, Parts)
+_NODES_OF_CODE = (
+    Globals,
+    ClassNames,
+    ClassParts,
+    FunctionParts,
+    Cell,
+    Fact,
+    Cursor,
+    Parts,
+    Registry,
+)
 _WITHOUT_STATE = (
     FunctionType,
     type,

@@ -154,6 +154,7 @@ _IMPURE: dict[str, frozenset[str]] = {
     # a capture has its own stack, and collects nothing
     "gc": frozenset(("isenabled", "enable", "disable", "get_count", "get_stats", "get_objects")),
     "thread": frozenset(("stack_size",)),
+    "contextvars": frozenset(("copy_context",)),
 }
 """Functions of trusted modules that ask for something else."""
 

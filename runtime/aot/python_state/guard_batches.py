@@ -27,6 +27,7 @@ from .nodes import (
     FunctionParts,
     Node,
     class_name,
+    pattern_of,
     qualified_name,
 )
 from .value_attributes import OF_PACKAGE, ValueAttributes
@@ -401,13 +402,14 @@ class Cells(Batch):
 
 
 class PartsOfClasses(Batch):
-    """What classes inherit from, their names and their own classes."""
+    """What classes inherit from, their names and their own classes, and what `match` takes their
+    objects for."""
 
     def __init__(self, nodes: Sequence[ClassParts]) -> None:
         self._nodes = nodes
         self._classes = [node.owner for node in nodes]
         parts = zip(*(node.had for node in nodes), strict=True)
-        self._names, self._qualified, self._bases, self._kinds = map(list, parts)
+        self._names, self._qualified, self._bases, self._kinds, self._matched = map(list, parts)
 
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) <= FEW:
@@ -418,7 +420,8 @@ class PartsOfClasses(Batch):
         now = f"map({constant(qualified_name)}, {classes})"
         qualified = _identities(constant, now, self._qualified)
         kinds = _identities(constant, f"map(type, {classes})", self._kinds)
-        return f"{bases} and {names} and {qualified} and {kinds}"
+        matched = f"[*map({constant(pattern_of)}, {classes})] == {constant(self._matched)}"
+        return f"{bases} and {names} and {qualified} and {kinds} and {matched}"
 
     def _of_one(self, index: int, constant: Constant) -> str:
         cls, name = constant(self._classes[index]), constant(self._names[index])
@@ -426,7 +429,8 @@ class PartsOfClasses(Batch):
             f"{constant(_bases)}({cls}) is {constant(self._bases)}[{index}] "
             f"and {constant(class_name)}({cls}) is {name} "
             f"and {constant(qualified_name)}({cls}) is {constant(self._qualified[index])} "
-            f"and type({cls}) is {constant(self._kinds[index])}"
+            f"and type({cls}) is {constant(self._kinds[index])} "
+            f"and {constant(pattern_of)}({cls}) == {self._matched[index]}"
         )
 
     def compare(self) -> bool:

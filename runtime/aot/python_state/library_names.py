@@ -20,25 +20,36 @@ for those of its attributes that the program's code has names for.
 
 from __future__ import annotations
 
+import decimal
 import functools
 import random
 import sys
 from collections import deque
 from collections.abc import Iterable
+from contextvars import Context, ContextVar
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
+from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
-from .object_kinds import GENERATOR_OF_PYTHON, class_names
+from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, is_followed, is_followed_module
 from .values import MISSING, SIMPLE, attributes_of
 
 _CONTAINERS = (dict, list, set, tuple, deque)
-_HOLDERS = (*_CONTAINERS, functools.partial, MethodType, np.ndarray)
+_HOLDERS = (
+    *_CONTAINERS,
+    functools.partial,
+    MethodType,
+    np.ndarray,
+    Context,
+    ContextVar,
+    decimal.Context,
+)
 """What somebody may have put into a library, as it says what it has."""
 _OF_LAYERS = ("__call__", "_call_impl", "forward")
 """What runs a layer, which no code of the program's has a name for."""
@@ -95,8 +106,10 @@ class LibraryNames:
                 continue
             node = class_names(kind, self._code.counts_in_library)
             by_torch = _OF_LAYERS if issubclass(kind, torch.nn.Module) else ()
-            special = [n for n in vars(kind) if is_special(n) and callable(vars(kind)[n])]
+            special = [name for name in vars(kind) if is_special(name)]
             found += self._add(kind, node, (*special, *by_torch))
+            if "_abc_impl" in vars(kind):
+                self._nodes.append(Registry(kind, kind.__qualname__))
         return found
 
     def enter(self, code: CodeType, m: ModuleType) -> list[tuple[object, str]]:
@@ -118,7 +131,7 @@ class LibraryNames:
     def ask_all(self) -> list[tuple[object, str]]:
         """Let all names count, since code of the program's computes names. Return what is to be
         followed."""
-        return [found for node in self._known.values() for found in self._ask_all(node)]
+        return [found for node in list(self._known.values()) for found in self._ask_all(node)]
 
     def _add(self, owner: object, node: Named, more: Iterable[str]) -> list[tuple[object, str]]:
         self._known[id(owner)] = node
@@ -131,7 +144,7 @@ class LibraryNames:
 
     def _ask(self, node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
         unknown = dict.fromkeys(n for n in names if n not in node.had)
-        new = [name for name in unknown if name in node.names]
+        new = [n for n in unknown if n in node.names and not _is_of_capture(node.names[n])]
         found: list[tuple[object, str]] = []
         for name, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, name)
@@ -139,6 +152,8 @@ class LibraryNames:
                 found.append((x, path))
             elif self._code.has_name(name):
                 found += self._of_library(x, path)
+            elif issubclass(type(x), type):  # code of the library itself has the name
+                found += self.of_class(x)
         return found
 
     def _of_library(self, x: object, name: str) -> list[tuple[object, str]]:
@@ -181,12 +196,16 @@ class LibraryNames:
 
 def _names_of_library(node: Named, names: Iterable[str]) -> list[str]:
     """Return those of ``names``, which a library has, that count: of what is called, of modules,
-    and of plain values in a module. A class has counters of its own."""
+    and of plain values."""
     values = [(name, node.names.get(name, MISSING)) for name in names]
-    kinds: tuple[type, ...] = (ModuleType,)
-    if isinstance(node, LibraryGlobals):
-        kinds = (ModuleType, *SIMPLE)
+    kinds = (ModuleType, *SIMPLE)
     return [name for name, x in values if callable(x) or issubclass(type(x), kinds)]
+
+
+def _is_of_capture(x: object) -> bool:
+    """Return whether this package has exchanged a function of a library's for one of its own, as a
+    capture does."""
+    return issubclass(type(x), FunctionType) and is_of_package(x.__code__.co_filename)  # type: ignore[attr-defined]
 
 
 def _is_switch(change: Change) -> bool:

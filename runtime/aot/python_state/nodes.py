@@ -365,16 +365,23 @@ class ClassNames(Named):
 
 
 class ClassParts(Node):
-    """The names of a class, the classes that it inherits from, and its own class."""
+    """The names of a class, the classes that it inherits from, its own class, and whether `match`
+    takes its objects for sequences or mappings, as somebody may register it."""
 
     __slots__ = ()
 
     def look(self) -> tuple[Any, ...]:
         cls = self.owner
-        return (class_name(cls), qualified_name(cls), cls.__bases__, type(cls))
+        return (
+            class_name(cls),
+            qualified_name(cls),
+            cls.__bases__,
+            type(cls),
+            pattern_of(cls),
+        )
 
     def put(self, values: tuple[Any, ...]) -> None:
-        self.owner.__name__, self.owner.__qualname__, bases, kind = values
+        self.owner.__name__, self.owner.__qualname__, bases, kind, _ = values
         if type(self.owner) is not kind:
             type.__setattr__(self.owner, "__class__", kind)
         if self.owner.__bases__ != bases:
@@ -384,6 +391,12 @@ class ClassParts(Node):
 # by the descriptor, since a metaclass of the user's may have an attribute of this name
 class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 qualified_name: Callable[[type], str] = type.__dict__["__qualname__"].__get__
+_flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
+
+
+def pattern_of(cls: type) -> int:
+    """Return what `match` takes the objects of a class for: 32 a sequence, 64 a mapping."""
+    return _flags_of(cls) & 96  # Py_TPFLAGS_SEQUENCE and Py_TPFLAGS_MAPPING
 
 
 class Attributes(Named):

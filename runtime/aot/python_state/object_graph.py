@@ -60,11 +60,11 @@ from .object_kinds import (
     HOOKS_OF_ALL,
     NOT_HELD,
     PLAIN,
+    Registry,
     Row,
     class_names,
     has_unknown_part,
     is_constant,
-    registered,
     row_of,
 )
 from .program_code import (
@@ -80,7 +80,7 @@ from .program_code import (
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
-from .switches import Facts
+from .switches import Facts, facts_of
 from .trusted import RUNNERS, is_followed, is_followed_module
 from .value_attributes import ValueAttributes
 from .values import (
@@ -231,6 +231,9 @@ class ObjectGraph(Snapshot):
         if kind in PLAIN_VALUES or x is MISSING or id(x) in self._reached:
             return
         self._reached[id(x)] = x
+        settings = facts_of(x)
+        if settings:
+            self.ask(settings)
         if is_lookup(x):
             self._lookup(x, name)
             return
@@ -354,7 +357,7 @@ class ObjectGraph(Snapshot):
         if is_of_user(cls):
             self._add(ClassParts(cls, cls.__qualname__))
             if "_abc_impl" in vars(cls):
-                self._add(Parts(cls, cls.__qualname__, registered))
+                self._add(Registry(cls, cls.__qualname__))
             self.code.learn((), names_asked_by(cls))
             self._names_of(class_names(cls, self.code.counts), cls)
             self._pending += [(base, base.__qualname__) for base in (*cls.__bases__, type(cls))]
@@ -469,11 +472,6 @@ class ObjectGraph(Snapshot):
 
     def _generator(self, x: torch.Generator, name: str) -> None:
         self.generators.append(x)
-        self._attributes(x, name)
-
-    def _decimal(self, x: decimal.Decimal, name: str) -> None:
-        """Add a number whose operators ask for Python's context."""
-        self.ask({"Decimal()": FACTS["Decimal"]})
         self._attributes(x, name)
 
     def _passed_over(self, x: object, name: str) -> None:
@@ -596,6 +594,6 @@ _VISITS: tuple[tuple[Any, Visit], ...] = (
     (functools._lru_cache_wrapper, ObjectGraph._cached),
     (weakref.ref, ObjectGraph._reference),
     (torch.Generator, ObjectGraph._generator),
-    (decimal.Decimal, ObjectGraph._decimal),
+    (decimal.Decimal, ObjectGraph._attributes),
     ((GraphModule, LateGraphModule, *SYMBOLIC), ObjectGraph._passed_over),
 )

@@ -7,6 +7,7 @@ was. A program that has a name for it is refused."""
 
 from __future__ import annotations
 
+import abc
 import array
 import ast
 import datetime
@@ -15,6 +16,7 @@ import functools
 import gc
 import importlib
 import io
+import itertools
 import logging
 import operator
 import os
@@ -27,7 +29,7 @@ import types
 import typing
 import weakref
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,7 +54,7 @@ from .contents import (
 )
 from .iterators import iterating_class, position_of
 from .nodes import Change, ClassNames, Node
-from .switches import levels_of_loggers, settings_of_decimals, settings_of_numpy
+from .switches import levels_of_loggers, text_of_decimals
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -81,14 +83,37 @@ def _position(x: object, name: str) -> Node:
     return Position(x, name, position_of)
 
 
-def registered(c: type) -> tuple[int, ...]:
-    """Return the classes that an abstract base class takes for its own."""
-    registry: Any = importlib.import_module("_abc")._get_dump(c)[0]
-    return tuple(sorted(id(reference()) for reference in registry))
+class Registry(Node):
+    """The classes that an abstract base class takes for its own. ``token``: Python's token of all
+    registries when they were found as they had been. It changes with each class that somebody
+    registers, wherever."""
+
+    __slots__ = ("token",)
+    puts = False
+
+    def __init__(self, owner: type, name: str) -> None:
+        self.token: object = None
+        super().__init__(owner, name)
+
+    def look(self) -> tuple[int, ...]:
+        registry: Any = importlib.import_module("_abc")._get_dump(self.owner)[0]
+        return tuple(sorted(id(reference()) for reference in registry))
+
+    def holds(self) -> bool:
+        token = abc.get_cache_token()
+        if token != self.token:
+            if not super().holds():
+                return False
+            self.token = token
+        return True
 
 
 def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
     return () if isinstance(x.__self__, types.ModuleType) else (x.__self__,)
+
+
+def _variables_of(x: Context) -> tuple[object, ...]:
+    return tuple(itertools.chain.from_iterable(x.items()))
 
 
 def _cached(x: object, name: str) -> Node:
@@ -196,6 +221,8 @@ ROWS: tuple[Row, ...] = (
     Row((functools.cached_property,), None, lambda x: (x.func,)),
     Row((functools._lru_cache_wrapper,), _cached, _wrapped),
     Row((ContextVar,), Variable),
+    Row((Context,), _parts(_variables_of)),
+    Row((decimal.Context,), _parts(text_of_decimals)),
     Row((array.array, bytearray, memoryview), Buffer),
     Row((types.MappingProxyType,), _parts(_names_behind_proxy), _mapping_behind_proxy),
     Row((datetime.datetime, datetime.time), None, _zone_of),
@@ -343,9 +370,7 @@ def _thread_of_caller() -> tuple[int, str]:
 
 FACTS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
-    "Decimal": settings_of_decimals,
     **dict.fromkeys(("getLogger", "isEnabledFor", "getEffectiveLevel"), levels_of_loggers),
-    **dict.fromkeys(("geterr", "getbufsize"), settings_of_numpy),
     "sys.modules": lambda: frozenset(sys.modules),
     **dict.fromkeys(
         ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import enum
 import itertools
-import operator
 import random
 import sys
 from collections import defaultdict
@@ -319,21 +318,10 @@ def names_asked_by(cls: type) -> list[str]:
     return names
 
 
-_OF_OPERATORS = [name for name, f in vars(operator).items() if name[:2] == "__" and callable(f)]
-_SPECIAL = frozenset(
-    [
-        *_OF_OPERATORS,
-        *(f"__r{name[2:]}" for name in _OF_OPERATORS),
-        *(f"__{name}__" for name in ("bool", "complex", "enter", "exit", "float", "getattr")),
-        *(f"__{name}__" for name in ("getattribute", "hash", "int", "iter", "len", "next")),
-    ]
-)
-"""What Python's operators and statements ask a class for."""
-
-
 def is_special(name: str) -> bool:
-    """Return whether Python's operators may ask a class for ``name``, which no code then has."""
-    return name in _SPECIAL
+    """Return whether Python itself may ask a class for ``name``, which no code then has: operators,
+    statements, `str` and `match` do."""
+    return name[:2] == "__" == name[-2:] and name not in _OF_CLASSES
 
 
 class NameIndex:

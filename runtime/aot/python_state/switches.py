@@ -24,40 +24,95 @@ import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from ...torch_private.global_settings import library_in_c
-from .values import SIMPLE
+from .values import SIMPLE, module_of
 
-_NAMES: dict[Any, str] = {
-    f: name for name, f in vars(library_in_c).items() if type(f) is BuiltinFunctionType
-}
-"""Torch's functions of C, each with its name."""
 Facts = dict[str, Callable[[], object]]
 """Questions without arguments, by name."""
-_GETTER = re.compile(r"_?(get|is|are|check)_")
-_SETTER = re.compile(r"_?(set|enable|disable)_")
-# of what a capture itself changes
-_PASSED = re.compile("dispatch|torch_function|functorch|trac|tls|grad_enabled|inference")
-_EVERYWHERE = frozenset(("set", "get", "is", "use", "enabled", "enable", "allow", "setter"))
+
+
+def _functions_in_c(modules: tuple[ModuleType, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield the functions of C of the last of ``modules``, which the others lead to, and of the
+    modules in it, each with its name."""
+    root, m = modules[0].__name__, modules[-1]
+    for x in vars(m).values():
+        if type(x) is BuiltinFunctionType:
+            yield f"{m.__name__}.{x.__name__}", x
+        elif type(x) is ModuleType and x.__name__.startswith(f"{root}.") and x not in modules:
+            yield from _functions_in_c((*modules, x))
+
+
+_FUNCTIONS: dict[str, Any] = dict(_functions_in_c((library_in_c,)))
+"""Torch's functions of C by name."""
+_NAMES: dict[Any, str] = {f: name for name, f in _FUNCTIONS.items()}
+_ASKING = frozenset(("get", "is", "are", "check"))
+"""First words of a function that tells something, perhaps after that of a part of torch."""
+_PARTS_OF_TORCH = ("jit", "debug")
+_ASKED = frozenset(("enabled", "mode", "allowed"))
+"""Last words of such a function."""
+_SETTING = frozenset(("set", "enable", "disable"))
+"""Words of a function that changes something."""
+_MOVING = frozenset(("push", "pop", "enter", "exit", "increment", "decrement", "init", "sequence"))
+"""Words of a function that tells where it is, and may go on."""
+# of what a capture itself changes, and of what torch's own compiler is asked
+_PASSED = re.compile(
+    r"dispatch|torch_function|_functorch\.(?!.*fallback)|trac|tls|inference|_dynamo|_time$"
+    "|(?<!fwd_)grad_enabled|graph_task"
+)
+_EVERYWHERE = _ASKING | _SETTING | {"use", "enabled", "allow", "setter", *_PARTS_OF_TORCH}
 """Words that say nothing of which switch it is."""
 
 
-def settings_of_decimals() -> str:
+def settings_of_decimals() -> tuple[str, str]:
     """Return the context of Python's decimals, without the flags that computing sets."""
-    return repr(decimal.getcontext()).partition(", flags")[0]
+    return text_of_decimals(decimal.getcontext())
+
+
+def text_of_decimals(context: decimal.Context) -> tuple[str, str]:
+    """Return what a context of decimals says, without the flags that computing sets."""
+    before, _, after = repr(context).partition(", flags=")
+    return before, after.partition("]")[2]
 
 
 def settings_of_numpy() -> tuple[object, ...]:
     """Return what NumPy does at errors, and the size of its buffers."""
-    return (*np.geterr().items(), np.getbufsize())
+    return (*np.geterr().items(), np.geterrcall(), np.getbufsize())
 
 
-_DEVICES: list[tuple[str, ...]] = [(kind,) for kind in ("cpu", "cuda", "mps", "xpu")]
+_OF_LIBRARIES: dict[str, Facts] = {
+    "decimal": {"decimal.getcontext()": settings_of_decimals},
+    "numpy": {"numpy.geterr()": settings_of_numpy},
+}
+"""What operators of a library's objects ask for, by the name of the library."""
+
+
+def facts_of(x: object) -> Facts:
+    """Return what is to be asked where a program comes to ``x``, since no hook sees what operators
+    ask: the context of a ``decimal.Decimal``, what NumPy's arrays do at errors. So it is with the
+    module, a class or a function of these libraries."""
+    kind = type(x)
+    name: object = None
+    if issubclass(kind, ModuleType):
+        name = x.__name__  # type: ignore[attr-defined]
+    elif issubclass(kind, (FunctionType, BuiltinFunctionType)):
+        name = x.__module__
+    elif issubclass(kind, type):
+        name = module_of(x)
+    else:
+        name = module_of(kind)
+    return _OF_LIBRARIES.get(str(name).partition(".")[0], {})
+
+
+_DEVICES: list[tuple[str, ...]] = [
+    (kind,)
+    for kind in ("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "privateuseone", "xla", "xpu")
+]
 _PRECISIONS: list[tuple[str, ...]] = [
     ("generic", "all"),
     *itertools.product(("cuda", "mkldnn"), ("all", "conv", "rnn", "matmul")),
@@ -114,38 +169,50 @@ def _name_of_python(function: Any) -> str:
 @functools.cache
 def _facts_of_torch(name: str) -> Facts:
     """Return the questions of the function of torch's C of this name."""
-    if _GETTER.match(name):
+    if _tells(name):
         found = dict(_questions(name))
         if found:
             return found
-    elif not _SETTER.match(name):
+    elif _SETTING.isdisjoint(_words_of(name)):
         return {}
-    words = _words_of(name)
+    subject = frozenset(_words_of(name)) - _EVERYWHERE
     related = [
         other
-        for other in _NAMES.values()
-        if _GETTER.match(other) and not _PASSED.search(other) and words & _words_of(other)
+        for other in _FUNCTIONS
+        if _tells(other) and not _PASSED.search(other) and not subject.isdisjoint(_words_of(other))
     ]
     return dict(itertools.chain.from_iterable(map(_questions, related)))
 
 
-def _words_of(name: str) -> frozenset[str]:
-    return frozenset(name.strip("_").split("_")) - _EVERYWHERE
+def _tells(name: str) -> bool:
+    """Return whether a function of torch's C of this name only tells something."""
+    words = _words_of(name)
+    if not _SETTING.isdisjoint(words) or not _MOVING.isdisjoint(words):
+        return False
+    first = words[words[0] in _PARTS_OF_TORCH]
+    return first in _ASKING or words[-1] in _ASKED
+
+
+def _words_of(name: str) -> list[str]:
+    """Return the words of the last part of a dotted name."""
+    return name.rpartition(".")[2].strip("_").split("_")
 
 
 def _questions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the questions of a function of torch's C: with each of its arguments, if it takes
-    some. None of a function whose arguments are not known here, nor of a deprecated one."""
-    function = vars(library_in_c)[name]
-    for args in _ARGUMENTS.get(name, [()]):
-        question = functools.partial(_answer, function, args)
+    some. None of a function whose arguments are not known here, nor of a deprecated one, nor of one
+    that lists what torch has."""
+    function = _FUNCTIONS[name]
+    for args in _ARGUMENTS.get(function.__name__, [()]):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                question()
+                found = function(*args)
         except (TypeError, RuntimeError, Warning):  # it takes others, or has no such device
             continue
-        yield f"{library_in_c.__name__}.{name}({', '.join(args)})", question
+        if not isinstance(found, (list, dict)):
+            question = functools.partial(_answer, function, args)
+            yield f"{name}({', '.join(args)})", question
 
 
 def _answer(function: Callable[..., object], args: Iterable[str]) -> object:

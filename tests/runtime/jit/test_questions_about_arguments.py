@@ -85,6 +85,9 @@ OF_PLAIN_TENSORS: dict[str, Callable[[Any], int]] = {
     "storage_offset": lambda x: x.storage_offset(),
     "storage_offset of the class": lambda x: CLASS.storage_offset(x),
     "storage_offset of a view": lambda x: CLASS.storage_offset(x.detach()),
+    "storage_offset of ATen": lambda x: torch.ops.aten.storage_offset(x),
+    "sym_storage_offset of ATen": lambda x: torch.ops.aten.sym_storage_offset.default(x),
+    "_version of ATen": lambda x: torch.ops.aten._version(x),
     "_version of the class": lambda x: CLASS._version.__get__(x),
     "stride of the class": lambda x: CLASS.stride(x)[0],
 }
@@ -101,6 +104,15 @@ def test_a_plain_tensor_says_where_it_lies(name: str) -> None:
     for _ in range(2):
         for x in (base[:2], base[1:3], base[::3], written):
             assert compiled(x).tolist() == program(x).tolist()
+
+
+def test_whether_two_tensors_have_one_memory_is_refused_where_a_call_decides() -> None:
+    base = torch.arange(4.0)
+    compiled = jit(lambda x: x * 2 if x.is_set_to(base) else x * 3)
+    with pytest.raises(RuntimeError, match=r"for 'is_set_to', which compares memory.*\n?.*base"):
+        compiled(base[:4])
+    # what the program computes is at the same place in each call
+    assert jit(lambda x: x * (2 + (x * 1).is_set_to(x * 1)))(base).tolist() == [0, 2, 4, 6]
 
 
 def test_a_leaf_that_the_program_keeps_has_its_history() -> None:

@@ -100,7 +100,7 @@ def test_the_report_names_the_objects_that_calls_compare_and_take() -> None:
     f = step_with_state()
     first, last = explain(f).programs[0].state, explain(f).programs[-1].state
     assert "Trainer.history" in first.objects["container"]
-    assert first.objects["class"] == ("Tensor", "Trainer", "Module")
+    assert {"Tensor", "Trainer", "Module"} <= set(first.objects["class"])
     assert "Trainer.step" in first.objects["function"]
     assert first.changes == ("'steps' of Trainer",) and first.arguments == ()
     assert last.arguments == ("'steps' of Trainer",) and last.changes == ()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import collections
+import collections.abc
 import fractions
 import functools
+import json
 import math
 import statistics
 import sys
@@ -307,3 +310,97 @@ def test_what_somebody_gives_to_a_function_of_a_library_is_state(
         monkeypatch.setattr(F.elu, "__defaults__", (value, False))
         assert by_attribute(torch.ones(1)) == value
         assert by_default(torch.ones(1)).item() == pytest.approx(value * math.expm1(-1))
+
+
+class Box:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> float:
+        return (4.0, 5.0)[index]
+
+
+def _first_of(box: Any) -> float:
+    match box:
+        case [first, _]:
+            return float(first)
+        case _:
+            return 1.0
+
+
+REGISTERED: dict[str, Callable[[Any], float]] = {
+    "isinstance": lambda box: 2.0 + isinstance(box, collections.abc.Sequence),
+    "match": _first_of,
+}
+
+
+@pytest.mark.parametrize("way", REGISTERED)
+def test_a_class_that_somebody_registers_with_one_of_pythons_is_found(way: str) -> None:
+    kind = type("OfNobody", (Box,), {"__module__": __name__})
+    box, ask = kind(), REGISTERED[way]
+    compiled = jit(lambda x: x * ask(box))
+    first = compiled(torch.ones(1)).item()
+    assert first == compiled(torch.ones(1)).item() == ask(box)
+    collections.abc.Sequence.register(kind)
+    assert compiled(torch.ones(1)).item() == ask(box) != first
+    assert len(jit.explain(compiled).programs) == 2
+
+
+SPACE = argparse.Namespace(rate=2.0, other=5.0)
+FRACTION = fractions.Fraction(3, 2)
+
+
+def _matched(space: Any) -> float:
+    match space:
+        case argparse.Namespace(found):  # type: ignore[misc]
+            return float(found)
+    return 0.0
+
+
+SPECIAL: dict[str, tuple[Any, str, list[Any], Callable[[], float]]] = {
+    "round": (fractions.Fraction, "__round__", [lambda x: 2, lambda x: 3], lambda: round(FRACTION)),
+    "floor": (
+        fractions.Fraction,
+        "__floor__",
+        [lambda x: 2, lambda x: 3],
+        lambda: math.floor(FRACTION),
+    ),
+    "text of a layer": (
+        nn.Module,
+        "__repr__",
+        [lambda layer: "a", lambda layer: "ab"],
+        lambda: len(f"{LINEAR}"),
+    ),
+    "a key that is missing": (
+        collections.Counter,
+        "__missing__",
+        [lambda c, key: 2, lambda c, key: 3],
+        lambda: COUNTER["none"],
+    ),
+    "a pattern": (
+        argparse.Namespace,
+        "__match_args__",
+        [("rate",), ("other",)],
+        lambda: _matched(SPACE),
+    ),
+    "a value in a class": (
+        json.JSONEncoder,
+        "item_separator",
+        [", ", " ;; "],
+        lambda: len(json.dumps([1, 2], sort_keys=True)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_what_python_or_a_library_asks_a_class_for_is_state(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, attribute, values, ask = SPECIAL[name]
+    compiled = jit(lambda x: x * ask())
+    found = []
+    for value in (*values, values[0]):
+        monkeypatch.setattr(owner, attribute, value, raising=False)
+        found.append(compiled(torch.ones(1)).item())
+        assert found[-1] == ask()
+    assert found[0] == found[2] != found[1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import decimal
 import gc
 import logging
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -35,6 +37,27 @@ def _set_by(ask: Ask, change: Callable[[Any], Any], *values: Any) -> tuple[Ask, 
     return ask, partial(change, first), partial(change, second)
 
 
+def _is_refused(compute: Ask) -> bool:
+    try:
+        compute()
+    except (decimal.DivisionByZero, FloatingPointError):
+        return True
+    return False
+
+
+def _allow_hooks(allowed: bool) -> None:
+    if allowed:
+        C._autograd._saved_tensors_hooks_enable()
+    else:
+        C._autograd._saved_tensors_hooks_disable("none here")
+
+
+C: Any = torch._C
+Number = decimal.Decimal
+RATIO, NOTHING = np.array([1.0]), np.array([0.0])
+RATE: contextvars.ContextVar[float] = contextvars.ContextVar("rate")
+RATE.set(2.0)
+CONTEXT = contextvars.copy_context()
 LOGGER = logging.getLogger("tests.switches")
 CUDA = backends.cuda
 FUTURE = torch.__future__
@@ -104,6 +127,54 @@ SWITCHES: dict[str, tuple[Ask, Set, Set]] = {
         lambda: np.seterr(divide="raise"),
         lambda: np.seterr(divide="warn"),
     ),
+    "errors of computing with arrays": (
+        lambda: _is_refused(lambda: RATIO / NOTHING),
+        lambda: np.seterr(divide="raise"),
+        lambda: np.seterr(divide="ignore"),
+    ),
+    "function at errors of NumPy": _set_by(
+        lambda: np.geterrcall() is None, np.seterrcall, print, None
+    ),
+    "digits of decimals, by another name": _set_by(
+        lambda: len(str(Number(1) / Number(3))),
+        partial(setattr, decimal.getcontext(), "prec"),
+        5,
+        28,
+    ),
+    "errors of decimals": _set_by(
+        lambda: _is_refused(lambda: Number(1) / Number(0)),
+        partial(decimal.getcontext().traps.__setitem__, decimal.DivisionByZero),
+        True,
+        False,
+    ),
+    "a context of decimals": _set_by(
+        lambda: decimal.DefaultContext.prec, partial(setattr, decimal.DefaultContext, "prec"), 5, 28
+    ),
+    "a variable in a context": _set_by(
+        lambda: CONTEXT[RATE], lambda value: CONTEXT.run(RATE.set, value), 1.0, 2.0
+    ),
+    "hooks of saved tensors": _set_by(
+        lambda: C._autograd._saved_tensors_hooks_is_enabled(), _allow_hooks, False, True
+    ),
+    "fallback of vmap": _set_by(
+        lambda: C._functorch._is_vmap_fallback_enabled(),
+        C._functorch._set_vmap_fallback_enabled,
+        True,
+        False,
+    ),
+    "fusion by onednn": _set_by(
+        torch.jit.onednn_fusion_enabled, torch.jit.enable_onednn_fusion, True, False
+    ),
+    "inlining of scripts": _set_by(
+        lambda: C._jit_get_inline_everything_mode(), C._jit_set_inline_everything_mode, True, False
+    ),
+    "forward mode": _set_by(C._is_fwd_grad_enabled, C._set_fwd_grad_enabled, False, True),
+    "dtype of autocast for xla": _set_by(
+        lambda: torch.get_autocast_dtype("xla") is torch.float16,
+        partial(torch.set_autocast_dtype, "xla"),
+        torch.float16,
+        torch.bfloat16,
+    ),
     "buffer of NumPy": _set_by(np.getbufsize, np.setbufsize, 16000, 8192),
     "printed digits of NumPy": (
         lambda: np.get_printoptions()["precision"],
@@ -133,6 +204,26 @@ def test_a_switch_that_a_program_asks_for_is_state(switch: str) -> None:
     # NumPy makes another dictionary each time
     n_states = 5 if switch == "printed digits of NumPy" else 2
     assert len(jit.explain(compiled).programs) == n_states
+
+
+INSIDE = """
+from runtime.aot.python_state.switches import _FUNCTIONS, _PASSED, _questions, _tells
+asked = [
+    question
+    for name in _FUNCTIONS
+    if _tells(name) and not _PASSED.search(name)
+    for question in _questions(name)
+]
+for _, ask in asked:
+    ask()
+print(len(asked) > 50)
+"""
+
+
+def test_each_function_of_torch_that_tells_something_can_be_asked() -> None:
+    # in a process of its own: a function in C that is called wrongly may end it
+    done = subprocess.run([sys.executable, "-c", INSIDE], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
 
 
 def test_a_switch_that_a_program_leaves_changed_is_changed_by_each_call() -> None:
@@ -169,6 +260,7 @@ def test_a_switch_that_a_program_puts_back_needs_one_program() -> None:
     [
         ("gc.isenabled", gc.isenabled),
         ("sys.getprofile", sys.getprofile),
+        ("contextvars.copy_context", contextvars.copy_context),
         ("torch.Generator.initial_seed", torch.initial_seed),
     ],
 )

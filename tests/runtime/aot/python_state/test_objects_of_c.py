@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import array
 import ast
-import contextvars
 import csv
 import datetime
 import decimal
@@ -44,8 +43,6 @@ OPAQUE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "a compressor": (zlib.compressobj, lambda z: len(z.compress(b"abc"))),
     "a reader of csv": (lambda: csv.reader(["1", "2"]), lambda r: r.line_num),
     "a queue of a class of the user's": (Queue, lambda q: q.qsize() + 1),
-    "a context": (contextvars.copy_context, len),
-    "a context of decimals": (lambda: decimal.Context(prec=5), lambda c: c.prec),
     "calls of a function": (lambda: iter(lambda: 1, 2), next),
     "pairs": (lambda: itertools.pairwise([1, 2, 3]), operator.length_hint),
     "matches": (lambda: re.finditer("a", "aaa"), lambda m: next(m).start()),
