@@ -64,8 +64,8 @@ from .shared_arguments import (
 )
 from .subclass_calls import without_handlers
 
-# leaves that lead to no other object, or that the graph has as arguments
-_NO_OBJECTS = (*SIMPLE, torch.Tensor, Repeat, Outside)
+# leaves that the graph has as arguments
+_NO_OBJECTS = (torch.Tensor, Repeat, Outside)
 
 
 @naming_line()
@@ -124,7 +124,7 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
     reached = call.leaves[recipe.before.leading :]
     if spec is not None:
         reached += opened.beside_leaves((args, kwargs))
-    objects = [x for x in reached if not isinstance(x, _NO_OBJECTS)]
+    objects = [x for x in reached if type(x) not in SIMPLE and not isinstance(x, _NO_OBJECTS)]
     objects += [x.tensor for x in call.given if type(x) is Outside]
     recipe.lost.clear()
     declared = recipe.declared
@@ -310,7 +310,8 @@ class _Capture:
         if not joint.boundary.changes_inputs:
             return joint, None
         shared = sharing(every.plain)
-        together = (*shared, *overlapping(every.plain, shared))
+        tensors = _with_uses(joint, every.plain) if shared else every.plain
+        together = (*sharing(tensors), *overlapping(tensors, shared))
         groups = [group for group in together if _is_changed(group, inputs)]
         if not groups:
             return joint, shared
@@ -436,10 +437,26 @@ class _Capture:
         return run, backward_call
 
 
+def _with_uses(joint: Joint, tensors: Sequence[Any]) -> list[Any]:
+    """Return ``tensors``, the primals of ``joint``, with None for each that its graph does not use:
+    it may share memory with whatever the program writes to. An attribute that the program assigns
+    anew before it reads it is such a tensor."""
+    if joint.layouts is not None:
+        return list(tensors)
+    placeholders = [n for n in joint.traced.graph.nodes if n.op == "placeholder"]
+    used: list[Any] = []
+    for tensor, n, entry in zip(tensors, placeholders, joint.boundary.inputs, strict=False):
+        used.append(tensor if n.users or _changes(entry) else None)
+    return used
+
+
 def _is_changed(group: Group, inputs: Sequence[Input]) -> bool:
     """Return whether the program changes a member of ``group`` so that another one shows it."""
-    members = [inputs[index] for index in group.members]
-    return any(member.written or member.reshaped or member.begins for member in members)
+    return any(_changes(inputs[index]) for index in group.members)
+
+
+def _changes(entry: Input) -> bool:
+    return bool(entry.written or entry.reshaped or entry.begins)
 
 
 def _refuse_branches(joint: Joint) -> None:

@@ -34,6 +34,7 @@ from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
 from .switches import facts_before
 from .trusted import is_followed, is_followed_module
+from .values import attributes_of
 
 _OURS = __name__.partition(".")[0]
 _OF_SCHEDULERS = lr_scheduler.__file__
@@ -420,7 +421,13 @@ def _is_followed(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__")
     if not isinstance(name, str):
         return True
-    return name.partition(".")[0] != _OURS and (name not in sys.modules or is_followed_module(name))
+    if name.partition(".")[0] == _OURS:
+        return False
+    m = sys.modules.get(name)
+    of_a_file = not frame.f_code.co_filename.startswith("<")
+    if m is None or (of_a_file and attributes_of(m) is not frame.f_globals):
+        return True  # a module that is loaded by its file may have the name of one of Python's
+    return is_followed_module(name)
 
 
 def _is_of_library(frame: FrameType) -> bool:

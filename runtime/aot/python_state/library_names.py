@@ -37,7 +37,7 @@ from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
-from .trusted import RUNNERS, is_followed, is_followed_module
+from .trusted import RUNNERS, follows, is_followed
 from .values import MISSING, SIMPLE, attributes_of
 
 _CONTAINERS = (dict, list, set, tuple, deque)
@@ -214,7 +214,7 @@ def _is_switch(change: Change) -> bool:
 
 
 def _is_library_module(x: Any) -> bool:
-    return issubclass(type(x), ModuleType) and not is_followed_module(x.__name__)
+    return issubclass(type(x), ModuleType) and not follows(x)
 
 
 def _may_be_written(cls: type) -> bool:

@@ -81,7 +81,7 @@ from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
 from .switches import Facts, facts_of
-from .trusted import RUNNERS, is_followed, is_followed_module
+from .trusted import RUNNERS, follows, is_followed, is_followed_module
 from .value_attributes import ValueAttributes
 from .values import (
     MISSING,
@@ -308,7 +308,7 @@ class ObjectGraph(Snapshot):
             self._add(Cell(cell, name, variable))
 
     def _module(self, m: ModuleType, name: str) -> None:
-        if is_followed_module(m.__name__):
+        if follows(m):
             self._imported(m)
         else:
             self._pending += self._libraries.of_module(m)

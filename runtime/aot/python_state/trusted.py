@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from types import ModuleType
 
 from ...trace.provenance import is_of_user
 
@@ -45,6 +46,15 @@ def is_followed_module(name: str) -> bool:
     if found is None:
         found = _modules[name] = _is_followed_module(name)
     return found
+
+
+def follows(m: ModuleType) -> bool:
+    """Do :func:`is_followed_module` for ``m``, which may be no module of ``sys.modules``: one that
+    is loaded by its file may have the name of one of Python's."""
+    file = vars(m).get("__file__")
+    if type(file) is not str or sys.modules.get(m.__name__) is m:
+        return is_followed_module(m.__name__)
+    return is_followed(file)
 
 
 def _is_followed_module(name: str) -> bool:

@@ -331,3 +331,33 @@ def test_a_key_that_takes_the_place_of_an_equal_one_is_another_key() -> None:
         d = {1: X}
         f(d)
         assert list(map(type, d)) == [bool]
+
+
+class Count(int):
+    """A number with attributes."""
+
+    rate: float
+
+
+class Text(str):
+    """A text with attributes."""
+
+    rate: float
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("value", [Count(2), Text("ab")], ids=["a number", "a text"])
+def test_attributes_of_a_number_or_a_text_count(value: Any, way: str) -> None:
+    def program(x: Any, given: Any) -> Any:
+        while type(given) is not type(value):
+            given = given["it"] if isinstance(given, dict) else _first(given)
+        return x * given.rate
+
+    compiled = jit(program)
+    for rate in (1.0, 2.0, 1.0):
+        value.rate = rate
+        assert compiled(torch.ones(1), WAYS[way](value)).item() == rate
+
+
+def _first(given: Any) -> Any:
+    return given[0] if isinstance(given, (list, tuple)) else next(iter(vars(given).values()))

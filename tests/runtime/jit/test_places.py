@@ -243,3 +243,39 @@ def test_a_parameter_from_outside_may_be_assigned_to_another_place(requires_grad
             program(torch.ones(2))
             assert state.last is weight
             state.last = torch.zeros(2)
+
+
+def test_a_tensor_that_a_step_replaces_unread_may_share_the_memory_of_a_parameter() -> None:
+    # torch.nn.utils.spectral_norm begins with `layer.weight = layer.weight_orig.data`
+    losses = []
+    for compile_step in (jit, lambda step: step):
+        torch.manual_seed(0)
+        layer = nn.utils.spectral_norm(nn.Linear(3, 2))
+        optimizer = SGD(layer.parameters(), lr=0.1)
+
+        def step(x: Tensor, layer: nn.Module = layer, optimizer: SGD = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = layer(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = compile_step(step)
+        losses.append([run(torch.ones(4, 3)).item() for _ in range(4)])
+    assert losses[0] == pytest.approx(losses[1])
+    assert losses[0][0] != losses[0][1]
+
+
+def test_a_tensor_that_shares_the_memory_of_a_written_one_and_is_read_is_refused() -> None:
+    parameter = torch.ones(2)
+    holder = SimpleNamespace(w=parameter.data)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        before = holder.w * x
+        holder.w = before
+        parameter.add_(1)
+        return before
+
+    with pytest.raises(RuntimeError, match="share memory, and the program writes to it"):
+        step(torch.ones(2))

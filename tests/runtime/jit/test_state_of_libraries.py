@@ -7,11 +7,13 @@ import collections
 import collections.abc
 import fractions
 import functools
+import importlib.util
 import json
 import math
 import statistics
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -404,3 +406,18 @@ def test_what_python_or_a_library_asks_a_class_for_is_state(
         found.append(compiled(torch.ones(1)).item())
         assert found[-1] == ask()
     assert found[0] == found[2] != found[1]
+
+
+def test_a_module_that_is_loaded_by_its_file_may_have_the_name_of_one_of_pythons(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "queue.py"
+    file.write_text("rate = 1.0\ndef get():\n    return rate\n")
+    spec = importlib.util.spec_from_file_location("queue", file)
+    assert spec is not None and spec.loader is not None
+    plugin: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(plugin)
+    compiled = jit(lambda x: x * plugin.get())
+    for rate in (1.0, 2.0, 3.0):
+        plugin.rate = rate
+        assert compiled(torch.ones(1)).item() == rate
