@@ -16,6 +16,7 @@ from types import FunctionType, GetSetDescriptorType, MethodDescriptorType
 from typing import Any
 
 import torch
+from torch.distributions import Distribution, Geometric
 from torch.overrides import TorchFunctionMode
 
 from ..errors import InplaceError, called_from
@@ -29,14 +30,16 @@ from ..torch_private.mode_stacks import (
 )
 from ..torch_private.native_tensors import TensorBase
 from .call_types import Arguments, Kernel, Keywords
+from .exchanged_methods import ExchangedMethod
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
 from .literals import has_values, readable, stacked
 from .memory import place, refuse_data, storage_of
-from .padded_rows import Encoders
+from .padded_rows import make_forward
 from .shape_errors import note_own_error
 from .shells import VALUES
 from .user_code import is_user_code_watched, noted
+from .validation import assert_valid, is_asked_by, make_validating
 
 
 class MemoryGate(TorchFunctionMode):
@@ -51,13 +54,15 @@ class MemoryGate(TorchFunctionMode):
         self.shared: dict[int, str] = {}
 
     def __enter__(self) -> MemoryGate:
-        _ENCODERS.enter()
+        for method in _EXCHANGED:
+            method.enter()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        _ENCODERS.exit()
+        for method in _EXCHANGED:
+            method.exit()
 
     def __torch_function__(
         self,
@@ -71,6 +76,8 @@ class MemoryGate(TorchFunctionMode):
             data = readable(args[0])
             if has_values(data):
                 return _tensor_of_list(func, data, *args[1:], **kwargs)
+        if is_asked_by(func, len(args) + len(kwargs)) and not _is_outside(args[0]):
+            return assert_valid(args[0])  # type: ignore[arg-type]
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is not None and args and _is_outside(args[0]):
             return access(self, func, args, kwargs)
@@ -135,7 +142,16 @@ def _gate() -> MemoryGate | None:
     return None
 
 
-_ENCODERS = Encoders(captures=lambda: _gate() is not None)
+def _captures() -> bool:
+    return _gate() is not None
+
+
+_EXCHANGED = (
+    ExchangedMethod(torch.nn.TransformerEncoder, "forward", make_forward, _captures),
+    ExchangedMethod(Distribution, "__init__", make_validating, _captures),
+    ExchangedMethod(Distribution, "_validate_sample", make_validating, _captures),
+    ExchangedMethod(Geometric, "__init__", make_validating, _captures),
+)
 
 
 def _is_outside(t: Any) -> bool:

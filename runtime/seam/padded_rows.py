@@ -13,73 +13,41 @@ in the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
-from torch import nn
 
 from ..torch_private.global_settings import name_of_private_device
-from .locks import lock_of
+from .exchanged_methods import Captures, Method
 
 _DEVICES = ("cpu", "cuda", "xpu", name_of_private_device())
 
 
-class Encoders:
-    """Exchanges ``nn.TransformerEncoder.forward`` while a thread captures a program.
+def make_forward(torchs: Method, captures: Captures) -> Method:
+    """Return the method that stands in for ``torchs``, the ``forward`` of an encoder."""
 
-    ``captures``: whether this thread does. For any other thread the method is torch's.
-    """
+    def forward(
+        encoder: torch.nn.TransformerEncoder,
+        src: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> object:
+        padding = src_key_padding_mask
+        if padding is None or mask is not None:
+            return torchs(encoder, src, mask, padding, is_causal)
+        if not captures() or not _leaves_out(encoder, src):
+            return torchs(encoder, src, mask, padding, is_causal)
+        applies = _ends_rows(encoder, padding)
+        if padding.is_floating_point():  # a row that is left out has no weight at all
+            dropped = padding.masked_fill(padding != 0, -torch.inf)
+            padding = torch.where(applies, dropped, padding)
+        output = torchs(_WithoutNorm(encoder), src, None, padding, is_causal)
+        left_out = padding.bool() & applies
+        output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
+        if encoder.norm is None:
+            return output
+        return encoder.norm(output)
 
-    def __init__(self, captures: Callable[[], bool]) -> None:
-        self.captures = captures
-        self._lock = lock_of(self, "_lock")
-        self._running = 0  # captures, in all threads
-        self._torchs = nn.TransformerEncoder.forward
-
-    def enter(self) -> None:
-        """Exchange the method, if no other capture has done so."""
-        with self._lock:
-            if not self._running:
-                self._torchs = nn.TransformerEncoder.forward
-                nn.TransformerEncoder.forward = self._make_forward()  # type: ignore[method-assign]
-            self._running += 1
-
-    def exit(self) -> None:
-        """Put torch's method back, if no other capture runs."""
-        with self._lock:
-            self._running -= 1
-            if not self._running:
-                nn.TransformerEncoder.forward = self._torchs  # type: ignore[method-assign]
-
-    def _make_forward(self) -> Callable[..., Any]:
-        """Return the method that stands in for torch's."""
-        torchs: Any = self._torchs
-
-        def forward(
-            encoder: torch.nn.TransformerEncoder,
-            src: torch.Tensor,
-            mask: torch.Tensor | None = None,
-            src_key_padding_mask: torch.Tensor | None = None,
-            is_causal: bool | None = None,
-        ) -> object:
-            padding = src_key_padding_mask
-            if padding is None or mask is not None:
-                return torchs(encoder, src, mask, padding, is_causal)
-            if not self.captures() or not _leaves_out(encoder, src):
-                return torchs(encoder, src, mask, padding, is_causal)
-            applies = _ends_rows(encoder, padding)
-            if padding.is_floating_point():  # a row that is left out has no weight at all
-                dropped = padding.masked_fill(padding != 0, -torch.inf)
-                padding = torch.where(applies, dropped, padding)
-            output = torchs(_WithoutNorm(encoder), src, None, padding, is_causal)
-            left_out = padding.bool() & applies
-            output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
-            if encoder.norm is None:
-                return output
-            return encoder.norm(output)
-
-        return forward
+    return forward
 
 
 def _leaves_out(encoder: torch.nn.TransformerEncoder, src: torch.Tensor) -> bool:

@@ -47,7 +47,7 @@ from ..partition.partitions import default_partition, without_round_trips
 from ..python_state.backward_reads import BackwardReads
 from ..python_state.program_state import Effects, ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
-from ..python_state.values import SIMPLE
+from ..python_state.snapshot import PLAIN_VALUES
 from .arguments import Call, enter, of_leaves
 from .backward_calls import Backward
 from .compiled_program import CompiledProgram
@@ -124,7 +124,7 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
     reached = call.leaves[recipe.before.leading :]
     if spec is not None:
         reached += opened.beside_leaves((args, kwargs))
-    objects = [x for x in reached if type(x) not in SIMPLE and not isinstance(x, _NO_OBJECTS)]
+    objects = [x for x in reached if type(x) not in PLAIN_VALUES and not isinstance(x, _NO_OBJECTS)]
     objects += [x.tensor for x in call.given if type(x) is Outside]
     recipe.lost.clear()
     declared = recipe.declared

@@ -238,6 +238,7 @@ ROWS: tuple[Row, ...] = (
     Row((random.Random, *GENERATORS_OF_NUMPY), Draws),
     *(Row((kind,), node) for kind, node in CONTAINERS),
     Row((tuple, frozenset), None, tuple),
+    Row((slice,), None, lambda x: (x.start, x.stop, x.step)),
     Row((io.IOBase,), None),
 )
 

@@ -18,7 +18,8 @@ from .nodes import Attributes, Change, FunctionParts, Node, OneByOne
 from .reads import Read
 from .values import MISSING, SIMPLE, same, tensors_in
 
-PLAIN_VALUES = frozenset((*SIMPLE, type(MISSING)))
+# the bounds of a slice may be objects
+PLAIN_VALUES = frozenset((*SIMPLE, type(MISSING))) - {slice}
 # kinds whose objects no run makes, or that are as good as equal ones
 _UNMADE = frozenset((CodeType, ModuleType, type))
 

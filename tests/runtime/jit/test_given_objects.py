@@ -361,3 +361,19 @@ def test_attributes_of_a_number_or_a_text_count(value: Any, way: str) -> None:
 
 def _first(given: Any) -> Any:
     return given[0] if isinstance(given, (list, tuple)) else next(iter(vars(given).values()))
+
+
+@pytest.mark.parametrize("way", ["found", "given"])
+def test_the_bounds_of_a_slice_are_followed(way: str) -> None:
+    bound = Count(2)
+    rows = slice([1.0], bound)
+
+    def program(x: Any, *given: Any) -> Any:
+        (part,) = given or (rows,)
+        return x * part.start[0] * part.stop.rate
+
+    compiled = jit(program)
+    args = (rows,) if way == "given" else ()
+    for first, rate in ((1.0, 2.0), (3.0, 2.0), (3.0, 4.0)):
+        rows.start[0], bound.rate = first, rate
+        assert compiled(torch.ones(1), *args).item() == first * rate
