@@ -9,6 +9,7 @@ functions of torch, sees the call of ``numpy()`` first, and turns the capture of
 
 from __future__ import annotations
 
+import ctypes
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -142,15 +143,15 @@ def _gate() -> MemoryGate | None:
     return None
 
 
-def _captures() -> bool:
+def _is_capturing() -> bool:
     return _gate() is not None
 
 
 _EXCHANGED = (
-    ExchangedMethod(torch.nn.TransformerEncoder, "forward", make_forward, _captures),
-    ExchangedMethod(Distribution, "__init__", make_validating, _captures),
-    ExchangedMethod(Distribution, "_validate_sample", make_validating, _captures),
-    ExchangedMethod(Geometric, "__init__", make_validating, _captures),
+    ExchangedMethod(torch.nn.TransformerEncoder, "forward", make_forward, _is_capturing),
+    ExchangedMethod(Distribution, "__init__", make_validating, _is_capturing),
+    ExchangedMethod(Distribution, "_validate_sample", make_validating, _is_capturing),
+    ExchangedMethod(Geometric, "__init__", make_validating, _is_capturing),
 )
 
 
@@ -336,7 +337,8 @@ def elements_of(tensor: torch.Tensor) -> bytes:
             flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
             if not flat.numel():
                 return b""
-            return flat.view(torch.uint8).numpy().tobytes()
+            # by its address: after `numpy()` the memory could never be resized
+            return ctypes.string_at(flat.data_ptr(), flat.nbytes)
         file = io.BytesIO()
         try:
             torch.save(tensor.detach(), file)

@@ -20,14 +20,17 @@ for those of its attributes that the program's code has names for.
 
 from __future__ import annotations
 
+import array
 import decimal
 import functools
+import io
 import random
 import sys
-from collections import deque
+import weakref
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable
 from contextvars import Context, ContextVar
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -40,15 +43,33 @@ from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, follows, is_followed
 from .values import MISSING, SIMPLE, attributes_of
 
-_CONTAINERS = (dict, list, set, tuple, deque)
 _HOLDERS = (
-    *_CONTAINERS,
+    dict,
+    list,
+    set,
+    frozenset,
+    tuple,
+    slice,
+    deque,
+    UserDict,
+    UserList,
+    ChainMap,
     functools.partial,
     MethodType,
-    np.ndarray,
+    BaseException,
     Context,
     ContextVar,
     decimal.Context,
+    np.ndarray,
+    array.array,
+    bytearray,
+    memoryview,
+    io.BytesIO,
+    io.StringIO,
+    torch.nn.Module,
+    weakref.ref,
+    MappingProxyType,
+    *map(type, ({}.keys(), {}.values(), {}.items())),
 )
 """What somebody may have put into a library, as it says what it has."""
 _OF_LAYERS = ("__call__", "_call_impl", "forward")

@@ -349,3 +349,12 @@ def test_a_list_that_the_program_assigns_to_two_places_is_one_list() -> None:
         f(torch.full((1,), n))
         assert t.kept is t.other and t.kept[0].item() == 2 * n
         assert t.numbers is t.others and t.numbers == [1, 2]
+
+
+def test_a_tensor_whose_elements_are_compared_can_be_resized_after_that() -> None:
+    scale = torch.tensor([2.0, 3.0])
+    compiled = jit(lambda x: x * sum(scale.tolist()))
+    assert compiled(torch.ones(1)) == 5
+    assert scale.untyped_storage().resizable()
+    scale.resize_(3).fill_(1)
+    assert compiled(torch.ones(1)) == 3
