@@ -1,17 +1,42 @@
-"""Exchanges a method of a class of torch's while a thread captures a program.
+"""Exchanges methods of torch's that ask for the elements of tensors, while a thread captures a
+program.
 
-    exchange = ExchangedMethod(nn.TransformerEncoder, "forward", make, captures)
-    exchange.enter()        # nn.TransformerEncoder.forward is make(torch's method, captures)
+    exchange = ExchangedMethod(nn.TransformerEncoder, "forward", make_forward, captures)
+    exchange.enter()        # nn.TransformerEncoder.forward is make_forward(torch's, captures)
     exchange.exit()         # it is torch's once more, if no other capture runs
 
-Some methods of torch's ask for the elements of a tensor to choose what they do. A capture has
-none, so a method of this package does the same by a condition in the graph."""
+A capture has no elements to ask. So a method of this package asks by a condition in the graph. Two
+of torch's classes have such methods.
+
+*Encoders* in eval mode without gradients leave padded rows out: their layers compute with nested
+tensors, and what is padded is zero at the end.
+
+    encoder.eval()
+    with torch.no_grad():
+        encoder(x, src_key_padding_mask=mask)  # zeros where the mask is true
+
+Torch does so if no mode of functions is on. The gate to memory is such a mode, and a graph takes no
+nested tensors. So the rows are computed in a capture, and replaced here. Whether the mask ends each
+row, which torch asks first, is a condition in the graph.
+
+*Distributions* raise ``ValueError`` unless each argument is in its domain.
+
+    torch.distributions.Normal(x, x.exp())      # each call asks whether the second is positive
+
+The graph has the question as ``aten::_assert_async``. Where the answer is no, the graph raises, and
+the call that runs in eager mode then raises torch's error.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from ..torch_private.global_settings import name_of_private_device
+from .ambient import Ambient
 from .locks import lock_of
 
 Captures = Callable[[], bool]
@@ -48,3 +73,121 @@ class ExchangedMethod:
             self._running -= 1
             if not self._running:
                 setattr(self._owner, self._name, self._torchs)
+
+
+# --- encoders ------------------------------------------------------------------------------------
+
+_DEVICES = ("cpu", "cuda", "xpu", name_of_private_device())
+
+
+def make_forward(torchs: Method, captures: Captures) -> Method:
+    """Return the method that stands in for ``torchs``, the ``forward`` of an encoder."""
+
+    def forward(
+        encoder: torch.nn.TransformerEncoder,
+        src: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        src_key_padding_mask: torch.Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> object:
+        padding = src_key_padding_mask
+        if padding is None or mask is not None:
+            return torchs(encoder, src, mask, padding, is_causal)
+        if not captures() or not _leaves_out(encoder, src):
+            return torchs(encoder, src, mask, padding, is_causal)
+        applies = _ends_rows(encoder, padding)
+        if padding.is_floating_point():  # a row that is left out has no weight at all
+            dropped = padding.masked_fill(padding != 0, -torch.inf)
+            padding = torch.where(applies, dropped, padding)
+        output = torchs(_WithoutNorm(encoder), src, None, padding, is_causal)
+        left_out = padding.bool() & applies
+        output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
+        if encoder.norm is None:
+            return output
+        return encoder.norm(output)
+
+    return forward
+
+
+def _leaves_out(encoder: torch.nn.TransformerEncoder, src: torch.Tensor) -> bool:
+    """Return whether the encoder leaves padded rows out in eager mode, if they are the last
+    ones."""
+    first = encoder.layers[0]
+    if not torch.backends.mha.get_fastpath_enabled() or first.training:
+        return False
+    if not getattr(encoder, "use_nested_tensor", False) or torch.is_autocast_enabled():
+        return False
+    if src.dim() != 3 or src.device.type not in _DEVICES:
+        return False
+    weights = (first.self_attn, first.norm1, first.norm2, first.linear1, first.linear2)
+    leaves = [src]
+    for part in weights:
+        leaves += part.parameters()
+    return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in leaves))
+
+
+class _WithoutNorm:
+    """An encoder without its norm, which comes after the rows are left out."""
+
+    norm = None
+
+    def __init__(self, encoder: object) -> None:
+        self._encoder = encoder
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._encoder, name)
+
+
+def _ends_rows(encoder: object, padding: torch.Tensor) -> torch.Tensor:
+    """Return whether the mask is true only in the last columns of each row, a Boolean tensor. Torch
+    asks this unless ``mask_check=False``. Example: False, False, True, True."""
+    present = padding.logical_not()
+    if not getattr(encoder, "mask_check", True):
+        return present.new_ones(())
+    return (present[:, 1:] <= present[:, :-1]).all()
+
+
+# --- distributions -------------------------------------------------------------------------------
+
+_OUTSIDE_OF_DOMAIN = (
+    "an argument of a distribution or a value that it is asked about is not in its domain. "
+    "In eager mode a ValueError says which"
+)
+
+_QUESTIONS = (torch._is_all_true, torch.Tensor.all, torch.all)
+
+
+class _Running(Ambient):
+    """``validates``: whether this thread runs a method of torch's that only validates."""
+
+    validates = False
+
+
+_RUNNING = _Running()
+
+
+def make_validating(torchs: Method, captures: Captures) -> Method:
+    """Return the method that stands in for ``torchs``, which validates arguments."""
+
+    @functools.wraps(torchs)
+    def validate(*args: Any, **kwargs: Any) -> Any:
+        around = _RUNNING.validates
+        _RUNNING.validates = captures()
+        try:
+            return torchs(*args, **kwargs)
+        finally:
+            _RUNNING.validates = around
+
+    return validate
+
+
+def is_asked_by(func: object, n_arguments: int) -> bool:
+    """Return whether torch asks by a call of ``func`` whether all of a tensor is valid."""
+    return _RUNNING.validates and n_arguments == 1 and func in _QUESTIONS
+
+
+def assert_valid(valid: torch.Tensor) -> bool:
+    """Let the graph ask whether ``valid`` is true everywhere. Return that it is: else the graph
+    raises."""
+    torch._assert_async(torch._is_all_true(valid), _OUTSIDE_OF_DOMAIN)
+    return True

@@ -31,16 +31,20 @@ from ..torch_private.mode_stacks import (
 )
 from ..torch_private.native_tensors import TensorBase
 from .call_types import Arguments, Kernel, Keywords
-from .exchanged_methods import ExchangedMethod
+from .exchanged_methods import (
+    ExchangedMethod,
+    assert_valid,
+    is_asked_by,
+    make_forward,
+    make_validating,
+)
 from .level_mode import EnteringMode, LevelMode
 from .levels import Level, bottom
 from .literals import has_values, readable, stacked
 from .memory import place, refuse_data, storage_of
-from .padded_rows import make_forward
 from .shape_errors import note_own_error
 from .shells import VALUES
 from .user_code import is_user_code_watched, noted
-from .validation import assert_valid, is_asked_by, make_validating
 
 
 class MemoryGate(TorchFunctionMode):
@@ -78,7 +82,7 @@ class MemoryGate(TorchFunctionMode):
             if has_values(data):
                 return _tensor_of_list(func, data, *args[1:], **kwargs)
         if is_asked_by(func, len(args) + len(kwargs)) and not _is_outside(args[0]):
-            return assert_valid(args[0])  # type: ignore[arg-type]
+            return assert_valid(args[0])
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is not None and args and _is_outside(args[0]):
             return access(self, func, args, kwargs)

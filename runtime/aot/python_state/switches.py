@@ -92,14 +92,14 @@ _OF_LIBRARIES: dict[str, Facts] = {
 """What operators of a library's objects ask for, by the name of the library."""
 
 
-def facts_of(x: object) -> Facts:
+def facts_of(x: Any) -> Facts:
     """Return what is to be asked where a program comes to ``x``, since no hook sees what operators
     ask: the context of a ``decimal.Decimal``, what NumPy's arrays do at errors. So it is with the
     module, a class or a function of these libraries."""
     kind = type(x)
     name: object = None
     if issubclass(kind, ModuleType):
-        name = x.__name__  # type: ignore[attr-defined]
+        name = x.__name__
     elif issubclass(kind, (FunctionType, BuiltinFunctionType)):
         name = x.__module__
     elif issubclass(kind, type):

@@ -253,9 +253,9 @@ def test_a_tensor_that_a_step_replaces_unread_may_share_the_memory_of_a_paramete
         layer = nn.utils.spectral_norm(nn.Linear(3, 2))
         optimizer = SGD(layer.parameters(), lr=0.1)
 
-        def step(x: Tensor, layer: nn.Module = layer, optimizer: SGD = optimizer) -> Tensor:
+        def step(x: Tensor, layer: nn.Module = layer, optimizer: SGD = optimizer) -> Any:
             optimizer.zero_grad()
-            loss: Tensor = layer(x).pow(2).mean()
+            loss = layer(x).pow(2).mean()
             loss.backward()
             optimizer.step()
             return loss.detach()

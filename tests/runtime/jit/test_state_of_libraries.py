@@ -354,7 +354,7 @@ FRACTION = fractions.Fraction(3, 2)
 
 def _matched(space: Any) -> float:
     match space:
-        case argparse.Namespace(found):  # type: ignore[misc]
+        case argparse.Namespace(found):
             return float(found)
     return 0.0
 
