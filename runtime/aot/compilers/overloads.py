@@ -30,7 +30,7 @@ _KNOWN = "static"
 def in_place(func: OpOverload) -> Callable[..., Any] | None:
     """Return the in-place form of the pointwise op ``func``: ``add_`` for ``add``. None if there is
     none."""
-    if not _is_deterministic(func) and func not in SETS:
+    if not is_deterministic(func) and func not in SETS:
         return None
     packet = getattr(aten, func._schema.name.split("::")[1] + "_", None)
     overload: Callable[..., Any] | None = getattr(packet, func._overloadname, None)
@@ -47,7 +47,7 @@ def in_place(func: OpOverload) -> Callable[..., Any] | None:
 def with_out(func: OpOverload) -> tuple[Callable[..., Any], str] | None:
     """Return the overload of the pointwise op ``func`` that writes its result to an argument, and
     the name of that argument. None if there is none."""
-    if not _is_deterministic(func):
+    if not is_deterministic(func):
         return None
     parameters = names_and_types(func._schema.arguments)
     packet = func.overloadpacket
@@ -62,7 +62,7 @@ def with_out(func: OpOverload) -> tuple[Callable[..., Any], str] | None:
     return None
 
 
-def _is_deterministic(func: OpOverload) -> bool:
+def is_deterministic(func: Any) -> bool:
     """Return whether ``func`` is a pointwise op of ATen that draws no random numbers."""
     return functional_pointwise(func) and bool(
         func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags

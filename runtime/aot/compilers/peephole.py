@@ -24,7 +24,7 @@ from .constants import fold, without_neutral
 from .memory_rewrites import fill, poolings, use_huge_pages
 from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
-from .replacing import without_copies, without_repetitions
+from .replacing import without_copies, without_gaps, without_repetitions
 from .sums import sums
 from .view_calls import shorter_views
 from .witness import Witness, example
@@ -57,6 +57,7 @@ def rewritten(
         fold,
         without_repetitions,
         without_copies,
+        without_gaps,
         shorter_views,
         without_neutral,
         without_unused,

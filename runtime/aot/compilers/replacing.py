@@ -22,9 +22,10 @@ from ...seam.graph_walks import results_of, walk
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
 from ..capture.aliasing import LINEAR, aliased_inputs, fresh, may_alias
-from .overloads import aten, calls_of, same_layout, static
+from .overloads import aten, calls_of, is_deterministic, kind, same_layout, static
 
 _ELEMENTS = 1 << 14  # of a tensor that may live longer than it did, as it is small
+_PRODUCTS = frozenset((aten.mm.default, aten.addmm.default))
 _COPIES = frozenset(
     (aten.clone.default, aten._to_copy.default, aten.copy.default, aten.lift_fresh_copy.default)
 )
@@ -164,6 +165,41 @@ def _stands_for(source: fx.Node, node: fx.Node) -> bool:
     if value.is_conj() or value.is_neg() or value.requires_grad:
         return False
     return same_layout(node, source)
+
+
+def without_gaps(graph: fx.Graph) -> None:
+    """Replace copies whose gaps nobody sees by their source, in a graph without writes.
+
+        _, z = x.unsafe_split(3, 1)     # (n, 3) of (n, 6): rows with gaps between them
+        z.add_(y).sigmoid_()            # copy(z, z + y), copy(z, …): a write keeps the gaps
+
+    A pointwise call and a product lay out their results by the order of the dimensions alone."""
+    for n in reversed(calls_of(graph)):  # a later copy may be laid out as an earlier one
+        if n.target is not aten.copy.default:
+            continue
+        if not n.users:
+            graph.erase_node(n)
+            continue
+        source: Any = n.args[1]
+        if static(n) and static(source) and _fills(n, source) and all(map(_packs, n.users)):
+            n.replace_all_uses_with(source)
+            graph.erase_node(n)
+
+
+def _fills(node: fx.Node, source: fx.Node) -> bool:
+    """Return whether ``source`` is ``node`` without gaps: with its dimensions in the same order."""
+    value, packed = node.meta["val"], source.meta["val"]
+    if kind(node) != kind(source) or value.is_conj() or value.is_neg():
+        return False
+    wide = [d for d in range(value.dim()) if value.shape[d] != 1]
+    return sorted(wide, key=value.stride().__getitem__) == sorted(
+        wide, key=packed.stride().__getitem__
+    ) and bool(aten.is_non_overlapping_and_dense(packed))
+
+
+def _packs(user: fx.Node) -> bool:
+    """Return whether a call lays out its result without regard to gaps of its arguments."""
+    return user.target in _PRODUCTS or is_deterministic(user.target)
 
 
 def without_repetitions(graph: fx.Graph) -> None:

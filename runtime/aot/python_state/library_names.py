@@ -217,10 +217,17 @@ class LibraryNames:
 
 def _names_of_library(node: Named, names: Iterable[str]) -> list[str]:
     """Return those of ``names``, which a library has, that count: of what is called, of modules,
-    and of plain values."""
+    and of plain values. An integer in a class is a counter, as ``RemovableHandle.next_id``."""
+    counts_integers = isinstance(node, LibraryGlobals)
     values = [(name, node.names.get(name, MISSING)) for name in names]
-    kinds = (ModuleType, *SIMPLE)
-    return [name for name, x in values if callable(x) or issubclass(type(x), kinds)]
+    found = []
+    for name, x in values:
+        kind = type(x)
+        if kind is int and not counts_integers:
+            continue
+        if callable(x) or issubclass(kind, ModuleType) or kind in SIMPLE:
+            found.append(name)
+    return found
 
 
 def _is_of_capture(x: object) -> bool:

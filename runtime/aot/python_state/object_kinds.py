@@ -109,7 +109,12 @@ class Registry(Node):
 
 
 def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
-    return () if isinstance(x.__self__, types.ModuleType) else (x.__self__,)
+    """Return what a method is bound to. A function of an extension in C++ is bound to what tells
+    its caller how to call it."""
+    owner = x.__self__
+    if isinstance(owner, types.ModuleType) or module_of(type(owner)) == "pybind11_builtins":
+        return ()
+    return (owner,)
 
 
 def _variables_of(x: Context) -> tuple[object, ...]:

@@ -13,7 +13,15 @@ from types import ModuleType
 
 from ...trace.provenance import is_of_user
 
-_PACKAGES = ("functorch", "mpmath", "numpy", "opt_einsum", "sympy", "typing_extensions")
+_PACKAGES = (
+    "functorch",
+    "mpmath",
+    "numpy",
+    "opt_einsum",
+    "pybind11_builtins",  # the module of what extensions of C++ have in place of classes of C
+    "sympy",
+    "typing_extensions",
+)
 RUNNERS = frozenset(("_pytest", "execnet", "hypothesis", "pluggy", "pytest", "xdist"))
 """Packages that run tests: what they have is no state of a program, and leads to all tests."""
 

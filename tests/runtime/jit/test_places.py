@@ -272,7 +272,7 @@ def test_a_tensor_that_shares_the_memory_of_a_written_one_and_is_read_is_refused
 
     @jit
     def step(x: Tensor) -> Tensor:
-        before = holder.w * x
+        before: Tensor = holder.w * x
         holder.w = before
         parameter.add_(1)
         return before

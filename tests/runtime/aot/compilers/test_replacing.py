@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from runtime import aot, jit
 
@@ -155,3 +156,39 @@ def test_a_view_of_a_copied_part_is_no_view_of_the_first_part(name: str, made: b
             assert torch.equal(f(given), program(given)) and torch.equal(
                 jitted(given), program(given)
             )
+
+
+def test_a_write_to_a_part_with_gaps_is_no_copy_where_nobody_sees_the_gaps() -> None:
+    def gates(x: Tensor, y: Tensor) -> Tensor:
+        first, second = (x * 2).unsafe_split(3, 1)
+        first.add_(y).sigmoid_()
+        return second.mul_(first) @ y.t()
+
+    x, y = torch.randn(4, 6), torch.randn(4, 3)
+    assert "copy" not in calls(gates, x, y)
+    assert_close(jit(gates)(x, y), gates(x, y))
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        lambda part: part,
+        lambda part: part.stride(),
+        lambda part: part.flatten(),
+        lambda part: torch.rand_like(part),
+    ],
+    ids=["a result", "strides", "a view", "a draw"],
+)
+def test_the_gaps_of_a_part_are_there_where_somebody_sees_them(seen: Any) -> None:
+    def program(x: Tensor) -> Any:
+        part, _ = (x * 2).unsafe_split(3, 1)
+        return seen(part.add_(1))
+
+    x = torch.randn(4, 6)
+    found = []
+    for f in (program, jit(program)):
+        torch.manual_seed(0)
+        found.append(f(x))
+    assert_close(found[0], found[1])
+    if isinstance(found[0], Tensor):
+        assert found[0].stride() == found[1].stride()
