@@ -36,6 +36,7 @@ from typing import Any
 import torch
 
 from ..torch_private.global_settings import name_of_private_device
+from ..torch_private.native_functions import assert_async, is_all_true
 from .ambient import Ambient
 from .locks import lock_of
 
@@ -154,7 +155,7 @@ _OUTSIDE_OF_DOMAIN = (
     "In eager mode a ValueError says which"
 )
 
-_QUESTIONS = (torch._is_all_true, torch.Tensor.all, torch.all)
+_QUESTIONS = (is_all_true, torch.Tensor.all, torch.all)
 
 
 class _Running(Ambient):
@@ -189,5 +190,5 @@ def is_asked_by(func: object, n_arguments: int) -> bool:
 def assert_valid(valid: torch.Tensor) -> bool:
     """Let the graph ask whether ``valid`` is true everywhere. Return that it is: else the graph
     raises."""
-    torch._assert_async(torch._is_all_true(valid), _OUTSIDE_OF_DOMAIN)
+    assert_async(is_all_true(valid), _OUTSIDE_OF_DOMAIN)
     return True

@@ -19,6 +19,8 @@ native_empty = torch._C._VariableFunctions.empty
 """`torch.empty`, whatever a program puts in its place."""
 native_ones_like = torch._C._VariableFunctions.ones_like
 """`torch.ones_like`, whatever a program puts in its place."""
+is_all_true: Any = torch._is_all_true
+"""Return whether all of a tensor is true, as a tensor. Distributions ask so for their domains."""
 functions_of_nn = torch._C._nn
 """The module that has many functions of `torch.nn.functional`."""
 native_linear = torch._C._nn.linear
