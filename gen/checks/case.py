@@ -357,6 +357,9 @@ class Case:
             why = "; ".join(list(reasons)[:3])
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
+        # A function of differences is rightly 0 where all numbers are equal.
+        if axes.layout == "expanded" and not (tally.nonzero or self.vanishes):
+            raise Lacking(f"nothing to compare where rows repeat: {why}")
         if not tally.entries and may_show_nothing(axes, words):
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
