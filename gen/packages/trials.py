@@ -109,7 +109,7 @@ class Trial:
     def reason_for_no_row(self) -> str:
         """Why a project has no row of it; empty if it has one."""
         if not (self.reason or self.deterministic or self.differentiable):
-            return "it is random, and no column compares draws"
+            return "its results differ from call to call, and no column compares such results"
         return self.reason
 
 
@@ -346,7 +346,7 @@ def _reason_for_no_derivative(trial: Trial, call: Call, *, backward: bool) -> st
     if not backward or not call.gradients(call.arguments()):
         return ", since no backward pass reaches an input"
     if not trial.deterministic:
-        return ": it is random, wherever it was tried"
+        return ": its results differ from call to call"
     if is_flat(call):
         return ": it and differences are 0, wherever it was tried"
     return ""

@@ -277,8 +277,8 @@ def test_ops_and_functions_of_a_run_are_rows(project: Path) -> None:
     assert "- args: [{shape: [5, 3, 4, 4]}, {shape: [" in text  # sizes are smaller
     assert "      # 2 calls\n" in text
     assert "torch.ops.aten.add_.Tensor" in rows  # of the optimizer, on copies
-    assert "#     torch.randn, 2: it is random, and no column compares draws" in text
-    assert "#     torch.nn.functional.dropout, 2: it is random" in text
+    assert "#     torch.randn, 2: its results differ from call to call, and no" in text
+    assert "#     torch.nn.functional.dropout, 2: its results differ from" in text
 
 
 def test_a_row_asks_nothing_that_has_no_answer(project: Path) -> None:
