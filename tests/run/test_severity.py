@@ -219,6 +219,20 @@ def test_reports_show_the_most_severe_failures_first(project: pytest.Pytester) -
     assert "in old_style" in refused["frame"]
 
 
+def test_a_list_of_what_failed_shows_the_most_severe_first(
+    project: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", "--failed"]) == 2
+    assert "run `pytest generated_tests` first" in capsys.readouterr().err
+    run(project)
+    capsys.readouterr()
+    assert main(["list", "--failed"]) == 0
+    *lines, _, _, _, total = capsys.readouterr().out.splitlines()
+    words = [line.split("  ")[2].partition(": ")[0] for line in lines if "::" in line]
+    assert in_order(words) == ORDER
+    assert total == f"{len(words)} cases"
+
+
 def test_the_results_have_both_sides_and_the_program_of_a_failure(
     project: pytest.Pytester,
 ) -> None:
