@@ -91,13 +91,17 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     if not args.counts:
-        for case in cases:
-            words = [case["id"], case["tier"] or "dropped", *case["known"]]
-            if "severity" in case:
-                words.append(f"{case['severity']}: {case['why']}")
-            print("  ".join(words))
+        print(*map(_line, cases), sep="\n", end="\n" * bool(cases))
     _print_counts(len(cases), counts)
     return 0
+
+
+def _line(case: Mapping[str, Any]) -> str:
+    """Return what a case is on the terminal."""
+    words = [case["id"], case["tier"] or "dropped", *case["known"]]
+    if "severity" in case:
+        words.append(f"{case['severity']}: {case['why']}")
+    return "  ".join(words)
 
 
 def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:

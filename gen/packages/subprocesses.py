@@ -88,21 +88,20 @@ def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
         yield trial
     for entry in entries[len(public) :]:
         callers = [each for each in tried if entry.name in each.reaches]
-        unknown = [each.name for each in entry.parameters if not has_meaning(each)]
-        if callers:
-            yield _called(entry, callers)
-        elif unknown:
-            yield Trial(entry.name, reason=_of_no_meaning(unknown))
-        else:
-            yield from _guessed(package, [entry])
+        yield _called(entry, callers) if callers else _without_caller(package, entry)
 
 
-def _of_no_meaning(names: Sequence[str]) -> str:
-    """Return why a private Function is not called with guesses."""
-    return (
+def _without_caller(package: str, entry: Entry) -> Trial:
+    """Return the trial of a private Function, with guesses if all its parameters have a meaning."""
+    unknown = [each.name for each in entry.parameters if not has_meaning(each)]
+    if not unknown:
+        (trial,) = _guessed(package, [entry])
+        return trial
+    reason = (
         f"it is private, no call that was guessed reaches it, and nothing says what "
-        f"{', '.join(names)} may be; probe --record takes the arguments of a program's calls"
+        f"{', '.join(unknown)} may be; probe --record takes the arguments of a program's calls"
     )
+    return Trial(entry.name, reason=reason)
 
 
 def _guessed(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
