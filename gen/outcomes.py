@@ -22,17 +22,23 @@ class Mismatch(AssertionError):
     """Target and reference differ. The message says where and by how much.
 
     `expected` and `actual` are the two values as texts, for a reader who wants them side by side.
-    They are empty if the difference is not one of two values.
+    They are empty if the difference is not one of two values. `cause` is what is wrong with the
+    op, where mismatches of several programs have one cause. If it is empty, the message tells.
     """
 
-    def __init__(self, message: str, *, expected: str = "", actual: str = "") -> None:
+    def __init__(
+        self, message: str, *, expected: str = "", actual: str = "", cause: str = ""
+    ) -> None:
         super().__init__(message)
         self.expected = expected
         self.actual = actual
+        self.cause = cause
 
-    def reworded(self, message: str) -> Mismatch:
+    def reworded(self, message: str, cause: str = "") -> Mismatch:
         """Return a mismatch of the same values with another message."""
-        return Mismatch(message, expected=self.expected, actual=self.actual)
+        return Mismatch(
+            message, expected=self.expected, actual=self.actual, cause=cause or self.cause
+        )
 
 
 class ErrorMismatch(Mismatch):

@@ -357,10 +357,19 @@ class Case:
             why = "; ".join(list(reasons)[:3])
         if axes.values in points.WORDS and not tally.nonzero:
             raise Lacking(f"no {axes.values.replace('_', ' ')} to compare at: {why}")
+        self._require_rows_that_repeat(tally, axes, why)
         if not tally.entries and may_show_nothing(axes, words):
             raise Lacking(f"nothing to compare: {why}")
         if not (tally.entries and _asks_beside_values(axes, words)):
             self._refuse_vacuity(tally, reasons)
+
+    def _require_rows_that_repeat(self, tally: Tally, axes: Axes, why: str) -> None:
+        """Raise Lacking if rows had to repeat, and the op has no result there that is not zero.
+
+        A function of differences is rightly 0 where all numbers are equal.
+        """
+        if axes.layout == "expanded" and not (tally.nonzero or self.vanishes):
+            raise Lacking(f"nothing to compare where rows repeat: {why}")
 
     def _samples(
         self, pipeline: Pipeline, words: tuple[str, ...], axes: Axes

@@ -34,6 +34,9 @@ Tensor = torch.Tensor
 _PLAIN = frozenset({"loop", "upstream", "eager"})
 OF_ITSELF = frozenset({"again", "threads", "strides", "fake"})
 """References that compare results of the target with one another. They may be zero."""
+WRONG_DERIVATIVE = "its derivatives are not those by differences of its values"
+"""The cause that mismatches of all programs of derivatives have: a wrong first derivative makes the
+second one wrong, and the same formula is wrong in the eager session and in a transform."""
 # stages whose results are gradients: a large gradient is compared in random directions
 _LINEAR = frozenset({"vjp", "backward", "grad"})
 
@@ -41,9 +44,8 @@ _LINEAR = frozenset({"vjp", "backward", "grad"})
 def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     """Return whether a check by its nature applies to some ops only: the words are of references
     that some ops have, the op may refuse the form or the way in which values are made, a call of
-    one tensor mixes no dtypes, or derivatives are taken where rows repeat, as those of a matrix
-    that has no inverse there."""
-    if axes.layout == "expanded" and "numeric" in words:
+    one tensor mixes no dtypes, or rows repeat, as those of a matrix that has no inverse there."""
+    if axes.layout == "expanded":
         return True
     if axes.values in ("wrong_call", "wrong_number", "overloads") or axes.made is not None:
         return True
@@ -363,10 +365,12 @@ class Comparison:
         actual: Outputs | None = None,
         second: Callable[[], Outputs] | None = None,
         conditioned: bool = False,
+        cause: str = "",
     ) -> None:
         """Compare with the results of a reference. An error names the label of the program.
 
-        `actual`: results to compare in the place of the target's own.
+        `actual`: results to compare in the place of the target's own. `cause`: that of a mismatch,
+        if other programs share it.
         """
         # A second run of a random op would draw other numbers, unless its dtype stays.
         wide = _is_wide(self.program.inputs)
@@ -388,7 +392,7 @@ class Comparison:
             )
         except Mismatch as mismatch:
             message = f"{self.label}: {self.program.named(str(mismatch))}"
-            raise mismatch.reworded(message) from None
+            raise mismatch.reworded(message, cause) from None
 
     def _against_numeric(self, tally: Tally) -> None:
         """Compare with derivatives by differences of values. Large gradients are projected
@@ -406,7 +410,8 @@ class Comparison:
         narrow = not _is_wide(self.program.inputs)
         coarsest = _coarsest_dtype(self.actual)
         rule = replace(self.rule, numeric=True, widened=narrow, dtype=coarsest)
-        self._compare(expected, tally, rule, actual)
+        cause = WRONG_DERIVATIVE if DERIVING.issuperset(self.stages) else ""
+        self._compare(expected, tally, rule, actual, cause=cause)
 
     def _require_differences(self) -> None:
         """Raise Unsuitable if differences of values in float64 say nothing about the program."""

@@ -552,11 +552,17 @@ def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
     Some ops do not take repeated indices or lengths, such as lengths that must have a sum. These
     stay as they are. So does a single matrix or row of a domain, whose slices belong together.
+    Raises Unsuitable if the op does not take equal numbers at all, such as one that divides by
+    their deviation: then no layout is at fault.
     """
     repeated = tuple(map(_repeat, inputs, sample.domains or [None] * len(inputs)))
     if _accepts(sample, repeated):
         return repeated
-    return tuple(y if is_inexact(x.dtype) else x for x, y in zip(inputs, repeated, strict=True))
+    pairs = zip(inputs, repeated, strict=True)
+    repeated = tuple(y if is_inexact(x.dtype) else x for x, y in pairs)
+    if not _accepts(sample, repeated):
+        raise Unsuitable("the op itself refuses inputs that repeat")
+    return repeated
 
 
 def _repeat(x: Tensor, domain: Domain | None) -> Tensor:

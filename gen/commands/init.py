@@ -137,8 +137,8 @@ def _other_name(name: str) -> str:
 
 def _word(trial: Trial) -> str:
     """Return what the terminal says of a trial."""
-    if trial.reason:
-        return trial.reason
+    if trial.reason_for_no_row:
+        return trial.reason_for_no_row
     return "; ".join(["works", *(each for each in trial.remarks if "backward pass" in each)])
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
@@ -15,6 +17,10 @@ from gen.language.spec import TIERS
 from gen.plan.expand import Entry, Plan
 from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.plan.reduce import bits
+from gen.report.ledgers import last
+from gen.run.failure_groups import by_severity
+from gen.run.results import ResultsError, read
+from gen.severity import severity_of_row
 
 FILTERS = ("op", "family", "check", "dtype")
 
@@ -49,6 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="only cases with an entry of skip, xfail, vanishes or tolerance",
     )
+    parser.add_argument(
+        "--failed",
+        nargs="?",
+        const="",
+        metavar="RESULTS",
+        help="only cases that failed in the last run, or in this results file, the most severe "
+        "first",
+    )
     parser.add_argument("--counts", action="store_true", help="only the counts per axis")
     parser.add_argument(
         "--coverage", action="store_true", help="only the coverage proof of each tier"
@@ -63,6 +77,12 @@ def run(args: argparse.Namespace) -> int:
         _print_coverage(plan, args.json)
         return 0
     cases = list(_cases(plan, args))
+    if args.failed is not None:
+        try:
+            cases = _failed(cases, Path(args.failed) if args.failed else last())
+        except ResultsError as error:
+            print(f"gen list: {error}", file=sys.stderr)
+            return 2
     counts = _counts(cases)
     if args.json:
         rows = [] if args.counts else cases
@@ -71,11 +91,17 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     if not args.counts:
-        for case in cases:
-            known = f"  {' '.join(case['known'])}" if case["known"] else ""
-            print(f"{case['id']}  {case['tier'] or 'dropped'}{known}")
+        print(*map(_line, cases), sep="\n", end="\n" * bool(cases))
     _print_counts(len(cases), counts)
     return 0
+
+
+def _line(case: Mapping[str, Any]) -> str:
+    """Return what a case is on the terminal."""
+    words = [case["id"], case["tier"] or "dropped", *case["known"]]
+    if "severity" in case:
+        words.append(f"{case['severity']}: {case['why']}")
+    return "  ".join(words)
 
 
 def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -93,6 +119,17 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
             known = _entries_of_column(entries, position)
             if known or not args.known:
                 yield _case(plan, index, position, known)
+
+
+def _failed(cases: Sequence[dict[str, Any]], results: Path) -> list[dict[str, Any]]:
+    """Return the cases that failed in a run, the most severe first, with severity and reason."""
+    by_id = {case["id"]: case for case in cases}
+    failed = []
+    for cell in by_severity(read(results).cells):
+        severity = severity_of_row(cell.outcome, cell.severity)
+        if severity is not None and cell.node in by_id:
+            failed.append(by_id[cell.node] | {"severity": severity.word, "why": cell.why})
+    return failed
 
 
 def _entries_of_column(entries: Sequence[Entry], position: int) -> list[str]:

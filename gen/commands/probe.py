@@ -27,7 +27,7 @@ from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import validate
 from gen.language.globs import Names
 from gen.language.spec import Matrix
-from gen.outcomes import stable_part
+from gen.outcomes import Mismatch, stable_part
 from gen.packages.drafted_row import Draft, is_importable
 from gen.plan import catalog
 from gen.plan.expand import Column, Plan, expand
@@ -39,6 +39,9 @@ from gen.targets import load
 from gen.targets.protocol import Target
 
 __all__ = ["Probe", "Seen", "add_arguments", "proposal", "run"]
+
+_PLACE = re.compile(r"output \d+ of \d+, .*?largest error [^:]*")
+"""What the message of a wrong value says of its place, without the values."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -249,17 +252,34 @@ class Probe:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             verdict = attempt(body, case, {}, self.today)
-        errors = dict.fromkeys(
-            (type(failure.error).__name__, pattern(failure.error)) for failure in verdict.failures
-        )
-        return Seen(column.check, column.word, verdict.outcome, verdict.why, tuple(errors))
+        errors = _errors([failure.error for failure in verdict.failures])
+        return Seen(column.check, column.word, verdict.outcome, verdict.why, errors)
+
+
+def _errors(errors: Sequence[BaseException]) -> tuple[tuple[str, str], ...]:
+    """Return the distinct errors of a cell, as (class, pattern).
+
+    Wrong values are one, with the place and the size of each: a word that they share would match
+    any later mistake too.
+    """
+    patterns: defaultdict[tuple[str, bool], dict[str, None]] = defaultdict(dict)
+    for error in errors:
+        patterns[type(error).__name__, isinstance(error, Mismatch)][pattern(error)] = None
+    found = []
+    for (name, is_wrong), some in patterns.items():
+        found += [(name, each) for each in (["|".join(some)] if is_wrong else some)]
+    return tuple(found)
 
 
 def pattern(error: BaseException) -> str:
     """Return a regular expression for the part of a message that is the same in every sample.
 
-    It is the whole message if there is no such part.
+    It is the whole message if there is no such part. For a wrong value it is the output, its dtype
+    and shape, and the size and the place of the error.
     """
+    place = _PLACE.search(str(error)) if isinstance(error, Mismatch) else None
+    if place is not None:
+        return re.escape(place[0]).replace("\\ ", " ").replace("\\-", "-")
     part = stable_part(error)
     return (re.escape(part) if part else f"^{re.escape(str(error))}$").replace("\\ ", " ")
 

@@ -13,10 +13,10 @@ from typing import Any
 from gen.files import replace
 from gen.plan.matrix_plan import PLACES
 from gen.report.exports import as_json, as_junit
-from gen.report.ledgers import joined, newest, recorded
+from gen.report.ledgers import joined, last, newest, recorded
 from gen.report.view import page
 from gen.run.earlier_runs import earlier_than
-from gen.run.results import LAST, Results, ResultsError, read
+from gen.run.results import Results, ResultsError, read
 
 __all__ = ["add_arguments", "run"]
 
@@ -86,18 +86,7 @@ def _choose(args: argparse.Namespace) -> list[Path]:
     """
     if args.results:
         return list(args.results)
-    if not args.last:
-        return [newest()]
-    try:
-        return [Path(LAST.read_text("utf-8"))]
-    except OSError as error:
-        raise ResultsError(
-            f"{LAST}: {error.strerror}; run `pytest generated_tests` first"
-        ) from error
-    except ValueError as error:
-        raise ResultsError(
-            f"{LAST}: it names no file; run `pytest generated_tests` again"
-        ) from error
+    return [last() if args.last else newest()]
 
 
 def _of_other_targets(runs: Sequence[Results]) -> list[Results]:

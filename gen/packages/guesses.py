@@ -24,7 +24,7 @@ from gen.packages.documented_shapes import (
     shape_for,
     shapes_of,
 )
-from gen.packages.package_scan import TENSOR_NAMES, Parameter
+from gen.packages.package_scan import TENSOR_NAMES, Parameter, takes_tensor
 
 __all__ = [
     "OTHER_SHAPES",
@@ -32,6 +32,7 @@ __all__ = [
     "constructor_guesses",
     "guesses",
     "guesses_with_defaults",
+    "has_meaning",
     "other_arguments",
 ]
 
@@ -107,6 +108,16 @@ def guesses_with_defaults(parameters: Sequence[Parameter]) -> Iterator[list[Any]
     The backward pass of an old-style Function often counts on all arguments.
     """
     return _guesses_of(parameters, _default_or_values, {})
+
+
+def has_meaning(parameter: Parameter) -> bool:
+    """Return whether something says what a parameter is: a tensor, or which kind of number.
+
+    Nothing does for the ``reg`` of ``forward(ctx, C, reg)``. A guess may work, and mean nothing.
+    """
+    if parameter.annotation or parameter.has_default or parameter.name.lower() in _NUMBERS:
+        return True
+    return takes_tensor(parameter) or bool(shapes_of([parameter]))
 
 
 def _guesses_of(

@@ -19,6 +19,7 @@ from torch.func import functional_call
 from gen.recording.described import NoDescriptionError, describe_call
 from gen.recording.hook import Sample
 from gen.samples.descriptions import build
+from gen.samples.samples import flat_tensors
 from gen.torch_private.loaded_with_torch import pytree
 
 __all__ = [
@@ -80,11 +81,13 @@ class Call:
     def results(self, arguments: Sequence[Any]) -> list[Tensor]:
         """Return the floating results.
 
-        Raises NotUsableError if there are none, or one is not finite.
+        Raises NotUsableError if there are none, or one is not finite. Raises TypeError if there
+        is an array of another library, which no cell can compare.
         """
         if not (self.makes_tensors or any(map(_is_tensor, pytree.tree_leaves(arguments)))):
             raise NotUsableError("it takes no tensor that could be guessed")
         results = self.run(arguments)
+        flat_tensors(results)
         floating = _floating(results)
         if not floating:
             raise NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
@@ -156,9 +159,14 @@ def has_floats(arguments: Sequence[Any]) -> bool:
 def is_same(call: Call, *, backward: bool) -> bool:
     """Return whether two calls on the same numbers give the same bits, and draw no number.
 
+    All that a call returns counts, as it does for a cell: numbers in a dictionary too, such as
+    the seconds that the call took.
+
     ``backward``: those of the gradients too, since a backward pass may draw by itself.
     """
-    runs = [call.results]
+    runs: list[Callable[[Sequence[Any]], Sequence[Tensor]]] = [
+        lambda arguments: flat_tensors(call.run(arguments))
+    ]
     if backward:
         runs.append(call.gradients)
     for run in runs:
@@ -167,9 +175,16 @@ def is_same(call: Call, *, backward: bool) -> bool:
         state = torch.get_rng_state()
         first, second = map(run, several)
         is_drawn = not torch.equal(state, torch.get_rng_state())
-        if is_drawn or not all(map(torch.equal, first, second)):
+        if is_drawn or len(first) != len(second) or not all(map(_have_same_bits, first, second)):
             return False
     return True
+
+
+def _have_same_bits(first: Tensor, second: Tensor) -> bool:
+    """Return whether two tensors are equal, and NaN in the same places."""
+    if first.shape != second.shape:
+        return False
+    return bool(((first == second) | ((first != first) & (second != second))).all())
 
 
 def is_zero(call: Call, seed: int = 0) -> bool:

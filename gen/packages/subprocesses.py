@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from gen.packages.drafts import Given, attempt_given
+from gen.packages.guesses import has_meaning
 from gen.packages.package_scan import Entry, FailedImport, Parameter, Scan, scan
 from gen.packages.trials import Trial, attempt, attempt_forward
 
@@ -77,7 +78,8 @@ def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
     """Yield the trial of each entry, in order. Private ones come last, as a scan lists them.
 
     A private Function is tried with the arguments that its callers give it. If one of these has
-    derivatives to test, the Function is tested with them, and has no row.
+    derivatives to test, the Function is tested with them, and has no row. Without a caller, it is
+    tried with guesses if something says what each of its parameters is.
     """
     public = [each for each in entries if not each.is_private]
     tried = []
@@ -86,10 +88,20 @@ def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
         yield trial
     for entry in entries[len(public) :]:
         callers = [each for each in tried if entry.name in each.reaches]
-        if callers:
-            yield _called(entry, callers)
-        else:
-            yield from _guessed(package, [entry])
+        yield _called(entry, callers) if callers else _without_caller(package, entry)
+
+
+def _without_caller(package: str, entry: Entry) -> Trial:
+    """Return the trial of a private Function, with guesses if all its parameters have a meaning."""
+    unknown = [each.name for each in entry.parameters if not has_meaning(each)]
+    if not unknown:
+        (trial,) = _guessed(package, [entry])
+        return trial
+    reason = (
+        f"it is private, no call that was guessed reaches it, and nothing says what "
+        f"{', '.join(unknown)} may be; probe --record takes the arguments of a program's calls"
+    )
+    return Trial(entry.name, reason=reason)
 
 
 def _guessed(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:

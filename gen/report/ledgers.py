@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from gen.run.results import OF_A_RUN, Results, ResultsError, read, trait
+from gen.run.results import LAST, OF_A_RUN, Results, ResultsError, read, trait
 
-__all__ = ["files_in", "in_folder", "joined", "newest", "newest_whole", "recorded"]
+__all__ = ["files_in", "in_folder", "joined", "last", "newest", "newest_whole", "recorded"]
 
 
 def recorded() -> list[Path]:
@@ -33,6 +33,20 @@ def newest() -> Path:
             "or name a file with --results"
         )
     return next(filter(_is_whole, reversed(paths)), paths[-1])
+
+
+def last() -> Path:
+    """Return the results file of the last run, whole or narrowed."""
+    try:
+        return Path(LAST.read_text("utf-8"))
+    except OSError as error:
+        raise ResultsError(
+            f"{LAST}: {error.strerror}; run `pytest generated_tests` first"
+        ) from error
+    except ValueError as error:
+        raise ResultsError(
+            f"{LAST}: it names no file; run `pytest generated_tests` again"
+        ) from error
 
 
 def newest_whole(apart: Sequence[Path]) -> Path:

@@ -4,7 +4,7 @@
         print(finding.line())
 
 Cells have one cause if they fail equally severely on one op, by one error, in one line of user
-code.
+code. Wrong derivatives of one op are one cause, whatever program takes them.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
+from gen.outcomes import Mismatch
 from gen.run.results import CellResult
 from gen.severity import Severity, severity_of_row
 
@@ -40,7 +41,10 @@ _NUMBERS = re.compile(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b")
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """A cause of failures, and the cells that fail by it. `why` and `outcome` are of the first."""
+    """A cause of failures, and the cells that fail by it, in the order of their nodes.
+
+    `why` and `outcome` are of the first.
+    """
 
     severity: Severity
     outcome: str
@@ -51,7 +55,12 @@ class FailureGroup:
 
     @property
     def nodes(self) -> list[str]:
-        return sorted(cell.node for cell in self.cells)
+        return [cell.node for cell in self.cells]
+
+    @property
+    def checks(self) -> list[str]:
+        """The checks of the cells, each once."""
+        return list(dict.fromkeys(cell.check for cell in self.cells))
 
     def line(self) -> str:
         """Return the finding as a line of text: severity, count, op, reason and place.
@@ -62,8 +71,8 @@ class FailureGroup:
         if len(self.cells) == 1:
             return f"{self.severity.word}: {self.nodes[0]}{place}"
         return (
-            f"{self.severity.word}: {len(self.cells)} cells of {self.op}: {self.why}{place}; "
-            f"the first is {self.nodes[0]}"
+            f"{self.severity.word}: {len(self.cells)} cells of {self.op} "
+            f"under {', '.join(self.checks)}: {self.why}{place}; the first is {self.nodes[0]}"
         )
 
 
@@ -71,7 +80,7 @@ def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
     """Return the causes of the failed cells: the most severe first, and the most frequent of
     these."""
     grouped: dict[tuple[Severity, str, str, str, str], list[CellResult]] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: cell.node):
         severity = severity_of_row(cell.outcome, cell.severity)
         if severity is not None:
             cause = cell.cause or cell.why
@@ -137,8 +146,10 @@ def count_severe(counts: Counter[Severity], fail_on: Severity | None) -> int:
 def cause_of(error: BaseException) -> str:
     """Return the class and the text of an error, with "#" for each number and list.
 
-    Errors that differ in these alone have one cause.
+    Errors that differ in these alone have one cause. A mismatch may name its cause itself.
     """
+    if isinstance(error, Mismatch) and error.cause:
+        return f"{type(error).__name__}: {error.cause}"
     first = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {_NUMBERS.sub('#', first)}"[:300]
 

@@ -22,6 +22,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import IO, Any
 
 from gen.outcomes import Crashed, TimedOut
@@ -52,8 +53,9 @@ class Worker:
     def ask(self, question: object, limit: float | None, *, alone: bool = False) -> Any:
         """Return the answer, or raise the exception that `serve` raised.
 
-        Raises TimedOut after `limit` seconds, Crashed if the process ends. `alone`: the process
-        answers no other question.
+        Raises TimedOut after `limit` seconds, Crashed if the process ends. Time in which the
+        process waits for a processor does not count, so a busy machine makes no call slow.
+        `alone`: the process answers no other question.
         """
         if alone:
             self.close()
@@ -65,10 +67,10 @@ class Worker:
             self._start()
         self.note("")
         _CLOCK.pack_into(self._clock, 0, 0.0, 0.0)
-        begin = time.perf_counter()
+        begin, queued = time.perf_counter(), self._time_in_queue()
         try:
             self._connection.send(question)
-            if not self._wait_for_answer(begin, limit):
+            if not self._wait_for_answer(begin - queued, limit):
                 raise TimedOut(f"no result after {limit:g} s", self._end(signal.SIGABRT)[1])
             answered, answer = self._connection.recv()
         except (EOFError, OSError):
@@ -109,6 +111,14 @@ class Worker:
         if since:
             spent += time.perf_counter() - since
         return min(float(spent), _LONGEST)
+
+    def _time_in_queue(self) -> float:
+        """Return how many seconds the process has waited for a processor; 0 if no system tells."""
+        try:
+            words = Path(f"/proc/{self._pid}/schedstat").read_text().split()
+        except OSError:  # another system than Linux, or a process that has ended
+            return 0.0
+        return int(words[1]) / 1e9
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -186,13 +196,15 @@ class Worker:
                 )
 
     def _wait_for_answer(self, begin: float, limit: float | None) -> bool:
-        """Return whether there is an answer, or the process has ended, within the limit. The call
-        has begun at `begin`.
+        """Return whether there is an answer, or the process has ended, within the limit.
+
+        `begin`: when the call has begun, less what the process had waited for a processor before.
         """
         ends: list[Any] = [self._connection, *([] if self._process is None else [self._process])]
         ready = wait(ends, limit)
         while not ready and limit is not None:
-            left = begin + limit + self._time_outside() - time.perf_counter()
+            uncounted = self._time_outside() + self._time_in_queue()
+            left = begin + limit + uncounted - time.perf_counter()
             if left <= 0:
                 return False
             ready = wait(ends, max(left, _STEP))

@@ -147,9 +147,11 @@ def test_a_sample_becomes_a_row_and_a_wrong_backward_an_entry(folder: Path) -> N
     assert row["samples"][0] == {"args": [{"shape": [3, 4]}, 2.0]}
     assert row["dtypes"] == ["float64", "float32"]
     assert row["not_checks"] == ["func_*"]
-    (entry,) = yaml.safe_load(done.stdout)["xfail"]
+    entry, *others = yaml.safe_load(done.stdout)["xfail"]
     assert entry["check"] == ["backward", "backward_layout"]
     assert entry["raises"] == "Mismatch" and entry["reason"] is None
+    assert [each["check"] for each in others] == [["backward_layout"]], "where rows repeat"
+    assert re.match(r"output 0 of 1, float64\\\[3, 4\\\]: largest error \d", entry["match"])
 
 
 def test_a_drafted_row_can_be_pasted(folder: Path, tmp_path: Path) -> None:
@@ -162,21 +164,40 @@ def test_a_drafted_row_can_be_pasted(folder: Path, tmp_path: Path) -> None:
     assert row_of(done)["samples"][0] == {"args": [{"shape": [3, 4], "domain": "positive"}]}
     assert "AssertionError: a positive x" in done.stdout  # what was tried first
     matrix.write_text(head + done.stdout)
-    path = os.pathsep.join((str(ROOT), str(folder)))
+    assert "1 passed" in cells_of(folder, tmp_path)
+
+
+def test_proposed_entries_hold_once_they_have_a_reason(folder: Path, tmp_path: Path) -> None:
+    head = (
+        "version: 1\nchecks:\n  layouts: {claim: c, pipeline: backward, against: numeric, "
+        "dtypes: [float64], over: {layout: [contiguous, expanded]}}\n"
+    )
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(head + "families:\n  a: {ops: [torch.sin]}\n")
+    args = ("--sample", "torch.rand(3, 4), 2.0", "--matrix", str(matrix), "--target", "torch")
+    done = probe(folder, "threefold.ops.WrongCube", *args)
+    assert done.stdout.count("    reason:\n") == 2
+    matrix.write_text(head + done.stdout.replace("    reason:\n", "    reason: a wrong factor\n"))
+    assert "2 xfailed" in cells_of(folder, tmp_path)
+
+
+def cells_of(packages: Path, project: Path) -> str:
+    """Run the cells of a project, and return what pytest says, once none is red."""
+    path = os.pathsep.join((str(ROOT), str(packages)))
     for words in (
         ["gen", "generate"],
         ["pytest", "-p", "gen.run.plugin", "-q", "generated_tests", "--target", "torch"],
     ):
         ran = subprocess.run(
             [sys.executable, "-m", *words],
-            cwd=tmp_path,
+            cwd=project,
             env=environment() | {"PYTHONPATH": path},
             capture_output=True,
             text=True,
             timeout=300,
         )
         assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "1 passed" in ran.stdout
+    return ran.stdout
 
 
 def test_a_matrix_of_the_folder_gives_its_checks(folder: Path, tmp_path: Path) -> None:
@@ -277,8 +298,8 @@ def test_ops_and_functions_of_a_run_are_rows(project: Path) -> None:
     assert "- args: [{shape: [5, 3, 4, 4]}, {shape: [" in text  # sizes are smaller
     assert "      # 2 calls\n" in text
     assert "torch.ops.aten.add_.Tensor" in rows  # of the optimizer, on copies
-    assert "#     torch.randn, 2: it is random, and no column compares draws" in text
-    assert "#     torch.nn.functional.dropout, 2: it is random" in text
+    assert "#     torch.randn, 2: its results differ from call to call, and no" in text
+    assert "#     torch.nn.functional.dropout, 2: its results differ from" in text
 
 
 def test_a_row_asks_nothing_that_has_no_answer(project: Path) -> None:

@@ -66,6 +66,10 @@ def unasked(x):
     return x * 0
 
 
+def detached(x):
+    return x.detach().sin() * x**2
+
+
 def old_style(x):
     return function(lambda ctx, g: g * 2).apply(x)
 
@@ -166,8 +170,35 @@ def test_the_terminal_shows_the_most_severe_failures_first(
             "  error: *test_errors[[]severe.lenient-float64] [[]severe.py:* in lenient]",
             "  error: *test_errors[[]severe.misworded-float64]",
             "  slow: *test_backward[[]severe.slow-float64]",
-            "  refused: 3 cells of severe.old_style: *setup_context*",
+            "  refused: 3 cells of severe.old_style under jacrev, vjp, vmap_*: *setup_context*",
             "  unasked: *test_backward[[]severe.unasked-float64]",
+        ],
+        consecutive=True,
+    )
+
+
+DERIVATIVES = """
+checks:
+  backward: {claim: A backward pass., pipeline: backward, against: numeric}
+  second: {claim: A second backward pass., pipeline: backward . backward, against: numeric}
+  dual: {claim: Dual tensors., pipeline: dual, against: numeric}
+  vjp: {claim: A transform., pipeline: vjp, against: numeric}
+families:
+  detached:
+    title: A factor without a history
+    dtypes: [double]
+    ops: [{op: severe.detached, samples: [{args: [{shape: [3]}]}, {args: [{shape: [2]}]}]}]
+tiers:"""
+
+
+def test_wrong_derivatives_of_an_op_are_one_finding(project: pytest.Pytester) -> None:
+    head, _, rest = MATRIX.partition("checks:")
+    (project.path / "matrix.yaml").write_text(head + DERIVATIVES + rest.partition("tiers:")[2])
+    assert main(["generate"]) == 0
+    run(project).stdout.fnmatch_lines(
+        [
+            "findings (1):",
+            "  wrong: 4 cells of severe.detached under backward, dual, second, vjp: *",
         ],
         consecutive=True,
     )
@@ -186,6 +217,20 @@ def test_reports_show_the_most_severe_failures_first(project: pytest.Pytester) -
     (refused,) = [one for one in written["findings"] if one["severity"] == "refused"]
     assert (refused["count"], len(refused["nodes"])) == (3, 3)
     assert "in old_style" in refused["frame"]
+
+
+def test_a_list_of_what_failed_shows_the_most_severe_first(
+    project: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", "--failed"]) == 2
+    assert "run `pytest generated_tests` first" in capsys.readouterr().err
+    run(project)
+    capsys.readouterr()
+    assert main(["list", "--failed"]) == 0
+    *lines, _, _, _, total = capsys.readouterr().out.splitlines()
+    words = [line.split("  ")[2].partition(": ")[0] for line in lines if "::" in line]
+    assert in_order(words) == ORDER
+    assert total == f"{len(words)} cases"
 
 
 def test_the_results_have_both_sides_and_the_program_of_a_failure(

@@ -38,6 +38,10 @@ def serve(question: Any) -> Any:
             os._exit(0)
         case "sleep":
             time.sleep(60)
+        case "work":
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+            while time.process_time() < 0.8:
+                pass
         case ("children", path):
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
             Path(path).write_text(str(child.pid))
@@ -88,6 +92,22 @@ def test_a_limit_ends_the_call_and_the_next_one_has_another_process(worker: Work
         worker.ask("sleep", 0.3)
     assert time.perf_counter() - begin < 3
     assert worker.ask("pid", 10) != process
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux tells who waits")
+def test_a_wait_for_a_processor_is_no_part_of_the_limit(worker: Worker) -> None:
+    """Three other processes share the processor of the worker, which works for most of a second."""
+    place = min(os.sched_getaffinity(0))
+    busy = f"import os\nos.sched_setaffinity(0, {{{place}}})\nwhile True: pass"
+    others = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(3)]
+    try:
+        begin = time.perf_counter()
+        assert worker.ask("work", 1.5) == "work"
+        assert time.perf_counter() - begin > 1.5, "it has waited"
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def test_the_processes_that_a_call_started_end_with_it(worker: Worker, tmp_path: Path) -> None:
