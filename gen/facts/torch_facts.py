@@ -28,6 +28,7 @@ import torch
 
 from gen.facts import probes
 from gen.facts.without_runtime import derivatives
+from gen.package_names import RUNTIME
 
 Section = Mapping[str, str]
 Facts = Mapping[str, Section]
@@ -199,7 +200,7 @@ def _parameter(p: inspect.Parameter) -> str:
 def _replacements(objects: Iterable[object]) -> Iterator[tuple[str, str]]:
     for x in objects:
         name, module = getattr(x, "__qualname__", None), getattr(x, "__module__", None)
-        if name is not None and not str(module).startswith((_OWN, "builtins")):
+        if name is not None and not str(module).startswith((f"{RUNTIME}.", "builtins")):
             yield f"{module or 'torch'}.{name}", _kind_of(x)
 
 
