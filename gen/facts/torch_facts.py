@@ -39,7 +39,7 @@ SEAMS = (
     "runtime/aot/compilers/trial_process.py",  # a program of its own
 )
 ABSENT = "absent"
-_OWN = "runtime."  # ops of this project
+_OWN = "torch_transform_matrix."  # ops of this project
 _OF_ATEN = ("schemas", "decompositions")
 _OF_OPS = ("formulas", "probes")
 
