@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CHECKOUT", "GENERATOR", "RUNTIME", "is_inside"]
+__all__ = ["CHECKOUT", "DISTRIBUTION", "GENERATOR", "RUNTIME", "is_inside"]
 
+DISTRIBUTION = "torch-transform-matrix"
+"""What pip calls both packages."""
 GENERATOR = __name__.rpartition(".")[0]
 """The name of this package: "gen" in a checkout."""
 RUNTIME = f"{GENERATOR.removesuffix('gen')}runtime"
