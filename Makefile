@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help generate matrix test check bench native lint types torch-facts house docs site audit clean
+.PHONY: help generate matrix test check bench native lint types torch-facts house docs site release audit clean
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -104,5 +104,9 @@ site: $(READY)  ## docs/ and the API reference as HTML pages, in site/
 	@$(BIN)/python -m sphinx -W -q -b html docs site
 	@echo site/index.html
 
+release: $(READY)  ## build the wheel and the source distribution, and try them in a clean environment (ARGS="--shared")
+	@$(INSTALL) --no-build-isolation -e '.[release]'
+	@$(BIN)/python -m tools.release.trial $(ARGS)
+
 clean:  ## remove the environment and every cache
-	rm -rf $(VENV) .tox .cache .pytest_cache .mypy_cache .ruff_cache report site *.egg-info
+	rm -rf $(VENV) .tox .cache .pytest_cache .mypy_cache .ruff_cache build dist report site *.egg-info

@@ -21,7 +21,7 @@ from gen.plan.matrix_plan import (
     write_coverage,
     write_places,
 )
-from gen.versions import release
+from gen.versions import own_version, release
 
 __all__ = ["main"]
 
@@ -103,6 +103,10 @@ ELSEWHERE = {
         "gen.commands.diff",
         "what changed between runs, or between the torches of two Pythons",
     ),
+    "doctor": (
+        "gen.commands.doctor",
+        "what is installed, supported and missing, and what to do about it",
+    ),
     "report": ("gen.commands.report", "draw the HTML page of a results file"),
     "coverage": (
         "gen.commands.dispatcher_coverage",
@@ -153,6 +157,12 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
             "Exit codes: 0 all is well, 1 something is stale or failed, "
             "2 the input is wrong (every mistake is listed)."
         ),
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"matrix-gen {own_version()}",
+        help="show the versions of this package, of torch and of Python",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, text in (

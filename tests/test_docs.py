@@ -145,7 +145,7 @@ def resolves(name: str) -> bool:
 
 
 def _is_op(parts: list[str]) -> bool:
-    return len(parts) > 1 and hasattr(torch.ops.runtime, parts[1])
+    return len(parts) > 1 and hasattr(torch.ops.torch_transform_matrix, parts[1])
 
 
 def test_a_missing_file_is_noticed() -> None:

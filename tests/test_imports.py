@@ -105,7 +105,16 @@ FLOORS = {
     ),
     "gen": (
         ("torch_private",),
-        ("__init__", "dtypes", "errors", "files", "outcomes", "severity", "versions"),
+        (
+            "__init__",
+            "dtypes",
+            "errors",
+            "files",
+            "outcomes",
+            "package_names",
+            "severity",
+            "versions",
+        ),
         ("language",),
         ("devices", "reference", "targets"),
         ("samples", "facts", "recording", "grammar"),

@@ -16,7 +16,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import gen.checks
 from gen.audit.generated_modules import Check
 from gen.audit.workers import Job, Workers
 from gen.checks.tables import Cell
@@ -128,7 +127,7 @@ def content(fingerprint: str, modules: Path) -> str:
     version.
     """
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
-    package = Path(gen.checks.__file__).parents[1]
+    package = Path(__file__).parents[1]
     rooms = ("checks", "reference", "run", "samples", "scripts", "targets")
     digest.update((package / "outcomes.py").read_bytes())
     for folder in (modules, *(package / room for room in rooms)):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gen.errors import OverwriteError, nearest
+from gen.package_names import DISTRIBUTION
 from gen.plan.matrix_plan import load_plan
 from gen.write import render, writer
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:  # which imports torch
     from gen.packages.package_scan import Entry, Scan
     from gen.packages.trials import Trial
 
-DISTRIBUTION = "torch-transform-matrix"
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
 PACKAGE_TEMPLATES = TEMPLATES.parent / "package"
 _PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.yml"}

@@ -28,6 +28,7 @@ import torch
 
 from gen.facts import probes
 from gen.facts.without_runtime import derivatives
+from gen.package_names import RUNTIME
 
 Section = Mapping[str, str]
 Facts = Mapping[str, Section]
@@ -38,7 +39,7 @@ SEAMS = (
     "runtime/aot/compilers/trial_process.py",  # a program of its own
 )
 ABSENT = "absent"
-_OWN = "runtime."  # ops of this project
+_OWN = "torch_transform_matrix."  # ops of this project
 _OF_ATEN = ("schemas", "decompositions")
 _OF_OPS = ("formulas", "probes")
 
@@ -199,7 +200,7 @@ def _parameter(p: inspect.Parameter) -> str:
 def _replacements(objects: Iterable[object]) -> Iterator[tuple[str, str]]:
     for x in objects:
         name, module = getattr(x, "__qualname__", None), getattr(x, "__module__", None)
-        if name is not None and not str(module).startswith((_OWN, "builtins")):
+        if name is not None and not str(module).startswith((f"{RUNTIME}.", "builtins")):
             yield f"{module or 'torch'}.{name}", _kind_of(x)
 
 

@@ -93,20 +93,20 @@ def _exported() -> Level:
 
 
 def _session() -> Level:
-    import runtime.dropin
+    from runtime import dropin
 
-    around = runtime.dropin.installed
+    around = dropin.installed
     return Level("session", _itself, _gradients, around=around, setup=_INSTALLED)
 
 
 def _jit() -> Level:
-    import runtime.dropin
+    from runtime import dropin, jit
 
     return Level(
         "jit",
-        runtime.jit,
+        jit,
         _first_gradients,
-        around=runtime.dropin.installed,
+        around=dropin.installed,
         is_twice_differentiable=False,
         text="runtime.jit(program)",
         setup=_INSTALLED,

@@ -18,6 +18,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from gen.package_names import GENERATOR
 from gen.report.changes import KINDS
 from gen.report.findings import Finding, findings_by_severity
 from gen.report.grid import GLYPHS, Earlier, grid_data, numbered
@@ -145,7 +146,7 @@ def page(
         for number, (result, before) in enumerate(zip(runs, befores, strict=True))
     ]
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("gen", "templates"),
+        loader=jinja2.PackageLoader(GENERATOR, "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -174,7 +175,7 @@ def _style(outcome: str) -> str:
 
 def _asset(name: str) -> Markup:
     """Return a style sheet or a script of the page, as it is."""
-    return Markup((files("gen") / "templates/report" / name).read_text("utf-8"))
+    return Markup((files(GENERATOR) / "templates/report" / name).read_text("utf-8"))
 
 
 def _view(

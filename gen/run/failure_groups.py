@@ -19,7 +19,11 @@ from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
+<<<<<<< HEAD
 from gen.outcomes import Mismatch
+=======
+from gen.package_names import GENERATOR, RUNTIME, is_inside
+>>>>>>> 1013a03ea25362cb04f5f50c7f5b3fbb3bd1740b
 from gen.run.results import CellResult
 from gen.severity import Severity, severity_of_row
 
@@ -34,8 +38,6 @@ __all__ = [
     "summary_lines",
 ]
 
-_HARNESS = "gen"
-_LIBRARIES = frozenset(("torch", "runtime"))
 _NUMBERS = re.compile(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b")
 
 
@@ -160,17 +162,18 @@ def frame_of(error: BaseException) -> str:
     Empty if the error comes from the target before it calls any.
     """
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    inner = takewhile(lambda pair: _package(pair[0]) != _HARNESS, reversed(frames))
+    inner = takewhile(lambda pair: not is_inside(_module(pair[0]), GENERATOR), reversed(frames))
     for frame, line in inner:
-        if not _is_library(_package(frame)):
+        if not _is_library(_module(frame)):
             code = frame.f_code
             return f"{Path(code.co_filename).name}:{line} in {code.co_name}"
     return ""
 
 
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
-def _is_library(package: str) -> bool:
-    return package in _LIBRARIES or package in sys.stdlib_module_names
+def _is_library(module: str) -> bool:
+    package = module.partition(".")[0]
+    return is_inside(module, RUNTIME) or package == "torch" or package in sys.stdlib_module_names

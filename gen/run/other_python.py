@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from gen.package_names import CHECKOUT
 from gen.run.results import ResultsError
 
 __all__ = ["Job", "OtherPython", "asked", "is_python"]
@@ -138,5 +139,6 @@ def asked(name: str) -> OtherPython:
 
 def _environment() -> dict[str, str]:
     """Return an environment in which this package and the project's modules can be imported."""
-    places = [os.getcwd(), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    # An installed wheel lies beside packages of this Python, which are not for the other one.
+    places = [os.getcwd(), str(CHECKOUT or ""), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}

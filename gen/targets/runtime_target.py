@@ -12,13 +12,12 @@ from typing import Any, cast
 import torch
 
 import runtime
-import runtime.checkpoint
 from gen.targets import runtime_rules, runtime_watch
 from gen.targets.exported import reloaded
 from gen.targets.faults import Rule, Watch, leaves
 from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
 from gen.torch_private.loaded_with_torch import pytree
-from runtime import aot, expanded_weights, func, jit
+from runtime import aot, checkpoint, expanded_weights, func, jit
 from runtime.func.batch import fallbacks
 from runtime.per_sample import PerSampleGrads, per_sample, per_sample_grads
 
@@ -199,7 +198,7 @@ class RuntimeTarget:
     ) -> Any:
         """Return outputs and gradients of a checkpointed program in the session."""
         xs = [_leaf(x, x.requires_grad) for x in args]
-        outputs = runtime.checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
+        outputs = checkpoint.checkpoint(f, *xs, use_reentrant=reentrant)
         runtime.autograd.backward(outputs, tuple(map(runtime.wrap, cotangents)))
         gradients = tuple(or_zeros(x.grad, x) for x in xs if x.requires_grad)
         return _unwrap_like(outputs, args), _unwrap_like(gradients, args)

@@ -12,6 +12,7 @@ from ..autograd import function
 from ..seam.call_types import Arguments
 from ..seam.levels import constant_of
 from ..seam.literals import readable
+from ..seam.own_modules import is_own_module
 from ..seam.shells import VALUES
 from ..seam.surgery import exchange, set_class
 from ..session.subclasses import HOOKS, holds_instance, note_policy, unnoted, wrapper_subclass
@@ -34,7 +35,6 @@ _native_requires_grad_: Any = TensorBase.requires_grad_
 _Function: Any = torch.autograd.function.Function
 _new_tensor = torch.Tensor.__new__
 _new_parameter = torch.nn.Parameter.__new__
-_OWN = __name__.partition(".")[0]
 _swap_tensors: Any = torch.utils.swap_tensors
 
 
@@ -188,7 +188,7 @@ def _name_values(patches: Patches) -> None:
     """Let the classes of values say that they are of torch. Libraries look up the module of a
     class."""
     for cls in VALUES:
-        if cls.__module__.partition(".")[0] == _OWN:
+        if is_own_module(cls.__module__):
             patches.set(cls, "__module__", "torch")
 
 

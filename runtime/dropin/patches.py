@@ -12,9 +12,9 @@ from types import ModuleType
 from typing import Any
 
 from ..seam.locks import lock_of
+from ..seam.own_modules import is_own_module
 
 _ABSENT = object()
-_OWN = __name__.split(".")[0]
 _TORCH = ("torch", "functorch")
 Table = Mapping[int, tuple[object, object]]
 
@@ -90,7 +90,7 @@ class Patches:
         for module_name, module in list(sys.modules.items()):
             # an entry of sys.modules may be any object, and this package needs torch's originals
             names = getattr(module, "__dict__", None)
-            if not isinstance(names, dict) or module_name.partition(".")[0] == _OWN:
+            if not isinstance(names, dict) or is_own_module(module_name):
                 continue
             if self._scanned.get(module_name) == (module, len(names)):
                 continue

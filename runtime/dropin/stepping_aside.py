@@ -22,6 +22,7 @@ from ..autograd.function import Function
 from ..autograd.function_node import INTERFACES
 from ..seam.ambient import Ambient
 from ..seam.levels import Value
+from ..seam.own_modules import is_own_module
 from ..session.tensor import Tensor, wrap
 from ..torch_private.global_settings import script_tables
 from ..torch_private.mode_stacks import without_modes
@@ -370,11 +371,8 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _of_torch(program: FunctionType | type) -> bool:
-    return (getattr(program, "__module__", None) or "").partition(".")[0] in (
-        "torch",
-        "functorch",
-        "runtime",
-    )
+    module: str = getattr(program, "__module__", None) or ""
+    return module.partition(".")[0] in ("torch", "functorch") or is_own_module(module)
 
 
 class RefuseSession(TorchFunctionMode):

@@ -23,13 +23,14 @@ from collections.abc import Iterable
 from contextlib import ContextDecorator
 from types import FrameType, TracebackType
 
+from ..seam.own_modules import is_own_module
 from .generated_code import origin
 from .provenance import Line, is_installed, is_of_package, is_of_python, is_of_user, text_of
 
 # What calls of torch and of Python raise for an operand that they do not take.
 _OF_CALLS = (RuntimeError, TypeError, AttributeError, IndexError)
 # Classes of other packages may give their arguments a meaning of their own.
-_PACKAGES = frozenset(("builtins", "torch", __name__.partition(".")[0]))
+_PACKAGES = frozenset(("builtins", "torch"))
 
 
 class naming_line(ContextDecorator):
@@ -160,7 +161,7 @@ def _texts(error: Exception) -> list[str]:
 def _takes_more(error: Exception, raised_in: str) -> bool:
     """Return whether the message of ``error`` may become longer."""
     kind = type(error)
-    if kind.__module__.partition(".")[0] not in _PACKAGES:
+    if kind.__module__.partition(".")[0] not in _PACKAGES and not is_own_module(kind.__module__):
         return False
     if is_of_user(raised_in):
         return isinstance(error, _OF_CALLS)

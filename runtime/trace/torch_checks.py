@@ -14,6 +14,7 @@ from types import CodeType, FrameType
 import torch
 
 from ..rules.ops import op_of
+from ..seam.own_modules import PACKAGE, is_own_module
 from ..torch_private.dispatcher import MODULES_OF_CALLS
 
 # The code that reads a single Boolean, and what is wrong if it is true. Such a function
@@ -23,7 +24,7 @@ _CHECKS: dict[CodeType, str] = {
         "gaussian_nll_loss: var has negative entry/entries"
     )
 }
-_HERE = __name__.partition(".")[0] + "."
+_RULES = f"{PACKAGE}.rules."
 
 
 def complaint() -> str | None:
@@ -41,7 +42,5 @@ def _passes_on(frame: FrameType) -> bool:
     """Return whether a frame belongs to a level, or to torch's dispatch of a call. A rule that
     reads does so on its own account."""
     name: str = frame.f_globals.get("__name__", "")
-    ours = name.startswith(_HERE) and (
-        name == op_of.__module__ or not name.startswith(_HERE + "rules.")
-    )
+    ours = is_own_module(name) and (name == op_of.__module__ or not name.startswith(_RULES))
     return ours or name in MODULES_OF_CALLS

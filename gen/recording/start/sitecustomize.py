@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 _HERE = Path(__file__).resolve().parent
-_ROOT = str(_HERE.parents[2])
+_HOOK = "gen.recording.hook"
+_ROOT = str(_HERE.parents[_HOOK.count(".")])
 
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _HERE]
 sys.path.append(_ROOT)  # last: the environment of the command may have no `gen`
-importlib.import_module("gen.recording.hook").start(_ROOT)
+importlib.import_module(_HOOK).start(_ROOT)
 _OWN = sys.modules.pop(__name__)
 if importlib.util.find_spec(__name__) is None:
     sys.modules[__name__] = _OWN

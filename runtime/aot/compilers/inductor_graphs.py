@@ -32,7 +32,7 @@ from .replacing import shown
 aten = torch.ops.aten
 _LAYER: Any = aten.mkldnn_rnn_layer.default
 _BACKWARD: Any = aten.mkldnn_rnn_layer_backward.default
-_LIBRARY = torch.library.Library("runtime", "FRAGMENT")
+_LIBRARY = torch.library.Library("torch_transform_matrix", "FRAGMENT")
 
 
 def _schema(func: OpOverload, *more: str) -> str:
@@ -98,7 +98,7 @@ def for_inductor(
     are symbols: a trace on abstract values does not see the workspace.
     """
     if target is _BACKWARD:
-        return torch.ops.runtime.lstm_layer_backward.default, args
+        return torch.ops.torch_transform_matrix.lstm_layer_backward.default, args
     if target is not _LAYER:
         return target, args
     values = [value for value in node.meta["val"] if value is not None]
@@ -114,7 +114,7 @@ def for_inductor(
     n_elements = 0
     if len(values) > 3:
         n_elements = values[3].numel()
-    return torch.ops.runtime.lstm_layer.default, (*args, n_elements)
+    return torch.ops.torch_transform_matrix.lstm_layer.default, (*args, n_elements)
 
 
 # --- numbers that a graph reads of tensors --------------------------------------------------------

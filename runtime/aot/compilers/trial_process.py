@@ -30,7 +30,9 @@ from typing import Any
 import torch
 from torch import fx
 
-_MODULES = {"runtime": "runtime.aot"}  # by the name of operators, where they are defined
+_MODULES = {
+    "torch_transform_matrix": "runtime.aot"
+}  # by the name of operators, where they are defined
 # seconds after the limit until the process ends itself, as the one that waits may be gone
 GRACE = 5.0
 # what Inductor reads of nodes

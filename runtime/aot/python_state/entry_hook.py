@@ -24,6 +24,7 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 
 from ...seam.levels import Value
+from ...seam.own_modules import is_own_module
 from ...seam.user_code import LeftErrors, capturing, watched
 from ...torch_private.symbolic_shapes import modules_of_symbols
 from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_user
@@ -36,7 +37,6 @@ from .switches import facts_before
 from .trusted import is_followed, is_followed_module
 from .values import attributes_of
 
-_OURS = __name__.partition(".")[0]
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
 _CACHE = functools._lru_cache_wrapper
@@ -107,7 +107,6 @@ TRUSTED = frozenset(
         "pprint",
         "random",
         "re",
-        "runtime",
         "sre_compile",
         "statistics",
         "string",
@@ -421,7 +420,7 @@ def _is_followed(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__")
     if not isinstance(name, str):
         return True
-    if name.partition(".")[0] == _OURS:
+    if is_own_module(name):
         return False
     m = sys.modules.get(name)
     of_a_file = not frame.f_code.co_filename.startswith("<")

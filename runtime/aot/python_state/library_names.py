@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...seam.own_modules import is_own_module
 from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names
@@ -74,7 +75,6 @@ _HOLDERS = (
 """What somebody may have put into a library, as it says what it has."""
 _OF_LAYERS = ("__call__", "_call_impl", "forward")
 """What runs a layer, which no code of the program's has a name for."""
-_OURS = __name__.partition(".")[0]
 _IMMUTABLE = 1 << 8  # flag of a class of C to which nobody can write
 
 
@@ -111,7 +111,7 @@ class LibraryNames:
     def of_module(self, m: ModuleType) -> list[tuple[object, str]]:
         """Add a module of a library. Return what is to be followed from there, with names."""
         root = m.__name__.partition(".")[0]
-        if id(m) in self._known or root == _OURS or root in RUNNERS:
+        if id(m) in self._known or is_own_module(m.__name__) or root in RUNNERS:
             return []
         node = LibraryGlobals(vars(m), m.__name__, self._code)
         found = self._add(m, node, ())

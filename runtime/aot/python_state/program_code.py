@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import fx
 
+from ...seam.own_modules import is_own_module
 from ...trace.provenance import Line, happened_at
 from .code_names import COMPUTED, CodeNames, beginning_of, names_of
 from .nodes import NOTES, Attributes, Cell, FunctionParts, Named, Node, class_name
@@ -404,7 +405,4 @@ _MAKERS = frozenset(("abc", "types"))
 
 def is_of_ours(cls: type) -> bool:
     """Return whether a class is this package's."""
-    return str(module_of(cls)).partition(".")[0] == _OURS
-
-
-_OURS = __name__.partition(".")[0]
+    return is_own_module(str(module_of(cls)))

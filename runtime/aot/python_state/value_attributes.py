@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from ...seam.own_modules import is_own_module
 from ...seam.shells import VALUES
 from .nodes import Change, Label, Named
 from .values import MISSING, same
@@ -28,11 +29,10 @@ def is_own(kind: Any, name: str) -> bool:
 @cache
 def _of_package(kind: Any) -> frozenset[str]:
     """Return the names that those classes of ``kind`` annotate which are the package's."""
-    ours = [cls for cls in kind.__mro__ if cls.__module__.partition(".")[0] == _OURS]
+    ours = [cls for cls in kind.__mro__ if is_own_module(cls.__module__)]
     return frozenset().union(*(inspect.get_annotations(cls) for cls in ours))
 
 
-_OURS = __name__.partition(".")[0]
 OF_PACKAGE: frozenset[str] = frozenset().union(*(_of_package(kind) for kind in VALUES))
 """The attributes that the package itself gives to tensors of the session."""
 

@@ -16,7 +16,7 @@ from ..record import register
 
 Tensor = torch.Tensor
 
-_LIBRARY = torch.library.Library("runtime", "FRAGMENT")
+_LIBRARY = torch.library.Library("torch_transform_matrix", "FRAGMENT")
 _LIBRARY.define("times(Tensor self, Tensor other) -> Tensor")
 _LIBRARY.define("running_product(Tensor self, int dim) -> Tensor")
 
@@ -32,8 +32,8 @@ def _running_product(self: Tensor, dim: int) -> Tensor:
 
 _LIBRARY.impl("times", _times, "CompositeExplicitAutograd")
 _LIBRARY.impl("running_product", _running_product, "CompositeExplicitAutograd")
-times = torch.ops.runtime.times.default
-running_product = torch.ops.runtime.running_product.default
+times = torch.ops.torch_transform_matrix.times.default
+running_product = torch.ops.torch_transform_matrix.running_product.default
 
 
 def recurrence(a: Tensor, b: Tensor, dim: int, product: bool = False) -> Tensor:
@@ -109,7 +109,7 @@ def running_product_jvp(t: Tensor, x: Tensor, dim: int) -> Tensor:
 
 
 elementwise(
-    "runtime::times",
+    "torch_transform_matrix::times",
     {"self": lambda g, other: times(g, conj(other)), "other": lambda g, self: times(g, conj(self))},
     {
         "self": lambda self_t, other: times(self_t, other),
@@ -117,7 +117,7 @@ elementwise(
     },
 )
 register(
-    "runtime::running_product",
+    "torch_transform_matrix::running_product",
     vjp={"self": lambda g, self, dim: running_product_vjp(g, self, dim)},
     jvp={"self": lambda self_t, self, dim: running_product_jvp(self_t, self, dim)},
     batch=batch.along(1),

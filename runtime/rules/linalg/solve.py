@@ -40,7 +40,7 @@ from ..record import register
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
-_LIBRARY = torch.library.Library("runtime", "DEF")
+_LIBRARY = torch.library.Library("torch_transform_matrix", "DEF")
 _LIBRARY.define(
     "solve_factored(Tensor A, Tensor LU, Tensor pivots, Tensor B, bool left, "
     "bool adjoint) -> Tensor"
@@ -55,7 +55,7 @@ def _kernel(A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoin
 
 
 _LIBRARY.impl("solve_factored", _kernel, "CompositeExplicitAutograd")
-_op = torch.ops.runtime.solve_factored.default
+_op = torch.ops.torch_transform_matrix.solve_factored.default
 
 
 def solve_factored(
@@ -152,7 +152,11 @@ def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs
 
 
 register(
-    "runtime::solve_factored", vjp={("A", "LU", "B"): _vjp}, jvp=_jvp, batch=_batch, family="linalg"
+    "torch_transform_matrix::solve_factored",
+    vjp={("A", "LU", "B"): _vjp},
+    jvp=_jvp,
+    batch=_batch,
+    family="linalg",
 )
 
 

@@ -14,7 +14,7 @@ from runtime.aot import inductor
 
 from .by_hand import aten, node_of, symbolic
 
-LAYER: Any = torch.ops.runtime.lstm_layer.default
+LAYER: Any = torch.ops.torch_transform_matrix.lstm_layer.default
 KERNEL: Any = aten.mkldnn_rnn_layer.default
 
 
@@ -77,7 +77,7 @@ def test_the_backward_of_a_layer_gives_what_its_kernel_gives(turned: bool) -> No
     expected = aten.mkldnn_rnn_layer_backward.default(*given, *facts)
     if turned:
         given = [t.mT.contiguous().mT if t.dim() > 1 else t for t in given]
-    found = torch.ops.runtime.lstm_layer_backward.default(*given, *facts)
+    found = torch.ops.torch_transform_matrix.lstm_layer_backward.default(*given, *facts)
     torch.testing.assert_close(list(found), list(expected))
 
 

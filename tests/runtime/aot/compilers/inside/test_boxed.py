@@ -167,7 +167,7 @@ def test_the_parameters_of_a_layer_are_those_of_its_kernel() -> None:
     assert _schema(aten.permute.default) == "(Tensor self, int[] dims) -> (Tensor)"
     assert _schema(aten.lstm_cell.default).endswith("-> (Tensor, Tensor)")
     assert _schema(aten.sin.default, "int more") == "(Tensor self, int more) -> (Tensor)"
-    layer = torch.ops.runtime.lstm_layer.default._schema
+    layer = torch.ops.torch_transform_matrix.lstm_layer.default._schema
     kernel = aten.mkldnn_rnn_layer.default._schema
     assert [a.name for a in layer.arguments] == [*(a.name for a in kernel.arguments), "workspace"]
     assert len(layer.returns) == len(kernel.returns) == 4
@@ -184,7 +184,7 @@ def test_calls_that_are_no_layer_stay() -> None:
     assert for_inductor(n, aten.sin.default, (1, 2)) == (aten.sin.default, (1, 2))
     backward = aten.mkldnn_rnn_layer_backward.default
     assert for_inductor(n, backward, (1, 2)) == (
-        torch.ops.runtime.lstm_layer_backward.default,
+        torch.ops.torch_transform_matrix.lstm_layer_backward.default,
         (1, 2),
     )
 
@@ -194,4 +194,7 @@ def test_a_layer_is_told_the_size_of_its_workspace(workspace: Any, size: int) ->
     layer = aten.mkldnn_rnn_layer.default
     n = fx.Graph().call_function(layer, ())
     n.meta["val"] = (X, X, X, workspace)
-    assert for_inductor(n, layer, (1, 2)) == (torch.ops.runtime.lstm_layer.default, (1, 2, size))
+    assert for_inductor(n, layer, (1, 2)) == (
+        torch.ops.torch_transform_matrix.lstm_layer.default,
+        (1, 2, size),
+    )
