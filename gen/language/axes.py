@@ -94,6 +94,7 @@ Made = Literal[
     "quint8", "qint8", "qint32",
     # copies
     "shallow_copy", "deep_copy", "pickled", "saved", "saved_as_weights", "saved_in_old_format",
+    "state_loaded", "state_assigned",
     # what happens between the steps of a schedule
     "stepped", "reloaded", "resumed",
     # subclasses
