@@ -24,7 +24,8 @@ RUN = "run"
 PLAIN = "plain"
 
 Form = Literal[
-    "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace",
+    "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "out_lazy",
+    "inplace", "inplace_overlapping",
     "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
     "autocast_near",
 ]  # fmt: skip

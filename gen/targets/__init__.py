@@ -1,7 +1,8 @@
 """Load the implementations that a matrix can exercise, by name.
 
 ``torch``, ``runtime``, ``dynamo``, ``aot_eager``, ``inductor`` and ``decomposed`` are built in; any
-other name is an entry point of the group ``matrix.targets``. ``protocol`` has the methods that a target needs,
+other name is an entry point of the group ``matrix.targets``. ``protocol`` has the methods that a
+target needs,
 ``faults`` what the audit asks of it. The package imports ``language.pipeline``, and ``runtime_*``
 import the runtime. Start with ``protocol.py``.
 """

@@ -65,5 +65,5 @@ class DecomposedTarget(TorchTarget):
     def pipeline(
         self, function: Callable[..., object], stages: Sequence[str]
     ) -> Callable[..., Any]:
-        """Return `function`, a pipeline of `stages`, by decompositions: those of derivatives too."""
+        """Return `function`, a pipeline of `stages`, by decompositions, in its derivatives too."""
         return self.forward(function)
