@@ -46,7 +46,9 @@ REFUSED = {"data_write": DATA_WRITE}
 """Forms that an op must refuse, with the error."""
 NEAR_DTYPE = torch.bfloat16
 """What form ``autocast_near`` casts to."""
-MAY_REFUSE = frozenset(("out_overlapping", "out_of_input", "out_small", "out_lazy", "inplace_overlapping"))
+MAY_REFUSE = frozenset(
+    ("out_overlapping", "out_of_input", "out_small", "out_lazy", "inplace_overlapping")
+)
 """Forms that an op may refuse with an error about memory. Otherwise its answer must be right."""
 
 

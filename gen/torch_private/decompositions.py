@@ -1,6 +1,6 @@
 """What Inductor makes of each op before it writes code: other ops, by a function of Python.
 
-    celu(x, alpha)   ->   where(x > 0, x, expm1(x / alpha) * alpha)
+celu(x, alpha)   ->   where(x > 0, x, expm1(x / alpha) * alpha)
 """
 
 from __future__ import annotations

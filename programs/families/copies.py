@@ -282,22 +282,22 @@ def _steps(module: nn.Module, x: Tensor) -> list[Tensor]:
     return [*found, *(value.double() for value in module.state_dict().values())]
 
 
-def _loaded(make: Callable[[], nn.Module], original: nn.Module, assign: bool) -> nn.Module:
-    """Return another module with the state of the original, which is copied if it is assigned."""
+def _copied(make: Callable[[], nn.Module], original: nn.Module, made: str) -> Any:
+    """Return a copy of a module, or another one that has loaded its state."""
+    if made not in LOADS:
+        return WAYS[made](original)
     other = make().double()
     state = original.state_dict()
-    other.load_state_dict(copy.deepcopy(state) if assign else state, assign=assign)
+    if LOADS[made]:  # a module has the very tensors that it is assigned
+        state = copy.deepcopy(state)
+    other.load_state_dict(state, assign=LOADS[made])
     return other
 
 
 def _module_row(make: Callable[[], nn.Module]) -> Row:
     def program(x: Tensor, *, made: str) -> Results:
         original = _filled(make)
-        if made in LOADS:
-            copied = _loaded(make, original, LOADS[made])
-        else:
-            copied = WAYS[made](original)
-        found = _steps(copied, x)
+        found = _steps(_copied(make, original, made), x)
         return *found, *_steps(original, x)  # which has no share in the steps of the copy
 
     def definition(x: Tensor, *, made: str) -> Results:
@@ -347,8 +347,10 @@ def _train(trained: Trained, x: Tensor) -> list[Tensor]:
     return found
 
 
-def _with_state_of(original: Trained, name: str) -> Trained:
-    """Return another module, optimizer and schedule with the states of the original ones."""
+def _continued(original: Trained, name: str, made: str) -> Any:
+    """Return a copy of what is trained, or another optimizer and schedule with the states."""
+    if made not in LOADS:
+        return WAYS[made](original)
     module = copy.deepcopy(original[0])
     optimizer = _OPTIMIZERS[name](list(module.parameters()))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
@@ -362,11 +364,7 @@ def _optimizer_row(name: str) -> Row:
         original = _trained(name, x)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the order of steps, which a copy does not know
-            if made in LOADS:
-                copied = _with_state_of(original, name)
-            else:
-                copied = WAYS[made](original)
-            found = _train(copied, x)
+            found = _train(_continued(original, name, made), x)
         return *found, *_train(original, x)  # which has no share in the steps of the copy
 
     def definition(x: Tensor, *, made: str) -> Results:
