@@ -54,7 +54,7 @@ class DecomposedTarget(TorchTarget):
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
         """Return `function` by decompositions."""
-        from gen.torch_private.decompositions import Decomposed
+        from gen.torch_private.compilers import Decomposed
 
         def call(*args: object) -> Any:
             with Decomposed():
