@@ -56,8 +56,10 @@ class DecomposedTarget(TorchTarget):
         """Return `function` by decompositions."""
         from gen.torch_private.compilers import Decomposed
 
+        mode: Any = Decomposed
+
         def call(*args: object) -> Any:
-            with Decomposed():
+            with mode():
                 return function(*args)
 
         return call
