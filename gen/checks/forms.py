@@ -29,8 +29,12 @@ from gen.targets.protocol import Flat, Target, Values
 from gen.torch_private.loaded_with_torch import neg_view
 
 Tensor = torch.Tensor
-OVERLAP = r"single memory location|internal overlap|resize|as_strided|expanded"
-"""What ops say of a buffer that overlaps with itself or with an input, or that is too small."""
+OVERLAP = (
+    r"single memory location|internal overlap|resize|as_strided|expanded|"
+    r"fallback doesn't currently support"
+)
+"""What ops say of a buffer that overlaps with itself or with an input, that is too small, or that
+is one of a list and has a lazy bit."""
 DATA_WRITE = (
     r"mutating directly with `\.data` (inside functorch|under vmap) transform is not|the program "
     r"assigns to \.data of a tensor"
@@ -42,7 +46,9 @@ REFUSED = {"data_write": DATA_WRITE}
 """Forms that an op must refuse, with the error."""
 NEAR_DTYPE = torch.bfloat16
 """What form ``autocast_near`` casts to."""
-MAY_REFUSE = frozenset(("out_overlapping", "out_of_input", "out_small"))
+MAY_REFUSE = frozenset(
+    ("out_overlapping", "out_of_input", "out_small", "out_lazy", "inplace_overlapping")
+)
 """Forms that an op may refuse with an error about memory. Otherwise its answer must be right."""
 
 
@@ -248,6 +254,40 @@ def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     ]
 
 
+def _out_lazy(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Return programs with a buffer that shows its memory negated, or conjugated."""
+    variant, raw, results = _for_out(sample, inputs)
+    # one of them alone, as torch says that it takes no more
+    if not all(isinstance(y, Tensor) for y in results):
+        raise Unsuitable(f"{sample.description}: the results are not a list of tensors")
+    place = next((k for k, y in enumerate(results) if is_inexact(y.dtype)), None)
+    if place is None:
+        raise Unsuitable(f"{sample.description}: integers have no lazy bits")
+    count = len(inputs)
+    full = tuple(torch.full_like(y, 1, memory_format=torch.contiguous_format) for y in results)
+    views: dict[str, Callable[[Tensor], Tensor]] = {"negated": neg_view}
+    if results[place].is_complex():
+        views["conjugated"] = torch.conj
+
+    def write(view: Callable[[Tensor], Tensor], *values: Any) -> Values:
+        buffers = [buffer.clone() for buffer in values[count:]]
+        buffers[place] = view(buffers[place])
+        out = buffers[0] if isinstance(raw, Tensor) else tuple(buffers)
+        sample.raw(variant, values[:count], out=out)
+        return tuple(buffers)
+
+    def plain(*values: object) -> Values:
+        raw_result = sample.raw(sample.op.call, values[:count])
+        return (raw_result,) if isinstance(raw_result, Tensor) else tuple(raw_result)
+
+    return [
+        _program(
+            sample, (*inputs, *full), f"{sample.op.name}(out={name})", partial(write, view), plain
+        )
+        for name, view in views.items()
+    ]
+
+
 def _for_out(
     sample: Sample, inputs: tuple[Tensor, ...]
 ) -> tuple[Callable[..., Any], Any, list[Tensor]]:
@@ -255,6 +295,8 @@ def _for_out(
     if sample.op.out is None:
         raise Unsuitable(f"{sample.op.name} has no out= variant")
     raw = sample.raw(sample.op.call, [tensor.clone() for tensor in inputs])
+    if isinstance(raw, bool):
+        raise Unsuitable(f"{sample.description}: the result is no tensor")
     return sample.op.out, raw, [raw] if isinstance(raw, Tensor) else list(raw)
 
 
@@ -290,6 +332,25 @@ def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         return (x,)
 
     return [_program(sample, inputs, f"{sample.op.name} in place", call, sample)]
+
+
+def _inplace_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
+    """Return a program that works in place on a tensor all of whose elements are one, which holds
+    a right answer only if that is one number."""
+    variant = _same_inplace_variant(sample)
+    if inputs[0].numel() < 2:
+        raise Unsuitable(f"{sample.description}: one element overlaps with none")
+
+    def call(*values: Any) -> Values:
+        x = values[0].reshape(-1)[0].clone().expand(values[0].shape)
+        sample.raw(variant, (x, *values[1:]))
+        return (x.clone(),)
+
+    def plain(*values: Any) -> Values:
+        x = values[0].reshape(-1)[0].expand(values[0].shape).clone()
+        return tuple(sample(x, *values[1:]))
+
+    return [_program(sample, inputs, f"{sample.op.name} in place, overlapping", call, plain)]
 
 
 def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -407,6 +468,8 @@ _FORMS: dict[str, Callable[[Sample, tuple[Tensor, ...]], list[Program]]] = {
     "out_overlapping": _out_overlapping,
     "out_of_input": _out_of_input,
     "out_small": _out_small,
+    "out_lazy": _out_lazy,
+    "inplace_overlapping": _inplace_overlapping,
     "reloaded": _reload,
     "autocast": partial(_autocast, torch.bfloat16),
     "autocast_half": partial(_autocast, torch.float16),

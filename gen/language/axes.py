@@ -24,7 +24,8 @@ RUN = "run"
 PLAIN = "plain"
 
 Form = Literal[
-    "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "inplace",
+    "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "out_lazy",
+    "inplace", "inplace_overlapping",
     "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
     "autocast_near",
 ]  # fmt: skip
@@ -94,6 +95,7 @@ Made = Literal[
     "quint8", "qint8", "qint32",
     # copies
     "shallow_copy", "deep_copy", "pickled", "saved", "saved_as_weights", "saved_in_old_format",
+    "state_loaded", "state_assigned",
     # what happens between the steps of a schedule
     "stepped", "reloaded", "resumed",
     # subclasses

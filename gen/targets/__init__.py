@@ -1,7 +1,8 @@
 """Load the implementations that a matrix can exercise, by name.
 
-``torch``, ``runtime``, ``dynamo``, ``aot_eager`` and ``inductor`` are built in; any other name is
-an entry point of the group ``matrix.targets``. ``protocol`` has the methods that a target needs,
+``torch``, ``runtime``, ``dynamo``, ``aot_eager``, ``inductor`` and ``decomposed`` are built in; any
+other name is an entry point of the group ``matrix.targets``. ``protocol`` has the methods that a
+target needs,
 ``faults`` what the audit asks of it. The package imports ``language.pipeline``, and ``runtime_*``
 import the runtime. Start with ``protocol.py``.
 """
@@ -23,6 +24,7 @@ _BUILT_IN = {
     "aot_eager": ("gen.targets.compiled_target", "CompiledTarget", ("aot_eager",)),
     "dynamo": ("gen.targets.compiled_target", "CompiledTarget", ("eager", "dynamo")),
     "inductor": ("gen.targets.compiled_target", "CompiledTarget", ("inductor",)),
+    "decomposed": ("gen.targets.decomposed_target", "DecomposedTarget", ()),
 }
 
 __all__ = ["GROUP", "built_in", "load", "names"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import torch
 import torch._dynamo
 import torch._functorch.config
 import torch._inductor.config
 from torch._subclasses.fake_tensor import fake_tensor_tls
+from torch.utils._python_dispatch import TorchDispatchMode
 
 functorch_config = torch._functorch.config
 """The options of torch's own ahead-of-time autograd."""
@@ -28,3 +31,38 @@ def outside_tensors_as_constants() -> Iterator[None]:
         yield
     finally:
         fake_tensor_tls.allow_non_fake_inputs_override = before
+
+
+@cache
+def _table() -> Mapping[Any, Callable[..., Any]]:
+    """Return Inductor's function for each overload that it takes apart."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table()
+
+
+class Decomposed(TorchDispatchMode):
+    """Run each op by Inductor's decomposition, at once and without a compiler.
+
+    celu(x, alpha)   ->   where(x > 0, x, expm1(x / alpha) * alpha)
+
+    An op without a decomposition runs its kernel, and so does one whose decomposition declines.
+    """
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Return what the decomposition of `func` gives, which may have decompositions itself."""
+        options = kwargs or {}
+        decompose = _table().get(func)
+        if decompose is None:
+            return func(*args, **options)
+        with self:
+            result = decompose(*args, **options)
+        if result is NotImplemented:
+            return func(*args, **options)
+        return result

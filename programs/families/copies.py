@@ -4,7 +4,8 @@
     tied(x, made="pickled")       # a module with one weight under two names: results, gradients
 
 ``made`` is how the copy is made. A row is a state: what is copied. The copy must be what the
-original is, and a write to it must show in the original only for a shallow copy.
+original is, and a write to it must show in the original only for a shallow copy. Another module or
+optimizer that has loaded the state of the original is a copy, too.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ WAYS: dict[str, Copier] = {
     "saved_in_old_format": lambda value: _saved(value, old_format=True),
 }
 """How a copy is made, by word of axis ``made``."""
+LOADS = {"state_loaded": False, "state_assigned": True}
+"""Whether `load_state_dict` assigns, by word: another object gets the state of the original."""
 
 
 # --- tensors --------------------------------------------------------------------------------------
@@ -262,27 +265,39 @@ def _filled(make: Callable[[], nn.Module]) -> nn.Module:
 def _steps(module: nn.Module, x: Tensor) -> list[Tensor]:
     """Return results and gradients of two steps of training by hand, and which names are one."""
     found: list[Tensor] = []
+    # under each name, so that a copy in which two names are no more one has as many
+    names = [one for _, one in module.named_parameters(remove_duplicate=False)]
     for _ in range(2):
         module.zero_grad()
         result = module(x)
         result.square().sum().backward()
         found.append(result.detach())
         with torch.no_grad():
+            found += [one.grad.clone() for one in names if one.grad is not None]
             for parameter in module.parameters():
                 if parameter.grad is not None:
-                    found.append(parameter.grad.clone())
                     parameter.sub_(parameter.grad, alpha=0.01)
-    names = [parameter for _, parameter in module.named_parameters(remove_duplicate=False)]
     places = {id(one): place for place, one in enumerate(names)}
     found.append(torch.tensor([places[id(one)] for one in names]))
     return [*found, *(value.double() for value in module.state_dict().values())]
 
 
+def _copied(make: Callable[[], nn.Module], original: nn.Module, made: str) -> Any:
+    """Return a copy of a module, or another one that has loaded its state."""
+    if made not in LOADS:
+        return WAYS[made](original)
+    other = make().double()
+    state = original.state_dict()
+    if LOADS[made]:  # a module has the very tensors that it is assigned
+        state = copy.deepcopy(state)
+    other.load_state_dict(state, assign=LOADS[made])
+    return other
+
+
 def _module_row(make: Callable[[], nn.Module]) -> Row:
     def program(x: Tensor, *, made: str) -> Results:
         original = _filled(make)
-        copied = WAYS[made](original)
-        found = _steps(copied, x)
+        found = _steps(_copied(make, original, made), x)
         return *found, *_steps(original, x)  # which has no share in the steps of the copy
 
     def definition(x: Tensor, *, made: str) -> Results:
@@ -332,15 +347,28 @@ def _train(trained: Trained, x: Tensor) -> list[Tensor]:
     return found
 
 
+def _continued(original: Trained, name: str, made: str) -> Any:
+    """Return a copy of what is trained, or another optimizer and schedule with the states."""
+    if made not in LOADS:
+        return WAYS[made](original)
+    module = copy.deepcopy(original[0])
+    optimizer = _OPTIMIZERS[name](list(module.parameters()))
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    optimizer.load_state_dict(original[1].state_dict())
+    schedule.load_state_dict(original[2].state_dict())
+    return module, optimizer, schedule
+
+
 def _optimizer_row(name: str) -> Row:
     def program(x: Tensor, *, made: str) -> Results:
+        original = _trained(name, x)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the order of steps, which a copy does not know
-            copied = WAYS[made](_trained(name, x))
-            return tuple(_train(copied, x))
+            found = _train(_continued(original, name, made), x)
+        return *found, *_train(original, x)  # which has no share in the steps of the copy
 
     def definition(x: Tensor, *, made: str) -> Results:
-        return tuple(_train(_trained(name, x), x))
+        return *_train(_trained(name, x), x), *_train(_trained(name, x), x)
 
     return Row(program, definition)
 
@@ -359,7 +387,7 @@ def samples(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
 
 def samples_of_modules(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
     """Return a batch, and the ways to copy a module whole."""
-    return _samples(("deep_copy", "pickled", "saved", "saved_in_old_format"), [3, 4])
+    return _samples(("deep_copy", "pickled", "saved", "saved_in_old_format", *LOADS), [3, 4])
 
 
 globals().update({name: _tensor_row(state) for name, state in TENSORS.items()})

@@ -29,7 +29,9 @@ _MODES: dict[str, tuple[bool, Callable[[], AbstractContextManager[Any]]]] = {
     "in_inference": (False, torch.inference_mode),
 }
 """By word: whether the module is in training, and the mode around the call."""
-HIDDEN = ("nothing", "padded", "padded_by_float", "whole_sample", "later", "scores", "both")
+HIDDEN = (
+    "nothing", "padded", "padded_by_float", "whole_sample", "later", "scores", "both", "a_row",
+)  # fmt: skip
 
 
 def _filled(module: nn.Module) -> nn.Module:
@@ -57,6 +59,8 @@ def _mask(hidden: str) -> Tensor | None:
     """Return what is added to scores, or which of them count for nothing."""
     if hidden in ("later", "both"):
         return torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    if hidden == "a_row":
+        return torch.arange(LENGTH)[:, None].eq(1).expand(LENGTH, LENGTH)
     if hidden == "scores":
         return torch.arange(LENGTH * LENGTH, dtype=torch.float64).reshape(LENGTH, LENGTH).cos()
     return None
@@ -96,7 +100,8 @@ def _attention(p: dict[str, Tensor], x: Tensor, hidden: str, sample: int) -> tup
     for start in range(0, WIDTH, size):
         part = slice(start, start + size)
         scores = q[:, part] @ k[:, part].t() / math.sqrt(size) + _bias(hidden, sample)
-        shares = scores.exp() / scores.exp().sum(1, keepdim=True)
+        total = scores.exp().sum(1, keepdim=True)
+        shares = scores.exp() / total.masked_fill(total == 0, 1.0)  # who sees nothing gets 0
         heads.append(shares @ v[:, part])
         weights.append(shares)
     joined = torch.cat(heads, 1)

@@ -119,6 +119,34 @@ def test_a_buffer_that_stays_too_small_is_noticed() -> None:
         check("buffer_of_any_size", form="out_small")
 
 
+def sin_without_the_sign(x: Any, *, out: Any) -> Any:
+    return torch.sin(x, out=torch._neg_view(out))
+
+
+def test_a_write_to_memory_without_the_sign_that_it_shows_is_noticed() -> None:
+    case("torch.sin", "complex128").assert_same("forward", against="eager", form="out_lazy")
+    with pytest.raises(Mismatch, match="out=negated"):
+        check("buffer_without_sign", form="out_lazy")
+
+
+def test_a_result_of_integers_has_no_lazy_bit() -> None:
+    with pytest.raises(Lacking, match="integers have no lazy bits"):
+        case("torch.lt").assert_same("forward", against="eager", form="out_lazy")
+
+
+def sin_of_each_element(x: Any) -> Any:
+    one = x.as_strided((), ())
+    for _ in range(x.numel()):
+        one.sin_()
+    return x
+
+
+def test_a_write_to_one_number_several_times_is_noticed() -> None:
+    case("torch.sin").assert_same("forward", against="eager", form="inplace_overlapping")
+    with pytest.raises(Mismatch, match="in place, overlapping"):
+        check("written_several_times", form="inplace_overlapping")
+
+
 def test_where_no_input_has_memory_for_a_result_there_is_nothing_to_compare() -> None:
     with pytest.raises(Lacking, match="no input that a result could overlap with"):
         case("torch.lt").assert_same("forward", against="eager", form="out_of_input")
@@ -188,6 +216,8 @@ ROWS = {
     "without_autocast": _row(f"{HERE}:without_autocast", {"shape": [2, 3]}, {"shape": [3, 2]}),
     "flat_sin": _row(f"{HERE}:flat_sin", MATRIX, out=f"{HERE}.sin_after_a_write"),
     "buffer_of_any_size": _row("torch:sin", MATRIX, out=f"{HERE}.fill_with_zeros"),
+    "buffer_without_sign": _row("torch:sin", MATRIX, out=f"{HERE}.sin_without_the_sign"),
+    "written_several_times": _row("torch:sin", MATRIX, inplace=f"{HERE}.sin_of_each_element"),
     "lazy_sin": _row(f"{HERE}:lazy_sin", MATRIX),
     "sin_in_another_order": _row(f"{HERE}:sin_in_another_order", MATRIX),
     "square_of_large_numbers": _row(

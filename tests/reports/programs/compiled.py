@@ -397,3 +397,97 @@ def compiled_slices_beside_a_detached_tensor():
     x = torch.ones(4, requires_grad=True)
     a, b, _ = torch.compile(f)(x)
     return torch.autograd.grad(a.sum() + b.sum(), x)[0], torch.full((4,), 2.0)
+
+
+@report("F203.1", compiled=True)
+def compiled_labels_behind_the_first_gap():
+    """Compiled multilabel_margin_loss counts labels that stand behind a -1 at the beginning.
+
+    The first -1 ends the labels, so there are none, and the loss is 0.
+    """
+    scores, labels = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[-1, 0, 1]])
+    loss = torch.compile(lambda x, y: F.multilabel_margin_loss(x, y))
+    return loss(scores, labels), torch.tensor(0.0)
+
+
+@report("F203.2", "pytorch#194501", compiled=True)
+def compiled_loss_with_a_negative_beta():
+    """Compiled smooth_l1_loss takes a negative beta.
+
+    Eager refuses it.
+    """
+    loss = torch.compile(lambda x: F.smooth_l1_loss(x, x + 1, beta=-1.0))
+    try:
+        answer = loss(torch.ones(1)).item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F203.3", "pytorch#178480", compiled=True)
+def compiled_celu_with_alpha_zero():
+    """Compiled celu takes the alpha 0.
+
+    Eager refuses it.
+    """
+    try:
+        answer = torch.compile(lambda x: torch.celu(x, 0.0))(torch.ones(1)).item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F203.4", compiled=True)
+def compiled_unpooling_at_a_negative_place():
+    """Compiled max_unpool1d takes a negative place, and counts it from the end.
+
+    Eager refuses it.
+    """
+    unpool = torch.compile(lambda x, i: F.max_unpool1d(x, i, 2))
+    try:
+        answer = unpool(torch.ones(1, 1, 2), torch.tensor([[[-1, 2]]])).sum().item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F203.5", compiled=True)
+def compiled_layer_norm_of_two_precisions():
+    """Compiled layer_norm takes a weight of another precision.
+
+    Eager refuses it.
+    """
+    norm = torch.compile(lambda x, w: F.layer_norm(x, (3,), w))
+    try:
+        answer = norm(torch.ones(2, 3, dtype=torch.float64), torch.ones(3)).sum().item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F203.6", compiled=True)
+def compiled_cross_entropy_of_narrow_labels():
+    """Compiled cross_entropy takes labels of 32 bits.
+
+    Eager refuses them.
+    """
+    loss = torch.compile(lambda x, y: F.cross_entropy(x, y))
+    try:
+        answer = loss(torch.zeros(2, 3), torch.tensor([0, 1], dtype=torch.int32)).item()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F203.7", compiled=True)
+def compiled_index_select_at_a_negative_place():
+    """Compiled index_select takes a negative place, and counts it from the end.
+
+    Eager refuses it.
+    """
+    select = torch.compile(lambda x, i: torch.index_select(x, 0, i))
+    try:
+        answer = select(torch.arange(3.0), torch.tensor([-1])).item()
+    except IndexError:
+        answer = "an error"
+    return answer, "an error"

@@ -167,3 +167,33 @@ def vector_of_a_transposed_parameter():
     """
     weight = torch.arange(4.0).reshape(2, 2).t()
     return nn.utils.parameters_to_vector([weight]), torch.tensor([0.0, 2.0, 1.0, 3.0])
+
+
+@report("F200.1", "pytorch#196083", kernel=True)
+def optimizers_with_one_state():
+    """An optimizer that has loaded the state of another one changes it at its next step.
+
+    load_state_dict says that it copies the state. The momentum of the first optimizer was 1.
+    """
+    optimizers = []
+    for gradient in (1.0, 5.0):
+        weight = nn.Parameter(torch.ones(1))
+        optimizers.append(torch.optim.SGD([weight], lr=0.1, momentum=0.5))
+        weight.grad = torch.full((1,), gradient)
+        optimizers[-1].step()
+    first, second = optimizers
+    second.load_state_dict(first.state_dict())
+    second.step()
+    return first.state_dict()["state"][0]["momentum_buffer"], torch.ones(1)
+
+
+@report("F200.2", "pytorch#188346", kernel=True)
+def assigned_states_of_tied_parameters():
+    """A parameter with two names is two parameters after load_state_dict with assign=True.
+
+    Without assign it stays one. An optimizer updates one of the two alone.
+    """
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[1].weight = module[0].weight
+    module.load_state_dict(module.state_dict(), assign=True)
+    return module[0].weight is module[1].weight, True

@@ -46,3 +46,50 @@ def gradient_of_linearize():
         return push(torch.ones(2))
 
     return torch.func.grad(f)(torch.tensor([1.0, 2.0])), torch.full((2,), 2.0)
+
+
+@report("F201.1", "pytorch#178379", kernel=True)
+def triangular_solution_in_a_negated_buffer():
+    """solve_triangular writes to a negated buffer without the sign that it shows.
+
+    linalg.solve writes the solution.
+    """
+    out = torch.zeros(1, 1)._neg_view()
+    torch.linalg.solve_triangular(torch.eye(1), torch.ones(1, 1), upper=True, out=out)
+    return out, torch.ones(1, 1)
+
+
+@report("F201.2", kernel=True, raises="INTERNAL ASSERT FAILED")
+def singular_values_in_a_negated_buffer():
+    """svdvals fails an assertion of torch for a negated buffer.
+
+    linalg.svdvals of the matrix 1 is 1, without a buffer too.
+    """
+    out = torch.zeros(1)._neg_view()
+    return torch.linalg.svdvals(torch.ones(1, 1), out=out), torch.ones(1)
+
+
+@report("F202.1", "pytorch#165987", kernel=True)
+def triangle_of_an_expanded_tensor():
+    """tril_ writes all zeros to a tensor whose elements are one number in memory.
+
+    add_ of such a tensor is refused.
+    """
+    try:
+        answer = torch.ones(()).expand(2, 2).tril_().diagonal().tolist()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"
+
+
+@report("F202.2", kernel=True)
+def product_added_to_an_expanded_tensor():
+    """addmv_ and baddbmm_ add many times to a tensor whose elements are one number in memory.
+
+    addmm_ of such a tensor is refused.
+    """
+    try:
+        answer = torch.zeros(()).expand(2).addmv_(torch.eye(2), torch.ones(2)).tolist()
+    except RuntimeError:
+        answer = "an error"
+    return answer, "an error"

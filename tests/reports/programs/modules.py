@@ -35,6 +35,20 @@ def encoder_layer_with_a_mask_of_numbers():
     return fast, layer(x, src_mask=mask).detach()
 
 
+@report("F89.2", "pytorch#190486", kernel=True)
+def encoder_rows_that_see_nothing():
+    """TransformerEncoderLayer in eval mode without gradients is NaN for a row that sees no key.
+
+    With gradients its attention is 0, and so is that of scaled_dot_product_attention.
+    """
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
+    x, mask = torch.randn(1, 3, 4), torch.arange(3)[:, None].eq(1).expand(3, 3)
+    with torch.no_grad():
+        fast = layer(x, src_mask=mask)
+    return fast.isnan().any(), layer(x, src_mask=mask).isnan().any()
+
+
 @report("F90.1", "pytorch#196708", kernel=True, runtime="it refuses tensors of the jagged layout")
 def parts_of_a_narrowed_nested_tensor():
     """unbind of a jagged tensor that torch.nested.narrow made reads the parts from wrong places.
