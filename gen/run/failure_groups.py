@@ -19,11 +19,8 @@ from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
-<<<<<<< HEAD
 from gen.outcomes import Mismatch
-=======
 from gen.package_names import GENERATOR, RUNTIME, is_inside
->>>>>>> 1013a03ea25362cb04f5f50c7f5b3fbb3bd1740b
 from gen.run.results import CellResult
 from gen.severity import Severity, severity_of_row
 
