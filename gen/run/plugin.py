@@ -13,6 +13,7 @@ import gc
 import re
 import shlex
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import filterfalse
@@ -26,6 +27,7 @@ from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 from gen.devices.device import Device, declare
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
+from gen.run.isolation import POSSIBLE
 from gen.run.project_defaults import Declared, declared
 from gen.run.recorder import FACTS, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
@@ -34,6 +36,7 @@ from gen.run.rules_run import RulesRun
 from gen.run.run_cell import active_entries, facts, limit_of, lost, outcome_facts, run_cell
 from gen.run.shard import Shard, parse_shard
 from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
+from gen.run.since_plugin import Since
 from gen.severity import Severity
 from gen.targets import built_in
 
@@ -66,6 +69,8 @@ class Run:
     """What notes the rules that cells run, if the run is asked to."""
     calls: DispatcherCalls | None = None
     """What counts the calls of the dispatcher, if the run is asked to."""
+    since: Since | None = None
+    """What leaves out the cells that a change cannot affect, if the run is asked to."""
     _target: Target | None = None
 
     def target(self) -> Target:
@@ -182,6 +187,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run part I of N, balanced by matrix/durations.json",
     )
     group.addoption(
+        "--since",
+        metavar="REF",
+        help=(
+            "leave out cells that no change since this commit can affect, by what they ran in the "
+            "last run with --since; what is unknown runs"
+        ),
+    )
+    group.addoption(
         "--results",
         type=Path,
         metavar="PATH",
@@ -208,9 +221,26 @@ def pytest_configure(config: pytest.Config) -> None:
         run.absent = why_absent(project, device, here=_in_process(config))
         if not run.absent:
             require_device(device, here=_in_process(config))
+    if option.since is not None:
+        run.since = _since_asked_for(config, run)
+        config.pluginmanager.register(run.since, "matrix-since")
     # Workers of pytest-xdist send their results to the process that has started them.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
+
+
+def _since_asked_for(config: pytest.Config, run: Run) -> Since:
+    """Return what leaves out cells. It notes what cells depend on, where each may have a process
+    of its own and runs as it does in every other run.
+    """
+    option = config.option
+    since = Since(config, option.since, run.settings.target, run.settings.device)
+    is_usual = run.sample is None and not (run.all_samples or run.rules or run.calls)
+    # functions of a backward pass on a GPU run in threads that no hook sees
+    is_visible = run.settings.device in ("cpu", "meta")
+    if POSSIBLE and is_usual and is_visible and not _in_process(config):
+        since.begin()
+    return since
 
 
 def _devices_of(project: Declared, option: argparse.Namespace) -> Mapping[str, Device]:
@@ -314,6 +344,7 @@ def _narrowing(config: pytest.Config) -> str:
         "--sample": option.sample is not None,
         "--lf": getattr(option, "lf", False),
         "-x": option.maxfail,
+        "--since": option.since,
         "--ignore": option.ignore or option.ignore_glob,
         "ids": any("::" in str(argument) for argument in config.args),
         "files": any(str(argument).endswith(".py") for argument in config.args),
@@ -338,8 +369,12 @@ def _selection(config: pytest.Config) -> str:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the worker of the run."""
     run = config.stash.get(_run, None)
-    if run is not None and run.runner is not None:
+    if run is None:
+        return
+    if run.runner is not None:
         run.runner.close()
+    if run.since is not None:
+        run.since.end()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -419,6 +454,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for item in items if _cell(item) is not None or run.sharding.has_others(item)
         ]
+    if run.since is not None:
+        items[:], left_out = run.since.chosen(items)
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -435,7 +473,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     here = _in_process(session.config)
     run.runner = Runner(session.items, _run_here, here=here)
     if here or run.settings.device in ("cpu", "meta"):
-        _load(session.items, run, here)
+        with nullcontext() if run.since is None else run.since.loading():
+            _load(session.items, run, here)
     gc.collect()
     # Collections of the forked workers would touch, and so copy, the parent's pages.
     gc.freeze()
@@ -521,7 +560,18 @@ def _run_here(item: pytest.Function, watch: Watch | None) -> Ran:
     """Run one cell in this process."""
     run, cell = item.config.stash[_run], _cell(item)
     assert cell is not None
-    ran = run_cell(
+    with nullcontext() if run.since is None else run.since.running():
+        ran = _run_cell(item, cell, run, watch)
+    if run.since is not None and run.since.notes:
+        ran = replace(ran, trace=run.since.noted(item, cell))
+    if ran.verdict.failed:
+        ran = replace(ran, elsewhere=_entries_elsewhere(item, ran.verdict))
+    return ran
+
+
+def _run_cell(item: pytest.Function, cell: Cell, run: Run, watch: Watch | None) -> Ran:
+    """Run one cell by the settings of the run."""
+    return run_cell(
         item.obj,
         cell,
         item.originalname.removeprefix("test_"),
@@ -534,9 +584,6 @@ def _run_here(item: pytest.Function, watch: Watch | None) -> Ran:
         watch=watch,
         rules=run.rules,
         calls=run.calls,
-    )
-    return (
-        replace(ran, elsewhere=_entries_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran
     )
 
 
@@ -567,9 +614,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if run.absent:
         pytest.skip(run.absent)
     assert run.runner is not None
-    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell), alone=cell.alone)
+    alone = cell.alone or (run.since is not None and run.since.notes)
+    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell), alone=alone)
     if not isinstance(ran, Ran):
         ran = lost(pyfuncitem.stash[_active], *ran)
+    if run.since is not None:
+        run.since.keep(pyfuncitem, ran)
     verdict = ran.verdict
     described: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
     described.update(outcome_facts(ran, described["family"]))
