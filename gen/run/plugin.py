@@ -25,13 +25,16 @@ import pytest
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 from gen.devices.device import Device, declare
+from gen.run.baseline import Baseline
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
 from gen.run.isolation import POSSIBLE
+from gen.run.progress import Progress
 from gen.run.project_defaults import Declared, declared
 from gen.run.recorder import FACTS, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
-from gen.run.results import LAST, default_path
+from gen.run.results import LAST, ResultsError, default_path
+from gen.run.resume_plugin import Resumed
 from gen.run.rules_run import RulesRun
 from gen.run.run_cell import active_entries, facts, limit_of, lost, outcome_facts, run_cell
 from gen.run.shard import Shard, parse_shard
@@ -69,6 +72,8 @@ class Run:
     """What notes the rules that cells run, if the run is asked to."""
     calls: DispatcherCalls | None = None
     """What counts the calls of the dispatcher, if the run is asked to."""
+    resumed: Resumed | None = None
+    """The run with which this one goes on, if it is asked to."""
     since: Since | None = None
     """What leaves out the cells that a change cannot affect, if the run is asked to."""
     _target: Target | None = None
@@ -187,6 +192,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run part I of N, balanced by matrix/durations.json",
     )
     group.addoption(
+        "--resume",
+        action="store_true",
+        help="go on with the results file of an interrupted run: run the cells without an outcome",
+    )
+    group.addoption(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="fail only by what did not fail so in this results file, and say what is new",
+    )
+    group.addoption(
+        "--progress",
+        type=float,
+        metavar="SECONDS",
+        help=(
+            "how often a line says how far the run is (default: 5 on a terminal, 60 elsewhere; "
+            "0: never)"
+        ),
+    )
+    group.addoption(
         "--since",
         metavar="REF",
         help=(
@@ -221,6 +246,9 @@ def pytest_configure(config: pytest.Config) -> None:
         run.absent = why_absent(project, device, here=_in_process(config))
         if not run.absent:
             require_device(device, here=_in_process(config))
+    if option.resume:
+        run.resumed = Resumed(config, run.results, run.header())
+        config.pluginmanager.register(run.resumed, "matrix-resume")
     if option.since is not None:
         run.since = _since_asked_for(config, run)
         config.pluginmanager.register(run.since, "matrix-since")
@@ -267,6 +295,8 @@ def _require_valid_options(option: argparse.Namespace) -> None:
         )
     if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
         raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
+    if option.progress is not None and not option.progress >= 0:
+        raise pytest.UsageError("--progress takes seconds, or 0 for no lines")
 
 
 def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> Run:
@@ -314,6 +344,8 @@ def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
     header = run.header()
     if run.rules is not None:
         header |= {"rules": RulesRun.of(target, run.target())}
+    progress = Progress(config, config.option.progress)
+    config.pluginmanager.register(progress, "matrix-progress")
     return Recorder(
         run.results,
         header,
@@ -321,7 +353,21 @@ def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
         last=config.rootpath / LAST,
         whole=not run.narrowed and run.shard[1] == 1,
         fail_on=_severity_asked_for(config.option),
+        earlier=() if run.resumed is None else run.resumed.cells,
+        baseline=_baseline_asked_for(config),
+        progress=progress,
     )
+
+
+def _baseline_asked_for(config: pytest.Config) -> Baseline | None:
+    """Return the earlier run whose failures are old, if there is one."""
+    path: Path | None = config.option.baseline
+    if path is None:
+        return None
+    try:
+        return Baseline(path)
+    except ResultsError as error:
+        raise pytest.UsageError(f"--baseline: {error}") from error
 
 
 def _severity_asked_for(option: argparse.Namespace) -> Severity | None:
@@ -454,9 +500,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for item in items if _cell(item) is not None or run.sharding.has_others(item)
         ]
-    if run.since is not None:
-        items[:], left_out = run.since.chosen(items)
-        config.hook.pytest_deselected(items=left_out)
+    for selection in (run.resumed, run.since):
+        if selection is not None:
+            items[:], left_out = selection.chosen(items)
+            config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,0 +1,89 @@
+"""Go on with a run that was interrupted: ``pytest --resume`` runs the cells without an outcome."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gen.run.results import CellResult, ResultsError, read, trait
+
+__all__ = ["Resumed"]
+
+_INPUT = "matrix_resume"
+# What two runs must agree in, for one to go on in the file of the other.
+_IDENTITY = ("target", "device", "tier", "torch", "sample", "narrowed", "shard", "rules")
+
+
+class Resumed:
+    """The part of a run that an earlier one has done."""
+
+    def __init__(self, config: pytest.Config, path: Path, header: Mapping[str, object]) -> None:
+        """Read the results file. Raises UsageError if it is of another run, or of one that has
+        ended.
+        """
+        told = getattr(config, "workerinput", {}).get(_INPUT)
+        self.cells: tuple[CellResult, ...] = ()
+        self._began = 0.0
+        self._path = path
+        if told is not None:
+            self._nodes, self._began = frozenset(told[0]), told[1]
+            return
+        if path.is_file():
+            self._read(header)
+        self._nodes = frozenset(cell.node for cell in self.cells)
+
+    def _read(self, header: Mapping[str, object]) -> None:
+        """Read the cells of the earlier run."""
+        try:
+            earlier = read(self._path)
+        except ResultsError as error:
+            raise pytest.UsageError(f"--resume: {error}; without it a new run begins") from error
+        different = [
+            f"{key} {before}, now {now}"
+            for key in _IDENTITY
+            if (before := trait(earlier.header, key)) != (now := trait(header, key))
+        ]
+        if different:
+            raise pytest.UsageError(
+                f"--resume: {self._path} is of another run: {'; '.join(different)}; "
+                "without --resume a new run begins"
+            )
+        if not earlier.cut:
+            raise pytest.UsageError(
+                f"--resume: the run of {self._path} has ended; without --resume a new run begins"
+            )
+        self.cells = earlier.cells
+        began = datetime.datetime.fromisoformat(str(earlier.header["began"]))
+        self._began = began.timestamp()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is a run to go on with."""
+        return bool(self.cells)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker of pytest-xdist which cells have an outcome."""
+        node.workerinput[_INPUT] = sorted(self._nodes), self._began
+
+    def chosen(self, items: Iterable[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+        """Divide the items into those that run and those that have an outcome.
+
+        Raises UsageError if a module has changed since the earlier run began.
+        """
+        runs: list[pytest.Item] = []
+        done: list[pytest.Item] = []
+        for item in items:
+            (done if item.nodeid in self._nodes else runs).append(item)
+        for path in sorted({item.path for item in done}):
+            # the header has whole seconds
+            if path.stat().st_mtime > self._began + 1:
+                raise pytest.UsageError(
+                    f"--resume: {path.name} has changed since the run of {self._path} began; "
+                    "without --resume a new run begins"
+                )
+        return runs, done
