@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-__all__ = ["Revision", "RevisionError", "repository_of"]
+__all__ = [
+    "Revision",
+    "RevisionError",
+    "files_now",
+    "git",
+    "line_of_history",
+    "repository_of",
+]
 
 
 class RevisionError(ValueError):
@@ -18,7 +25,7 @@ def repository_of(folder: Path) -> Path:
     """Return the top folder of the repository that has `folder`. Raises RevisionError if none
     has.
     """
-    return Path(_git(folder, "rev-parse", "--show-toplevel").decode().strip())
+    return Path(git(folder, "rev-parse", "--show-toplevel").decode().strip())
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,20 @@ class Revision:
         return frozenset(_paths(self.repository, "ls-tree", "-r", "--name-only", self.commit))
 
 
+def line_of_history(good: Revision, bad: Revision) -> list[str]:
+    """Return the commits after `good` up to `bad`, oldest first. Of a merge, the line goes on with
+    its first parent.
+
+    Raises RevisionError if `bad` does not come after `good`.
+    """
+    chosen = ("--first-parent", "--reverse", f"{good.commit}..{bad.commit}")
+    commits = git(bad.repository, "rev-list", *chosen).decode().split()
+    is_before = _answer(bad.repository, "merge-base", "--is-ancestor", good.commit, bad.commit)
+    if is_before is None or not commits:
+        raise RevisionError(f"{bad.name} does not come after {good.name}")
+    return commits
+
+
 def files_now(repository: Path) -> frozenset[str]:
     """Return the paths of the files that are there, and that git has or does not ignore."""
     asked = ("ls-files", "--cached", "--others", "--exclude-standard")
@@ -77,11 +98,11 @@ def files_now(repository: Path) -> frozenset[str]:
 
 
 def _paths(repository: Path, command: str, *words: str) -> list[str]:
-    output = _git(repository, command, "-z", *words).decode("utf-8", "surrogateescape")
+    output = git(repository, command, "-z", *words).decode("utf-8", "surrogateescape")
     return [path for path in output.split("\0") if path]
 
 
-def _git(folder: Path, *words: str) -> bytes:
+def git(folder: Path, *words: str) -> bytes:
     """Return what a command of git prints. Raises RevisionError if it fails."""
     done = _run(folder, *words)
     if done.returncode:
