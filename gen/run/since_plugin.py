@@ -17,10 +17,10 @@ import time
 import warnings
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property, partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,7 @@ from gen.dependencies.record import (
 )
 from gen.dependencies.revision import Revision, RevisionError
 from gen.dependencies.source_units import WHOLE
-from gen.run.inventory import imported
+from gen.run.inventory import Module, checks_of, imported
 from gen.run.project_defaults import declared
 from gen.run.results import default_path
 from gen.run.run_cell import COMPILERS
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gen.run.execution import Ran
     from gen.run.recorder import Recorder
 
-__all__ = ["Comparison", "Since", "compare"]
+__all__ = ["Comparison", "Since", "Unaffected", "compare", "options_of", "record_path"]
 
 _TRACE = "matrix-dependencies"  # the user property of a report
 _INPUT = "matrix_since"  # what a worker of pytest-xdist is told, and what it tells
@@ -136,15 +136,81 @@ def _environment(options: Sequence[object]) -> str:
     return digest.hexdigest()
 
 
+def record_path(root: Path, target: str, device: str) -> Path:
+    """Return the file with what the cells of a target depend on."""
+    results = default_path(target, device)
+    return root / results.with_name(results.stem.replace("results", "dependencies", 1) + ".json")
+
+
+class Unaffected:
+    """The cells that a change since a commit cannot affect."""
+
+    def __init__(self, record: Record, comparison: Comparison) -> None:
+        self._record = record
+        self._comparison = comparison
+        self._stale = frozenset(comparison.stale)
+        self._definitions_then: dict[Path, dict[str, str]] = {}
+
+    def has(self, node: str, path: Path, name: str, now: Callable[[], str]) -> bool:
+        """Return whether a change cannot affect the cell with the pytest id `node`.
+
+        `path` is its module, `name` its name there, and `now` gives its definition.
+        """
+        known = self._record.cells.get(node)
+        if known is None or self._comparison.everything:
+            return False
+        if known.outcome not in _SETTLED or known.environment != self._comparison.environment:
+            return False
+        if not self._stale.isdisjoint(known.facts):
+            return False
+        definition_now = now()
+        return known.definition == definition_now == self._then(path, name, definition_now)
+
+    def nodes(self, modules: Iterable[Module], tier: str) -> frozenset[str]:
+        """Return the pytest ids of these cells among those of modules at a tier."""
+        nodes: set[str] = set()
+        for module in modules:
+            table = imported(module.path)
+            family = _family_of(table)
+            for function, cells in checks_of(table):
+                test = getattr(table, function)
+                for cell in cells.at(tier):
+                    name = f"{function}[{cell.id}]"
+                    now = partial(definition, family, cells, cell, test)
+                    if self.has(f"{module.name}::{name}", module.path, name, now):
+                        nodes.add(f"{module.name}::{name}")
+        return frozenset(nodes)
+
+    def _then(self, path: Path, name: str, now: str) -> str:
+        """Return what the tables said of a cell at the commit. Empty if they had no such cell."""
+        if not _is_generated(path):
+            return now  # the whole file is a fact of the cell
+        if path not in self._definitions_then:
+            self._definitions_then[path] = self._read_then(path)
+        known = self._definitions_then[path]
+        return known.get(name, "") if known else now
+
+    def _read_then(self, path: Path) -> dict[str, str]:
+        """Return the cells that a module had at the commit. Empty if it has not changed."""
+        revision = self._comparison.revision
+        place = Path(os.path.relpath(path.resolve(), revision.repository)).as_posix()
+        if place not in self._changed:
+            return {}
+        text = revision.text(place)
+        if text is None or not text.startswith(GENERATED.encode()):
+            return {"": ""}
+        return definitions_of(text, imported) or {"": ""}
+
+    @cached_property
+    def _changed(self) -> frozenset[str]:
+        return self._comparison.revision.changed
+
+
 class Since:
     """Choose the cells of a run with ``--since``, and keep what those that run depend on."""
 
     def __init__(self, config: pytest.Config, name: str, target: str, device: str) -> None:
-        results = default_path(target, device)
-        self._root = config.rootpath
-        self._path = config.rootpath / results.with_name(
-            results.stem.replace("results", "dependencies", 1) + ".json"
-        )
+        self._path = record_path(config.rootpath, target, device)
         self._record = Record.read(self._path)
         self._began = time.time()
         self._config = config
@@ -154,8 +220,7 @@ class Since:
             if told is None
             else Comparison(**told)
         )
-        self._stale = frozenset(self.comparison.stale)
-        self._definitions_then: dict[Path, dict[str, str]] = {}
+        self._unaffected = Unaffected(self._record, self.comparison)
         self.left_out = 0
         self._traces: dict[str, str] = {}
         self._loaded = frozenset[str]()  # the modules that a process of a cell begins with
@@ -187,37 +252,12 @@ class Since:
 
     def _is_as_it_was(self, item: pytest.Item) -> bool:
         """Return whether a change since the commit cannot affect a cell."""
-        known = self._record.cells.get(item.nodeid)
         cell = _cell_of(item)
-        if known is None or cell is None or self.comparison.everything:
+        if cell is None:
             return False
-        if known.outcome not in _SETTLED or known.environment != self.comparison.environment:
-            return False
-        if not self._stale.isdisjoint(known.facts):
-            return False
-        now = definition_of(item, cell)
-        return known.definition == now == self._definition_then(item, now)
-
-    def _definition_then(self, item: pytest.Item, now: str) -> str:
-        """Return what the tables said of a cell at the commit. Empty if they had no such cell."""
-        path = item.path
-        if not _is_generated(path):
-            return now  # the whole file is a fact of the cell
-        if path not in self._definitions_then:
-            self._definitions_then[path] = self._read_then(path)
-        known = self._definitions_then[path]
-        return known.get(item.name, "") if known else now
-
-    def _read_then(self, path: Path) -> dict[str, str]:
-        """Return the cells that a module had at the commit. Empty if it has not changed."""
-        revision = self.comparison.revision
-        place = Path(os.path.relpath(path.resolve(), revision.repository)).as_posix()
-        if place not in revision.changed:
-            return {}
-        text = revision.text(place)
-        if text is None or not text.startswith(GENERATED.encode()):
-            return {"": ""}
-        return definitions_of(text, imported) or {"": ""}
+        return self._unaffected.has(
+            item.nodeid, item.path, item.name, lambda: definition_of(item, cell)
+        )
 
     # --- what cells depend on ---
 
@@ -328,7 +368,18 @@ class Since:
 def _options(config: pytest.Config, target: str, device: str) -> list[object]:
     """Return the settings of a run that change what a cell does."""
     option = config.option
-    return [target, device, option.cell_timeout, option.pythonwarnings, option.runxfail]
+    return options_of(target, device, option.cell_timeout, option.pythonwarnings, option.runxfail)
+
+
+def options_of(
+    target: str,
+    device: str,
+    limit: float | None,
+    filters: Sequence[str] | None = None,
+    runxfail: bool = False,
+) -> list[object]:
+    """Return the settings of a run that change what a cell does, as :func:`compare` takes them."""
+    return [target, device, limit, list(filters or ()), bool(runxfail)]
 
 
 def _may_compile(files: Iterable[str]) -> bool:
@@ -384,6 +435,9 @@ def definition_of(item: pytest.Item, cell: Cell) -> str:
     assert isinstance(item, pytest.Function)
     cells = cells_of(item.function)
     assert cells is not None
-    table = getattr(item.module, "FAMILY", None)
-    family = table if isinstance(table, Family) else Family("")
-    return definition(family, cells, cell, item.function)
+    return definition(_family_of(item.module), cells, cell, item.function)
+
+
+def _family_of(module: object) -> Family:
+    table = getattr(module, "FAMILY", None)
+    return table if isinstance(table, Family) else Family("")

@@ -1,5 +1,6 @@
 """`pytest --since` runs the cells that a change can affect, and never too few."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gen.cli import main
 from gen.run.results import CellResult, read
 
 pytest_plugins = "pytester"
@@ -186,6 +188,26 @@ def test_a_cell_that_starts_a_process_always_runs(project: Project) -> None:
     project.commit()
     assert project.ran_since() == BOTH
     assert project.ran_since() == {"double"}
+
+
+@pytest.mark.parametrize(
+    ("after", "says"),
+    [("x * FACTOR", "since main: all cells are as they were (2 left out)"), ("x + x", "1 passed")],
+)
+def test_a_run_on_a_cluster_leaves_out_the_same_cells(
+    project: Project,
+    after: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("distributed", reason="a run on a cluster needs Dask")
+    project.replace("kit/ops.py", "x * FACTOR", after)
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project.folder), *sys.path]))
+    command = ["run", "--target", "torch", "--since", "main", "--cluster", "local:1"]
+    assert main(command) == 0
+    assert says in capfd.readouterr().out
 
 
 def test_workers_leave_out_the_same_cells(project: Project) -> None:
