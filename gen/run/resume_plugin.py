@@ -30,11 +30,11 @@ class Resumed:
         self._began = 0.0
         self._path = path
         if told is not None:
-            self._nodes, self._began = frozenset(told[0]), told[1]
+            self._nodes, self._began = frozenset[str](told[0]), float(told[1])
             return
         if path.is_file():
             self._read(header)
-        self._nodes = frozenset(cell.node for cell in self.cells)
+        self._nodes = frozenset[str](cell.node for cell in self.cells)
 
     def _read(self, header: Mapping[str, object]) -> None:
         """Read the cells of the earlier run."""
