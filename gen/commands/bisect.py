@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gen.dependencies.record import Record
+from gen.dependencies.cell_record import Record
 from gen.dependencies.revision import Revision, RevisionError, git, line_of_history
 from gen.run.project_defaults import declared
 from gen.run.results import CellResult, ResultsError, read

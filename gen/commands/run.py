@@ -20,7 +20,7 @@ from gen.cluster.coordinator import Coordinator
 from gen.cluster.dask_pool import ClusterError, DaskPool, connected
 from gen.cluster.job import Group, Job, versions
 from gen.cluster.output import Display, Output
-from gen.dependencies.record import Record
+from gen.dependencies.cell_record import Record
 from gen.plan.matrix_plan import above
 from gen.run.cell_durations import PLACE, read_durations
 from gen.run.environment import environment
@@ -32,7 +32,8 @@ from gen.run.requirements import require_place
 from gen.run.results import OUTCOMES, ResultsError, default_path
 from gen.run.rules_run import RulesRun
 from gen.run.shard import lacks_the_largest_tier
-from gen.run.since_plugin import Unaffected, compare, options_of, record_path
+from gen.run.since_plugin import compare, options_of, record_path
+from gen.run.unaffected import Unaffected
 from gen.severity import Severity
 from gen.targets import load, names
 
@@ -175,13 +176,7 @@ def _run(args: argparse.Namespace) -> int:
     left_out = _left_out(args, root, modules)
     # Workers take seconds to start, so a run of no cells ends before.
     if next(groups(modules, selection, durations, 0.0, left_out.__contains__), None) is None:
-        if left_out:
-            print(f"since {args.since}: all cells are as they were ({len(left_out)} left out)")
-            return 0
-        raise ClusterError(
-            f"no cell of {' '.join(args.modules)} at tier {args.tier} matches "
-            f"{selection.narrowed() or 'the tier'}"
-        )
+        return _without_cells(args, selection, left_out)
     path = args.results or default_path(
         args.target, args.device, "part" if _narrowed(args, selection) else ""
     )
@@ -217,6 +212,20 @@ def _run(args: argparse.Namespace) -> int:
         never = output.close(complete=not stopped, whole=not _narrowed(args, selection))
     fail_on = None if args.fail_on is None else Severity.of_word(args.fail_on)
     return _summary(output, offered.cells + output.resumed, never, stopped, fail_on)
+
+
+def _without_cells(args: argparse.Namespace, selection: Selection, left_out: frozenset[str]) -> int:
+    """End a run that has no cell to run: well, if ``--since`` has left all of them out.
+
+    Raises ClusterError if nothing matches what was asked for.
+    """
+    if left_out:
+        print(f"since {args.since}: all cells are as they were ({len(left_out)} left out)")
+        return 0
+    raise ClusterError(
+        f"no cell of {' '.join(args.modules)} at tier {args.tier} matches "
+        f"{selection.narrowed() or 'the tier'}"
+    )
 
 
 def _left_out(args: argparse.Namespace, root: Path, modules: Sequence[Module]) -> frozenset[str]:

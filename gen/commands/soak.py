@@ -89,8 +89,7 @@ def run(args: argparse.Namespace) -> int:
         _require_matches(plan, args)
         subjects = list(subjects_of(plan, args.target, args.op))
         if not subjects:
-            globs = " or ".join(map(repr, args.op)) or "a draw"
-            raise LookupError(f"no op of {args.matrix} matches {globs}")
+            raise LookupError(f"no op of {args.matrix} can be drawn")
         load(args.target)
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)

@@ -14,6 +14,7 @@ import os
 import sys
 import sysconfig
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,7 +82,11 @@ class ProcessTrace:
         self._before_cell = 0  # functions that had run when the cell began
 
     def start(self) -> None:
-        """Begin to note the functions that run."""
+        """Begin to note the functions that run, in this thread and in those that begin later.
+
+        A module that is imported already has run functions that nobody noted. So its whole file
+        counts for every cell.
+        """
         self._before = set(_loaded_files())
         _audit.add(self)
         threading.setprofile(self._run)
@@ -111,29 +116,35 @@ class ProcessTrace:
             yield
 
     def of_cell(self) -> CellTrace:
-        """Return what the process of a cell, which is this one, has run and read."""
+        """Return what the process of a cell, which is this one, has run and read.
+
+        What ran before the fork is part of it: the cell begins with what that has left. The files
+        that a cell reads count as a whole, and so do folders whose names it asks for.
+        """
         unknown = self._unknown
         if sys.getprofile() != self._run:
             unknown = unknown or "a profiler has taken the hook"
-        units: dict[str, set[str]] = {path: {WHOLE} for path in self._before}
-        codes = list(self._codes.values())
-        for code in codes:
-            if is_own(code.co_filename):
-                place = os.path.abspath(code.co_filename)
-                units.setdefault(place, set()).add(unit_of(code.co_qualname))
-        for path in self._read:
-            units.setdefault(path, set()).add(WHOLE)
-        for folder in self._listed:
-            units.setdefault(folder, set()).add(FOLDER)
-        for folder in filter(os.path.isdir, sys.path_importer_cache):
-            if is_own(folder):
-                units.setdefault(os.path.abspath(folder), set()).add(MODULES)
-        compiled = self._compilers(code.co_filename for code in codes[self._before_cell :])
-        for path in _loaded_files():
-            # what is no text has no functions that a hook sees
-            if compiled or not path.endswith(".py"):
-                units.setdefault(path, set()).add(WHOLE)
+        units: defaultdict[str, set[str]] = defaultdict(set)
+        for path, unit in (*self._code_units(), *self._file_units()):
+            units[path].add(unit)
         return CellTrace({path: sorted(units[path]) for path in sorted(units)}, unknown)
+
+    def _code_units(self) -> Iterator[tuple[str, str]]:
+        """Yield the functions that have run, by file and unit."""
+        for code in list(self._codes.values()):
+            if is_own(code.co_filename):
+                yield os.path.abspath(code.co_filename), unit_of(code.co_qualname)
+
+    def _file_units(self) -> Iterator[tuple[str, str]]:
+        """Yield the files and folders that count as a whole."""
+        yield from ((path, WHOLE) for path in self._before | self._read)
+        yield from ((folder, FOLDER) for folder in self._listed)
+        importers = filter(os.path.isdir, sys.path_importer_cache)
+        yield from ((os.path.abspath(folder), MODULES) for folder in filter(is_own, importers))
+        of_cell = list(self._codes.values())[self._before_cell :]
+        compiled = self._compilers(code.co_filename for code in of_cell)
+        # what is no text has no functions that a hook sees
+        yield from ((p, WHOLE) for p in _loaded_files() if compiled or not p.endswith(".py"))
 
     def _run(self, frame: FrameType, event: str, _: object) -> None:
         """Note the function that is called: the hook of profilers."""

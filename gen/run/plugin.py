@@ -25,7 +25,7 @@ import pytest
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 from gen.devices.device import Device, declare
-from gen.run.baseline import Baseline
+from gen.run.earlier_results import Resumed
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
 from gen.run.isolation import POSSIBLE
@@ -33,14 +33,21 @@ from gen.run.progress import Progress
 from gen.run.project_defaults import Declared, declared
 from gen.run.recorder import FACTS, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
-from gen.run.results import LAST, ResultsError, default_path
-from gen.run.resume_plugin import Resumed
+from gen.run.results import LAST, default_path
 from gen.run.rules_run import RulesRun
 from gen.run.run_cell import active_entries, facts, limit_of, lost, outcome_facts, run_cell
-from gen.run.shard import Shard, parse_shard
+from gen.run.run_options import (
+    add_options,
+    baseline_asked_for,
+    narrowing,
+    require_valid_options,
+    selection,
+    severity_asked_for,
+    shard_asked_for,
+)
+from gen.run.shard import Shard
 from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
 from gen.run.since_plugin import Since
-from gen.severity import Severity
 from gen.targets import built_in
 
 if TYPE_CHECKING:
@@ -126,112 +133,14 @@ _active = pytest.StashKey[Mapping[str, Known]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the matrix to pytest."""
-    group = parser.getgroup("matrix", "the matrix of generated tests")
-    group.addoption(
-        "--target",
-        help=(
-            "what is tested: runtime, torch, or an entry point (default: "
-            "the matrix's targets.default)"
-        ),
-    )
-    group.addoption("--device", default="cpu", help="where the target runs (default cpu)")
-    group.addoption(
-        "--backend",
-        metavar="MODULE",
-        help="what registers the device when imported, if matrix.yaml does not name it",
-    )
-    group.addoption(
-        "--tier",
-        choices=TIERS,
-        default="default",
-        help="which cells to take: smoke < default < full < all",
-    )
-    group.addoption(
-        "--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)"
-    )
-    group.addoption(
-        "--all-samples",
-        action="store_true",
-        help="run every sample of a case, including those beyond its usual limit",
-    )
-    group.addoption(
-        "--fail-on",
-        choices=[severity.word for severity in reversed(Severity)],
-        help=(
-            "exit with status 1 only if a cell fails at least this severely: "
-            "wrong value > crash > wrong error > slow > refused > unasked > stale entry "
-            "(default: if any cell fails)"
-        ),
-    )
-    group.addoption(
-        "--cell-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="limit of every cell (default: the matrix's, or 120; 0: none)",
-    )
-    group.addoption(
-        "--in-process",
-        action="store_true",
-        help="run cells in pytest's own process: for debuggers; no limit, no crash survived",
-    )
-    group.addoption(
-        "--rules",
-        action="store_true",
-        help="note the target's rules that each cell runs, for the report; cells take longer",
-    )
-    group.addoption(
-        "--overloads",
-        type=Path,
-        metavar="FOLDER",
-        help="write there which overloads of torch's dispatcher each cell calls, see gen coverage",
-    )
-    group.addoption(
-        "--shard",
-        default="1/1",
-        metavar="I/N",
-        help="run part I of N, balanced by matrix/durations.json",
-    )
-    group.addoption(
-        "--resume",
-        action="store_true",
-        help="go on with the results file of an interrupted run: run the cells without an outcome",
-    )
-    group.addoption(
-        "--baseline",
-        type=Path,
-        metavar="FILE",
-        help="fail only by what did not fail so in this results file, and say what is new",
-    )
-    group.addoption(
-        "--progress",
-        type=float,
-        metavar="SECONDS",
-        help=(
-            "how often a line says how far the run is (default: 5 on a terminal, 60 elsewhere; "
-            "0: never)"
-        ),
-    )
-    group.addoption(
-        "--since",
-        metavar="REF",
-        help=(
-            "leave out cells that no change since this commit can affect, by what they ran in the "
-            "last run with --since; what is unknown runs"
-        ),
-    )
-    group.addoption(
-        "--results",
-        type=Path,
-        metavar="PATH",
-        help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)",
-    )
+    add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and register what a run with them needs."""
     option = config.option
-    shard = _shard_asked_for(option)
-    _require_valid_options(option)
+    shard = shard_asked_for(option)
+    require_valid_options(option)
     project = declared(config.rootpath)
     declare(_devices_of(project, option))
     run = _run_asked_for(config, shard, project.target)
@@ -239,7 +148,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # What cannot work is said now, and not when the first results are there.
     require_place(run.results, option.results)
     if shard[1] > 1:
-        run.sharding = Sharding(shard, option.tier, _selection(config))
+        run.sharding = Sharding(shard, option.tier, selection(config))
         config.pluginmanager.register(run.sharding, "matrix-sharding")
     device = run.settings.device
     if device != "cpu":
@@ -280,25 +189,6 @@ def _devices_of(project: Declared, option: argparse.Namespace) -> Mapping[str, D
     return {**project.devices, name: asked}
 
 
-def _shard_asked_for(option: argparse.Namespace) -> Shard:
-    try:
-        return parse_shard(option.shard)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def _require_valid_options(option: argparse.Namespace) -> None:
-    """Raise UsageError for values that argparse lets through."""
-    if option.sample is not None and (option.sample < 0 or option.all_samples):
-        raise pytest.UsageError(
-            "--sample takes one number from 0 up, and not together with --all-samples"
-        )
-    if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
-        raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
-    if option.progress is not None and not option.progress >= 0:
-        raise pytest.UsageError("--progress takes seconds, or 0 for no lines")
-
-
 def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> Run:
     """Return the run that the options describe. Its results have a name of their own if it is a
     part.
@@ -307,7 +197,7 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
     settings = Settings(
         option.target or default_target, option.device, version("torch"), datetime.date.today()
     )
-    narrowed = _narrowing(config)
+    narrowed = narrowing(config)
     part = "part" if narrowed else ""
     if shard[1] > 1:
         part = "{}of{}".format(*shard)
@@ -352,64 +242,16 @@ def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
         run.sharding,
         last=config.rootpath / LAST,
         whole=not run.narrowed and run.shard[1] == 1,
-        fail_on=_severity_asked_for(config.option),
+        fail_on=severity_asked_for(config.option),
         earlier=() if run.resumed is None else run.resumed.cells,
-        baseline=_baseline_asked_for(config),
+        baseline=baseline_asked_for(config),
         progress=progress,
     )
-
-
-def _baseline_asked_for(config: pytest.Config) -> Baseline | None:
-    """Return the earlier run whose failures are old, if there is one."""
-    path: Path | None = config.option.baseline
-    if path is None:
-        return None
-    try:
-        return Baseline(path)
-    except ResultsError as error:
-        raise pytest.UsageError(f"--baseline: {error}") from error
-
-
-def _severity_asked_for(option: argparse.Namespace) -> Severity | None:
-    """Return the least severity that fails a run. None if any failure does."""
-    return None if option.fail_on is None else Severity.of_word(option.fail_on)
 
 
 def _in_process(config: pytest.Config) -> bool:
     """Return whether cells run in pytest's own process, as a debugger needs it."""
     return bool(config.option.in_process or config.option.usepdb or config.option.trace)
-
-
-def _narrowing(config: pytest.Config) -> str:
-    """Return why this run does not take every cell of its tier, in words; empty if it does."""
-    option = config.option
-    options = {
-        "-k": option.keyword,
-        "-m": option.markexpr,
-        "--deselect": option.deselect,
-        "--sample": option.sample is not None,
-        "--lf": getattr(option, "lf", False),
-        "-x": option.maxfail,
-        "--since": option.since,
-        "--ignore": option.ignore or option.ignore_glob,
-        "ids": any("::" in str(argument) for argument in config.args),
-        "files": any(str(argument).endswith(".py") for argument in config.args),
-    }
-    return " ".join(name for name, is_set in options.items() if is_set)
-
-
-def _selection(config: pytest.Config) -> str:
-    """Return what narrows the run, in full: shards of one run have the same."""
-    option = config.option
-    options = (
-        option.keyword,
-        option.markexpr,
-        option.deselect,
-        option.sample,
-        option.all_samples,
-        [argument for argument in config.args if "::" in str(argument)],
-    )
-    return repr(options)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -500,9 +342,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for item in items if _cell(item) is not None or run.sharding.has_others(item)
         ]
-    for selection in (run.resumed, run.since):
-        if selection is not None:
-            items[:], left_out = selection.chosen(items)
+    for chooser in (run.resumed, run.since):
+        if chooser is not None:
+            items[:], left_out = chooser.chosen(items)
             config.hook.pytest_deselected(items=left_out)
 
 
@@ -661,12 +503,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if run.absent:
         pytest.skip(run.absent)
     assert run.runner is not None
-    alone = cell.alone or (run.since is not None and run.since.notes)
-    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell), alone=alone)
-    if not isinstance(ran, Ran):
-        ran = lost(pyfuncitem.stash[_active], *ran)
-    if run.since is not None:
-        run.since.keep(pyfuncitem, ran)
+    ran = _ran_apart(pyfuncitem, cell, run, run.runner)
     verdict = ran.verdict
     described: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
     described.update(outcome_facts(ran, described["family"]))
@@ -680,6 +517,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         case "crashed" | "timed out" | "failed" | "vacuous" | "xpassed":
             _show(pyfuncitem, ran)
     return True
+
+
+def _ran_apart(item: pytest.Function, cell: Cell, run: Run, runner: Runner) -> Ran:
+    """Return what a cell came to, which runs in another process where that is possible."""
+    alone = cell.alone or (run.since is not None and run.since.notes)
+    ran = runner.run(item, run.limit(item, cell), alone=alone)
+    if not isinstance(ran, Ran):
+        ran = lost(item.stash[_active], *ran)
+    if run.since is not None:
+        run.since.keep(item, ran)
+    return ran
 
 
 class CellFailed(Exception):

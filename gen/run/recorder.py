@@ -20,7 +20,7 @@ import pytest
 from gen.dtypes import DTYPES
 from gen.files import replace
 from gen.run import earlier_runs
-from gen.run.baseline import Baseline
+from gen.run.earlier_results import Baseline
 from gen.run.failure_groups import count_severe, counts_by_severity, summary_lines
 from gen.run.progress import Progress
 from gen.run.results import OUTCOMES, CellResult, Writer

@@ -17,20 +17,18 @@ import time
 import warnings
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import asdict, replace
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gen.checks.tables import GENERATED, Cell, Family, cells_of
-from gen.dependencies.cell_definition import definition, definitions_of
-from gen.dependencies.process_trace import CellTrace, ProcessTrace
-from gen.dependencies.record import (
+from gen.checks.tables import Cell, cells_of
+from gen.dependencies.cell_record import (
     CellRecord,
     Fact,
     Files,
@@ -39,41 +37,29 @@ from gen.dependencies.record import (
     stale_facts,
     unreadable_changes,
 )
+from gen.dependencies.process_trace import CellTrace, ProcessTrace
 from gen.dependencies.revision import Revision, RevisionError
 from gen.dependencies.source_units import WHOLE
-from gen.run.inventory import Module, checks_of, imported
 from gen.run.project_defaults import declared
 from gen.run.results import default_path
 from gen.run.run_cell import COMPILERS
+from gen.run.unaffected import (
+    Comparison,
+    Unaffected,
+    definition,
+    family_of_table,
+    is_generated,
+)
 
 if TYPE_CHECKING:
     from gen.run.execution import Ran
     from gen.run.recorder import Recorder
 
-__all__ = ["Comparison", "Since", "Unaffected", "compare", "options_of", "record_path"]
+__all__ = ["Since", "compare", "options_of", "record_path"]
 
 _TRACE = "matrix-dependencies"  # the user property of a report
 _INPUT = "matrix_since"  # what a worker of pytest-xdist is told, and what it tells
 _PRELOADED = ("torch.", "gen.")
-_SETTLED = frozenset(("passed", "xfailed", "skipped", "lacking", "not covered"))
-"""The outcomes after which a cell need not run again."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What differs from a commit: the facts that do not hold, and why every cell runs."""
-
-    repository: str
-    name: str
-    commit: str
-    environment: str
-    stale: tuple[int, ...] = ()
-    everything: str = ""
-    files: int = 0  # that differ
-
-    @property
-    def revision(self) -> Revision:
-        return Revision(Path(self.repository), self.name, self.commit)
 
 
 def compare(root: Path, name: str, record: Record, options: Sequence[object]) -> Comparison:
@@ -142,72 +128,13 @@ def record_path(root: Path, target: str, device: str) -> Path:
     return root / results.with_name(results.stem.replace("results", "dependencies", 1) + ".json")
 
 
-class Unaffected:
-    """The cells that a change since a commit cannot affect."""
-
-    def __init__(self, record: Record, comparison: Comparison) -> None:
-        self._record = record
-        self._comparison = comparison
-        self._stale = frozenset(comparison.stale)
-        self._definitions_then: dict[Path, dict[str, str]] = {}
-
-    def has(self, node: str, path: Path, name: str, now: Callable[[], str]) -> bool:
-        """Return whether a change cannot affect the cell with the pytest id `node`.
-
-        `path` is its module, `name` its name there, and `now` gives its definition.
-        """
-        known = self._record.cells.get(node)
-        if known is None or self._comparison.everything:
-            return False
-        if known.outcome not in _SETTLED or known.environment != self._comparison.environment:
-            return False
-        if not self._stale.isdisjoint(known.facts):
-            return False
-        definition_now = now()
-        return known.definition == definition_now == self._then(path, name, definition_now)
-
-    def nodes(self, modules: Iterable[Module], tier: str) -> frozenset[str]:
-        """Return the pytest ids of these cells among those of modules at a tier."""
-        nodes: set[str] = set()
-        for module in modules:
-            table = imported(module.path)
-            family = _family_of(table)
-            for function, cells in checks_of(table):
-                test = getattr(table, function)
-                for cell in cells.at(tier):
-                    name = f"{function}[{cell.id}]"
-                    now = partial(definition, family, cells, cell, test)
-                    if self.has(f"{module.name}::{name}", module.path, name, now):
-                        nodes.add(f"{module.name}::{name}")
-        return frozenset(nodes)
-
-    def _then(self, path: Path, name: str, now: str) -> str:
-        """Return what the tables said of a cell at the commit. Empty if they had no such cell."""
-        if not _is_generated(path):
-            return now  # the whole file is a fact of the cell
-        if path not in self._definitions_then:
-            self._definitions_then[path] = self._read_then(path)
-        known = self._definitions_then[path]
-        return known.get(name, "") if known else now
-
-    def _read_then(self, path: Path) -> dict[str, str]:
-        """Return the cells that a module had at the commit. Empty if it has not changed."""
-        revision = self._comparison.revision
-        place = Path(os.path.relpath(path.resolve(), revision.repository)).as_posix()
-        if place not in self._changed:
-            return {}
-        text = revision.text(place)
-        if text is None or not text.startswith(GENERATED.encode()):
-            return {"": ""}
-        return definitions_of(text, imported) or {"": ""}
-
-    @cached_property
-    def _changed(self) -> frozenset[str]:
-        return self._comparison.revision.changed
-
-
 class Since:
-    """Choose the cells of a run with ``--since``, and keep what those that run depend on."""
+    """Choose the cells of a run with ``--since``, and keep what those that run depend on.
+
+    The process that starts the workers compares the files with the commit, and tells each worker.
+    A worker chooses, runs cells and notes what they depend on. That comes back with the reports,
+    and the first process writes it at the end.
+    """
 
     def __init__(self, config: pytest.Config, name: str, target: str, device: str) -> None:
         self._path = record_path(config.rootpath, target, device)
@@ -230,7 +157,10 @@ class Since:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker what differs, so that all workers choose the same cells."""
+        """Tell a worker what differs, so that all workers choose the same cells.
+
+        A file may change between the start of two workers, which would then disagree.
+        """
         node.workerinput[_INPUT] = asdict(self.comparison)
 
     @pytest.hookimpl(optionalhook=True)
@@ -343,7 +273,11 @@ class Since:
                 added(self._record, self._new_records(outcomes)).write(self._path)
 
     def _new_records(self, outcomes: dict[str, str]) -> dict[str, tuple[CellRecord, list[Fact]]]:
-        """Return the records of the cells that have run, of which all is known."""
+        """Return the records of the cells that have run, of which all is known.
+
+        A cell without a record runs the next time: it may start a process, or one of its files has
+        changed during the run.
+        """
         files = Files(Path(self.comparison.repository), self._began)
         records: dict[str, tuple[CellRecord, list[Fact]]] = {}
         for node, text in self._traces.items():
@@ -394,19 +328,12 @@ def _may_compile(files: Iterable[str]) -> bool:
     )
 
 
-def _is_generated(path: Path) -> bool:
-    """Return whether a module has tables alone, so that its code is no fact of its cells."""
-    with suppress(OSError), path.open("rb") as file:
-        return file.readline().startswith(GENERATED.encode())
-    return False
-
-
 @cache
 def _has_tables(path: str) -> bool:
     """Return whether a path is that of a generated module or of the folder of such modules."""
     if path.endswith(".py"):
-        return _is_generated(Path(path))
-    return any(map(_is_generated, Path(path).glob("test_*.py")))
+        return is_generated(Path(path))
+    return any(map(is_generated, Path(path).glob("test_*.py")))
 
 
 def _import(name: str) -> None:
@@ -435,9 +362,4 @@ def definition_of(item: pytest.Item, cell: Cell) -> str:
     assert isinstance(item, pytest.Function)
     cells = cells_of(item.function)
     assert cells is not None
-    return definition(_family_of(item.module), cells, cell, item.function)
-
-
-def _family_of(module: object) -> Family:
-    table = getattr(module, "FAMILY", None)
-    return table if isinstance(table, Family) else Family("")
+    return definition(family_of_table(item.module), cells, cell, item.function)

@@ -177,8 +177,10 @@ class _FilesThen:
 
 
 def unreadable_changes(revision: Revision) -> list[str]:
-    """Return the changed files of which no fact can say whom they affect, such as sources of
-    compiled code.
+    """Return the changed files of which no fact can say whom they affect, in order.
+
+    A source of compiled code is one, since nobody sees which library is built from it. So is what
+    says how a package is built, and any file whose kind is not known.
     """
     return sorted(path for path in revision.changed if not _is_read_as_fact(path))
 
@@ -218,7 +220,11 @@ class _Folders:
 
 
 def added(record: Record, new: Mapping[str, tuple[CellRecord, list[Fact]]]) -> Record:
-    """Return a record with the cells of a run in place of what it had of them."""
+    """Return a record with the cells of a run in place of what it had of them.
+
+    `new` has the record of each cell and its facts, which get their numbers here. Cells that did
+    not run stay as they are, since their facts say whether they still hold.
+    """
     numbers = {fact: number for number, fact in enumerate(record.facts)}
     cells = dict(record.cells)
     for node, (cell, facts) in new.items():

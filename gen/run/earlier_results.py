@@ -1,17 +1,19 @@
-"""Go on with a run that was interrupted: ``pytest --resume`` runs the cells without an outcome."""
+"""Go on with an earlier run, or compare with one: ``--resume`` and ``--baseline FILE``."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gen.run.failure_groups import group_failures
 from gen.run.results import CellResult, ResultsError, read, trait
+from gen.severity import severity_of_row
 
-__all__ = ["Resumed"]
+__all__ = ["Baseline", "Resumed"]
 
 _INPUT = "matrix_resume"
 # What two runs must agree in, for one to go on in the file of the other.
@@ -27,14 +29,15 @@ class Resumed:
         """
         told = getattr(config, "workerinput", {}).get(_INPUT)
         self.cells: tuple[CellResult, ...] = ()
+        self._nodes: frozenset[str] = frozenset()
         self._began = 0.0
         self._path = path
         if told is not None:
-            self._nodes, self._began = frozenset[str](told[0]), float(told[1])
+            self._nodes, self._began = frozenset(told[0]), float(told[1])
             return
         if path.is_file():
             self._read(header)
-        self._nodes = frozenset[str](cell.node for cell in self.cells)
+        self._nodes = frozenset(cell.node for cell in self.cells)
 
     def _read(self, header: Mapping[str, object]) -> None:
         """Read the cells of the earlier run."""
@@ -87,3 +90,52 @@ class Resumed:
                     "without --resume a new run begins"
                 )
         return runs, done
+
+
+class Baseline:
+    """The cells of an earlier run, by pytest id.
+
+    A failure is old if the earlier run has the same cell with the same outcome and the same cause.
+    Numbers in a message do not count. All other failures are new.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read a results file. Raises ResultsError for one that cannot be read."""
+        self._path = path
+        self._cells = {cell.node: cell for cell in read(path).cells}
+
+    def is_new(self, cell: CellResult) -> bool:
+        """Return whether a cell fails, and did not fail so in the earlier run."""
+        if not _fails(cell):
+            return False
+        before = self._cells.get(cell.node)
+        return before is None or _failure(before) != _failure(cell)
+
+    def lines(self, cells: Sequence[CellResult], listed: int) -> list[str]:
+        """Return what the summary of a run says: counts, and the first causes of new failures."""
+        new = [cell for cell in cells if self.is_new(cell)]
+        failed = {cell.node for cell in cells if _fails(cell)}
+        old = len(failed) - len(new)
+        passed = {cell.node for cell in cells} - failed
+        gone = sum(_fails(self._cells[node]) for node in passed & self._cells.keys())
+        lines = [
+            f"against {self._path}: {len(new)} failures are new, {old} are old, "
+            f"{gone} cells fail no more"
+        ]
+        causes = group_failures(new)
+        lines += [f"  new: {cause.line()}" for cause in causes[:listed]]
+        if len(causes) > listed:
+            lines.append(f"  … and {len(causes) - listed} more causes, in the results file")
+        return lines
+
+    def new_failures(self, cells: Iterable[CellResult]) -> list[CellResult]:
+        """Return the cells with new failures."""
+        return [cell for cell in cells if self.is_new(cell)]
+
+
+def _fails(cell: CellResult) -> bool:
+    return severity_of_row(cell.outcome, cell.severity) is not None
+
+
+def _failure(cell: CellResult) -> tuple[str, str, str]:
+    return cell.outcome, cell.severity, cell.cause or cell.why
