@@ -124,7 +124,10 @@ class _Trial:
         return severity is not None
 
     def _result(self) -> CellResult | None:
-        """Run the cell. Return what came of it, or None if pytest did not come to it."""
+        """Run the cell. Return what came of it, or None if pytest did not come to it.
+
+        That is so if the commit lacks the package, or a module of the cell does not import there.
+        """
         module = self.root / self.cell.partition("::")[0]
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_bytes(self.module.read_bytes())
@@ -148,7 +151,11 @@ class _Trial:
         return cells[0] if cells else None
 
     def _require_own_files(self) -> None:
-        """Raise BisectError if the cell has run files of the user's folder, not of the commit."""
+        """Raise BisectError if the cell has run files of the user's folder, not of the commit.
+
+        A package that is installed from that folder is imported from there, whatever is checked
+        out in the clone. Then each commit would give the same answer.
+        """
         for path in (self.root / ".cache/matrix").glob("dependencies-*.json"):
             for place, _, _ in Record.read(path).facts:
                 if Path(place).is_absolute() and Path(place).is_relative_to(self.repository):

@@ -103,7 +103,10 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _run_cells(args: argparse.Namespace, changed: Iterable[Path]) -> int:
-    """Run the cells that a change can affect. A change of the matrix is generated first."""
+    """Run the cells that a change can affect, and return pytest's exit status.
+
+    A change of the matrix is generated first. If it has a mistake, that is said, and no cell runs.
+    """
     if any(path.suffix in (".yaml", ".yml") for path in changed):
         generated = subprocess.run([sys.executable, "-m", "gen", "generate"], check=False)
         if generated.returncode:

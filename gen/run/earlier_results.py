@@ -40,16 +40,20 @@ class Resumed:
         self._nodes = frozenset(cell.node for cell in self.cells)
 
     def _read(self, header: Mapping[str, object]) -> None:
-        """Read the cells of the earlier run."""
+        """Read the cells of the earlier run, and when it began.
+
+        Raises UsageError if this run cannot go on with it. Each says that without the option a new
+        run begins, which writes over the file.
+        """
         try:
             earlier = read(self._path)
         except ResultsError as error:
             raise pytest.UsageError(f"--resume: {error}; without it a new run begins") from error
-        different = [
-            f"{key} {before}, now {now}"
-            for key in _IDENTITY
-            if (before := trait(earlier.header, key)) != (now := trait(header, key))
-        ]
+        different: list[str] = []
+        for key in _IDENTITY:
+            before, now = trait(earlier.header, key), trait(header, key)
+            if before != now:
+                different.append(f"{key} {before}, now {now}")
         if different:
             raise pytest.UsageError(
                 f"--resume: {self._path} is of another run: {'; '.join(different)}; "
@@ -105,7 +109,10 @@ class Baseline:
         self._cells = {cell.node: cell for cell in read(path).cells}
 
     def is_new(self, cell: CellResult) -> bool:
-        """Return whether a cell fails, and did not fail so in the earlier run."""
+        """Return whether a cell fails, and did not fail so in the earlier run.
+
+        A cell that the earlier run lacks is new as well, since nobody knows what it did.
+        """
         if not _fails(cell):
             return False
         before = self._cells.get(cell.node)

@@ -47,7 +47,10 @@ class Progress:
         self._printed = time.monotonic()
 
     def count(self, cell: CellResult) -> None:
-        """Count a cell that has run, and print a line if the last one is long ago."""
+        """Count a cell that has run, and print a line if the last one is long ago.
+
+        The rate counts from the end of the first cell. A run without a terminal prints nothing.
+        """
         self._done += 1
         severity = severity_of_row(cell.outcome, cell.severity)
         if severity is not None:
