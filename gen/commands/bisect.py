@@ -101,10 +101,14 @@ class _Trial:
 
     @classmethod
     def prepared(cls, folder: Path, root: Path, cell: str, settings: tuple[str, str]) -> _Trial:
-        """Return a trial in a new clone below `folder`."""
+        """Return a trial in a new clone below `folder`.
+
+        The clone shares the objects of the repository, so it takes no time and little space. A
+        second working tree of the repository would leave an entry in it if the search is killed.
+        """
         module, _, node = cell.partition("::")
         if not node or not (root / module).is_file():
-            raise BisectError(f"{cell}: no pytest id of a file here, such as tests/test_a.py::test")
+            raise BisectError(f"{cell}: no pytest id of a file here, as FILE::TEST[CELL]")
         repository = Revision.named(root, "HEAD").repository
         clone = folder / "clone"
         git(repository, "clone", "--quiet", "--shared", "--no-checkout", ".", str(clone))
