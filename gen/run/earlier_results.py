@@ -37,7 +37,6 @@ class Resumed:
             return
         if path.is_file():
             self._read(header)
-        self._nodes = frozenset(cell.node for cell in self.cells)
 
     def _read(self, header: Mapping[str, object]) -> None:
         """Read the cells of the earlier run, and when it began.
@@ -64,6 +63,7 @@ class Resumed:
                 f"--resume: the run of {self._path} has ended; without --resume a new run begins"
             )
         self.cells = earlier.cells
+        self._nodes = frozenset(cell.node for cell in earlier.cells)
         began = datetime.datetime.fromisoformat(str(earlier.header["began"]))
         self._began = began.timestamp()
 

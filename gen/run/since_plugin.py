@@ -104,6 +104,8 @@ def _declared_then(revision: Revision, root: Path) -> str:
 def _environment(options: Sequence[object]) -> str:
     """Return a digest of the versions of all that is installed, of the matrix and of the
     options.
+
+    The matrix counts by its files, since a checkout has one version for many states.
     """
     import torch
 
@@ -239,8 +241,10 @@ class Since:
         return _packed((definition_of(item, cell), trace.unknown, units, new))
 
     def keep(self, item: pytest.Function, ran: Ran) -> None:
-        """Attach what a cell depends on to its reports, and import what it made torch import, so
-        that the process of the next cell need not.
+        """Attach what a cell depends on to its reports.
+
+        What the cell made torch import is imported here too, so that the process of the next cell
+        need not: the first call of a compiler imports hundreds of modules.
         """
         if not ran.trace:
             return
