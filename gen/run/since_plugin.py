@@ -110,7 +110,7 @@ def _environment(options: Sequence[object]) -> str:
     import torch
 
     digest = hashlib.blake2b(digest_size=8)
-    installed = sorted(f"{each.name}=={each.version}" for each in distributions())
+    installed = sorted({f"{each.name}=={each.version}" for each in distributions()})
     settings = {
         name: value
         for name, value in sorted(os.environ.items())
