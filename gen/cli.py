@@ -76,6 +76,14 @@ ELSEWHERE = {
             "a stopped run goes on with --resume"
         ),
     ),
+    "watch": (
+        "gen.commands.watch",
+        "run the cells that a change can affect, whenever a file changes",
+    ),
+    "bisect": (
+        "gen.commands.bisect",
+        "find the first commit at which a cell fails; your files stay as they are",
+    ),
     "merge": (
         "gen.commands.merge",
         (

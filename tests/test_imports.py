@@ -119,7 +119,7 @@ FLOORS = {
         ("devices", "reference", "targets"),
         ("samples", "facts", "recording", "grammar"),
         ("checks",),
-        ("scripts",),
+        ("scripts", "dependencies"),
         ("plan", "run", "soak"),
         ("audit", "cluster", "dispatcher", "packages", "report", "write"),
         ("commands",),

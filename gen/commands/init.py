@@ -24,9 +24,22 @@ if TYPE_CHECKING:  # which imports torch
 
 TEMPLATES = Path(__file__).parents[1] / "templates" / "project"
 PACKAGE_TEMPLATES = TEMPLATES.parent / "package"
-_PLACES = {"gitignore": ".gitignore", "workflow.yml": ".github/workflows/matrix.yml"}
+_PLACES = {
+    "gitignore": ".gitignore",
+    "gitlab-ci.yml": ".gitlab-ci.yml",
+    "pre-commit-config.yaml": ".pre-commit-config.yaml",
+    "workflow.yml": ".github/workflows/matrix.yml",
+}
 """The places of files whose template has another name."""
-SHARED = ("Makefile.j2", "gitignore.j2", "requirements.txt.j2", "tox.ini.j2", "workflow.yml.j2")
+SHARED = (
+    "Makefile.j2",
+    "gitignore.j2",
+    "gitlab-ci.yml.j2",
+    "pre-commit-config.yaml.j2",
+    "requirements.txt.j2",
+    "tox.ini.j2",
+    "workflow.yml.j2",
+)
 """The templates of both kinds of project."""
 
 
@@ -80,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    write_project(folder, files(TEMPLATES, {"package": package} | versions(args.requirement)))
+    words = {"package": package, "targets": "torch, runtime"} | versions(args.requirement)
+    write_project(folder, files(TEMPLATES, words))
     print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
     return 0
 

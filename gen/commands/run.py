@@ -20,6 +20,7 @@ from gen.cluster.coordinator import Coordinator
 from gen.cluster.dask_pool import ClusterError, DaskPool, connected
 from gen.cluster.job import Group, Job, versions
 from gen.cluster.output import Display, Output
+from gen.dependencies.cell_record import Record
 from gen.plan.matrix_plan import above
 from gen.run.cell_durations import PLACE, read_durations
 from gen.run.environment import environment
@@ -31,6 +32,8 @@ from gen.run.requirements import require_place
 from gen.run.results import OUTCOMES, ResultsError, default_path
 from gen.run.rules_run import RulesRun
 from gen.run.shard import lacks_the_largest_tier
+from gen.run.since_plugin import compare, options_of, record_path
+from gen.run.unaffected import Unaffected
 from gen.severity import Severity
 from gen.targets import load, names
 
@@ -125,6 +128,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)",
     )
     add(
+        "--since",
+        metavar="REF",
+        help=(
+            "leave out cells that no change since this commit can affect, by what "
+            "`pytest --since` has noted of them; what is unknown runs"
+        ),
+    )
+    add(
         "--resume",
         action="store_true",
         help="go on with the results file: run the cells that have no outcome in it",
@@ -162,14 +173,12 @@ def _run(args: argparse.Namespace) -> int:
     modules = _modules(args, root)
     selection = _selection(args)
     durations = read_durations(root / PLACE)
+    left_out = _left_out(args, root, modules)
     # Workers take seconds to start, so a run of no cells ends before.
-    if next(groups(modules, selection, durations, 0.0, lambda node: False), None) is None:
-        raise ClusterError(
-            f"no cell of {' '.join(args.modules)} at tier {args.tier} matches "
-            f"{selection.narrowed() or 'the tier'}"
-        )
+    if next(groups(modules, selection, durations, 0.0, left_out.__contains__), None) is None:
+        return _without_cells(args, selection, left_out)
     path = args.results or default_path(
-        args.target, args.device, "part" if selection.narrowed() else ""
+        args.target, args.device, "part" if _narrowed(args, selection) else ""
     )
     require_place(root / path, args.results)
     job = _job(args, modules)
@@ -179,10 +188,16 @@ def _run(args: argparse.Namespace) -> int:
         pool.require_resource()
         print(f"results {path} · dashboard {pool.dashboard}", file=sys.stderr)
         output = Output(path, header, resume=args.resume)
-        offered = _Counted(groups(modules, selection, durations, args.group_seconds, output.has))
+
+        def is_done(node: str) -> bool:
+            return node in left_out or output.has(node)
+
+        offered = _Counted(groups(modules, selection, durations, args.group_seconds, is_done))
         stopped = ""
         try:
-            with Display(output, None if selection.narrowed() else header["cells"]) as display:
+            with Display(
+                output, None if _narrowed(args, selection) else header["cells"]
+            ) as display:
 
                 def tick(coordinator: Coordinator) -> None:
                     stop_if_asked()
@@ -194,9 +209,41 @@ def _run(args: argparse.Namespace) -> int:
         except ClusterError as error:
             stopped = str(error)
         pool.close()
-        never = output.close(complete=not stopped, whole=not selection.narrowed())
+        never = output.close(complete=not stopped, whole=not _narrowed(args, selection))
     fail_on = None if args.fail_on is None else Severity.of_word(args.fail_on)
     return _summary(output, offered.cells + output.resumed, never, stopped, fail_on)
+
+
+def _without_cells(args: argparse.Namespace, selection: Selection, left_out: frozenset[str]) -> int:
+    """End a run that has no cell to run: well, if ``--since`` has left all of them out.
+
+    Raises ClusterError if nothing matches what was asked for.
+    """
+    if left_out:
+        print(f"since {args.since}: all cells are as they were ({len(left_out)} left out)")
+        return 0
+    raise ClusterError(
+        f"no cell of {' '.join(args.modules)} at tier {args.tier} matches "
+        f"{selection.narrowed() or 'the tier'}"
+    )
+
+
+def _left_out(args: argparse.Namespace, root: Path, modules: Sequence[Module]) -> frozenset[str]:
+    """Return the ids of the cells that ``--since`` leaves out."""
+    if args.since is None:
+        return frozenset()
+    record = Record.read(record_path(root, args.target, args.device))
+    options = options_of(args.target, args.device, args.cell_timeout)
+    comparison = compare(root, args.since, record, options)
+    if comparison.everything:
+        print(f"since {args.since}: every cell runs: {comparison.everything}", file=sys.stderr)
+    return Unaffected(record, comparison).nodes(modules, args.tier)
+
+
+def _narrowed(args: argparse.Namespace, selection: Selection) -> str:
+    """Return what narrows the run, in words. Empty if it takes every cell of its tier."""
+    words = (selection.narrowed(), "" if args.since is None else "--since")
+    return " ".join(filter(None, words))
 
 
 def _modules(args: argparse.Namespace, root: Path) -> list[Module]:
@@ -290,7 +337,7 @@ def _header(
         "seed": "of the case's id",
         "sample": "usual",
         "shard": "1/1",
-        "narrowed": selection.narrowed() or "no",
+        "narrowed": _narrowed(args, selection) or "no",
         "date": job.date,
         "matrix": matrix_fingerprint(modules),
         "cells": sum(module.counts.get(args.tier, 0) for module in modules),

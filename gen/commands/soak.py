@@ -57,7 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--most", type=above(0, kind=int), metavar="N", help="stop when N causes are found"
     )
-    parser.add_argument("--op", default="*", metavar="GLOB", help="only these ops")
+    parser.add_argument(
+        "--op",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="only these ops; repeat for more",
+    )
     parser.add_argument(
         "--out",
         type=Path,
@@ -79,9 +85,11 @@ def run(args: argparse.Namespace) -> int:
     """
     args.target = args.target or declared(args.matrix.parent).target
     try:
-        subjects = list(subjects_of(load_plan(args.matrix), args.target, args.op))
+        plan = load_plan(args.matrix)
+        _require_matches(plan, args)
+        subjects = list(subjects_of(plan, args.target, args.op))
         if not subjects:
-            raise LookupError(f"no op of {args.matrix} matches {args.op!r}")
+            raise LookupError(f"no op of {args.matrix} can be drawn")
         load(args.target)
     except (MatrixError, LookupError) as error:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
@@ -102,13 +110,21 @@ def run(args: argparse.Namespace) -> int:
     return int(any(not finding.is_refusal for finding in soak.findings.values()))
 
 
-def subjects_of(plan: Plan, target: str, glob: str = "*") -> Iterator[Subject]:
-    """Yield the ops of a matrix that match `glob`, with what the matrix says of them on
-    `target`.
+def _require_matches(plan: Plan, args: argparse.Namespace) -> None:
+    """Raise LookupError for a glob that no op matches: a slip would soak less than was asked."""
+    for glob in args.op:
+        if not any(fnmatchcase(op.name, glob) for op in plan.ops):
+            raise LookupError(f"no op of {args.matrix} matches {glob!r}")
+
+
+def subjects_of(plan: Plan, target: str, globs: Sequence[str] = ()) -> Iterator[Subject]:
+    """Yield the ops of a matrix that match one of `globs`, with what the matrix says of them on
+    `target`. Without globs: all ops.
     """
     for index, op in enumerate(plan.ops):
         dtypes = subject_dtypes(op.dtypes)
-        if dtypes and "deterministic" in op.facts and fnmatchcase(op.name, glob):
+        is_chosen = not globs or any(fnmatchcase(op.name, glob) for glob in globs)
+        if dtypes and "deterministic" in op.facts and is_chosen:
             yield _subject(plan, index, target, dtypes)
 
 

@@ -62,7 +62,8 @@ class Ran:
     `program` is a stand-alone program that shows the first failure, if there is one. `elsewhere`
     has the entries of other cells that expect an error like it. `rules` are those of the target
     that ran, if they were noted. `values` and `refusal` say what the target gave, see
-    :class:`gen.checks.compare.Seen`. `failed` says how severe its failure is, if it failed.
+    :class:`gen.checks.compare.Seen`. `failed` says how severe its failure is, if it failed. `trace`
+    says what the cell depends on, if the run notes that.
     """
 
     verdict: Verdict
@@ -74,6 +75,7 @@ class Ran:
     values: str = ""
     refusal: str = ""
     failed: Failed | None = None
+    trace: str = ""
 
 
 class Told(Exception):

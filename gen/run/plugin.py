@@ -13,6 +13,7 @@ import gc
 import re
 import shlex
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import filterfalse
@@ -24,17 +25,29 @@ import pytest
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 from gen.devices.device import Device, declare
+from gen.run.earlier_results import Resumed
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
+from gen.run.isolation import POSSIBLE
+from gen.run.progress import Progress
 from gen.run.project_defaults import Declared, declared
 from gen.run.recorder import FACTS, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
 from gen.run.results import LAST, default_path
 from gen.run.rules_run import RulesRun
 from gen.run.run_cell import active_entries, facts, limit_of, lost, outcome_facts, run_cell
-from gen.run.shard import Shard, parse_shard
+from gen.run.run_options import (
+    add_options,
+    baseline_asked_for,
+    narrowing,
+    require_valid_options,
+    selection,
+    severity_asked_for,
+    shard_asked_for,
+)
+from gen.run.shard import Shard
 from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
-from gen.severity import Severity
+from gen.run.since_plugin import Since
 from gen.targets import built_in
 
 if TYPE_CHECKING:
@@ -66,6 +79,10 @@ class Run:
     """What notes the rules that cells run, if the run is asked to."""
     calls: DispatcherCalls | None = None
     """What counts the calls of the dispatcher, if the run is asked to."""
+    resumed: Resumed | None = None
+    """The run with which this one goes on, if it is asked to."""
+    since: Since | None = None
+    """What leaves out the cells that a change cannot affect, if the run is asked to."""
     _target: Target | None = None
 
     def target(self) -> Target:
@@ -116,84 +133,14 @@ _active = pytest.StashKey[Mapping[str, Known]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of the matrix to pytest."""
-    group = parser.getgroup("matrix", "the matrix of generated tests")
-    group.addoption(
-        "--target",
-        help=(
-            "what is tested: runtime, torch, or an entry point (default: "
-            "the matrix's targets.default)"
-        ),
-    )
-    group.addoption("--device", default="cpu", help="where the target runs (default cpu)")
-    group.addoption(
-        "--backend",
-        metavar="MODULE",
-        help="what registers the device when imported, if matrix.yaml does not name it",
-    )
-    group.addoption(
-        "--tier",
-        choices=TIERS,
-        default="default",
-        help="which cells to take: smoke < default < full < all",
-    )
-    group.addoption(
-        "--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)"
-    )
-    group.addoption(
-        "--all-samples",
-        action="store_true",
-        help="run every sample of a case, including those beyond its usual limit",
-    )
-    group.addoption(
-        "--fail-on",
-        choices=[severity.word for severity in reversed(Severity)],
-        help=(
-            "exit with status 1 only if a cell fails at least this severely: "
-            "wrong value > crash > wrong error > slow > refused > unasked > stale entry "
-            "(default: if any cell fails)"
-        ),
-    )
-    group.addoption(
-        "--cell-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="limit of every cell (default: the matrix's, or 120; 0: none)",
-    )
-    group.addoption(
-        "--in-process",
-        action="store_true",
-        help="run cells in pytest's own process: for debuggers; no limit, no crash survived",
-    )
-    group.addoption(
-        "--rules",
-        action="store_true",
-        help="note the target's rules that each cell runs, for the report; cells take longer",
-    )
-    group.addoption(
-        "--overloads",
-        type=Path,
-        metavar="FOLDER",
-        help="write there which overloads of torch's dispatcher each cell calls, see gen coverage",
-    )
-    group.addoption(
-        "--shard",
-        default="1/1",
-        metavar="I/N",
-        help="run part I of N, balanced by matrix/durations.json",
-    )
-    group.addoption(
-        "--results",
-        type=Path,
-        metavar="PATH",
-        help="results file (default .cache/matrix/results-TARGET-DEVICE.jsonl)",
-    )
+    add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Read the options, and register what a run with them needs."""
     option = config.option
-    shard = _shard_asked_for(option)
-    _require_valid_options(option)
+    shard = shard_asked_for(option)
+    require_valid_options(option)
     project = declared(config.rootpath)
     declare(_devices_of(project, option))
     run = _run_asked_for(config, shard, project.target)
@@ -201,16 +148,36 @@ def pytest_configure(config: pytest.Config) -> None:
     # What cannot work is said now, and not when the first results are there.
     require_place(run.results, option.results)
     if shard[1] > 1:
-        run.sharding = Sharding(shard, option.tier, _selection(config))
+        run.sharding = Sharding(shard, option.tier, selection(config))
         config.pluginmanager.register(run.sharding, "matrix-sharding")
     device = run.settings.device
     if device != "cpu":
         run.absent = why_absent(project, device, here=_in_process(config))
         if not run.absent:
             require_device(device, here=_in_process(config))
+    if option.resume:
+        run.resumed = Resumed(config, run.results, run.header())
+        config.pluginmanager.register(run.resumed, "matrix-resume")
+    if option.since is not None:
+        run.since = _since_asked_for(config, run)
+        config.pluginmanager.register(run.since, "matrix-since")
     # Workers of pytest-xdist send their results to the process that has started them.
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
+
+
+def _since_asked_for(config: pytest.Config, run: Run) -> Since:
+    """Return what leaves out cells. It notes what cells depend on, where each may have a process
+    of its own and runs as it does in every other run.
+    """
+    option = config.option
+    since = Since(config, option.since, run.settings.target, run.settings.device)
+    is_usual = run.sample is None and not (run.all_samples or run.rules or run.calls)
+    # functions of a backward pass on a GPU run in threads that no hook sees
+    is_visible = run.settings.device in ("cpu", "meta")
+    if POSSIBLE and is_usual and is_visible and not _in_process(config):
+        since.begin()
+    return since
 
 
 def _devices_of(project: Declared, option: argparse.Namespace) -> Mapping[str, Device]:
@@ -222,23 +189,6 @@ def _devices_of(project: Declared, option: argparse.Namespace) -> Mapping[str, D
     return {**project.devices, name: asked}
 
 
-def _shard_asked_for(option: argparse.Namespace) -> Shard:
-    try:
-        return parse_shard(option.shard)
-    except ValueError as error:
-        raise pytest.UsageError(str(error)) from error
-
-
-def _require_valid_options(option: argparse.Namespace) -> None:
-    """Raise UsageError for values that argparse lets through."""
-    if option.sample is not None and (option.sample < 0 or option.all_samples):
-        raise pytest.UsageError(
-            "--sample takes one number from 0 up, and not together with --all-samples"
-        )
-    if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
-        raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
-
-
 def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> Run:
     """Return the run that the options describe. Its results have a name of their own if it is a
     part.
@@ -247,7 +197,7 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
     settings = Settings(
         option.target or default_target, option.device, version("torch"), datetime.date.today()
     )
-    narrowed = _narrowing(config)
+    narrowed = narrowing(config)
     part = "part" if narrowed else ""
     if shard[1] > 1:
         part = "{}of{}".format(*shard)
@@ -284,19 +234,19 @@ def _recorder_of(config: pytest.Config, run: Run) -> Recorder:
     header = run.header()
     if run.rules is not None:
         header |= {"rules": RulesRun.of(target, run.target())}
+    progress = Progress(config, config.option.progress)
+    config.pluginmanager.register(progress, "matrix-progress")
     return Recorder(
         run.results,
         header,
         run.sharding,
         last=config.rootpath / LAST,
         whole=not run.narrowed and run.shard[1] == 1,
-        fail_on=_severity_asked_for(config.option),
+        fail_on=severity_asked_for(config.option),
+        earlier=() if run.resumed is None else run.resumed.cells,
+        baseline=baseline_asked_for(config),
+        progress=progress,
     )
-
-
-def _severity_asked_for(option: argparse.Namespace) -> Severity | None:
-    """Return the least severity that fails a run. None if any failure does."""
-    return None if option.fail_on is None else Severity.of_word(option.fail_on)
 
 
 def _in_process(config: pytest.Config) -> bool:
@@ -304,42 +254,15 @@ def _in_process(config: pytest.Config) -> bool:
     return bool(config.option.in_process or config.option.usepdb or config.option.trace)
 
 
-def _narrowing(config: pytest.Config) -> str:
-    """Return why this run does not take every cell of its tier, in words; empty if it does."""
-    option = config.option
-    options = {
-        "-k": option.keyword,
-        "-m": option.markexpr,
-        "--deselect": option.deselect,
-        "--sample": option.sample is not None,
-        "--lf": getattr(option, "lf", False),
-        "-x": option.maxfail,
-        "--ignore": option.ignore or option.ignore_glob,
-        "ids": any("::" in str(argument) for argument in config.args),
-        "files": any(str(argument).endswith(".py") for argument in config.args),
-    }
-    return " ".join(name for name, is_set in options.items() if is_set)
-
-
-def _selection(config: pytest.Config) -> str:
-    """Return what narrows the run, in full: shards of one run have the same."""
-    option = config.option
-    options = (
-        option.keyword,
-        option.markexpr,
-        option.deselect,
-        option.sample,
-        option.all_samples,
-        [argument for argument in config.args if "::" in str(argument)],
-    )
-    return repr(options)
-
-
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End the worker of the run."""
     run = config.stash.get(_run, None)
-    if run is not None and run.runner is not None:
+    if run is None:
+        return
+    if run.runner is not None:
         run.runner.close()
+    if run.since is not None:
+        run.since.end()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -419,6 +342,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for item in items if _cell(item) is not None or run.sharding.has_others(item)
         ]
+    for chooser in (run.resumed, run.since):
+        if chooser is not None:
+            items[:], left_out = chooser.chosen(items)
+            config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -435,7 +362,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     here = _in_process(session.config)
     run.runner = Runner(session.items, _run_here, here=here)
     if here or run.settings.device in ("cpu", "meta"):
-        _load(session.items, run, here)
+        with nullcontext() if run.since is None else run.since.loading():
+            _load(session.items, run, here)
     gc.collect()
     # Collections of the forked workers would touch, and so copy, the parent's pages.
     gc.freeze()
@@ -521,7 +449,18 @@ def _run_here(item: pytest.Function, watch: Watch | None) -> Ran:
     """Run one cell in this process."""
     run, cell = item.config.stash[_run], _cell(item)
     assert cell is not None
-    ran = run_cell(
+    with nullcontext() if run.since is None else run.since.running():
+        ran = _run_cell(item, cell, run, watch)
+    if run.since is not None and run.since.notes:
+        ran = replace(ran, trace=run.since.noted(item, cell))
+    if ran.verdict.failed:
+        ran = replace(ran, elsewhere=_entries_elsewhere(item, ran.verdict))
+    return ran
+
+
+def _run_cell(item: pytest.Function, cell: Cell, run: Run, watch: Watch | None) -> Ran:
+    """Run one cell by the settings of the run."""
+    return run_cell(
         item.obj,
         cell,
         item.originalname.removeprefix("test_"),
@@ -534,9 +473,6 @@ def _run_here(item: pytest.Function, watch: Watch | None) -> Ran:
         watch=watch,
         rules=run.rules,
         calls=run.calls,
-    )
-    return (
-        replace(ran, elsewhere=_entries_elsewhere(item, ran.verdict)) if ran.verdict.failed else ran
     )
 
 
@@ -567,9 +503,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if run.absent:
         pytest.skip(run.absent)
     assert run.runner is not None
-    ran = run.runner.run(pyfuncitem, run.limit(pyfuncitem, cell), alone=cell.alone)
-    if not isinstance(ran, Ran):
-        ran = lost(pyfuncitem.stash[_active], *ran)
+    ran = _ran_apart(pyfuncitem, cell, run, run.runner)
     verdict = ran.verdict
     described: dict[str, Any] = dict(pyfuncitem.user_properties)[FACTS]  # type: ignore[assignment]
     described.update(outcome_facts(ran, described["family"]))
@@ -583,6 +517,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
         case "crashed" | "timed out" | "failed" | "vacuous" | "xpassed":
             _show(pyfuncitem, ran)
     return True
+
+
+def _ran_apart(item: pytest.Function, cell: Cell, run: Run, runner: Runner) -> Ran:
+    """Return what a cell came to, which runs in another process where that is possible."""
+    alone = cell.alone or (run.since is not None and run.since.notes)
+    ran = runner.run(item, run.limit(item, cell), alone=alone)
+    if not isinstance(ran, Ran):
+        ran = lost(item.stash[_active], *ran)
+    if run.since is not None:
+        run.since.keep(item, ran)
+    return ran
 
 
 class CellFailed(Exception):

@@ -20,7 +20,9 @@ import pytest
 from gen.dtypes import DTYPES
 from gen.files import replace
 from gen.run import earlier_runs
+from gen.run.earlier_results import Baseline
 from gen.run.failure_groups import count_severe, counts_by_severity, summary_lines
+from gen.run.progress import Progress
 from gen.run.results import OUTCOMES, CellResult, Writer
 from gen.run.shard_plugin import Sharding
 from gen.severity import Severity
@@ -43,6 +45,9 @@ class Recorder:
         last: Path,
         whole: bool,
         fail_on: Severity | None = None,
+        earlier: Sequence[CellResult] = (),
+        baseline: Baseline | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.path = path
         self.last = last
@@ -50,8 +55,11 @@ class Recorder:
         self.sharding = sharding
         self.whole = whole  # whether the run takes every cell of its tier
         self.fail_on = fail_on  # cells that fail less severely leave the exit status alone
+        self.baseline = baseline  # failures that it has leave the exit status alone, too
+        self._progress = progress
+        self._earlier = tuple(earlier)  # the cells of the run that this one goes on with
         self._failed_reports = 0  # of cells; pytest counts those of other tests too
-        self.cells: list[CellResult] = []
+        self.cells: list[CellResult] = [*earlier]
         self.entries: dict[str, str] = {}
         self.unwritten = ""  # why the results file could not be written
         self._writer: Writer | None = None
@@ -88,6 +96,8 @@ class Recorder:
         )
         self.cells.append(cell)
         self._write(lambda writer: writer.cell(cell))
+        if self._progress is not None:
+            self._progress.count(cell)
 
     def _write(self, what: Callable[[Writer], None]) -> None:
         """Write to the results file. If the disk takes no more, the run goes on without it, and
@@ -103,6 +113,8 @@ class Recorder:
         """Return the writer. The file is begun at the first cell, so that a run without cells
         leaves none.
         """
+        if self._writer is None and self._earlier:
+            self._writer = Writer(self.path, None)
         if self._writer is None:
             earlier_runs.keep(self.path)
             self._writer = Writer(
@@ -120,6 +132,9 @@ class Recorder:
         if self.sharding is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
             session.exitstatus = exitstatus = pytest.ExitCode.OK
             self._write(lambda writer: None)
+        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self._earlier:
+            session.exitstatus = exitstatus = pytest.ExitCode.OK
+            self._write(lambda writer: None)
         if self._writer is None and not self.unwritten:
             return
         came_to_end = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -135,14 +150,24 @@ class Recorder:
             exitstatus = pytest.ExitCode.OK
         if exitstatus == pytest.ExitCode.OK and (self.nothing_passed() or self.unwritten):
             return pytest.ExitCode.TESTS_FAILED
+        # pytest knows nothing of the cells that failed before the run was interrupted
+        if exitstatus == pytest.ExitCode.OK and self._count_severe(self._earlier):
+            return pytest.ExitCode.TESTS_FAILED
         return exitstatus
 
     def _only_tolerates(self, session: pytest.Session) -> bool:
-        """Return whether all failures of a run that came to its end are below ``--fail-on``."""
-        if self.fail_on is None or not self._complete:
+        """Return whether all failures of a run that came to its end are below ``--fail-on``, or
+        those of the baseline.
+        """
+        if (self.fail_on is None and self.baseline is None) or not self._complete:
             return False
-        severe = count_severe(counts_by_severity(self.cells), self.fail_on)
+        severe = self._count_severe(self.cells)
         return not severe and session.testsfailed == self._failed_reports
+
+    def _count_severe(self, cells: Sequence[CellResult]) -> int:
+        """Return how many failures ``--fail-on`` and ``--baseline`` are about."""
+        new = cells if self.baseline is None else self.baseline.new_failures(cells)
+        return count_severe(counts_by_severity(new), self.fail_on or Severity.STALE)
 
     def _end(self) -> dict[str, object]:
         """Return the last line of the results file."""
@@ -206,6 +231,9 @@ class Recorder:
         counts = counts_by_severity(self.cells)
         for line in summary_lines(counts, self.cells, _MOST_LINES, self.fail_on):
             out.line(line)
+        if self.baseline is not None:
+            for line in self.baseline.lines(self.cells, _MOST_LINES):
+                out.line(line)
 
     def _vacuous(self) -> list[str]:
         return [f"{cell.node}: {cell.why}" for cell in self.cells if cell.outcome == "vacuous"]

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from gen.run.verdict import Verdict
     from gen.targets.protocol import Target
 
-__all__ = ["active_entries", "facts", "limit_of", "lost", "outcome_facts", "run_cell"]
+__all__ = [
+    "COMPILERS",
+    "active_entries",
+    "facts",
+    "limit_of",
+    "lost",
+    "outcome_facts",
+    "run_cell",
+]
 
 _LONGEST = 600  # characters of an expected or actual value, in the results
 
@@ -157,7 +165,7 @@ def run_cell(
 
 # --- functions that compile themselves ------------------------------------------------------------
 
-_COMPILERS = ("numba", "triton", "taichi", "cupy", "warp")
+COMPILERS = ("numba", "triton", "taichi", "cupy", "warp")
 """Packages whose functions are compiled when they are called."""
 _MOST = 4
 """Samples of a function that run: their arguments are of few kinds."""
@@ -201,7 +209,7 @@ def _may_compile() -> bool:
 
     One that is installed alone would run the backward pass of each function before its cell.
     """
-    return any(name in sys.modules for name in _COMPILERS)
+    return any(name in sys.modules for name in COMPILERS)
 
 
 def _failed(verdict: Verdict) -> Failed | None:

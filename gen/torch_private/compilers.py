@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch._dynamo.convert_frame
 import torch._functorch.config
 import torch._inductor.config
 from torch._subclasses.fake_tensor import fake_tensor_tls
@@ -18,6 +19,8 @@ functorch_config = torch._functorch.config
 """The options of torch's own ahead-of-time autograd."""
 inductor_config = torch._inductor.config
 """The options of Inductor."""
+frame_compiler = torch._dynamo.convert_frame.__file__
+"""The file whose functions run when `torch.compile` reads a function."""
 reset_dynamo = torch._dynamo.reset
 """Forget all that `torch.compile` has compiled."""
 

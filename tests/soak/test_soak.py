@@ -361,8 +361,22 @@ def test_a_glob_that_matches_no_op_is_an_error(
 ) -> None:
     matrix = tmp_path / "matrix.yaml"
     matrix.write_text(MATRIX)
-    assert main(["soak", "--matrix", str(matrix), "--op", "nothing.*"]) == 2
-    assert "no op of" in capsys.readouterr().err
+    # beside one that matches, since a slip would soak less than was asked
+    command = ["soak", "--matrix", str(matrix), "--op", "own.*", "--op", "nothing.*"]
+    assert main(command) == 2
+    assert "matches 'nothing.*'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("globs", "ops"), [(("*dies", "*wrong"), 2), (("*dies",), 1), ((), 2)])
+def test_several_globs_choose_the_ops_of_each(
+    globs: tuple[str, ...], ops: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    command = ["soak", "--matrix", str(tmp_path / "matrix.yaml"), "--target", "torch"]
+    for glob in globs:
+        command += ["--op", glob]
+    main([*command, "--minutes", "1e-9"])
+    assert f", {ops} ops, target torch" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="asks Linux for child processes")
