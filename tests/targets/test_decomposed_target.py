@@ -15,7 +15,7 @@ class Names(TorchDispatchMode):
     """The names of the ops whose kernels run."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: set[str] = set()
 
     def __torch_dispatch__(
