@@ -42,7 +42,7 @@ from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, follows, is_followed
-from .values import MISSING, SIMPLE, attributes_of
+from .values import MISSING, SIMPLE, attributes_of, module_of
 
 _HOLDERS = (
     dict,
@@ -173,8 +173,8 @@ class LibraryNames:
                 found.append((x, path))
             elif self._code.has_name(name):
                 found += self._of_library(x, path)
-            elif issubclass(type(x), type):  # code of the library itself has the name
-                found += self.of_class(x)
+            elif issubclass(type(x), type) and not _is_of_torch(x):
+                found += self.of_class(x)  # whose name code of the library itself has
         return found
 
     def _of_library(self, x: object, name: str) -> list[tuple[object, str]]:
@@ -234,6 +234,12 @@ def _is_of_capture(x: object) -> bool:
     """Return whether this package has exchanged a function of a library's for one of its own, as a
     capture does."""
     return issubclass(type(x), FunctionType) and is_of_package(x.__code__.co_filename)  # type: ignore[attr-defined]
+
+
+def _is_of_torch(cls: type) -> bool:
+    """Return whether a class is torch's, which has hundreds: those count that the program names, or
+    has objects of."""
+    return str(module_of(cls)).partition(".")[0] == "torch"
 
 
 def _is_switch(change: Change) -> bool:
