@@ -193,9 +193,9 @@ def test_the_requirement_says_where_this_package_came_from(
 
 def test_the_wheel_has_two_packages_and_all_their_files(tmp_path: Path) -> None:
     source = tmp_path / "source"
-    for name in ("gen", "runtime", "programs/third_party"):
+    for name in ("gen", "runtime", "tools", "programs/third_party"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
         shutil.copy(ROOT / name, source)
     command = (
         "-m",
@@ -212,11 +212,10 @@ def test_the_wheel_has_two_packages_and_all_their_files(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
-        "gen",
-        "runtime",
-    }
+    top_level = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert top_level == {"torch_transform_matrix"}
     tracked = subprocess.run(
         ["git", "ls-files", "gen", "runtime"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert set(tracked.stdout.split()) - set(names) == set()
+    files = {f"torch_transform_matrix/{name}" for name in tracked.stdout.split()}
+    assert files - set(names) == set()

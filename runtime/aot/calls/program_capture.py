@@ -310,9 +310,9 @@ class _Capture:
         if not joint.boundary.changes_inputs:
             return joint, None
         shared = sharing(every.plain)
-        tensors = _with_uses(joint, every.plain) if shared else every.plain
-        together = (*sharing(tensors), *overlapping(tensors, shared))
-        groups = [group for group in together if _is_changed(group, inputs)]
+        groups = _changed_groups(every.plain, inputs)
+        if groups and groups[-1].members[-1] >= n_arguments:
+            groups = _changed_groups(_with_uses(joint, every.plain), inputs)
         if not groups:
             return joint, shared
         refuse_untangled(groups, every, n_arguments, inputs)
@@ -448,6 +448,14 @@ def _with_uses(joint: Joint, tensors: Sequence[Any]) -> list[Any]:
     for tensor, n, entry in zip(tensors, placeholders, joint.boundary.inputs, strict=False):
         used.append(tensor if n.users or _changes(entry) else None)
     return used
+
+
+def _changed_groups(tensors: Sequence[Any], inputs: Sequence[Input]) -> list[Group]:
+    """Return the groups of ``tensors`` with one memory to which the program writes."""
+    shared = sharing(tensors)
+    together = (*shared, *overlapping(tensors, shared))
+    found = [group for group in together if _is_changed(group, inputs)]
+    return sorted(found, key=lambda group: group.members[-1])
 
 
 def _is_changed(group: Group, inputs: Sequence[Input]) -> bool:

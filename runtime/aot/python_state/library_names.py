@@ -127,7 +127,7 @@ class LibraryNames:
                 continue
             node = class_names(kind, self._code.counts_in_library)
             by_torch = _OF_LAYERS if issubclass(kind, torch.nn.Module) else ()
-            special = [name for name in vars(kind) if is_special(name)]
+            special = [name for name in vars(kind) if is_special(kind, name)]
             found += self._add(kind, node, (*special, *by_torch))
             if "_abc_impl" in vars(kind):
                 self._nodes.append(Registry(kind, kind.__qualname__))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import operator
 import random
 import sys
 from collections import defaultdict
@@ -299,7 +300,7 @@ class ProgramCode:
     def counts_in_library(self, cls: type, name: str) -> bool:
         """Return whether the program may ask for ``name`` of a class that is not the user's. Python
         asks for special methods, such as ``__mul__``, and no code has their names."""
-        return self.may_have(name) or is_special(name)
+        return self.may_have(name) or is_special(cls, name)
 
     def _sees_all(self, kind: type) -> bool:
         """Return whether code that is not looked through may read any attribute of an object of
@@ -319,9 +320,21 @@ def names_asked_by(cls: type) -> list[str]:
     return names
 
 
-def is_special(name: str) -> bool:
-    """Return whether Python itself may ask a class for ``name``, which no code then has: operators,
+_OF_OPERATORS = frozenset(
+    [
+        *(name for name, f in vars(operator).items() if name[:2] == "__" and callable(f)),
+        *(f"__r{name[2:]}" for name in vars(operator) if name[:2] == "__"),
+        *(f"__{name}__" for name in ("bool", "complex", "float", "hash", "int", "iter", "len")),
+    ]
+)
+"""What operators ask tensors for. Of the other special methods a drop-in exchanges some."""
+
+
+def is_special(cls: type, name: str) -> bool:
+    """Return whether Python itself may ask ``cls`` for ``name``, which no code then has: operators,
     statements, `str` and `match` do."""
+    if cls is torch.Tensor:
+        return name in _OF_OPERATORS
     return name[:2] == "__" == name[-2:] and name not in _OF_CLASSES
 
 
