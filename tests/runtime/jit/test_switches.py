@@ -144,8 +144,8 @@ SWITCHES: dict[str, tuple[Ask, Set, Set]] = {
     "errors of decimals": _set_by(
         lambda: _is_refused(lambda: Number(1) / Number(0)),
         partial(decimal.getcontext().traps.__setitem__, decimal.DivisionByZero),
-        True,
         False,
+        True,
     ),
     "a context of decimals": _set_by(
         lambda: decimal.DefaultContext.prec, partial(setattr, decimal.DefaultContext, "prec"), 5, 28
@@ -159,8 +159,8 @@ SWITCHES: dict[str, tuple[Ask, Set, Set]] = {
     "fallback of vmap": _set_by(
         lambda: C._functorch._is_vmap_fallback_enabled(),
         C._functorch._set_vmap_fallback_enabled,
-        True,
         False,
+        True,
     ),
     "fusion by onednn": _set_by(
         torch.jit.onednn_fusion_enabled, torch.jit.enable_onednn_fusion, True, False
@@ -190,6 +190,7 @@ def switch(request: pytest.FixtureRequest) -> Iterator[str]:
     before = (sys.getrecursionlimit(), gc.get_threshold(), torch.get_num_threads())
     yield request.param
     second()
+    np.seterr(divide="warn")
     sys.setrecursionlimit(before[0])
     gc.set_threshold(*before[1])
     torch.set_num_threads(before[2])
