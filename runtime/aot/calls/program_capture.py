@@ -310,9 +310,12 @@ class _Capture:
         if not joint.boundary.changes_inputs:
             return joint, None
         shared = sharing(every.plain)
-        groups = _changed_groups(every.plain, inputs)
-        if groups and groups[-1].members[-1] >= n_arguments:
-            groups = _changed_groups(_with_uses(joint, every.plain), inputs)
+        groups = _changed_groups(every.plain, shared, inputs)
+        closes_over = bool(groups) and groups[-1].members[-1] >= n_arguments
+        # a write to the one is a version of the other, whether the program uses that or not
+        if closes_over and not self.state.graph.code.may_have("_version"):
+            tensors = _with_uses(joint, every.plain)
+            groups = _changed_groups(tensors, sharing(tensors), inputs)
         if not groups:
             return joint, shared
         refuse_untangled(groups, every, n_arguments, inputs)
@@ -450,9 +453,11 @@ def _with_uses(joint: Joint, tensors: Sequence[Any]) -> list[Any]:
     return used
 
 
-def _changed_groups(tensors: Sequence[Any], inputs: Sequence[Input]) -> list[Group]:
-    """Return the groups of ``tensors`` with one memory to which the program writes."""
-    shared = sharing(tensors)
+def _changed_groups(
+    tensors: Sequence[Any], shared: Sequence[Group], inputs: Sequence[Input]
+) -> list[Group]:
+    """Return the groups of ``tensors`` with one memory to which the program writes, those with the
+    last tensors last. ``shared``: the groups of several tensors."""
     together = (*shared, *overlapping(tensors, shared))
     found = [group for group in together if _is_changed(group, inputs)]
     return sorted(found, key=lambda group: group.members[-1])

@@ -279,3 +279,16 @@ def test_a_tensor_that_shares_the_memory_of_a_written_one_and_is_read_is_refused
 
     with pytest.raises(RuntimeError, match="share memory, and the program writes to it"):
         step(torch.ones(2))
+
+
+def test_the_version_of_an_argument_that_shares_memory_with_a_written_tensor_is_refused() -> None:
+    parameter = torch.ones(3)
+
+    @jit
+    def step(x: Tensor, part: Tensor) -> Tensor:
+        before = part._version
+        parameter.add_(1)
+        return x * (part._version - before)
+
+    with pytest.raises(RuntimeError, match="share memory, and the program writes to it"):
+        step(torch.ones(1), parameter[:2])
