@@ -20,7 +20,7 @@ import torch
 
 from gen.language.pipeline import COMPILED
 from gen.targets.faults import Rule, Watch
-from gen.targets.torch_target import gradients
+from gen.targets.torch_target import OF_ENGINE, gradients
 
 __all__ = ["CompiledTarget"]
 
@@ -48,17 +48,7 @@ class CompiledTarget:
         "session",
         "part",
         "training",
-        # these ask torch's engine for gradients inside of what would be compiled
-        "family nested_tensors",
-        "family masked_tensors",
-        "family sparse_layouts",
-        "family wrapper_subclasses",
-        "family optimizers",
-        "family modes_of_modules",
-        "family copies",
-        "family schedules",
-        "family module_calls",
-        "family library",
+        *OF_ENGINE,  # inside of what would be compiled
     }
     slow = True
     in_stages = False  # every cell compiles

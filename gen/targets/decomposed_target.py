@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gen.targets.torch_target import TorchTarget
+from gen.targets.torch_target import OF_ENGINE, TorchTarget
 
 __all__ = ["DecomposedTarget"]
 
@@ -39,17 +39,7 @@ class DecomposedTarget(TorchTarget):
         "checkpoint",
         "functional",
         "session",
-        # their programs ask torch's engine and its tensors of other kinds, not for ops
-        "family nested_tensors",
-        "family masked_tensors",
-        "family sparse_layouts",
-        "family wrapper_subclasses",
-        "family optimizers",
-        "family modes_of_modules",
-        "family copies",
-        "family schedules",
-        "family module_calls",
-        "family library",
+        *OF_ENGINE,  # not for ops
     }
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:

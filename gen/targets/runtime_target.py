@@ -16,6 +16,7 @@ from gen.targets import runtime_rules, runtime_watch
 from gen.targets.exported import reloaded
 from gen.targets.faults import Rule, Watch, leaves
 from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
+from gen.targets.torch_target import OF_ENGINE
 from gen.torch_private.loaded_with_torch import pytree
 from runtime import aot, checkpoint, expanded_weights, func, jit
 from runtime.func.batch import fallbacks
@@ -41,24 +42,9 @@ class RuntimeTarget:
     name = "runtime"
     levels = ("session", "jit")
     # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
-    # Families of layouts and subclasses that the runtime has no rules for, and of programs that
-    # ask torch's own engine for gradients. Checks of training ask the runtime's about optimizers.
-    lacks = frozenset(
-        (
-            "fake",
-            "overload",
-            "family nested_tensors",
-            "family masked_tensors",
-            "family sparse_layouts",
-            "family wrapper_subclasses",
-            "family optimizers",
-            "family modes_of_modules",
-            "family copies",
-            "family schedules",
-            "family module_calls",
-            "family library",
-        )
-    )
+    # Families of layouts and subclasses that the runtime has no rules for are among those that ask
+    # torch's own engine. Checks of training ask the runtime's about optimizers.
+    lacks = frozenset(("fake", "overload", *OF_ENGINE))
     loops = fallbacks
     in_stages = True
 

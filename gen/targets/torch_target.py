@@ -21,7 +21,7 @@ from gen.targets.parametric import Parametric, batch_loss, call_functional, of_s
 from gen.torch_private.aten_overloads import overload_by_name
 from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
 
-__all__ = ["TorchTarget", "gradients"]
+__all__ = ["OF_ENGINE", "TorchTarget", "gradients"]
 
 Tensor = torch.Tensor
 
@@ -67,6 +67,25 @@ class _Module(nn.Module):
 
     def forward(self, *args: object) -> Any:
         return self.f(*args)
+
+
+OF_ENGINE = tuple(
+    f"family {name}"
+    for name in (
+        "nested_tensors",
+        "masked_tensors",
+        "sparse_layouts",
+        "wrapper_subclasses",
+        "optimizers",
+        "modes_of_modules",
+        "copies",
+        "schedules",
+        "module_calls",
+        "library",
+    )
+)
+"""The families whose programs ask torch's engine for gradients, or tensors of its own other kinds,
+as targets without that engine lack them."""
 
 
 class TorchTarget:

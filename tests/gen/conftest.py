@@ -60,6 +60,19 @@ Mistakes = Callable[[str], list[str]]
 Generate = Callable[[str], dict[str, str]]
 
 
+# a project of one op, `kit.double`, whose package each test writes
+KIT_SETTINGS = "[pytest]\naddopts = -p gen.run.plugin\npythonpath = .\n"
+KIT_REFERENCE = "def double(x):\n    return x + x\n"
+KIT_CELLS = (
+    "from gen.checks import cases, family, op\n"
+    "FAMILY = family('kit', ops={'kit.double': {'reference': 'truth.double',\n"
+    "    'samples': [{'args': [{'shape': [3]}]}]}})\n"
+    "@cases(op('kit.double', smoke='float64'))\n"
+    "def test_forward(case):\n"
+    "    case.assert_same('forward', against='reference')\n"
+)
+
+
 @pytest.fixture
 def listed(capsys: pytest.CaptureFixture[str]) -> Callable[[], Listed]:
     """List the matrix of the folder."""

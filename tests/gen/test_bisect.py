@@ -6,19 +6,13 @@ from pathlib import Path
 import pytest
 
 from gen.cli import main
+from tests.gen.conftest import KIT_CELLS, KIT_REFERENCE, KIT_SETTINGS
 
 CELL = "tests/test_kit.py::test_forward[kit.double-float64]"
 FILES = {
-    "pytest.ini": "[pytest]\naddopts = -p gen.run.plugin\npythonpath = .\n",
-    "tests/test_kit.py": (
-        "from gen.checks import cases, family, op\n"
-        "FAMILY = family('kit', ops={'kit.double': {'reference': 'truth.double',\n"
-        "    'samples': [{'args': [{'shape': [3]}]}]}})\n"
-        "@cases(op('kit.double', smoke='float64'))\n"
-        "def test_forward(case):\n"
-        "    case.assert_same('forward', against='reference')\n"
-    ),
-    "truth.py": "def double(x):\n    return x + x\n",
+    "pytest.ini": KIT_SETTINGS,
+    "tests/test_kit.py": KIT_CELLS,
+    "truth.py": KIT_REFERENCE,
 }
 
 

@@ -10,20 +10,14 @@ from pathlib import Path
 import pytest
 
 from gen.cli import main
+from tests.gen.conftest import KIT_CELLS, KIT_REFERENCE, KIT_SETTINGS
 
 FILES = {
     "kit.py": "def double(x):\n    return 2 * x\n",
-    "truth.py": "def double(x):\n    return x + x\n",
+    "truth.py": KIT_REFERENCE,
     ".gitignore": ".cache\n__pycache__\n",
-    "pytest.ini": "[pytest]\naddopts = -p gen.run.plugin\npythonpath = .\n",
-    "generated_tests/test_kit.py": (
-        "from gen.checks import cases, family, op\n"
-        "FAMILY = family('kit', ops={'kit.double': {'reference': 'truth.double',\n"
-        "    'samples': [{'args': [{'shape': [3]}]}]}})\n"
-        "@cases(op('kit.double', smoke='float64'))\n"
-        "def test_forward(case):\n"
-        "    case.assert_same('forward', against='reference')\n"
-    ),
+    "pytest.ini": KIT_SETTINGS,
+    "generated_tests/test_kit.py": KIT_CELLS,
 }
 
 

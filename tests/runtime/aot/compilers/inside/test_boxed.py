@@ -111,12 +111,7 @@ def test_a_graph_is_run_node_by_node_and_each_value_freed_after_its_last_use() -
     # the two arguments, then the results in order; the second argument goes first,
     # as nothing uses it
     assert [a[1] for a in alive] == [False] * 5, "an argument without a use is freed at once"
-    assert (
-        alive[1][0] is False
-        and alive[2][2] is True
-        and alive[3][3] is False
-        and alive[4][2] is True
-    )
+    assert [alive[1][0], alive[2][2], alive[3][3], alive[4][2]] == [False, True, False, True]
     assert [r() is not None for r in refs] == [False] * 7
     assert not idle.users
 
