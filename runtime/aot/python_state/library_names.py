@@ -230,10 +230,10 @@ def _names_of_library(node: Named, names: Iterable[str]) -> list[str]:
     return found
 
 
-def _is_of_capture(x: object) -> bool:
+def _is_of_capture(x: Any) -> bool:
     """Return whether this package has exchanged a function of a library's for one of its own, as a
     capture does."""
-    return issubclass(type(x), FunctionType) and is_of_package(x.__code__.co_filename)  # type: ignore[attr-defined]
+    return issubclass(type(x), FunctionType) and is_of_package(x.__code__.co_filename)
 
 
 def _is_of_torch(cls: type) -> bool:

@@ -6,7 +6,6 @@ import contextvars
 import decimal
 import gc
 import logging
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -205,26 +204,6 @@ def test_a_switch_that_a_program_asks_for_is_state(switch: str) -> None:
     # NumPy makes another dictionary each time
     n_states = 5 if switch == "printed digits of NumPy" else 2
     assert len(jit.explain(compiled).programs) == n_states
-
-
-INSIDE = """
-from runtime.aot.python_state.switches import _FUNCTIONS, _PASSED, _questions, _tells
-asked = [
-    question
-    for name in _FUNCTIONS
-    if _tells(name) and not _PASSED.search(name)
-    for question in _questions(name)
-]
-for _, ask in asked:
-    ask()
-print(len(asked) > 50)
-"""
-
-
-def test_each_function_of_torch_that_tells_something_can_be_asked() -> None:
-    # in a process of its own: a function in C that is called wrongly may end it
-    done = subprocess.run([sys.executable, "-c", INSIDE], capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr
 
 
 def test_a_switch_that_a_program_leaves_changed_is_changed_by_each_call() -> None:
