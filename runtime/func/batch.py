@@ -34,7 +34,7 @@ from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA
 from ..torch_private.dispatcher import OpOverload, set_excluded
-from ..trace.torch_checks import complaint
+from ..trace.torch_checks import check_of_torch
 from . import draws, element_check, trees
 
 # per op, in all threads: how many calls ran as a Python loop over the batch
@@ -87,9 +87,8 @@ class BatchedValue(Value):
     def __bool__(self) -> bool:
         if self.numel() != 1:
             return super().__bool__()  # raises torch's error about the number of values
-        if self._inner.dtype is torch.bool and complaint() is not None:
-            # one bad element is enough for the caller to raise, as a loop would
-            return bool(self._inner.any())
+        if self._inner.dtype is torch.bool and (check := check_of_torch()) is not None:
+            return bool(check.of_batch(self._inner))
         return bool(
             agreed_number(self._inner, self._level.size, f"{CONTROL_FLOW} bool() was asked")
         )

@@ -23,8 +23,9 @@ row, which torch asks first, is a condition in the graph.
 
     torch.distributions.Normal(x, x.exp())      # each call asks whether the second is positive
 
-The graph has the question as ``aten::_assert_async``. Where the answer is no, the graph raises, and
-the call that runs in eager mode then raises torch's error.
+Torch reads a Boolean for it. The graph has the question as ``aten::_assert_async``. Where the
+answer is no, the graph raises before it has written anything, and the call that runs in eager mode
+then raises torch's error. So it is with a Boolean that a constraint of the user's reads meanwhile.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from typing import Any
 import torch
 
 from ..torch_private.global_settings import name_of_private_device
-from ..torch_private.native_functions import assert_async, is_all_true
 from .ambient import Ambient
 from .locks import lock_of
+from .user_code import watched
 
 Captures = Callable[[], bool]
 """Tells whether this thread captures a program. For any other thread the method is torch's."""
@@ -93,14 +94,14 @@ def make_forward(torchs: Method, captures: Captures) -> Method:
     ) -> object:
         padding = src_key_padding_mask
         if padding is None or mask is not None:
-            return torchs(encoder, src, mask, padding, is_causal)
+            return watched(torchs, encoder, src, mask, padding, is_causal)
         if not captures() or not _leaves_out(encoder, src):
-            return torchs(encoder, src, mask, padding, is_causal)
+            return watched(torchs, encoder, src, mask, padding, is_causal)
         applies = _ends_rows(encoder, padding)
         if padding.is_floating_point():  # a row that is left out has no weight at all
             dropped = padding.masked_fill(padding != 0, -torch.inf)
             padding = torch.where(applies, dropped, padding)
-        output = torchs(_WithoutNorm(encoder), src, None, padding, is_causal)
+        output = watched(torchs, _WithoutNorm(encoder), src, None, padding, is_causal)
         left_out = padding.bool() & applies
         output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
         if encoder.norm is None:
@@ -150,13 +151,6 @@ def _ends_rows(encoder: object, padding: torch.Tensor) -> torch.Tensor:
 
 # --- distributions -------------------------------------------------------------------------------
 
-_OUTSIDE_OF_DOMAIN = (
-    "an argument of a distribution or a value that it is asked about is not in its domain. "
-    "In eager mode a ValueError says which"
-)
-
-_QUESTIONS = (is_all_true, torch.Tensor.all, torch.all)
-
 
 class _Running(Ambient):
     """``validates``: whether this thread runs a method of torch's that only validates."""
@@ -175,20 +169,14 @@ def make_validating(torchs: Method, captures: Captures) -> Method:
         around = _RUNNING.validates
         _RUNNING.validates = captures()
         try:
-            return torchs(*args, **kwargs)
+            return watched(torchs, *args, **kwargs)
         finally:
             _RUNNING.validates = around
 
     return validate
 
 
-def is_asked_by(func: object, n_arguments: int) -> bool:
-    """Return whether torch asks by a call of ``func`` whether all of a tensor is valid."""
-    return _RUNNING.validates and n_arguments == 1 and func in _QUESTIONS
-
-
-def assert_valid(valid: torch.Tensor) -> bool:
-    """Let the graph ask whether ``valid`` is true everywhere. Return that it is: else the graph
-    raises."""
-    assert_async(is_all_true(valid), _OUTSIDE_OF_DOMAIN)
-    return True
+def validates() -> bool:
+    """Return whether a Boolean that this thread reads now is one that tells whether a distribution
+    is valid. There is one answer with which the program goes on: that it is."""
+    return _RUNNING.validates

@@ -17,7 +17,7 @@ from types import FunctionType, GetSetDescriptorType, MethodDescriptorType
 from typing import Any
 
 import torch
-from torch.distributions import Distribution, Geometric
+from torch.distributions import ContinuousBernoulli, Distribution, Geometric
 from torch.overrides import TorchFunctionMode
 
 from ..errors import InplaceError, called_from
@@ -33,8 +33,6 @@ from ..torch_private.native_tensors import TensorBase
 from .call_types import Arguments, Kernel, Keywords
 from .exchanged_methods import (
     ExchangedMethod,
-    assert_valid,
-    is_asked_by,
     make_forward,
     make_validating,
 )
@@ -81,8 +79,6 @@ class MemoryGate(TorchFunctionMode):
             data = readable(args[0])
             if has_values(data):
                 return _tensor_of_list(func, data, *args[1:], **kwargs)
-        if is_asked_by(func, len(args) + len(kwargs)) and not _is_outside(args[0]):
-            return assert_valid(args[0])
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is not None and args and _is_outside(args[0]):
             return access(self, func, args, kwargs)
@@ -156,6 +152,7 @@ _EXCHANGED = (
     ExchangedMethod(Distribution, "__init__", make_validating, _is_capturing),
     ExchangedMethod(Distribution, "_validate_sample", make_validating, _is_capturing),
     ExchangedMethod(Geometric, "__init__", make_validating, _is_capturing),
+    ExchangedMethod(ContinuousBernoulli, "__init__", make_validating, _is_capturing),
 )
 
 
@@ -329,6 +326,12 @@ def _access_by_name(func: object) -> _Access | None:
     return None
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
 def elements_of(tensor: torch.Tensor) -> bytes:
     """Return the present elements of ``tensor`` as bytes, which are only compared.
 
@@ -337,7 +340,9 @@ def elements_of(tensor: torch.Tensor) -> bytes:
     """
     tensor = bottom(tensor)
     with without_modes(), torch.no_grad(), unseen_by_handlers():
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided:
+        if tensor.is_meta:
+            return b""
+        if _is_plain(tensor):
             flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
             if not flat.numel():
                 return b""

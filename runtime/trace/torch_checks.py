@@ -3,33 +3,62 @@
 ``gaussian_nll_loss`` asks ``if torch.any(var < 0): raise ValueError``. A trace refuses a program
 that reads an element, because the graph would keep the answer. Here the answer is known, as the
 program goes on with one answer only. So the trace writes an assertion into the graph, which every
-call carries out. A batch asks whether any of its elements is bad.
+call carries out. A batch asks whether any of its elements is bad. So it is with the distributions
+of torch, while a capture has exchanged their validation.
 """
 
 from __future__ import annotations
 
 import sys
 from types import CodeType, FrameType
+from typing import NamedTuple
 
 import torch
 
 from ..rules.ops import op_of
+from ..seam.exchanged_methods import validates
 from ..seam.own_modules import PACKAGE, is_own_module
 from ..torch_private.dispatcher import MODULES_OF_CALLS
+from ..torch_private.native_functions import assert_async
 
-# The code that reads a single Boolean, and what is wrong if it is true. Such a function
-# reads nothing else.
-_CHECKS: dict[CodeType, str] = {
-    torch.nn.functional.gaussian_nll_loss.__code__: (
-        "gaussian_nll_loss: var has negative entry/entries"
+
+class Check(NamedTuple):
+    """A check of torch's, which reads a Boolean. ``good``: the answer with which the program goes
+    on. ``wrong``: what is wrong if the answer is the other one."""
+
+    good: bool
+    wrong: str
+
+    def of_graph(self, answer: torch.Tensor) -> bool:
+        """Let the graph raise unless ``answer``, one element, is the good one, which is
+        returned."""
+        assert_async(answer if self.good else answer.logical_not(), self.wrong)
+        return self.good
+
+    def of_batch(self, answers: torch.Tensor) -> torch.Tensor:
+        """Return the answer for a batch. One bad element is enough for the caller to raise, as a
+        loop would."""
+        return answers.all() if self.good else answers.any()
+
+
+# The code that reads a single Boolean, and what it checks. Such a function reads nothing else.
+_CHECKS: dict[CodeType, Check] = {
+    torch.nn.functional.gaussian_nll_loss.__code__: Check(
+        False, "gaussian_nll_loss: var has negative entry/entries"
     )
 }
+_VALIDATION = Check(
+    True,
+    "an argument of a distribution or a value that it is asked about is not in its domain. "
+    "In eager mode a ValueError says which",
+)
 _RULES = f"{PACKAGE}.rules."
 
 
-def complaint() -> str | None:
-    """Return what is wrong if the Boolean that is read now is true. None if no such function reads
-    it itself."""
+def check_of_torch() -> Check | None:
+    """Return the check of torch's that reads a Boolean now. None if the program reads it."""
+    if validates():
+        return _VALIDATION
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _passes_on(frame):
         frame = frame.f_back

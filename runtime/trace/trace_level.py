@@ -39,7 +39,6 @@ from ..torch_private.fake_tensors import (
     FakeTensor,
 )
 from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
-from ..torch_private.native_functions import assert_async
 from .abstract_values import (
     AbstractValues,
     raise_as_kernel,
@@ -60,7 +59,7 @@ from .provenance import Provenance, here, refuse_default_dtype
 from .random_states import RandomStates, UndoneDraws
 from .symbol_values import has_symbols
 from .symbols import SYMBOLIC, Abstraction
-from .torch_checks import complaint
+from .torch_checks import check_of_torch
 from .trace_value import (
     TracedValue,
     differs_from_inner,
@@ -492,10 +491,9 @@ class Trace(Level):
     def _read_variable(self, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
         """Answer about elements that depend on the arguments of the program."""
         # a check of torch has one answer with which the program goes on
-        if args[0].dtype is torch.bool and (wrong := complaint()) is not None:
+        if args[0].dtype is torch.bool and (check := check_of_torch()) is not None:
             with self.mode:
-                assert_async(args[0].logical_not(), wrong)
-            return False
+                return check.of_graph(args[0])
         if func is aten._local_scalar_dense.default:
             if self.reads == "symbol":
                 return self.record(func, args, kwargs)

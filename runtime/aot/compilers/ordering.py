@@ -11,10 +11,14 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from ...seam.graph_walks import walk_postorder
 from ...torch_private.dispatcher import OpOverload
 from ...trace.graph_edits import has_effect
+from ...trace.number_reads import on_side
 from ..capture.aliasing import LINEAR
 
+_REFUSALS = (on_side, torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+"""Calls that raise where the graph does not serve the call, which then runs otherwise."""
 NUMBERS_OF_PYTHON = (int, float, torch.SymInt, torch.SymFloat)
 
 
@@ -86,3 +90,26 @@ def bring_together(
             missing[place[user]] -= 1
             if not missing[place[user]]:
                 heapq.heappush(ready, place[user])
+
+
+def refuses(node: fx.Node) -> bool:
+    """Return whether ``node`` may refuse a call, after which the graph must have written
+    nothing."""
+    return node.target in _REFUSALS
+
+
+def refuse_first(graph: fx.Graph) -> None:
+    """Move the calls that may refuse, and what they need, before all others. Both parts stay in
+    their order. Then the others may write."""
+    nodes = movable(graph)
+    refusals = list(filter(refuses, nodes))
+    if not refusals:
+        return
+    before: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
+    for node, users in successors(nodes).items():
+        for user in users:
+            before[user].append(node)
+    needed = set(walk_postorder(refusals, before.__getitem__))
+    first = next((node for node in nodes if node not in needed), graph.output_node())
+    for node in filter(needed.__contains__, nodes):
+        first.prepend(node)

@@ -22,6 +22,7 @@ from ..capture.aliasing import LINEAR, fresh, may_alias
 from .batching import batch, gather
 from .constants import fold, without_neutral
 from .memory_rewrites import fill, poolings, use_huge_pages
+from .ordering import refuse_first
 from .overloads import calls_of, in_place, kind, same_layout, static, with_out
 from .placing import Destination, place
 from .replacing import without_copies, without_gaps, without_repetitions
@@ -74,6 +75,7 @@ def rewritten(
         without_unused,
     ):
         rewrite(copied)
+    refuse_first(copied)
     # order the calls, then decide where results lie, and only then merge the calls of a batch
     sums(copied)
     batches = gather(copied)

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from torch import fx
 
 from ...seam.graph_walks import results_of
-from ...trace.number_reads import on_side
 from ..capture.boundary import Input
 from ..capture.joint import Joint
+from .ordering import refuses
 from .overloads import SETS, in_place, same_layout, static, with_out
 from .replacing import shown
 
@@ -107,7 +107,7 @@ def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]
     times = Counter(results)
     order = {node: index for index, node in enumerate(graph.nodes)}
     # up to here the graph may raise, as the call is for another program, and must write nothing
-    refusal = max((i for n, i in order.items() if n.target is on_side), default=-1)
+    refusal = max((i for n, i in order.items() if refuses(n)), default=-1)
     chains = []
     for destination in wanted:
         value, target = results[destination.result], inputs[destination.argument]

@@ -33,7 +33,7 @@ from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
-from .switches import facts_before
+from .switches import FACTS_OF_CODE, facts_before
 from .trusted import is_followed, is_followed_module
 from .values import attributes_of
 
@@ -298,6 +298,8 @@ class _Watcher:
             self.finding = frame
         if code is _MAKES_OPTIMIZER:
             self.graph.made.add(id(frame.f_locals["self"]))
+        if code in FACTS_OF_CODE:
+            self.graph.ask(FACTS_OF_CODE[code])
         if code in _OF_TORCH:
             self._ask(_OF_TORCH[code], frame.f_back)
         if code is _SEED and frame.f_locals.get("a") is None:

@@ -39,7 +39,7 @@ import torch
 from ...seam.own_modules import is_own_module
 from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
-from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names
+from .object_kinds import GENERATOR_OF_PYTHON, GENERATORS_OF_NUMPY, Registry, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, follows, is_followed
 from .values import MISSING, SIMPLE, attributes_of, module_of
@@ -67,10 +67,13 @@ _HOLDERS = (
     memoryview,
     io.BytesIO,
     io.StringIO,
+    random.Random,
+    torch.Generator,
     torch.nn.Module,
     weakref.ref,
     MappingProxyType,
     *map(type, ({}.keys(), {}.values(), {}.items())),
+    *GENERATORS_OF_NUMPY,
 )
 """What somebody may have put into a library, as it says what it has."""
 _OF_LAYERS = ("__call__", "_call_impl", "forward")
@@ -172,15 +175,18 @@ class LibraryNames:
             if _is_followed(x):
                 found.append((x, path))
             elif self._code.has_name(name):
-                found += self._of_library(x, path)
+                found += self._of_library(x, node, path)
             elif issubclass(type(x), type) and not _is_of_torch(x):
                 found += self.of_class(x)  # whose name code of the library itself has
         return found
 
-    def _of_library(self, x: object, name: str) -> list[tuple[object, str]]:
+    def _of_library(self, x: object, node: Named, name: str) -> list[tuple[object, str]]:
         """Add what a library has under a name that code of the program's has, too: a container, a
-        class, a function, or another object, to which the user may have given attributes."""
-        if issubclass(type(x), (type, *_HOLDERS)) and x is not sys.modules:
+        class, a function, or another object, to which the user may have given attributes. All of an
+        object counts whose class is of another library."""
+        if x is sys.modules:
+            return []
+        if issubclass(type(x), (type, *_HOLDERS)) or _is_foreign(type(x), node):
             return [(x, name)]
         if issubclass(type(x), FunctionType):
             self._nodes.append(FunctionParts(x, name))
@@ -216,18 +222,17 @@ class LibraryNames:
 
 
 def _names_of_library(node: Named, names: Iterable[str]) -> list[str]:
-    """Return those of ``names``, which a library has, that count: of what is called, of modules,
-    and of plain values. An integer in a class is a counter, as ``RemovableHandle.next_id``."""
-    counts_integers = isinstance(node, LibraryGlobals)
+    """Return those of ``names``, which a library has, that count. Of a class these are all but
+    integers, which are counters, as ``RemovableHandle.next_id``. Of a module they are what is
+    called, modules, and plain values: others may be a cache."""
     values = [(name, node.names.get(name, MISSING)) for name in names]
-    found = []
-    for name, x in values:
-        kind = type(x)
-        if kind is int and not counts_integers:
-            continue
-        if callable(x) or issubclass(kind, ModuleType) or kind in SIMPLE:
-            found.append(name)
-    return found
+    if isinstance(node, LibraryGlobals):
+        return [name for name, x in values if _is_called_or_plain(x)]
+    return [name for name, x in values if x is not MISSING and type(x) is not int]
+
+
+def _is_called_or_plain(x: Any) -> bool:
+    return callable(x) or issubclass(type(x), ModuleType) or type(x) in SIMPLE
 
 
 def _is_of_capture(x: Any) -> bool:
@@ -236,10 +241,25 @@ def _is_of_capture(x: Any) -> bool:
     return issubclass(type(x), FunctionType) and is_of_package(x.__code__.co_filename)
 
 
+def _is_foreign(cls: type, node: Named) -> bool:
+    """Return whether a class is of another library than what has an object of it, such as
+    ``numpy.jobs = queue.Queue()``. Nobody follows the text that goes to a stream."""
+    if issubclass(cls, io.IOBase):
+        return False
+    owner: object = node.name
+    if isinstance(node.owner, type):
+        owner = module_of(node.owner)
+    return _package(module_of(cls)) not in ("builtins", _package(owner))
+
+
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]
+
+
 def _is_of_torch(cls: type) -> bool:
     """Return whether a class is torch's, which has hundreds: those count that the program names, or
     has objects of."""
-    return str(module_of(cls)).partition(".")[0] == "torch"
+    return _package(module_of(cls)) == "torch"
 
 
 def _is_switch(change: Change) -> bool:

@@ -37,6 +37,7 @@ import torch
 from torch import fx
 from torch.optim.lr_scheduler import LRScheduler
 
+from ...seam.graph_walks import walk
 from ...torch_private.dispatcher import OperatorBase, OpOverloadPacket
 from .contents import (
     CONTAINERS,
@@ -54,7 +55,7 @@ from .contents import (
 )
 from .iterators import iterating_class, position_of
 from .nodes import Change, ClassNames, Node
-from .switches import levels_of_loggers, text_of_decimals
+from .switches import levels_of_loggers, text_of_decimals, warnings_that_raise
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -83,10 +84,13 @@ def _position(x: object, name: str) -> Node:
     return Position(x, name, position_of)
 
 
+_get_dump: Any = vars(importlib.import_module("_abc"))["_get_dump"]
+
+
 class Registry(Node):
-    """The classes that an abstract base class takes for its own. ``token``: Python's token of all
-    registries when they were found as they had been. It changes with each class that somebody
-    registers, wherever."""
+    """The classes that an abstract base class takes for its own: those that are registered with it
+    or with a class that inherits from it. ``token``: Python's token of all registries when they
+    were found as they had been. It changes with each class that somebody registers, wherever."""
 
     __slots__ = ("token",)
     puts = False
@@ -96,8 +100,11 @@ class Registry(Node):
         super().__init__(owner, name)
 
     def look(self) -> tuple[int, ...]:
-        registry: Any = importlib.import_module("_abc")._get_dump(self.owner)[0]
-        return tuple(sorted(id(reference()) for reference in registry))
+        registered: set[int] = set()
+        for cls in walk([self.owner], type.__subclasses__):
+            if "_abc_impl" in vars(cls):
+                registered.update(id(reference()) for reference in _get_dump(cls)[0])
+        return tuple(sorted(registered))
 
     def holds(self) -> bool:
         token = abc.get_cache_token()
@@ -377,6 +384,7 @@ def _thread_of_caller() -> tuple[int, str]:
 FACTS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
     **dict.fromkeys(("getLogger", "isEnabledFor", "getEffectiveLevel"), levels_of_loggers),
+    **dict.fromkeys(("warn", "warn_explicit"), warnings_that_raise),
     "sys.modules": lambda: frozenset(sys.modules),
     **dict.fromkeys(
         ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())

@@ -24,13 +24,13 @@ import sys
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...torch_private.global_settings import library_in_c
+from ...torch_private.global_settings import library_in_c, print_options, text_of_tensor
 from .values import SIMPLE, module_of
 
 Facts = dict[str, Callable[[], object]]
@@ -84,6 +84,22 @@ def settings_of_numpy() -> tuple[object, ...]:
     """Return what NumPy does at errors, and the size of its buffers."""
     return (*np.geterr().items(), np.geterrcall(), np.getbufsize())
 
+
+def settings_of_texts() -> tuple[object, ...]:
+    """Return how torch writes the text of a tensor."""
+    return tuple(print_options().items())
+
+
+def warnings_that_raise() -> tuple[object, ...]:
+    """Return the filters by which a warning is an error. What others do is for people alone."""
+    return tuple(one for one in warnings.filters if one[0] == "error")
+
+
+FACTS_OF_CODE: dict[CodeType, Facts] = {
+    text_of_tensor.__code__: {"torch.set_printoptions": settings_of_texts}
+}
+"""What is to be asked where a function of torch's in Python runs, which reads it from an object
+that the module has for itself."""
 
 _OF_LIBRARIES: dict[str, Facts] = {
     "decimal": {"decimal.getcontext()": settings_of_decimals},
