@@ -88,6 +88,7 @@ class ProcessTrace:
         counts for every cell.
         """
         self._before = set(_loaded_files())
+        _begin_to_hear()
         _audit.add(self)
         threading.setprofile(self._run)
         sys.setprofile(self._run)
@@ -203,4 +204,7 @@ def _hear(event: str, arguments: tuple[object, ...]) -> None:
             trace.heard(event, arguments, caller)
 
 
-sys.addaudithook(_hear)
+@cache  # Python has no way to take a hook back
+def _begin_to_hear() -> None:
+    """Hear the audit events of this process from now on. Each of them costs time then."""
+    sys.addaudithook(_hear)

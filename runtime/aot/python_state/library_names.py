@@ -28,7 +28,7 @@ import random
 import sys
 import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextvars import Context, ContextVar
 from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
@@ -42,7 +42,7 @@ from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, GENERATORS_OF_NUMPY, Registry, class_names
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, follows, is_followed
-from .values import MISSING, SIMPLE, attributes_of, module_of
+from .values import SIMPLE, attributes_of, module_of
 
 _HOLDERS = (
     dict,
@@ -140,8 +140,8 @@ class LibraryNames:
         """Let the names count that a function of the module ``m`` of a library has. Return what is
         to be followed."""
         found = self.of_module(m)
-        new = [name for name in code.co_names if name not in self._entered]
-        self._entered.update(new)
+        new = set(code.co_names) - self._entered
+        self._entered |= new
         for node in self._all_nodes() if new else ():
             found += self._ask(node, _names_of_library(node, new))
         return found
@@ -149,8 +149,8 @@ class LibraryNames:
     def ask(self, names: Iterable[str]) -> list[tuple[object, str]]:
         """Let ``names`` count, which code of the program's has by now. Return what is to be
         followed."""
-        names = list(names)
-        return [found for node in self._all_nodes() for found in self._ask(node, names)]
+        names = set(names)
+        return [found for node in self._all_nodes() for found in self._ask_named(node, names)]
 
     def ask_all(self) -> list[tuple[object, str]]:
         """Let all names count, since code of the program's computes names. Return what is to be
@@ -160,15 +160,22 @@ class LibraryNames:
     def _add(self, owner: object, node: Named, more: Iterable[str]) -> list[tuple[object, str]]:
         self._known[id(owner)] = node
         self._nodes.append(node)
-        found = self._ask(node, [*self._code.names, *self._code.words, *more])
+        found = self._ask_named(node, self._code.names, self._code.words, set(more))
         found += self._ask(node, _names_of_library(node, self._entered))
         if self._code.computed:
             found += self._ask_all(node)
         return found
 
+    def _ask_named(self, node: Named, *names: Set[str]) -> list[tuple[object, str]]:
+        """Let ``names`` of ``node`` count, most of which it does not have."""
+        own = node.names.keys()
+        common = [name for some in names for name in own & some]
+        return self._ask(node, sorted(common))
+
     def _ask(self, node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
+        own = node.names
         unknown = dict.fromkeys(n for n in names if n not in node.had)
-        new = [n for n in unknown if n in node.names and not _is_of_capture(node.names[n])]
+        new = [n for n in unknown if n in own and not _is_of_capture(own[n])]
         found: list[tuple[object, str]] = []
         for name, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, name)
@@ -203,7 +210,7 @@ class LibraryNames:
         node = self._objects[id(own)] = LibraryGlobals(own, name, self._code)
         node.counts = self._code.has_name
         self._nodes.append(node)
-        found += self._ask(node, [*self._code.names, *self._code.words])
+        found += self._ask_named(node, self._code.names, self._code.words)
         return [*found, *self._ask(node, _names_of_library(node, self._entered))]
 
     def _all_nodes(self) -> list[Named]:
@@ -221,14 +228,18 @@ class LibraryNames:
         self._objects.clear()
 
 
-def _names_of_library(node: Named, names: Iterable[str]) -> list[str]:
+def _names_of_library(node: Named, names: Set[str]) -> list[str]:
     """Return those of ``names``, which a library has, that count. Of a class these are all but
     integers, which are counters, as ``RemovableHandle.next_id``. Of a module they are what is
     called, modules, and plain values: others may be a cache."""
-    values = [(name, node.names.get(name, MISSING)) for name in names]
+    own = node.names
+    common = own.keys() & names
+    if not common:
+        return []
+    values = [(name, own[name]) for name in sorted(common)]
     if isinstance(node, LibraryGlobals):
         return [name for name, x in values if _is_called_or_plain(x)]
-    return [name for name, x in values if x is not MISSING and type(x) is not int]
+    return [name for name, x in values if type(x) is not int]
 
 
 def _is_called_or_plain(x: Any) -> bool:

@@ -85,34 +85,35 @@ def _position(x: object, name: str) -> Node:
 
 
 _get_dump: Any = vars(importlib.import_module("_abc"))["_get_dump"]
+_REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, tuple[int, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By class: Python's token when its registry was read, and what it was."""
+
+
+def _registered_with(abstract: type) -> tuple[int, ...]:
+    registered: set[int] = set()
+    for cls in walk([abstract], type.__subclasses__):
+        if "_abc_impl" in vars(cls):
+            registered.update(id(reference()) for reference in _get_dump(cls)[0])
+    return tuple(sorted(registered))
 
 
 class Registry(Node):
     """The classes that an abstract base class takes for its own: those that are registered with it
-    or with a class that inherits from it. ``token``: Python's token of all registries when they
-    were found as they had been. It changes with each class that somebody registers, wherever."""
+    or with a class that inherits from it."""
 
-    __slots__ = ("token",)
+    __slots__ = ()
     puts = False
 
-    def __init__(self, owner: type, name: str) -> None:
-        self.token: object = None
-        super().__init__(owner, name)
-
     def look(self) -> tuple[int, ...]:
-        registered: set[int] = set()
-        for cls in walk([self.owner], type.__subclasses__):
-            if "_abc_impl" in vars(cls):
-                registered.update(id(reference()) for reference in _get_dump(cls)[0])
-        return tuple(sorted(registered))
-
-    def holds(self) -> bool:
+        """Return the identities of the classes. Python's token of all registries changes with each
+        class that somebody registers, wherever."""
         token = abc.get_cache_token()
-        if token != self.token:
-            if not super().holds():
-                return False
-            self.token = token
-        return True
+        known = _REGISTERED.get(self.owner)
+        if known is None or known[0] != token:
+            known = _REGISTERED[self.owner] = (token, _registered_with(self.owner))
+        return known[1]
 
 
 def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:

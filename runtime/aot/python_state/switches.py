@@ -91,8 +91,12 @@ def settings_of_texts() -> tuple[object, ...]:
 
 
 def warnings_that_raise() -> tuple[object, ...]:
-    """Return the filters by which a warning is an error. What others do is for people alone."""
-    return tuple(one for one in warnings.filters if one[0] == "error")
+    """Return the filters up to the last one by which a warning is an error. Behind that they only
+    tell what people see."""
+    filters = list(warnings.filters)
+    while filters and filters[-1][0] != "error":
+        filters.pop()
+    return tuple(filters)
 
 
 FACTS_OF_CODE: dict[CodeType, Facts] = {

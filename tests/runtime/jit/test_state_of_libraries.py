@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import argparse
 import collections
 import collections.abc
@@ -10,8 +11,10 @@ import functools
 import importlib.util
 import json
 import math
+import queue
 import statistics
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -280,6 +283,20 @@ OBJECTS: dict[str, tuple[Any, str, Callable[[], Any], Callable[[Any, float], Any
         lambda x, v: x.keywords.update(k=v),
         lambda x: F.relu(x),
     ),
+    "an object of another library's class": (
+        np,
+        "jobs",
+        queue.Queue,
+        lambda x, v: [x.put(0) for _ in range(int(v) - x.qsize())],
+        lambda x: x * np.jobs.qsize(),  # type: ignore[attr-defined]
+    ),
+    "a weak container": (
+        torch,
+        "cfg",
+        lambda: weakref.WeakValueDictionary(patch=PATCH),
+        lambda x, v: setattr(PATCH, "slope", v),
+        lambda x: x * torch.cfg["patch"].slope,  # type: ignore[attr-defined]
+    ),
     "in a class": (
         nn.Linear,
         "cfg",
@@ -346,6 +363,27 @@ def test_a_class_that_somebody_registers_with_one_of_pythons_is_found(way: str) 
     collections.abc.Sequence.register(kind)
     assert compiled(torch.ones(1)).item() == ask(box) != first
     assert len(jit.explain(compiled).programs) == 2
+
+
+class Named(abc.ABC):
+    """An abstract class, from which another one inherits."""
+
+    @abc.abstractmethod
+    def name(self) -> str: ...
+
+
+class NamedTwice(Named):
+    @abc.abstractmethod
+    def second_name(self) -> str: ...
+
+
+def test_a_class_that_somebody_registers_with_a_subclass_is_found() -> None:
+    kind = type("OfNobody", (), {})
+    one = kind()
+    compiled = jit(lambda x: x * (2 if isinstance(one, Named) else 3))
+    assert compiled(torch.ones(1)) == 3
+    NamedTwice.register(kind)
+    assert compiled(torch.ones(1)) == 2
 
 
 SPACE = argparse.Namespace(rate=2.0, other=5.0)

@@ -8,6 +8,7 @@ import gc
 import logging
 import sys
 import tracemalloc
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -204,6 +205,22 @@ def test_a_switch_that_a_program_asks_for_is_state(switch: str) -> None:
     # NumPy makes another dictionary each time
     n_states = 5 if switch == "printed digits of NumPy" else 2
     assert len(jit.explain(compiled).programs) == n_states
+
+
+def test_a_warning_that_becomes_an_error_is_state() -> None:
+    def warns(x: Tensor) -> Tensor:
+        try:
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+        except DeprecationWarning:
+            return x * 3
+        return x * 2
+
+    compiled = jit(warns)
+    for action, factor in (("ignore", 2), ("error", 3), ("ignore", 2), ("error", 3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)  # type: ignore[arg-type]
+            assert compiled(torch.ones(1)) == factor
+    assert len(jit.explain(compiled).programs) == 2
 
 
 def test_a_switch_that_a_program_leaves_changed_is_changed_by_each_call() -> None:

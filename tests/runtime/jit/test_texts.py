@@ -52,6 +52,31 @@ def test_the_text_of_a_tensor_of_the_state_is_that_of_its_elements() -> None:
             weight.add_(1)
 
 
+WITHOUT_ELEMENTS_IN_A_ROW: dict[str, Callable[[], Tensor]] = {
+    "meta": lambda: torch.ones(2, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("name", WITHOUT_ELEMENTS_IN_A_ROW)
+def test_the_text_of_a_tensor_that_is_not_strided_in_memory_is_known(name: str) -> None:
+    tensor = WITHOUT_ELEMENTS_IN_A_ROW[name]()
+    f = jit(lambda x: (x * 2, str(tensor)))
+    assert f(torch.ones(3))[1] == str(tensor)
+
+
+def test_how_torch_writes_texts_is_state() -> None:
+    third = torch.tensor([1 / 3])
+    f = jit(lambda x: (x * 2, f"{third!r}"))
+    try:
+        for options in ({"precision": 2}, {"sci_mode": True}, {"profile": "default"}):
+            torch.set_printoptions(**options)  # type: ignore[arg-type]
+            assert f(torch.ones(1))[1] == repr(third)
+    finally:
+        torch.set_printoptions(profile="default", sci_mode=None)
+
+
 def test_the_text_of_a_shape_is_known() -> None:
     f = jit(lambda x: (x * 2, str(x.shape), f"{x.dtype}"))
     assert f(torch.ones(3))[1:] == ("torch.Size([3])", "torch.float32")

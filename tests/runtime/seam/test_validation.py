@@ -23,6 +23,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     ).log_prob(x),
     "a base": lambda x: dist.LogNormal(0.0, x).log_prob(x),
     "a domain of its own": lambda x: dist.Geometric(x / 3).entropy(),
+    "another such domain": lambda x: dist.ContinuousBernoulli(x / 3, validate_args=True).mean,
 }
 
 
@@ -71,6 +72,90 @@ def test_the_gradient_of_a_validated_sample_is_that_of_eager_mode() -> None:
 def test_a_branch_of_the_users_on_a_tensor_is_refused_as_before() -> None:
     compiled = jit(lambda x: x * 2 if torch._is_all_true(x > 0) else x)
     with pytest.raises(RuntimeError, match="asks for the elements of a tensor"):
+        compiled(GOOD)
+
+
+class Notes(dist.constraints.Constraint):
+    """A constraint of a user's, which keeps what it has asked."""
+
+    total = torch.zeros(())
+
+    def check(self, value: Tensor) -> Tensor:
+        is_valid = torch.all(value > 0)
+        self.total = is_valid + is_valid  # as tensors, one `or` the other
+        return value > 0
+
+
+def test_a_constraint_of_the_users_computes_with_tensors() -> None:
+    notes = Notes()
+
+    class Scale(dist.Distribution):
+        arg_constraints = {"scale": notes}  # noqa: RUF012
+
+        def __init__(self, scale: Tensor) -> None:
+            self.scale = scale
+            super().__init__(scale.shape)
+
+    def program(x: Tensor) -> Tensor:
+        Scale(x)
+        return x * notes.total
+
+    compiled = jit(program)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(GOOD), program(GOOD))
+        assert notes.total.dtype is torch.bool
+
+
+def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mode() -> None:
+    def make() -> tuple[Callable[[Tensor], Tensor], list[int], Tensor]:
+        total, calls = torch.zeros(2), [0]
+
+        def program(x: Tensor) -> Tensor:
+            total.add_(x)
+            calls[0] += 1
+            try:
+                y = PROGRAMS["a scale"](x)
+            except ValueError:
+                y = -x
+            total.mul_(2)
+            return y
+
+        return program, calls, total
+
+    (eager, eager_calls, expected), (f, calls, total) = make(), make()
+    compiled = jit(f)
+    with pytest.warns(UserWarning, match="in its graph, and not in eager mode"):
+        for x in (GOOD, GOOD * 2, BAD, GOOD):
+            torch.testing.assert_close(compiled(x), eager(x))
+            torch.testing.assert_close(total, expected)
+            assert calls == eager_calls
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        torch.func.vmap(PROGRAMS["a scale"]),
+        torch.func.grad(lambda x: PROGRAMS["a scale"](x).sum()),
+    ],
+)
+def test_a_distribution_below_a_transform_is_validated(
+    transformed: Callable[[Tensor], Tensor],
+) -> None:
+    compiled = jit(lambda x: transformed(x))
+    for _ in range(2):
+        torch.testing.assert_close(compiled(GOOD), transformed(GOOD))
+        with pytest.raises(Exception) as expected:
+            transformed(BAD)
+        with pytest.raises(expected.type):
+            compiled(BAD)
+
+
+def test_the_constraints_of_a_class_of_torchs_are_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = jit(PROGRAMS["a scale"])
+    compiled(GOOD)
+    narrow = {"scale": dist.constraints.interval(0.0, 1.0)}
+    monkeypatch.setattr(dist.Normal, "arg_constraints", narrow)
+    with pytest.raises(ValueError, match="invalid values"):
         compiled(GOOD)
 
 
