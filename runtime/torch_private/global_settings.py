@@ -35,8 +35,6 @@ allowed_globals = torch._weights_only_unpickler._get_allowed_globals
 """What `torch.load` may call. Torch collects it once."""
 print_options = torch._tensor_str.get_printoptions
 """How torch writes the text of a tensor, as `torch.set_printoptions` says."""
-text_of_tensor: Any = torch._tensor_str._str
-"""What writes the text of a tensor."""
 operators_of_scripts: Any = torch.jit._builtins._get_builtin_table
 """The operators of TorchScript, by the `id` of the function that a program names."""
 script_tables = torch._C._jit_debug_module_iterators  # type: ignore[attr-defined]

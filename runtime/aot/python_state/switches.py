@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...torch_private.global_settings import library_in_c, print_options, text_of_tensor
+from ...torch_private.global_settings import library_in_c, print_options
+from ...torch_private.native_tensors import printed
 from .values import SIMPLE, module_of
 
 Facts = dict[str, Callable[[], object]]
@@ -100,7 +101,7 @@ def warnings_that_raise() -> tuple[object, ...]:
 
 
 FACTS_OF_CODE: dict[CodeType, Facts] = {
-    text_of_tensor.__code__: {"torch.set_printoptions": settings_of_texts}
+    printed.__code__: {"torch.set_printoptions": settings_of_texts}
 }
 """What is to be asked where a function of torch's in Python runs, which reads it from an object
 that the module has for itself."""

@@ -71,7 +71,7 @@ def test_how_torch_writes_texts_is_state() -> None:
     f = jit(lambda x: (x * 2, f"{third!r}"))
     try:
         for options in ({"precision": 2}, {"sci_mode": True}, {"profile": "default"}):
-            torch.set_printoptions(**options)  # type: ignore[arg-type]
+            torch.set_printoptions(**options)
             assert f(torch.ones(1))[1] == repr(third)
     finally:
         torch.set_printoptions(profile="default", sci_mode=None)
