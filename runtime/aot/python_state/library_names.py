@@ -39,7 +39,7 @@ import torch
 from ...seam.own_modules import is_own_module
 from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
-from .object_kinds import GENERATOR_OF_PYTHON, GENERATORS_OF_NUMPY, Registry, class_names
+from .object_kinds import GENERATOR_OF_PYTHON, GENERATORS_OF_NUMPY, Registry, class_names, row_of
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, follows, is_followed
 from .values import SIMPLE, attributes_of, module_of
@@ -193,7 +193,7 @@ class LibraryNames:
         object counts whose class is of another library."""
         if x is sys.modules:
             return []
-        if issubclass(type(x), (type, *_HOLDERS)) or _is_foreign(type(x), node):
+        if issubclass(type(x), (type, *_HOLDERS)) or _is_foreign(x, node):
             return [(x, name)]
         if issubclass(type(x), FunctionType):
             self._nodes.append(FunctionParts(x, name))
@@ -252,10 +252,12 @@ def _is_of_capture(x: Any) -> bool:
     return issubclass(type(x), FunctionType) and is_of_package(x.__code__.co_filename)
 
 
-def _is_foreign(cls: type, node: Named) -> bool:
-    """Return whether a class is of another library than what has an object of it, such as
-    ``numpy.jobs = queue.Queue()``. Nobody follows the text that goes to a stream."""
-    if issubclass(cls, io.IOBase):
+def _is_foreign(x: object, node: Named) -> bool:
+    """Return whether the class of an object is of another library than what has the object, such as
+    ``numpy.jobs = queue.Queue()``. Nobody follows the text that goes to a stream, nor an object
+    of C that says nothing of itself, as each abstract class has one."""
+    cls = type(x)
+    if issubclass(cls, io.IOBase) or (attributes_of(x) is None and row_of(x) is None):
         return False
     owner: object = node.name
     if isinstance(node.owner, type):

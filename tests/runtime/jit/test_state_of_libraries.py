@@ -386,6 +386,13 @@ def test_a_class_that_somebody_registers_with_a_subclass_is_found() -> None:
     assert compiled(torch.ones(1)) == 2
 
 
+def test_what_c_has_for_an_abstract_class_stays_as_it_is() -> None:
+    compiled = jit(lambda x: x * (2 if hasattr(collections.abc.Set, "_abc_impl") else 3))
+    for _ in range(3):
+        assert compiled(torch.ones(1)) == 2
+    assert len(jit.explain(compiled).programs) == 1
+
+
 SPACE = argparse.Namespace(rate=2.0, other=5.0)
 FRACTION = fractions.Fraction(3, 2)
 
