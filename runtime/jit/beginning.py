@@ -4,8 +4,8 @@
     begin(call)                         # [".grad is None of 2 tensors"], if the graph fails
 
 It takes the memory that is donated, and drops the gradients of leaves, which it assigns afterwards.
-So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may be
-for another side of a branch nothing is taken or dropped.
+So the memory of the old ones is free for the new ones, as in eager mode. Before a graph that may
+refuse the call, as it is for another side of a branch, nothing is taken or dropped.
 
 Random numbers that a graph draws before it fails are drawn again: see :data:`.sides.DRAWS`."""
 
@@ -25,7 +25,7 @@ from ..aot.python_state.reads import Read, Slots
 from ..native.noted import Noted, Question
 from ..seam.generator_states import GeneratorStates
 from ..session.tensor import Tensor
-from ..trace.number_reads import on_side
+from ..trace.graph_edits import refuses
 from .donation import take
 from .outcome import NO_LEAF
 from .sides import DRAWS
@@ -79,9 +79,9 @@ class Beginning:
         """Return what a call of this program does, which returns what an error of the graph does
         not undo. None if that is nothing."""
         module = joint.traced
-        has_sides = any(node.target is on_side for node in module.graph.nodes)
-        takes, dropped = self.donates and not has_sides, self.leaves
-        if has_sides:
+        may_refuse = any(map(refuses, module.graph.nodes))
+        takes, dropped = self.donates and not may_refuse, self.leaves
+        if may_refuse:
             dropped = ()
         lost = ["the donated tensors are empty"] if takes else []
         if dropped:
@@ -89,7 +89,7 @@ class Beginning:
             lost.append(f".grad is None of {count} tensor{'s' * (count != 1)}")
         draws_again = draws(module) and not lost
         own = generators_of(module)
-        if not (draws_again or has_sides or lost or self.arguments):
+        if not (draws_again or may_refuse or lost or self.arguments):
             return None if self.require_alone is None else self._alone
 
         def begin(call: Call) -> Sequence[str]:

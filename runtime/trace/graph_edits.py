@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from typing import Any
 
+import torch
 from torch import fx
 
 from ..rules.hidden_writes import hidden_writes, may_hide
@@ -21,6 +22,8 @@ from ..torch_private.dispatcher import OpOverload
 from .number_reads import MAY_RAISE, on_side
 from .raising_calls import may_raise
 
+_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
+_REFUSALS = frozenset((on_side, *_ASSERTIONS))
 _EFFECTS: dict[int, bool] = {}  # by id of an overload of ATen, which lives as long as the process
 # The setters of `node.args` and `node.kwargs`. An assignment also moves the node in the graph's
 # table of nodes by op and target, which depends on neither, and takes three times as long.
@@ -83,6 +86,12 @@ def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
 def stays_unused(node: fx.Node) -> bool:
     """Return whether a call has an effect, or may have one if nothing uses it: an error."""
     return has_effect(node) or (not node.users and may_raise(node))
+
+
+def refuses(node: fx.Node) -> bool:
+    """Return whether ``node`` may refuse a call, after which the graph must have written
+    nothing."""
+    return node.target in _REFUSALS
 
 
 def has_effect(node: fx.Node) -> bool:

@@ -13,12 +13,9 @@ from torch import fx
 
 from ...seam.graph_walks import walk_postorder
 from ...torch_private.dispatcher import OpOverload
-from ...trace.graph_edits import has_effect
-from ...trace.number_reads import on_side
+from ...trace.graph_edits import has_effect, refuses
 from ..capture.aliasing import LINEAR
 
-_REFUSALS = (on_side, torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
-"""Calls that raise where the graph does not serve the call, which then runs otherwise."""
 NUMBERS_OF_PYTHON = (int, float, torch.SymInt, torch.SymFloat)
 
 
@@ -90,12 +87,6 @@ def bring_together(
             missing[place[user]] -= 1
             if not missing[place[user]]:
                 heapq.heappush(ready, place[user])
-
-
-def refuses(node: fx.Node) -> bool:
-    """Return whether ``node`` may refuse a call, after which the graph must have written
-    nothing."""
-    return node.target in _REFUSALS
 
 
 def refuse_first(graph: fx.Graph) -> None:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from torch import fx
 
 from ...seam.graph_walks import results_of
+from ...trace.graph_edits import refuses
 from ..capture.boundary import Input
 from ..capture.joint import Joint
-from .ordering import refuses
 from .overloads import SETS, in_place, same_layout, static, with_out
 from .replacing import shown
 

@@ -20,62 +20,39 @@ for those of its attributes that the program's code has names for.
 
 from __future__ import annotations
 
-import array
-import decimal
-import functools
 import io
 import random
 import sys
-import weakref
-from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Set
-from contextvars import Context, ContextVar
-from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
-import numpy as np
 import torch
 
 from ...seam.own_modules import is_own_module
 from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
-from .object_kinds import GENERATOR_OF_PYTHON, GENERATORS_OF_NUMPY, Registry, class_names, row_of
+from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names, row_of
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
 from .trusted import RUNNERS, follows, is_followed
-from .values import SIMPLE, attributes_of, module_of
+from .values import SIMPLE, attributes_of, module_of, slots_of
 
-_HOLDERS = (
-    dict,
-    list,
-    set,
-    frozenset,
-    tuple,
-    slice,
-    deque,
-    UserDict,
-    UserList,
-    ChainMap,
-    functools.partial,
-    MethodType,
-    BaseException,
-    Context,
-    ContextVar,
-    decimal.Context,
-    np.ndarray,
-    array.array,
-    bytearray,
-    memoryview,
-    io.BytesIO,
-    io.StringIO,
-    random.Random,
-    torch.Generator,
-    torch.nn.Module,
-    weakref.ref,
-    MappingProxyType,
-    *map(type, ({}.keys(), {}.values(), {}.items())),
-    *GENERATORS_OF_NUMPY,
+_FUNCTIONS = (
+    FunctionType,
+    BuiltinFunctionType,
+    WrapperDescriptorType,
+    MethodDescriptorType,
+    GetSetDescriptorType,
 )
-"""What somebody may have put into a library, as it says what it has."""
+_IN_MEMORY = (io.StringIO, io.BytesIO)
 _OF_LAYERS = ("__call__", "_call_impl", "forward")
 """What runs a layer, which no code of the program's has a name for."""
 _IMMUTABLE = 1 << 8  # flag of a class of C to which nobody can write
@@ -182,18 +159,16 @@ class LibraryNames:
             if _is_followed(x):
                 found.append((x, path))
             elif self._code.has_name(name):
-                found += self._of_library(x, node, path)
+                found += self._of_library(x, path)
             elif issubclass(type(x), type) and not _is_of_torch(x):
                 found += self.of_class(x)  # whose name code of the library itself has
         return found
 
-    def _of_library(self, x: object, node: Named, name: str) -> list[tuple[object, str]]:
-        """Add what a library has under a name that code of the program's has, too: a container, a
-        class, a function, or another object, to which the user may have given attributes. All of an
-        object counts whose class is of another library."""
-        if x is sys.modules:
-            return []
-        if issubclass(type(x), (type, *_HOLDERS)) or _is_foreign(x, node):
+    def _of_library(self, x: object, name: str) -> list[tuple[object, str]]:
+        """Add what a library has under a name that code of the program's has, too. An object may be
+        the user's, who has put it there, and a function of the library may have attributes of
+        his."""
+        if not issubclass(type(x), _FUNCTIONS) and _tells_of_itself(x):
             return [(x, name)]
         if issubclass(type(x), FunctionType):
             self._nodes.append(FunctionParts(x, name))
@@ -217,11 +192,11 @@ class LibraryNames:
         return [*self._known.values(), *self._objects.values()]
 
     def _ask_all(self, node: Named) -> list[tuple[object, str]]:
-        """Let all names of ``node`` count. Neither other modules of libraries are followed, each of
-        which leads to all, nor containers, most of which are the library's own."""
-        found = self._ask(node, list(node.names))
-        passed = (*_HOLDERS, ModuleType)
-        return [(x, path) for x, path in found if not issubclass(type(x), passed)]
+        """Let all names of ``node`` count. Other modules of libraries are followed only by their
+        names, since each leads to all."""
+        found = self._ask_named(node, self._code.names, self._code.words)
+        others = self._ask(node, list(node.names))
+        return [*found, *((x, path) for x, path in others if not issubclass(type(x), ModuleType))]
 
     def clear(self) -> None:
         self._known.clear()
@@ -252,27 +227,21 @@ def _is_of_capture(x: Any) -> bool:
     return issubclass(type(x), FunctionType) and is_of_package(x.__code__.co_filename)
 
 
-def _is_foreign(x: object, node: Named) -> bool:
-    """Return whether the class of an object is of another library than what has the object, such as
-    ``numpy.jobs = queue.Queue()``. Nobody follows the text that goes to a stream, nor an object
-    of C that says nothing of itself, as each abstract class has one."""
-    cls = type(x)
-    if issubclass(cls, io.IOBase) or (attributes_of(x) is None and row_of(x) is None):
+def _tells_of_itself(x: object) -> bool:
+    """Return whether one can ask an object what it has. One of C may say nothing, such as what each
+    abstract class has. Nobody asks for the text that has gone to a stream."""
+    kind = type(x)
+    if x is sys.modules or (issubclass(kind, io.IOBase) and not issubclass(kind, _IN_MEMORY)):
         return False
-    owner: object = node.name
-    if isinstance(node.owner, type):
-        owner = module_of(node.owner)
-    return _package(module_of(cls)) not in ("builtins", _package(owner))
-
-
-def _package(module: object) -> str:
-    return str(module).partition(".")[0]
+    if issubclass(kind, (type, torch.Generator)):
+        return True
+    return attributes_of(x) is not None or bool(slots_of(kind)) or row_of(x) is not None
 
 
 def _is_of_torch(cls: type) -> bool:
     """Return whether a class is torch's, which has hundreds: those count that the program names, or
     has objects of."""
-    return _package(module_of(cls)) == "torch"
+    return str(module_of(cls)).partition(".")[0] == "torch"
 
 
 def _is_switch(change: Change) -> bool:

@@ -172,6 +172,13 @@ UNDER_COMPUTED_NAMES: dict[str, tuple[Any, str, Any, Any, Program]] = {
         _hundredfold,
         lambda x: getattr(F, _computed("re", "lu"))(x),
     ),
+    "a container in a class": (
+        nn.Tanh,
+        "extra",
+        [1],
+        [100],
+        lambda x: x * getattr(LAYER, "extra")[0],  # noqa: B009 the name is a text
+    ),
     "among all": (math, "extra", 1, 100, lambda x: x * vars(math)[_computed("ex", "tra")]),
 }
 
@@ -289,6 +296,20 @@ OBJECTS: dict[str, tuple[Any, str, Callable[[], Any], Callable[[Any, float], Any
         queue.Queue,
         lambda x, v: [x.put(0) for _ in range(int(v) - x.qsize())],
         lambda x: x * np.jobs.qsize(),  # type: ignore[attr-defined]
+    ),
+    "an object of one of its own classes": (
+        torch,
+        "cfg",
+        lambda: torch.utils.data.TensorDataset(torch.ones(1)),
+        lambda x, v: setattr(x, "tensors", (torch.ones(int(v)),)),
+        lambda x: x * len(torch.cfg),  # type: ignore[attr-defined]
+    ),
+    "an object with slots": (
+        fractions,
+        "rate",
+        lambda: fractions.Fraction(1, 1),
+        lambda x, v: setattr(x, "_numerator", int(v)),
+        lambda x: x * float(fractions.rate),  # type: ignore[attr-defined]
     ),
     "a weak container": (
         torch,

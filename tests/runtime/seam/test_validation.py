@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch import distributions as dist
 
 from runtime import jit
@@ -129,6 +130,30 @@ def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mo
             torch.testing.assert_close(compiled(x), eager(x))
             torch.testing.assert_close(total, expected)
             assert calls == eager_calls
+
+
+def test_a_training_step_that_fails_leaves_the_gradients_of_the_one_before() -> None:
+    def make() -> tuple[Callable[[Tensor], Tensor], nn.Parameter]:
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], 0.1)
+
+        def step(x: Tensor) -> Tensor:
+            loss = -dist.Normal(weight, x).log_prob(x).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step, weight
+
+    (eager, expected), (f, weight) = make(), make()
+    compiled = jit(f)
+    for x in (GOOD, BAD, GOOD):
+        for step in (eager, compiled):
+            with nullcontext() if x is GOOD else pytest.raises(ValueError, match="invalid"):
+                step(x)
+        torch.testing.assert_close(weight, expected)
+        torch.testing.assert_close(weight.grad, expected.grad)
 
 
 @pytest.mark.parametrize(
