@@ -253,7 +253,8 @@ class _Capture:
     def _held_elsewhere(self, values: Sequence[object]) -> list[object]:
         """Return those tensors among ``values`` of places in Python's state that the program finds
         at another place, too, whose value is none of the arguments."""
-        asked = Counter(id(x) for x in values if isinstance(x, torch.Tensor))
+        each = [values[x.index] if isinstance(x, Repeat) else x for x in values]
+        asked = Counter(id(x) for x in each if isinstance(x, torch.Tensor))
         if not asked:
             return []
         found = Counter(id(x) for x, _ in self.state.holders(lambda x: id(x) in asked))

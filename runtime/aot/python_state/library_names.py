@@ -38,6 +38,7 @@ from typing import Any
 import torch
 
 from ...seam.own_modules import is_own_module
+from ...torch_private.mode_stacks import module_of_modes
 from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names, row_of
@@ -93,6 +94,8 @@ class LibraryNames:
         root = m.__name__.partition(".")[0]
         if id(m) in self._known or is_own_module(m.__name__) or root in RUNNERS:
             return []
+        if m is module_of_modes:  # whose flags say that a capture runs
+            return []
         node = LibraryGlobals(vars(m), m.__name__, self._code)
         found = self._add(m, node, ())
         if m is random:  # whose functions are methods of a generator that has no name
@@ -114,9 +117,12 @@ class LibraryNames:
         return found
 
     def enter(self, code: CodeType, m: ModuleType) -> list[tuple[object, str]]:
-        """Let the names count that a function of the module ``m`` of a library has. Return what is
-        to be followed."""
+        """Let the names count that a function of the module ``m`` of a library has, and the class
+        whose method it is. Return what is to be followed."""
         found = self.of_module(m)
+        owner = vars(m).get(code.co_qualname.partition(".")[0])
+        if isinstance(owner, type):
+            found += self.of_class(owner)
         new = set(code.co_names) - self._entered
         self._entered |= new
         for node in self._all_nodes() if new else ():

@@ -27,6 +27,7 @@ import sys
 import threading
 import types
 import typing
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextvars import Context, ContextVar
@@ -55,7 +56,7 @@ from .contents import (
 )
 from .iterators import iterating_class, position_of
 from .nodes import Change, ClassNames, Node
-from .switches import levels_of_loggers, text_of_decimals, warnings_that_raise
+from .switches import levels_of_loggers, text_of_decimals
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -385,7 +386,7 @@ def _thread_of_caller() -> tuple[int, str]:
 FACTS: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
     **dict.fromkeys(("getLogger", "isEnabledFor", "getEffectiveLevel"), levels_of_loggers),
-    **dict.fromkeys(("warn", "warn_explicit"), warnings_that_raise),
+    "catch_warnings": lambda: tuple(warnings.filters),
     "sys.modules": lambda: frozenset(sys.modules),
     **dict.fromkeys(
         ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())

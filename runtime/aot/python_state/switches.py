@@ -82,8 +82,9 @@ def text_of_decimals(context: decimal.Context) -> tuple[str, str]:
 
 
 def settings_of_numpy() -> tuple[object, ...]:
-    """Return what NumPy does at errors, and the size of its buffers."""
-    return (*np.geterr().items(), np.geterrcall(), np.getbufsize())
+    """Return what NumPy does at errors, which may be to warn, and the size of its buffers."""
+    settings = (*np.geterr().items(), np.geterrcall(), np.getbufsize())
+    return (*settings, *warnings_that_raise())
 
 
 def settings_of_texts() -> tuple[object, ...]:
@@ -101,10 +102,11 @@ def warnings_that_raise() -> tuple[object, ...]:
 
 
 FACTS_OF_CODE: dict[CodeType, Facts] = {
-    printed.__code__: {"torch.set_printoptions": settings_of_texts}
+    f.__code__: {"torch.set_printoptions": settings_of_texts}
+    for f in (printed, torch.set_printoptions)
 }
-"""What is to be asked where a function of torch's in Python runs, which reads it from an object
-that the module has for itself."""
+"""What is to be asked before a function of torch's in Python runs, which reads or changes it in an
+object that its module has for itself."""
 
 _OF_LIBRARIES: dict[str, Facts] = {
     "decimal": {"decimal.getcontext()": settings_of_decimals},
@@ -156,6 +158,8 @@ _OF_PYTHON: dict[Any, Callable[[], object]] = {
             tracemalloc.is_tracing,
         )
     },
+    warnings.warn: warnings_that_raise,
+    warnings.warn_explicit: warnings_that_raise,
     np.getbufsize.__globals__.get("_get_extobj_dict"): settings_of_numpy,
     decimal.getcontext: settings_of_decimals,
 }

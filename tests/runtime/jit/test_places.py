@@ -292,3 +292,18 @@ def test_the_version_of_an_argument_that_shares_memory_with_a_written_tensor_is_
 
     with pytest.raises(RuntimeError, match="share memory, and the program writes to it"):
         step(torch.ones(1), parameter[:2])
+
+
+def test_one_tensor_that_a_program_puts_into_two_places_needs_two_programs() -> None:
+    best = SimpleNamespace()
+
+    @jit
+    def program(x: Tensor) -> Tensor:
+        best.last = best.best = x * 2
+        return x
+
+    for i in range(6):
+        program(torch.full((2,), float(i)))
+        assert best.last is best.best
+        assert best.last.tolist() == [2.0 * i] * 2
+    assert len(jit.explain(program).programs) == 2

@@ -14,6 +14,7 @@ import math
 import queue
 import statistics
 import sys
+import typing
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,12 @@ LINEAR = nn.Linear(1, 1)
 CALLED_BY_LIBRARIES: dict[str, tuple[Any, str, Any, Program]] = {
     "by a layer": (F, "linear", lambda x, w, b: x * 100, lambda x: LINEAR(x)),
     "by a layer that is the program": (F, "linear", lambda x, w, b: x * 100, LINEAR),
+    "by a class": (
+        torch.distributions.Distribution,
+        "_extended_shape",
+        lambda self, shape: torch.Size((100,)),
+        lambda x: torch.distributions.Normal(x, x).rsample().squeeze(0).isfinite().sum(),
+    ),
     "by a function": (
         vars(F)["_Reduction"],
         "get_enum",
@@ -134,6 +141,27 @@ def test_a_function_that_only_a_library_calls_may_be_replaced(
     assert compiled(torch.ones(1)) == 100
     monkeypatch.undo()
     assert compiled(torch.ones(1)) == before
+
+
+def test_a_flag_of_torchs_by_which_a_capture_runs_is_no_state() -> None:
+    third = torch.tensor([1 / 3])
+    compiled = jit(lambda x: x * len(format(third)))  # a name that is computed
+    for _ in range(10):
+        assert compiled(torch.ones(1)) == len(str(third))
+    assert len(jit.explain(compiled).programs) == 1
+
+
+@typing.runtime_checkable
+class HasRate(typing.Protocol):
+    rate: float
+
+
+def test_a_protocol_is_asked_for_what_an_object_has() -> None:
+    one = SimpleNamespace()
+    compiled = jit(lambda x: x * (2 if isinstance(one, HasRate) else 3))
+    assert compiled(torch.ones(1)) == 3
+    one.rate = 1.0
+    assert compiled(torch.ones(1)) == 2
 
 
 def test_a_method_of_an_optimizer_that_its_step_calls_may_be_replaced(

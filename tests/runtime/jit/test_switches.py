@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, backends
+from torch import Tensor, backends, nn
 
 from runtime import jit
 
@@ -207,11 +207,36 @@ def test_a_switch_that_a_program_asks_for_is_state(switch: str) -> None:
     assert len(jit.explain(compiled).programs) == n_states
 
 
-def test_a_warning_that_becomes_an_error_is_state() -> None:
+def _warn_by_another_name() -> object:
+    return _tell("old", DeprecationWarning, stacklevel=1)
+
+
+def _warn_by_torch() -> object:
+    return nn.functional.mse_loss(torch.ones(1), torch.ones(1, 1))
+
+
+def _warn_by_numpy() -> object:
+    return _ZERO / _ZERO
+
+
+_tell = warnings.warn
+_ZERO = np.zeros(1)
+WARNINGS: dict[str, Callable[[], object]] = {
+    "of the program": lambda: warnings.warn("old", DeprecationWarning, stacklevel=1),
+    "by another name": _warn_by_another_name,
+    "of torch": _warn_by_torch,
+    "of NumPy": _warn_by_numpy,
+}
+
+
+@pytest.mark.parametrize("name", WARNINGS)
+def test_a_warning_that_becomes_an_error_is_state(name: str) -> None:
+    warn = WARNINGS[name]
+
     def warns(x: Tensor) -> Tensor:
         try:
-            warnings.warn("old", DeprecationWarning, stacklevel=1)
-        except DeprecationWarning:
+            warn()
+        except Warning:
             return x * 3
         return x * 2
 
@@ -221,6 +246,19 @@ def test_a_warning_that_becomes_an_error_is_state() -> None:
             warnings.simplefilter(action)  # type: ignore[arg-type]
             assert compiled(torch.ones(1)) == factor
     assert len(jit.explain(compiled).programs) == 2
+
+
+def test_a_program_that_records_its_warnings_finds_them() -> None:
+    def records(x: Tensor) -> Tensor:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+        return x * len(caught)
+
+    compiled = jit(records)
+    for action, factor in (("ignore", 0), ("always", 1), ("ignore", 0)):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)  # type: ignore[arg-type]
+            assert compiled(torch.ones(1)) == factor
 
 
 def test_a_switch_that_a_program_leaves_changed_is_changed_by_each_call() -> None:

@@ -77,6 +77,26 @@ def test_how_torch_writes_texts_is_state() -> None:
         torch.set_printoptions(profile="default", sci_mode=None)
 
 
+def test_a_program_writes_texts_its_own_way() -> None:
+    third = torch.tensor([1 / 3])
+
+    def program(x: Tensor) -> tuple[Tensor, str]:
+        torch.set_printoptions(precision=2)
+        text = str(third)
+        torch.set_printoptions(precision=len(text))
+        return x * 2, text
+
+    compiled = jit(program)
+    try:
+        for _ in range(10):
+            torch.set_printoptions(profile="default")
+            assert compiled(torch.ones(1))[1] == "tensor([0.33])"
+            assert str(third) == "tensor([0.33333334326744])"
+    finally:
+        torch.set_printoptions(profile="default")
+    assert len(jit.explain(compiled).programs) == 1
+
+
 def test_the_text_of_a_shape_is_known() -> None:
     f = jit(lambda x: (x * 2, str(x.shape), f"{x.dtype}"))
     assert f(torch.ones(3))[1:] == ("torch.Size([3])", "torch.float32")
