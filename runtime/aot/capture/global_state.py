@@ -1,6 +1,6 @@
 """Read, check and restore the global state of torch that the trace of a program depends on.
 
-surroundings(True, False)       # (None, torch.float32, False, None, None)
+surroundings(True, False)       # (None, torch.float32, False, None, None, False)
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
+from ...tape.anomaly import STATE as ANOMALY
 from ...torch_private.global_settings import autocast_devices, is_autocast_enabled, is_deterministic
 from ...torch_private.mode_stacks import (
     DeviceContext,
@@ -20,6 +21,7 @@ from ...torch_private.mode_stacks import (
 
 _devices = autocast_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
+_finds_anomalies = torch.is_anomaly_enabled
 _warns_only = torch.is_deterministic_algorithms_warn_only_enabled
 
 
@@ -90,6 +92,7 @@ def surroundings(recording: bool, autocast: bool) -> tuple[object, ...]:
         is_deterministic(),
         str(torch.get_default_device()) if number_of_function_modes() else None,
         _autocast_dtypes() if autocast else None,
+        ANOMALY.enabled or _finds_anomalies(),
     )
 
 

@@ -219,6 +219,22 @@ def test_a_program_that_looks_for_nan_in_gradients_is_refused() -> None:
         f(torch.ones(2, requires_grad=True))
 
 
+def test_anomaly_mode_that_its_caller_switches_on_later_is_refused_too() -> None:
+    weight = torch.zeros(2, requires_grad=True)
+
+    @jit
+    def f(x: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad((weight.sqrt() * 0 * x).sum(), weight)
+        return gradient
+
+    assert f(torch.ones(2)).isnan().all()
+    with torch.autograd.set_detect_anomaly(True):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="anomaly mode looks for NaN"):
+                f(torch.ones(2))
+    assert f(torch.ones(2)).isnan().all()
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
 def test_a_program_that_notes_where_gradients_are_from_is_captured() -> None:
     @jit

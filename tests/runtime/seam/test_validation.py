@@ -142,7 +142,8 @@ def test_a_training_step_that_fails_leaves_the_gradients_of_the_one_before() -> 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            return loss.detach()
+            detached: Tensor = loss.detach()
+            return detached
 
         return step, weight
 
