@@ -17,6 +17,7 @@ import torch
 from ...seam.levels import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
 from ...tape.running import STAND_INS, current_dual
+from ...tape.saved import HOOKS
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.global_settings import is_autocast_enabled, without_autocast
 from ...torch_private.mode_stacks import (
@@ -40,6 +41,7 @@ from .known_programs import Finder, Programs
 from .recipe import Recipe
 
 # global names, as each call would pay for a look-up in a module
+_hooks_of_caller = HOOKS.innermost
 _grad_enabled, _inference = torch.is_grad_enabled, torch.is_inference_mode_enabled
 
 
@@ -118,13 +120,15 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     ``programs``: finds them; None for a new :class:`Programs`.
     """
     fn, modules = recipe.fn, recipe.modules
+    # a backward pass in a program of jit would not call hooks for what is saved
+    may_save = recipe.retries
     programs = programs or Programs(recipe)
 
     def compiled(*args: object, **kwargs: object) -> object:
         """Run the program for these arguments, or ``fn`` itself where others see its calls."""
         leaves, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), is_autocast_enabled()
-        if _is_seen():
+        if _is_seen(may_save):
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(leaves)
         around = (
@@ -153,12 +157,15 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
     return compiled
 
 
-def _is_seen() -> bool:
+def _is_seen(may_save: bool) -> bool:
     """Return whether a transform, a mode or a dual level sees the calls of the program, or a class
-    that would see them does not."""
+    that would see them does not. Hooks for saved tensors see a backward pass in it, if it
+    ``may_save``."""
     if SCOPE.levels or number_of_dispatch_modes() or transform_of_torch():
         return True
     if number_of_function_modes() and mode_of_caller() is not None:
+        return True
+    if may_save and _hooks_of_caller() is not None:
         return True
     return not all_handlers_enabled() or bool(STAND_INS and current_dual() is not None)
 

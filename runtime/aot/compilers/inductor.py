@@ -19,6 +19,7 @@ from ...seam.graph_walks import results_of
 from ...torch_private.dispatcher import below_autograd
 from ...torch_private.graph_parts import COMPILE_FX, INDUCTOR_DECOMPOSITIONS, INDUCTOR_OPTIONS
 from ...trace.graph_capture import module_of, trace_flat
+from ...trace.graph_edits import refuses
 from ...trace.provenance import line_of
 from ...trace.symbols import SYMBOLIC
 from ..control_flow.torch_operators import transformable
@@ -27,7 +28,7 @@ from . import inductor_trial
 from .boxed import Boxed, examples
 from .inductor_graphs import NumberTensors, numbers_of, write_at_the_end
 from .inductor_trial import TrialFailed
-from .placing import DESTINATIONS
+from .placing import DESTINATIONS, Destination
 from .trial_process import cause, with_key
 
 ISOLATED = os.name == "posix"
@@ -120,7 +121,7 @@ def _compile(
     with config.patch(fallback_random=True):
         lowered = decomposed(module, inputs)
         _refuse_other_layouts(module, results_of(lowered.graph))
-        placed = write_at_the_end(lowered.graph, module.meta.get(DESTINATIONS, ()))
+        placed = write_at_the_end(lowered.graph, _destinations(module))
         _keep_placeholders(lowered.graph, given)
         lowered.recompile()
         _mark_results_as_visible(lowered.graph)
@@ -133,6 +134,15 @@ def _compile(
     if numbers:
         run = _with_numbers(run, numbers)
     return run, placed
+
+
+def _destinations(module: fx.GraphModule) -> Sequence[Destination]:
+    """Return which arguments the code may write to. None if the graph may refuse a call: the code
+    may write before it has asked."""
+    if any(map(refuses, module.graph.nodes)):
+        return ()
+    destinations: Sequence[Destination] = module.meta.get(DESTINATIONS, ())
+    return destinations
 
 
 def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:

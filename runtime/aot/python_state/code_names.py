@@ -150,8 +150,9 @@ COMPUTED = frozenset(
     ]
 )
 """Names of what looks attributes up whose names are in no code."""
-LOOKUPS: frozenset[Any] = frozenset(
-    (getattr, setattr, hasattr, delattr, vars, dir, globals, locals, eval, exec, copy.copy)
+LOOKUPS_OF_GLOBALS: frozenset[Any] = frozenset((globals, eval, exec))
+LOOKUPS: frozenset[Any] = LOOKUPS_OF_GLOBALS | frozenset(
+    (getattr, setattr, hasattr, delattr, vars, dir, locals, copy.copy)
 )
 """Functions that look up names that are in no code, whatever the program calls them."""
 

@@ -33,7 +33,7 @@ from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
-from .switches import FACTS_OF_CODE, facts_before
+from .switches import FACTS_OF_CODE, FACTS_OF_PROGRAM, facts_before
 from .trusted import is_followed, is_followed_module
 from .values import attributes_of
 
@@ -133,8 +133,8 @@ ONLY_TELL = frozenset(
 )
 """Modules of Python's through which a program tells somebody something. What they ask the system
 for does not come back to the program."""
-_OF_TORCH = {torch.save.__code__: "torch.save", torch.load.__code__: "torch.load"}
-"""Functions of torch's that read or write files."""
+_OF_TORCH = {id(torch.save.__code__): "torch.save", id(torch.load.__code__): "torch.load"}
+"""Functions of torch's that read or write files, by identity of their code."""
 _PURE = frozenset(("posix.fspath", "posix._path_normpath", "posix._path_splitroot_ex"))
 """Functions of the system's modules that ask for nothing but their arguments."""
 _IMPURE: dict[str, frozenset[str]] = {
@@ -298,10 +298,13 @@ class _Watcher:
             self.finding = frame
         if code is _MAKES_OPTIMIZER:
             self.graph.made.add(id(frame.f_locals["self"]))
-        if code in FACTS_OF_CODE:
-            self.graph.ask(FACTS_OF_CODE[code])
-        if code in _OF_TORCH:
-            self._ask(_OF_TORCH[code], frame.f_back)
+        key = id(code)
+        if key in FACTS_OF_CODE:
+            self.graph.ask(FACTS_OF_CODE[key])
+        if key in FACTS_OF_PROGRAM and self._is_asked_by_program(frame.f_back):
+            self.graph.ask(FACTS_OF_PROGRAM[key])
+        if key in _OF_TORCH:
+            self._ask(_OF_TORCH[key], frame.f_back)
         if code is _SEED and frame.f_locals.get("a") is None:
             self._ask(_SEEDS[code], frame.f_back)
 
@@ -362,6 +365,8 @@ class _Watcher:
         """Let the graph ask for state that ``function`` of C, of ``owner``, reads or changes."""
         if isinstance(owner, torch.Generator) and function.__name__ == "initial_seed":
             self._refuse_seed(frame, owner)
+        if id(function) in FACTS_OF_PROGRAM and self._is_asked_by_program(frame):
+            self.graph.ask(FACTS_OF_PROGRAM[id(function)])
         if type(owner) is ContextVar:  # which a library has for itself
             self.graph.reach_object(owner, owner.name)
         facts = facts_before(function)
@@ -394,11 +399,21 @@ class _Watcher:
         while frame is not None and _is_of_library(frame):
             name = _SEEDS.get(frame.f_code, name)
             frame = frame.f_back
-        if frame is None or not self.known.get(id(frame.f_code), (None, False))[1]:
+        if frame is None or not self._is_programs(frame):
             return
         code = frame.f_code
         self.seen.asked.setdefault(name, (code.co_filename, frame.f_lineno, code.co_name))
         self.seen.refuse_asked()  # before it is called: nobody could undo it
+
+    def _is_asked_by_program(self, caller: FrameType | None) -> bool:
+        """Return whether a function is called by the program's own code, or by one of Python's
+        library or NumPy's for it."""
+        while caller is not None and _is_of_library(caller):
+            caller = caller.f_back
+        return caller is not None and self._is_programs(caller)
+
+    def _is_programs(self, frame: FrameType) -> bool:
+        return self.known.get(id(frame.f_code), (None, False))[1]
 
     @staticmethod
     def _user_line(frame: FrameType | None) -> Line | None:

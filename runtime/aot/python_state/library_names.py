@@ -105,6 +105,7 @@ class LibraryNames:
     def of_class(self, cls: type) -> list[tuple[object, str]]:
         """Add a class of a library, and those that it inherits from, as :meth:`of_module`."""
         found: list[tuple[object, str]] = []
+        self._code.asks_types |= cls is type
         for kind in cls.__mro__:
             if id(kind) in self._known or not _may_be_written(kind):
                 continue
@@ -156,9 +157,7 @@ class LibraryNames:
         return self._ask(node, sorted(common))
 
     def _ask(self, node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
-        own = node.names
-        unknown = dict.fromkeys(n for n in names if n not in node.had)
-        new = [n for n in unknown if n in own and not _is_of_capture(own[n])]
+        new = [name for name in dict.fromkeys(names) if _may_count(node, name)]
         found: list[tuple[object, str]] = []
         for name, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, name)
@@ -225,6 +224,14 @@ def _names_of_library(node: Named, names: Set[str]) -> list[str]:
 
 def _is_called_or_plain(x: Any) -> bool:
     return callable(x) or issubclass(type(x), ModuleType) or type(x) in SIMPLE
+
+
+def _may_count(node: Named, name: str) -> bool:
+    """Return whether ``node`` has the name, nobody has asked for it, and it is not for the time of
+    a capture alone."""
+    if name in node.had or name not in node.names:
+        return False
+    return not _is_of_capture(node.names[name])
 
 
 def _is_of_capture(x: Any) -> bool:

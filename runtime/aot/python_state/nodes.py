@@ -380,6 +380,12 @@ class ClassParts(Node):
             pattern_of(cls),
         )
 
+    def below(self) -> Iterable[tuple[Any, str]]:
+        """Return what the class inherits from, and its own class. Python asks ``type`` for the
+        program, not the program."""
+        above = (*self.had[2], self.had[3])
+        return ((cls, class_name(cls)) for cls in above if cls is not type)
+
     def put(self, values: tuple[Any, ...]) -> None:
         self.owner.__name__, self.owner.__qualname__, bases, kind, _ = values
         if type(self.owner) is not kind:

@@ -38,7 +38,7 @@ from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.graph_module import GraphModule, LateGraphModule
 from ...trace.provenance import is_of_package
 from ...trace.symbols import SYMBOLIC
-from .code_names import first_code, is_lookup
+from .code_names import LOOKUPS_OF_GLOBALS, first_code, is_lookup
 from .contents import DefaultFactory, Draws, Fact, Parts, Position, Positions
 from .dictionary_items import DictItems
 from .library_names import LibraryNames
@@ -54,7 +54,6 @@ from .nodes import (
     path_of,
 )
 from .object_kinds import (
-    FACTS,
     GENERATORS_OF_ALL,
     GENERATORS_OF_NUMPY,
     HOOKS_OF_ALL,
@@ -64,6 +63,7 @@ from .object_kinds import (
     Row,
     class_names,
     has_unknown_part,
+    hooks_of_all,
     is_constant,
     row_of,
 )
@@ -80,7 +80,7 @@ from .program_code import (
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
-from .switches import Facts, facts_of
+from .switches import FACTS_OF_NAMES, Facts, facts_of
 from .trusted import RUNNERS, follows, is_followed, is_followed_module
 from .value_attributes import ValueAttributes
 from .values import (
@@ -175,6 +175,8 @@ class ObjectGraph(Snapshot):
     def enter_library(self, code: CodeType, m: ModuleType) -> None:
         """Learn that a function of a library's module is about to run."""
         self._pending += self._libraries.enter(code, m)
+        for label, hooks in HOOKS_OF_ALL.get(m.__name__, ()):
+            self._dictionary_of_layer(label, hooks, label)
         self._drain()
 
     def enter_imports(self, names: Iterable[str]) -> None:
@@ -287,11 +289,11 @@ class ObjectGraph(Snapshot):
 
     def _function(self, function: FunctionType, name: str) -> None:
         """Add a function: its code and defaults, the variables around it, what it wraps, its
-        attributes. Of one that is not followed only the variables around it."""
+        attributes."""
         file, wrapped = function.__code__.co_filename, function.__dict__.get("__wrapped__")
         self._pending.append((wrapped, name))
         self._pending += [(x, name) for x in function.__dict__.get("static_values", ())]
-        if is_of_package(file) or (not is_followed(file) and not function.__closure__):
+        if is_of_package(file):
             return  # what our own functions close over is no state of the program
         self._add(FunctionParts(function, function.__qualname__))
         if self.budget is not None and is_followed(file):
@@ -360,7 +362,6 @@ class ObjectGraph(Snapshot):
                 self._add(Registry(cls, cls.__qualname__))
             self.code.learn((), names_asked_by(cls))
             self._names_of(class_names(cls, self.code.counts), cls)
-            self._pending += [(base, base.__qualname__) for base in (*cls.__bases__, type(cls))]
         else:
             self._pending += self._libraries.of_class(cls)
 
@@ -378,9 +379,8 @@ class ObjectGraph(Snapshot):
         node = Attributes(x, name, {} if own is None else own, self.code.counts)
         self._names_of(node, x)
         self._pending.append((kind, kind.__qualname__))
-        if issubclass(kind, torch.nn.Module):
-            for label, hooks in HOOKS_OF_ALL:
-                self._dictionary_of_layer(label, hooks, label)
+        for label, hooks in hooks_of_all(kind):
+            self._dictionary_of_layer(label, hooks, label)
 
     def _attributes(self, x: object, name: str) -> None:
         """Reach the attributes of an object, if its class lets it have any."""
@@ -406,6 +406,7 @@ class ObjectGraph(Snapshot):
 
     def _lookup(self, x: Any, name: str) -> None:
         """Come to a function that looks names up that are in no code."""
+        self.code.finds_globals |= x in LOOKUPS_OF_GLOBALS
         self._look_through_all()
         if issubclass(type(x), types.BuiltinMethodType):
             self._pending.append((x.__self__, name))
@@ -483,7 +484,7 @@ class ObjectGraph(Snapshot):
         """Ask all that is known for the new names."""
         new = self.code.take_fresh()
         self._pending += self._libraries.ask(new)
-        self.ask({f"{n}()": FACTS[n] for n in new if n in FACTS and n in self.code.names})
+        self.ask({n: FACTS_OF_NAMES[n] for n in new if n in FACTS_OF_NAMES})
         for n in new:
             self._ask_loaded(n)
         if "cache_info" in new:
@@ -538,12 +539,7 @@ class ObjectGraph(Snapshot):
         """Let globals count that are found by a computed name: all values, and the functions and
         classes that a text names."""
         for node in [x for x in self._named.values() if isinstance(x, Globals) and x.had]:
-            values = [
-                n
-                for n, x in list(node.owner.items())
-                if n[:2] != "__" and not issubclass(type(x), (FunctionType, ModuleType, type))
-            ]
-            self._ask(node, [*values, *(self.code.words & node.owner.keys())])
+            self._ask(node, self.code.globals_found(node.owner))
 
     def settle(self) -> None:
         """Forget what only a capture needs, and what is not the graph's to keep alive."""

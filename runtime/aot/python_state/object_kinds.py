@@ -19,7 +19,6 @@ import io
 import itertools
 import logging
 import operator
-import os
 import random
 import re
 import struct
@@ -27,7 +26,6 @@ import sys
 import threading
 import types
 import typing
-import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextvars import Context, ContextVar
@@ -56,7 +54,8 @@ from .contents import (
 )
 from .iterators import iterating_class, position_of
 from .nodes import Change, ClassNames, Node
-from .switches import levels_of_loggers, text_of_decimals
+from .switches import text_of_decimals
+from .trusted import follows
 from .values import module_of
 
 GENERATORS_OF_NUMPY = (
@@ -119,7 +118,10 @@ class Registry(Node):
 
 def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
     """Return what a method is bound to. A function of an extension in C++ is bound to what tells
-    its caller how to call it."""
+    its caller how to call it. By ``__import__`` one comes to any module that is loaded."""
+    if x is __import__:
+        loaded = list(sys.modules.values())
+        return tuple(m for m in loaded if type(m) is types.ModuleType and follows(m))
     owner = x.__self__
     if isinstance(owner, types.ModuleType) or module_of(type(owner)) == "pybind11_builtins":
         return ()
@@ -378,22 +380,6 @@ NAMED_ALONE: dict[type, frozenset[str]] = {
 those that their methods read for a caller. Of others code that is not looked through may read
 any."""
 
-
-def _thread_of_caller() -> tuple[int, str]:
-    return threading.get_ident(), threading.current_thread().name
-
-
-FACTS: dict[str, Callable[[], Any]] = {
-    **dict.fromkeys(("current_thread", "get_ident", "get_native_id"), _thread_of_caller),
-    **dict.fromkeys(("getLogger", "isEnabledFor", "getEffectiveLevel"), levels_of_loggers),
-    "catch_warnings": lambda: tuple(warnings.filters),
-    "sys.modules": lambda: frozenset(sys.modules),
-    **dict.fromkeys(
-        ("environ", "getenv", "expandvars", "expanduser"), lambda: tuple(os.environ.items())
-    ),
-}
-"""State behind functions of Python's and torch's, by the name that code has for them."""
-
 GENERATOR_OF_PYTHON: Any = vars(random)["_inst"]
 GENERATORS_OF_ALL: tuple[tuple[Any, str], ...] = (
     (GENERATOR_OF_PYTHON, "random"),
@@ -402,12 +388,26 @@ GENERATORS_OF_ALL: tuple[tuple[Any, str], ...] = (
 """The generators that the functions of Python's and NumPy's modules draw from."""
 NOT_HELD = (types.ModuleType, types.FrameType, types.TracebackType)
 """What an object of C may refer to, and what is no state of it."""
-HOOKS_OF_ALL = [
-    (name, hooks)
-    for name, hooks in vars(torch.nn.modules.module).items()
-    if name.startswith("_global_") and name.endswith("hooks")
-]
-"""The dictionaries of hooks that torch calls for every module, by name."""
+
+
+def _global_hooks(module: str) -> list[tuple[str, Any]]:
+    names = vars(sys.modules[module]).items()
+    return [(n, x) for n, x in names if n.startswith("_global_") and n.endswith("hooks")]
+
+
+HOOKS_OF_ALL: dict[str, list[tuple[str, Any]]] = {
+    name: _global_hooks(name) for name in ("torch.nn.modules.module", "torch.optim.optimizer")
+}
+"""The dictionaries of hooks that torch calls for every module and every optimizer, by the name of
+the module whose code does so."""
+
+
+def hooks_of_all(kind: type) -> list[tuple[str, Any]]:
+    """Return the dictionaries of hooks that torch calls for every object of a class."""
+    for cls in (torch.nn.Module, torch.optim.Optimizer):
+        if issubclass(kind, cls):
+            return HOOKS_OF_ALL[cls.__module__]
+    return []
 
 
 def class_names(cls: type, counts: Callable[[Any, str], bool]) -> ClassNames:

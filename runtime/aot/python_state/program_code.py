@@ -16,7 +16,7 @@ import random
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from types import CodeType, FunctionType, SimpleNamespace
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,8 +111,9 @@ class ProgramCode:
     """See above. ``entered``: by identity of the code. ``names``: of globals and attributes.
     ``words``: of texts. ``loaded``: the names that code does not only store to. ``of_schedulers``:
     names in the code of torch's schedulers that ran. ``computed``: whether code looks attributes up
-    by names that it computes. ``asks_types``: whether it calls ``type``, which tells symbols from
-    numbers. ``fresh``: names that no object has been asked for yet."""
+    by names that it computes. ``finds_globals``: whether it has a function that finds globals so,
+    by whatever name. ``asks_types``: whether it calls ``type``, which tells symbols from numbers.
+    ``fresh``: names that no object has been asked for yet."""
 
     def __init__(self) -> None:
         self.entered: dict[int, Code] = {}
@@ -122,6 +123,7 @@ class ProgramCode:
         self.loaded: set[str] = set()
         self.of_schedulers: set[str] = set()
         self.computed = False
+        self.finds_globals = False
         self.asks_types = False
         self.fresh: list[str] = []
 
@@ -180,7 +182,15 @@ class ProgramCode:
     @property
     def asks_all_globals(self) -> bool:
         """Return whether code finds globals by names that it computes."""
-        return not self.names.isdisjoint(("globals", "eval", "exec"))
+        return self.finds_globals or not self.names.isdisjoint(("globals", "eval", "exec"))
+
+    def globals_found(self, names: dict[str, Any]) -> Iterator[str]:
+        """Yield which of a module's names code finds that computes them: those of all values, and
+        of the functions and classes that a text names."""
+        for name, x in list(names.items()):
+            is_value = not issubclass(type(x), (FunctionType, ModuleType, type))
+            if name in self.words or (is_value and name[:2] != "__"):
+                yield name
 
     @property
     def first_line(self) -> Line | None:

@@ -19,12 +19,14 @@ import functools
 import gc
 import itertools
 import logging
+import os
 import re
 import sys
+import threading
 import tracemalloc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -101,12 +103,57 @@ def warnings_that_raise() -> tuple[object, ...]:
     return tuple(filters)
 
 
-FACTS_OF_CODE: dict[CodeType, Facts] = {
-    f.__code__: {"torch.set_printoptions": settings_of_texts}
-    for f in (printed, torch.set_printoptions)
+def _thread_of_caller() -> tuple[int, str]:
+    return threading.get_ident(), threading.current_thread().name
+
+
+def levels_of_loggers() -> tuple[object, ...]:
+    """Return which levels the loggers of Python's have that somebody has given one."""
+    manager = logging.Logger.manager
+    named = [
+        (name, logger.level, logger.disabled)
+        for name, logger in sorted(manager.loggerDict.items())
+        if isinstance(logger, logging.Logger) and (logger.level or logger.disabled)
+    ]
+    return (manager.disable, logging.root.level, *named)
+
+
+def _by_code(functions: Iterable[Any], facts: Facts) -> dict[int, Facts]:
+    return {id(f.__code__): facts for f in functions if type(f) is FunctionType}
+
+
+def _by_identity(functions: Iterable[object], facts: Facts) -> dict[int, Facts]:
+    return {id(f): facts for f in functions}
+
+
+_SPARSE = [x for name, x in vars(torch).items() if name.startswith("sparse_")]
+_INVARIANTS: Facts = {
+    "torch.sparse.check_sparse_tensor_invariants": (
+        torch.sparse.check_sparse_tensor_invariants.is_enabled
+    )
 }
-"""What is to be asked before a function of torch's in Python runs, which reads or changes it in an
-object that its module has for itself."""
+FACTS_OF_NAMES: Facts = {"sys.modules": lambda: frozenset(sys.modules)}
+"""What is to be asked where code has a name."""
+_TEXTS: Facts = {"torch.set_printoptions": settings_of_texts}
+_ENVIRONMENT: Facts = {"os.environ": lambda: tuple(os.environ.items())}
+_LEVELS: Facts = {"logging levels": levels_of_loggers}
+_THREAD: Facts = {"threading.current_thread()": _thread_of_caller}
+_FILTERS: Facts = {"warnings.filters": lambda: tuple(warnings.filters)}
+FACTS_OF_CODE = _by_code((printed, torch.set_printoptions), _TEXTS)
+"""By identity of the code of a function of torch's in Python: what is to be asked before it runs,
+since it reads or changes it in an object that its module has for itself."""
+FACTS_OF_PROGRAM: dict[int, Facts] = {
+    **_by_code(vars(type(os.environ)).values(), _ENVIRONMENT),
+    **_by_code((logging.getLogger, *vars(logging.Logger).values()), _LEVELS),
+    **_by_code((logging.disable,), _LEVELS),
+    **_by_code((threading.current_thread,), _THREAD),
+    **_by_code((warnings.catch_warnings.__init__,), _FILTERS),
+    **_by_identity(_SPARSE, _INVARIANTS),
+    **_by_identity((threading.get_ident, threading.get_native_id), _THREAD),
+}
+"""What is to be asked before code of the program's calls a function of Python's. By identity of the
+code of the function, or of one of C. What a library calls it for is another matter: each message to
+a log asks for the thread."""
 
 _OF_LIBRARIES: dict[str, Facts] = {
     "decimal": {"decimal.getcontext()": settings_of_decimals},
@@ -246,14 +293,3 @@ def _answer(function: Callable[..., object], args: Iterable[str]) -> object:
     if type(found) in SIMPLE or isinstance(found, torch.dtype):
         return found
     return repr(found)
-
-
-def levels_of_loggers() -> tuple[object, ...]:
-    """Return which levels the loggers of Python's have that somebody has given one."""
-    manager = logging.Logger.manager
-    named = [
-        (name, logger.level, logger.disabled)
-        for name, logger in sorted(manager.loggerDict.items())
-        if isinstance(logger, logging.Logger) and (logger.level or logger.disabled)
-    ]
-    return (manager.disable, logging.root.level, *named)

@@ -332,3 +332,18 @@ def test_a_write_to_a_view_that_a_function_returns_is_refused_as_in_eager_mode()
 
     with runtime.dropin.installed():
         assert error(jit(Flat.apply)) == error(Flat.apply)
+
+
+def test_hooks_of_the_caller_for_what_is_saved_see_a_backward_pass_of_the_program() -> None:
+    weight = torch.full((2,), 0.7, requires_grad=True)
+
+    def program(x: Tensor) -> Tensor:
+        (gradient,) = torch.autograd.grad((weight.exp() * x * weight).sum(), weight)
+        return gradient
+
+    compiled = jit(program)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(torch.ones(2)), program(torch.ones(2)))
+        with torch.autograd.graph.saved_tensors_hooks(torch.round, lambda t: t):
+            expected = program(torch.ones(2))
+            torch.testing.assert_close(compiled(torch.ones(2)), expected)

@@ -11,9 +11,11 @@ import functools
 import importlib.util
 import json
 import math
+import os
 import queue
 import statistics
 import sys
+import threading
 import typing
 import weakref
 from collections.abc import Callable
@@ -26,6 +28,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from runtime import jit
 
@@ -243,6 +246,108 @@ def test_arguments_of_the_process_are_state(monkeypatch: pytest.MonkeyPatch) -> 
         assert compiled(torch.ones(1)) == factor
 
 
+_ask_environment, _environment, _expand = os.getenv, os.environ, os.path.expandvars
+ENVIRONMENT: dict[str, Callable[[], object]] = {
+    "getenv": lambda: _ask_environment("RATE"),
+    "environ": lambda: _environment["RATE"],
+    "expandvars": lambda: _expand("$RATE"),
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENT)
+def test_the_environment_is_state_by_whatever_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = ENVIRONMENT[name]
+    compiled = jit(lambda x: x * float(ask()))  # type: ignore[arg-type]
+    for rate in (2.0, 3.0, 2.0):
+        monkeypatch.setenv("RATE", str(rate))
+        assert compiled(torch.ones(1)) == rate
+
+
+_thread, _identity = threading.current_thread, threading.get_ident
+THREADS: dict[str, Callable[[], object]] = {
+    "current_thread": lambda: _thread().name,
+    "get_ident": lambda: _identity(),
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_the_thread_of_a_call_is_state_by_whatever_name(name: str) -> None:
+    ask = THREADS[name]
+    compiled = jit(lambda x: (x * 2, ask()))
+    found = []
+
+    def call() -> None:
+        found.append((compiled(torch.ones(1))[1], ask()))
+
+    call()
+    other = threading.Thread(target=call)
+    other.start()
+    other.join()
+    assert all(ours == eager for ours, eager in found)
+    assert len(found) == 2
+
+
+RATE = 2.0
+_all_globals, _evaluate = globals, eval
+LOOKUPS: dict[str, Callable[[], float]] = {
+    "globals": lambda: _all_globals()[_computed("RA", "TE")],
+    "eval": lambda: _evaluate(_computed("RA", "TE")),
+    "a module": lambda: _import_module(__name__).RATE,
+}
+
+
+def _import_module(name: str) -> Any:
+    return _import(name, fromlist=["RATE"])
+
+
+_import = __import__
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_a_global_is_found_by_a_function_of_whatever_name(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = LOOKUPS[name]
+    compiled = jit(lambda x: x * find())
+    for rate in (2.0, 3.0, 2.0):
+        monkeypatch.setattr(sys.modules[__name__], "RATE", rate)
+        assert compiled(torch.ones(1)) == rate
+
+
+def test_hooks_of_all_modules_are_those_of_a_module_that_the_program_makes() -> None:
+    compiled = jit(lambda x: nn.Tanh()(x))
+    first = compiled(torch.ones(1))
+    handle = nn.modules.module.register_module_forward_hook(lambda m, x, out: out * 100)
+    assert compiled(torch.ones(1)) == first * 100
+    handle.remove()
+    assert compiled(torch.ones(1)) == first
+
+
+def test_hooks_of_all_optimizers_are_found() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    @jit
+    def step(x: Any) -> None:
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+
+    def put_back(optimizer: Any, args: Any, kwargs: Any) -> None:
+        with torch.no_grad():
+            weight.fill_(7)
+
+    step(torch.ones(1))
+    handle = register_optimizer_step_post_hook(put_back)
+    step(torch.ones(1))
+    assert weight == 7
+    handle.remove()
+    step(torch.ones(1))
+    assert weight.item() == pytest.approx(6.9)
+
+
 def test_what_a_program_puts_into_a_module_is_there_after_each_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -365,6 +470,18 @@ def test_an_object_that_somebody_puts_into_a_library_is_followed(
     compiled = jit(program)
     for value in (2.0, 2.0, 3.0, 4.0):
         change(getattr(owner, attribute), value)
+        assert compiled(torch.ones(1)) == value
+
+
+_silu = F.silu
+
+
+def test_what_somebody_gives_to_a_function_is_state_by_whatever_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = jit(lambda x: x * _silu.rate)  # type: ignore[attr-defined]
+    for value in (2.0, 2.0, 3.0):
+        monkeypatch.setattr(F.silu, "rate", value, raising=False)
         assert compiled(torch.ones(1)) == value
 
 

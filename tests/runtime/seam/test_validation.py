@@ -107,7 +107,11 @@ def test_a_constraint_of_the_users_computes_with_tensors() -> None:
         assert notes.total.dtype is torch.bool
 
 
-def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mode() -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+@pytest.mark.parametrize("compiler", ["replay", "inductor"])
+def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mode(
+    compiler: str,
+) -> None:
     def make() -> tuple[Callable[[Tensor], Tensor], list[int], Tensor]:
         total, calls = torch.zeros(2), [0]
 
@@ -124,7 +128,7 @@ def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mo
         return program, calls, total
 
     (eager, eager_calls, expected), (f, calls, total) = make(), make()
-    compiled = jit(f)
+    compiled = jit(f, compiler=compiler)
     with pytest.warns(UserWarning, match="in its graph, and not in eager mode"):
         for x in (GOOD, GOOD * 2, BAD, GOOD):
             torch.testing.assert_close(compiled(x), eager(x))
