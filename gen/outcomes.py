@@ -14,6 +14,7 @@ __all__ = [
     "Uncovered",
     "Unsuitable",
     "Vacuous",
+    "refuse_fault",
     "stable_part",
 ]
 
@@ -43,6 +44,23 @@ class Mismatch(AssertionError):
 
 class ErrorMismatch(Mismatch):
     """The target raises an error of another kind or text than it has to. No value is wrong."""
+
+
+_FAULT = "INTERNAL ASSERT FAILED"
+
+
+def refuse_fault(error: BaseException) -> None:
+    """Raise ErrorMismatch if an error says that torch is at fault. Then it refuses nothing: an
+    assertion of torch's own has failed, and torch asks for a report.
+    """
+    text = str(error)
+    if _FAULT in text:
+        first = text.strip().splitlines()[0]
+        raise ErrorMismatch(
+            f"an assertion of torch's own fails: {first[:200]}",
+            expected="a result, or an error that says what is wrong with the call",
+            actual=f"{type(error).__name__}: {first}",
+        ) from error
 
 
 class Vacuous(AssertionError):

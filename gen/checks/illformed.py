@@ -18,7 +18,7 @@ import torch
 
 from gen.checks.batched_inputs import vary
 from gen.checks.compare import Rule, Tally, compare
-from gen.outcomes import Mismatch, Unsuitable
+from gen.outcomes import Mismatch, Unsuitable, refuse_fault
 from gen.samples.samples import Sample
 from gen.samples.seeds import seeded
 from gen.targets.protocol import Flat, Target, Values
@@ -230,12 +230,13 @@ def _loop(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
 
 def attempt(sample: Sample, run: Callable[[], Any]) -> tuple[Tensor, ...] | Exception:
     """Return the result or the exception, of any class: kernels, decompositions and Python raise
-    different ones."""
+    different ones. Raises Mismatch for one that says that torch is at fault."""
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return tuple(run())
         except Exception as error:
+            refuse_fault(error)
             return error
 
 

@@ -21,7 +21,7 @@ import torch
 
 from gen.checks.compare import Tally, compare_kinds
 from gen.checks.evaluate import Comparison
-from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable
+from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable, refuse_fault
 from gen.samples import opinfo
 from gen.samples.samples import Op, Sample, candidates, from_call, resolve
 from gen.versions import is_for_installed
@@ -38,6 +38,7 @@ def assert_right_or_refused(comparison: Comparison, word: str, tally: Tally) -> 
     except (Lacking, Mismatch, Unsuitable):
         raise
     except Exception as error:
+        refuse_fault(error)
         assert_named(comparison.sample, error)
         comparison.refusal = error
         tally.entries += 1

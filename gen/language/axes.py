@@ -25,7 +25,7 @@ PLAIN = "plain"
 
 Form = Literal[
     "functional", "out", "out_view", "out_small", "out_overlapping", "out_of_input", "out_lazy",
-    "inplace", "inplace_overlapping",
+    "inplace", "inplace_overlapping", "inplace_of_input",
     "view_inplace", "argument_inplace", "data_write", "reloaded", "autocast", "autocast_half",
     "autocast_near",
 ]  # fmt: skip

@@ -73,8 +73,12 @@ class LeftErrors:
 
     def settle(self, error: Exception) -> None:
         """Note that each call like this one would raise ``error``: it is of shapes and types. Not
-        if it was noted before, by a door further inside."""
-        if not self._is_general:
+        if it was noted before, by a door further inside, nor a kernel's warning: whether that is an
+        error is said by filters, which may change."""
+        if isinstance(error, Warning):
+            self.note(error)
+            self._of_program.append(error)
+        elif not self._is_general:
             self.settle_own(error)
             self._of_program.append(error)
 

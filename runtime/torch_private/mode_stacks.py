@@ -18,8 +18,6 @@ import torch.utils._contextlib
 import torch.utils._device
 import torch.utils._python_dispatch
 
-module_of_modes = torch.utils._python_dispatch
-"""The module that knows which modes of dispatch are on."""
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """The class of a context that sees each ATen call inside of it."""
 without_modes = torch.utils._python_dispatch._disable_current_modes

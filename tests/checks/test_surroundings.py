@@ -147,6 +147,20 @@ def test_a_write_to_one_number_several_times_is_noticed() -> None:
         check("written_several_times", form="inplace_overlapping")
 
 
+def test_a_write_over_an_input_that_is_still_read_is_noticed() -> None:
+    case("torch.add").assert_same("forward", against="eager", form="inplace_of_input")
+    with pytest.raises(Mismatch, match="in place on the memory of input 1"):
+        check("written_from_the_end", form="inplace_of_input")
+    with pytest.raises(Lacking, match="no input that the first one could overlap with"):
+        case("torch.sin").assert_same("forward", against="eager", form="inplace_of_input")
+
+
+def add_from_the_end(x: Any, y: Any, *, alpha: Any = 1) -> Any:
+    for target, other in zip(x.view(-1).flip(0).unbind(), y.view(-1).flip(0).unbind(), strict=True):
+        target.add_(other)
+    return x
+
+
 def test_where_no_input_has_memory_for_a_result_there_is_nothing_to_compare() -> None:
     with pytest.raises(Lacking, match="no input that a result could overlap with"):
         case("torch.lt").assert_same("forward", against="eager", form="out_of_input")
@@ -218,6 +232,7 @@ ROWS = {
     "buffer_of_any_size": _row("torch:sin", MATRIX, out=f"{HERE}.fill_with_zeros"),
     "buffer_without_sign": _row("torch:sin", MATRIX, out=f"{HERE}.sin_without_the_sign"),
     "written_several_times": _row("torch:sin", MATRIX, inplace=f"{HERE}.sin_of_each_element"),
+    "written_from_the_end": _row("torch:add", MATRIX, MATRIX, inplace=f"{HERE}.add_from_the_end"),
     "lazy_sin": _row(f"{HERE}:lazy_sin", MATRIX),
     "sin_in_another_order": _row(f"{HERE}:sin_in_another_order", MATRIX),
     "square_of_large_numbers": _row(

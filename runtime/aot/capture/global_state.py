@@ -21,7 +21,7 @@ from ...torch_private.mode_stacks import (
 
 _devices = autocast_devices()
 _inference, _dtype = torch.is_inference_mode_enabled, torch.get_default_dtype  # by one look-up each
-_finds_anomalies = torch.is_anomaly_enabled
+_finds_anomalies, _checks_nan = torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled
 _warns_only = torch.is_deterministic_algorithms_warn_only_enabled
 
 
@@ -92,7 +92,7 @@ def surroundings(recording: bool, autocast: bool) -> tuple[object, ...]:
         is_deterministic(),
         str(torch.get_default_device()) if number_of_function_modes() else None,
         _autocast_dtypes() if autocast else None,
-        ANOMALY.enabled or _finds_anomalies(),
+        (ANOMALY.enabled and ANOMALY.check_nan) or (_finds_anomalies() and _checks_nan()),
     )
 
 

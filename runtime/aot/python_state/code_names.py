@@ -18,7 +18,16 @@ import dis
 import inspect
 import operator
 import re
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType
+from types import (
+    BuiltinMethodType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 import torch
@@ -157,12 +166,16 @@ LOOKUPS: frozenset[Any] = LOOKUPS_OF_GLOBALS | frozenset(
 """Functions that look up names that are in no code, whatever the program calls them."""
 
 
+_UNBOUND = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
+_IN_C = COMPUTED | {"__dir__", "__reduce__", "__reduce_ex__"}
+"""Names of methods of C that do so."""
 _KINDS = frozenset(
     (
         operator.attrgetter,
         operator.methodcaller,
         BuiltinMethodType,
         MethodWrapperType,
+        *_UNBOUND,
         FunctionType,
     )
 )
@@ -175,6 +188,8 @@ def is_lookup(x: Any) -> bool:
         return False
     if kind in (operator.attrgetter, operator.methodcaller):
         return True
+    if kind in _UNBOUND:
+        return x.__name__ in _IN_C
     if kind in (BuiltinMethodType, MethodWrapperType):
-        return x in LOOKUPS or x.__name__ in COMPUTED
+        return x in LOOKUPS or x.__name__ in _IN_C
     return kind is FunctionType and x in LOOKUPS

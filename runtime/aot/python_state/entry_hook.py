@@ -12,12 +12,14 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import pkgutil
 import random
+import string
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from types import BuiltinFunctionType, FrameType, ModuleType
+from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -33,7 +35,7 @@ from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
-from .switches import FACTS_OF_CODE, FACTS_OF_PROGRAM, facts_before
+from .switches import FACTS_OF_CODE, FACTS_OF_LIBRARIES, FACTS_OF_PROGRAM, facts_before
 from .trusted import is_followed, is_followed_module
 from .values import attributes_of
 
@@ -135,6 +137,14 @@ ONLY_TELL = frozenset(
 for does not come back to the program."""
 _OF_TORCH = {id(torch.save.__code__): "torch.save", id(torch.load.__code__): "torch.load"}
 """Functions of torch's that read or write files, by identity of their code."""
+_LOOKUPS = frozenset(
+    id(f.__code__)
+    for owner in (inspect, pkgutil, string.Formatter)
+    for f in vars(owner).values()
+    if isinstance(f, FunctionType)
+)
+"""Functions of Python's library that look attributes up for a program by names that it computes, by
+identity of their code."""
 _PURE = frozenset(("posix.fspath", "posix._path_normpath", "posix._path_splitroot_ex"))
 """Functions of the system's modules that ask for nothing but their arguments."""
 _IMPURE: dict[str, frozenset[str]] = {
@@ -301,8 +311,12 @@ class _Watcher:
         key = id(code)
         if key in FACTS_OF_CODE:
             self.graph.ask(FACTS_OF_CODE[key])
+        if key in FACTS_OF_LIBRARIES and self._is_of_program(frame.f_back):
+            self.graph.ask(FACTS_OF_LIBRARIES[key])
         if key in FACTS_OF_PROGRAM and self._is_asked_by_program(frame.f_back):
             self.graph.ask(FACTS_OF_PROGRAM[key])
+        if key in _LOOKUPS and self._is_asked_by_program(frame.f_back):
+            self.graph.reach_object(getattr, "getattr")
         if key in _OF_TORCH:
             self._ask(_OF_TORCH[key], frame.f_back)
         if code is _SEED and frame.f_locals.get("a") is None:

@@ -38,7 +38,7 @@ from typing import Any
 import torch
 
 from ...seam.own_modules import is_own_module
-from ...torch_private.mode_stacks import module_of_modes
+from ...torch_private.mode_stacks import TorchDispatchMode
 from ...trace.provenance import is_of_package
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names, row_of
@@ -94,7 +94,7 @@ class LibraryNames:
         root = m.__name__.partition(".")[0]
         if id(m) in self._known or is_own_module(m.__name__) or root in RUNNERS:
             return []
-        if m is module_of_modes:  # whose flags say that a capture runs
+        if m.__name__ == TorchDispatchMode.__module__:  # whose flags say that a capture runs
             return []
         node = LibraryGlobals(vars(m), m.__name__, self._code)
         found = self._add(m, node, ())

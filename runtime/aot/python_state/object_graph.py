@@ -538,8 +538,8 @@ class ObjectGraph(Snapshot):
     def _ask_all_globals(self) -> None:
         """Let globals count that are found by a computed name: all values, and the functions and
         classes that a text names."""
-        for node in [x for x in self._named.values() if isinstance(x, Globals) and x.had]:
-            self._ask(node, self.code.globals_found(node.owner))
+        for module, names in self.code.own_globals():
+            self._ask(self._globals(names, module), self.code.globals_found(names))
 
     def settle(self) -> None:
         """Forget what only a capture needs, and what is not the graph's to keep alive."""

@@ -184,6 +184,12 @@ class ProgramCode:
         """Return whether code finds globals by names that it computes."""
         return self.finds_globals or not self.names.isdisjoint(("globals", "eval", "exec"))
 
+    def own_globals(self) -> list[tuple[str, dict[str, Any]]]:
+        """List the globals of the program's code, with the names of its modules: what
+        ``globals()`` gives to the code that calls it."""
+        found = {id(names): names for _, names in self.entered.values()}
+        return [(str(names.get("__name__")), names) for names in found.values()]
+
     def globals_found(self, names: dict[str, Any]) -> Iterator[str]:
         """Yield which of a module's names code finds that computes them: those of all values, and
         of the functions and classes that a text names."""

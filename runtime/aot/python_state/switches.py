@@ -107,6 +107,10 @@ def _thread_of_caller() -> tuple[int, str]:
     return threading.get_ident(), threading.current_thread().name
 
 
+def _threads() -> tuple[object, ...]:
+    return (threading.main_thread().name, *(thread.name for thread in threading.enumerate()))
+
+
 def levels_of_loggers() -> tuple[object, ...]:
     """Return which levels the loggers of Python's have that somebody has given one."""
     manager = logging.Logger.manager
@@ -115,7 +119,8 @@ def levels_of_loggers() -> tuple[object, ...]:
         for name, logger in sorted(manager.loggerDict.items())
         if isinstance(logger, logging.Logger) and (logger.level or logger.disabled)
     ]
-    return (manager.disable, logging.root.level, *named)
+    names = logging.getLevelNamesMapping().items()
+    return (manager.disable, logging.root.level, *named, *names)
 
 
 def _by_code(functions: Iterable[Any], facts: Facts) -> dict[int, Facts]:
@@ -138,16 +143,36 @@ _TEXTS: Facts = {"torch.set_printoptions": settings_of_texts}
 _ENVIRONMENT: Facts = {"os.environ": lambda: tuple(os.environ.items())}
 _LEVELS: Facts = {"logging levels": levels_of_loggers}
 _THREAD: Facts = {"threading.current_thread()": _thread_of_caller}
+_THREADS: Facts = {"threading.enumerate()": _threads}
 _FILTERS: Facts = {"warnings.filters": lambda: tuple(warnings.filters)}
-FACTS_OF_CODE = _by_code((printed, torch.set_printoptions), _TEXTS)
+# not of what only tells something: each message to a log would ask for all levels
+_OF_LEVELS = (
+    logging.getLogger,
+    logging.disable,
+    logging.addLevelName,
+    logging.getLevelName,
+    logging.getLevelNamesMapping,
+    logging.Logger.setLevel,
+    logging.Logger.isEnabledFor,
+    logging.Logger.getEffectiveLevel,
+)
+_OF_FILTERS = (
+    warnings.catch_warnings.__init__,
+    warnings.filterwarnings,
+    warnings.resetwarnings,
+    warnings.simplefilter,
+)
+FACTS_OF_CODE = _by_code((printed, print_options, torch.set_printoptions), _TEXTS)
 """By identity of the code of a function of torch's in Python: what is to be asked before it runs,
 since it reads or changes it in an object that its module has for itself."""
+FACTS_OF_LIBRARIES = _by_code(vars(type(os.environ)).values(), _ENVIRONMENT)
+"""What is to be asked before code of the program's, or of a library that runs for it, calls a
+function of Python's. By identity of the code of the function."""
 FACTS_OF_PROGRAM: dict[int, Facts] = {
-    **_by_code(vars(type(os.environ)).values(), _ENVIRONMENT),
-    **_by_code((logging.getLogger, *vars(logging.Logger).values()), _LEVELS),
-    **_by_code((logging.disable,), _LEVELS),
+    **_by_code(_OF_LEVELS, _LEVELS),
     **_by_code((threading.current_thread,), _THREAD),
-    **_by_code((warnings.catch_warnings.__init__,), _FILTERS),
+    **_by_code((threading.main_thread, threading.enumerate, threading.active_count), _THREADS),
+    **_by_code(_OF_FILTERS, _FILTERS),
     **_by_identity(_SPARSE, _INVARIANTS),
     **_by_identity((threading.get_ident, threading.get_native_id), _THREAD),
 }

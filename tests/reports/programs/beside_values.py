@@ -117,6 +117,21 @@ def identity_into_one_element():
     return out, torch.eye(2)
 
 
+@report("F70.5", kernel=True)
+def source_in_the_memory_of_the_target():
+    """masked_scatter_ of a source in the memory that it writes gives wrong values
+    and no error.
+
+    scatter_ and index_copy_ refuse such a source.
+    """
+    memory = torch.arange(5.0)
+    target, source = memory[:4], memory[1:]
+    mask = torch.tensor([False, False, True, True])
+    expected = target.clone().masked_scatter_(mask, source.clone())
+    target.masked_scatter_(mask, source)
+    return target, expected
+
+
 @report("F71.1", raises="stack expects a non-empty TensorList")
 def jacobian_of_no_outputs():
     """jacobian of torch.autograd.functional fails for a function of an empty tensor.

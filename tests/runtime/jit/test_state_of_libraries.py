@@ -9,6 +9,7 @@ import collections.abc
 import fractions
 import functools
 import importlib.util
+import inspect
 import json
 import math
 import os
@@ -377,6 +378,28 @@ class Patch:
 
     def relu(self, x: Any) -> Any:
         return x * self.slope
+
+
+BOX = Patch()
+_attribute_of, _text_of = object.__getattribute__, str.format
+_state_of = vars(object)["__getstate__"]
+UNBOUND: dict[str, Callable[[str], Any]] = {
+    "a slot": lambda name: _attribute_of(BOX, name),
+    "a method of a class": lambda name: float(_text_of("{0." + name + "}", BOX)),
+    "a state": lambda name: _state_of(BOX)[name],
+    "a function of Python's library": lambda name: inspect.getattr_static(BOX, name),
+}
+
+
+@pytest.mark.parametrize("name", UNBOUND)
+def test_an_attribute_is_found_by_a_function_of_whatever_kind(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, attribute = UNBOUND[name], _computed("ra", "te")
+    compiled = jit(lambda x: x * find(attribute))
+    for rate in (2.0, 3.0, 2.0):
+        monkeypatch.setattr(BOX, "rate", rate, raising=False)
+        assert compiled(torch.ones(1)) == rate
 
 
 PATCH = Patch()

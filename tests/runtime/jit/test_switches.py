@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import decimal
 import gc
@@ -246,6 +247,34 @@ def test_a_warning_that_becomes_an_error_is_state(name: str) -> None:
             warnings.simplefilter(action)  # type: ignore[arg-type]
             assert compiled(torch.ones(1)) == factor
     assert len(jit.explain(compiled).programs) == 2
+
+
+def test_filters_that_a_program_leaves_are_those_of_each_call() -> None:
+    @jit
+    def program(x: Tensor) -> Tensor:
+        warnings.simplefilter("error", ResourceWarning)
+        return x * 2
+
+    for _ in range(3):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program(torch.ones(1))
+            assert warnings.filters[0][:3] == ("error", None, ResourceWarning)
+
+
+def test_a_warning_of_a_kernel_that_the_program_catches_is_no_answer_for_ever() -> None:
+    def program(x: Tensor) -> Tensor:
+        try:
+            return x[:1].std().nan_to_num() + x
+        except UserWarning:
+            return x * 3
+
+    compiled = jit(program)
+    for action, expected in (("error", 3), ("ignore", 1), ("error", 3)):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action, UserWarning)  # type: ignore[arg-type]
+            with contextlib.suppress(UserWarning):  # jit says that it runs in eager mode
+                assert compiled(torch.ones(2)).tolist() == [expected] * 2
 
 
 def test_a_program_that_records_its_warnings_finds_them() -> None:
