@@ -107,11 +107,7 @@ def test_a_constraint_of_the_users_computes_with_tensors() -> None:
         assert notes.total.dtype is torch.bool
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
-@pytest.mark.parametrize("compiler", ["replay", "inductor"])
-def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mode(
-    compiler: str,
-) -> None:
+def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mode() -> None:
     def make() -> tuple[Callable[[Tensor], Tensor], list[int], Tensor]:
         total, calls = torch.zeros(2), [0]
 
@@ -128,12 +124,27 @@ def test_a_program_that_catches_the_error_has_written_what_it_writes_in_eager_mo
         return program, calls, total
 
     (eager, eager_calls, expected), (f, calls, total) = make(), make()
-    compiled = jit(f, compiler=compiler)
+    compiled = jit(f)
     with pytest.warns(UserWarning, match="in its graph, and not in eager mode"):
         for x in (GOOD, GOOD * 2, BAD, GOOD):
             torch.testing.assert_close(compiled(x), eager(x))
             torch.testing.assert_close(total, expected)
             assert calls == eager_calls
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Inductor's own
+def test_a_graph_of_inductor_writes_nothing_before_it_has_asked() -> None:
+    total = torch.zeros(2)
+
+    def program(x: Tensor) -> Tensor:
+        total.add_(1)
+        return PROGRAMS["a scale"](x)
+
+    compiled = jit(program, compiler="inductor")
+    for x, expected in ((GOOD, 1), (BAD, 2)):
+        with nullcontext() if x is GOOD else pytest.raises(ValueError, match="invalid"):
+            compiled(x)
+        assert total.tolist() == [expected] * 2
 
 
 def test_a_training_step_that_fails_leaves_the_gradients_of_the_one_before() -> None:
