@@ -121,11 +121,16 @@ def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else None
 
 
+def _bytes_of_memory(t: Any) -> int:
+    return int(unwrap(t).untyped_storage().nbytes())
+
+
 OF_MEMORY: dict[str, Callable[[Any], Any]] = {
     "const_data_ptr": lambda t: unwrap(t).data_ptr(),
     "data_ptr": lambda t: unwrap(t).data_ptr(),
     "storage_offset": lambda t: unwrap(t).storage_offset(),
     "_version": lambda t: t._version,
+    **dict.fromkeys(("storage", "untyped_storage", "_typed_storage"), _bytes_of_memory),
 }
 """What the elements or the place of a tensor change, by the name that a program asks for."""
 

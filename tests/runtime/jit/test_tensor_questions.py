@@ -318,3 +318,11 @@ def test_a_branch_of_a_program_may_ask_its_tensors() -> None:
         for _ in range(3):
             x = torch.ones(2)
             assert torch.equal(compiled(x, "is_inference"), program(x, "is_inference"))
+
+
+def test_the_memory_of_a_tensor_of_the_state_may_grow() -> None:
+    weight = torch.ones(2)
+    compiled = jit(lambda x: x * weight.untyped_storage().nbytes())
+    for size in (8, 8, 80):
+        weight.untyped_storage().resize_(size)
+        assert compiled(torch.ones(1)) == size
