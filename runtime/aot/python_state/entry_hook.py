@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import os
 import pkgutil
 import random
 import string
@@ -35,11 +36,17 @@ from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
-from .switches import FACTS_OF_CODE, FACTS_OF_LIBRARIES, FACTS_OF_PROGRAM, facts_before
+from .switches import (
+    FACTS_OF_CODE,
+    FACTS_OF_PROGRAM,
+    facts_before,
+    facts_of_environment,
+)
 from .trusted import is_followed, is_followed_module
 from .values import attributes_of
 
 _OF_SCHEDULERS = lr_scheduler.__file__
+_OF_ENVIRONMENT = os.getenv.__code__.co_filename
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
 _CACHE = functools._lru_cache_wrapper
 
@@ -311,8 +318,8 @@ class _Watcher:
         key = id(code)
         if key in FACTS_OF_CODE:
             self.graph.ask(FACTS_OF_CODE[key])
-        if key in FACTS_OF_LIBRARIES and self._is_of_program(frame.f_back):
-            self.graph.ask(FACTS_OF_LIBRARIES[key])
+        if code.co_filename == _OF_ENVIRONMENT and self._is_of_program(frame.f_back):
+            self.graph.ask(facts_of_environment(key, frame.f_locals.get("key")))
         if key in FACTS_OF_PROGRAM and self._is_asked_by_program(frame.f_back):
             self.graph.ask(FACTS_OF_PROGRAM[key])
         if key in _LOOKUPS and self._is_asked_by_program(frame.f_back):

@@ -19,6 +19,7 @@ import io
 import itertools
 import logging
 import operator
+import os
 import random
 import re
 import struct
@@ -272,6 +273,7 @@ PLAIN: tuple[Any, ...] = (
     OperatorBase,
     OpOverloadPacket,
     torch.library.Library,
+    type(os.environ),
     io.BufferedWriter,
     io.BufferedRandom,
     io.BufferedRWPair,

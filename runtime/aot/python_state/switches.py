@@ -165,9 +165,24 @@ _OF_FILTERS = (
 FACTS_OF_CODE = _by_code((printed, print_options, torch.set_printoptions), _TEXTS)
 """By identity of the code of a function of torch's in Python: what is to be asked before it runs,
 since it reads or changes it in an object that its module has for itself."""
-FACTS_OF_LIBRARIES = _by_code(vars(type(os.environ)).values(), _ENVIRONMENT)
-"""What is to be asked before code of the program's, or of a library that runs for it, calls a
-function of Python's. By identity of the code of the function."""
+_ENVIRONMENT_CLASS = type(os.environ)
+_BY_KEY = frozenset(
+    id(vars(_ENVIRONMENT_CLASS)[name].__code__)
+    for name in ("__getitem__", "__setitem__", "__delitem__")
+)
+_OF_ENVIRONMENT = _by_code(vars(_ENVIRONMENT_CLASS).values(), _ENVIRONMENT)
+
+
+def facts_of_environment(code: int, key: object) -> Facts:
+    """Return what is to be asked before code of the program's, or of a library that runs for it,
+    calls a function of ``os.environ``: one variable, or all of them. Nothing of another function.
+
+    ``code``: identity of the code of the function. ``key``: what it is asked for."""
+    if code not in _BY_KEY or type(key) is not str:
+        return _OF_ENVIRONMENT.get(code, {})
+    return {f"os.environ[{key!r}]": functools.partial(os.environ.get, key)}
+
+
 FACTS_OF_PROGRAM: dict[int, Facts] = {
     **_by_code(_OF_LEVELS, _LEVELS),
     **_by_code((threading.current_thread,), _THREAD),

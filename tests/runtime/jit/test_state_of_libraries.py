@@ -266,6 +266,17 @@ def test_the_environment_is_state_by_whatever_name(
         assert compiled(torch.ones(1)) == rate
 
 
+def test_a_variable_of_the_environment_that_nobody_reads_is_no_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RATE", "2")
+    compiled = jit(lambda x: x * float(os.environ.get("RATE", "1")))
+    for number in range(4):
+        monkeypatch.setenv("STEP", str(number))
+        assert compiled(torch.ones(1)) == 2
+    assert len(jit.explain(compiled).programs) == 1
+
+
 _thread, _identity = threading.current_thread, threading.get_ident
 THREADS: dict[str, Callable[[], object]] = {
     "current_thread": lambda: _thread().name,
