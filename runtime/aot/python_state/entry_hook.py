@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import inspect
 import io
-import os
 import pkgutil
 import random
 import string
@@ -37,6 +36,7 @@ from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
 from .switches import (
+    CODES_OF_ENVIRONMENT,
     FACTS_OF_CODE,
     FACTS_OF_PROGRAM,
     facts_before,
@@ -46,7 +46,6 @@ from .trusted import is_followed, is_followed_module
 from .values import attributes_of
 
 _OF_SCHEDULERS = lr_scheduler.__file__
-_OF_ENVIRONMENT = os.getenv.__code__.co_filename
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
 _CACHE = functools._lru_cache_wrapper
 
@@ -183,6 +182,21 @@ _SEEDS = {_SEED: "random.Random.seed", _ENTROPY: "random.SystemRandom.getrandbit
 A copy of one asks for it, too, so that a warning has to be enough."""
 
 
+_NOTICED = frozenset(
+    (
+        id(FIND_MODULE),
+        id(_MAKES_OPTIMIZER),
+        id(_SEED),
+        *CODES_OF_ENVIRONMENT,
+        *FACTS_OF_CODE,
+        *FACTS_OF_PROGRAM,
+        *_LOOKUPS,
+        *_OF_TORCH,
+    )
+)
+"""Identities of the code of functions that matter by themselves. Most are none of these."""
+
+
 def is_kept(name: str) -> bool:
     """Return whether the graph may keep the answer of a function, named as in :class:`Seen`, with a
     warning: what time it is, and the seed of a generator."""
@@ -253,7 +267,8 @@ class _Watcher:
         resumed = self.graph.iterators.of_frames.get(id(frame))
         if resumed is not None:
             self._resumed(resumed, frame.f_back)
-        self._enter_library(frame)
+        if id(code) in _NOTICED:
+            self._notice(frame)
         if id(code) not in self.known:
             self.known[id(code)] = (code, _is_followed(frame))
             self._learn_code(frame)
@@ -308,8 +323,8 @@ class _Watcher:
         _, is_followed = self.known.get(id(caller.f_code), (None, False))
         return is_followed or id(caller.f_code) in self.libraries
 
-    def _enter_library(self, frame: FrameType) -> None:
-        """Learn that a function of torch's or Python's begins, if it is one that matters."""
+    def _notice(self, frame: FrameType) -> None:
+        """Learn that a function of torch's or Python's begins which matters by itself."""
         code = frame.f_code
         if code is FIND_MODULE:
             self.finding = frame
@@ -318,7 +333,7 @@ class _Watcher:
         key = id(code)
         if key in FACTS_OF_CODE:
             self.graph.ask(FACTS_OF_CODE[key])
-        if code.co_filename == _OF_ENVIRONMENT and self._is_of_program(frame.f_back):
+        if key in CODES_OF_ENVIRONMENT and self._is_of_program(frame.f_back):
             self.graph.ask(facts_of_environment(key, frame.f_locals.get("key")))
         if key in FACTS_OF_PROGRAM and self._is_asked_by_program(frame.f_back):
             self.graph.ask(FACTS_OF_PROGRAM[key])

@@ -170,7 +170,8 @@ _BY_KEY = frozenset(
     id(vars(_ENVIRONMENT_CLASS)[name].__code__)
     for name in ("__getitem__", "__setitem__", "__delitem__")
 )
-_OF_ENVIRONMENT = _by_code(vars(_ENVIRONMENT_CLASS).values(), _ENVIRONMENT)
+CODES_OF_ENVIRONMENT = _by_code(vars(_ENVIRONMENT_CLASS).values(), _ENVIRONMENT)
+"""By identity of the code of a function of ``os.environ``: what asks for all variables."""
 
 
 def facts_of_environment(code: int, key: object) -> Facts:
@@ -179,7 +180,7 @@ def facts_of_environment(code: int, key: object) -> Facts:
 
     ``code``: identity of the code of the function. ``key``: what it is asked for."""
     if code not in _BY_KEY or type(key) is not str:
-        return _OF_ENVIRONMENT.get(code, {})
+        return CODES_OF_ENVIRONMENT.get(code, {})
     return {f"os.environ[{key!r}]": functools.partial(os.environ.get, key)}
 
 
