@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gen.outcomes import Mismatch
+from gen.outcomes import ErrorMismatch, Mismatch
 from gen.targets.torch_target import TorchTarget
 from tests.checks.cells import case, row_of
 
@@ -96,3 +96,30 @@ def test_what_meta_takes_the_cpu_must_take() -> None:
         made.assert_same("forward", against="eager")
     with pytest.raises(Mismatch, match=r"input 1 in float64: .* and the meta device takes it"):
         mm(TorchTarget()).assert_same("forward", against="eager")  # docs/findings.md, F130
+
+
+def refused(x: Tensor, y: Tensor) -> Tensor:
+    """Return a sum that refuses tensors of other ranks wherever they are."""
+    if x.ndim != y.ndim:
+        raise RuntimeError("the ranks differ")
+    return x + y
+
+
+def asserted(x: Tensor, y: Tensor) -> Tensor:
+    """Return a sum of which an assertion fails for tensors of other ranks."""
+    if x.ndim != y.ndim:
+        raise RuntimeError('x.dim() == y.dim() INTERNAL ASSERT FAILED at "sum.cpp":1')
+    return x + y
+
+
+def test_an_assertion_of_torchs_own_is_no_refusal() -> None:
+    def made(name: str) -> Any:
+        row = row_of(
+            {"args": [torch.ones(2, 2), torch.ones(2, 2)]},
+            call=f"tests.checks.test_wrong_calls:{name}",
+        )
+        return case("own.sum", "float32", axes=WRONG, ops={"own.sum": row})
+
+    made("refused").assert_same("forward", against="eager")
+    with pytest.raises(ErrorMismatch, match="an assertion of torch's own fails"):
+        made("asserted").assert_same("forward", against="eager")

@@ -35,6 +35,7 @@ from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
+from .reads import OF_MEMORY, OF_OBJECT
 from .switches import (
     CODES_OF_ENVIRONMENT,
     FACTS_OF_CODE,
@@ -182,6 +183,14 @@ _SEEDS = {_SEED: "random.Random.seed", _ENTROPY: "random.SystemRandom.getrandbit
 A copy of one asks for it, too, so that a warning has to be enough."""
 
 
+_OF_TENSORS = frozenset((*OF_MEMORY, *OF_OBJECT))
+_OF_TENSORS_IN_PYTHON = {
+    id(f.__code__): name
+    for name, f in vars(torch.Tensor).items()
+    if name in _OF_TENSORS and isinstance(f, FunctionType)
+}
+"""Methods of tensors that ask for what may change while a tensor stays. By identity of their code:
+the name that the graph has for the question."""
 _NOTICED = frozenset(
     (
         id(FIND_MODULE),
@@ -191,6 +200,7 @@ _NOTICED = frozenset(
         *FACTS_OF_CODE,
         *FACTS_OF_PROGRAM,
         *_LOOKUPS,
+        *_OF_TENSORS_IN_PYTHON,
         *_OF_TORCH,
     )
 )
@@ -337,6 +347,8 @@ class _Watcher:
             self.graph.ask(facts_of_environment(key, frame.f_locals.get("key")))
         if key in FACTS_OF_PROGRAM and self._is_asked_by_program(frame.f_back):
             self.graph.ask(FACTS_OF_PROGRAM[key])
+        if key in _OF_TENSORS_IN_PYTHON and self._is_asked_by_program(frame.f_back):
+            self.graph.code.learn((_OF_TENSORS_IN_PYTHON[key],), ())
         if key in _LOOKUPS and self._is_asked_by_program(frame.f_back):
             self.graph.reach_object(getattr, "getattr")
         if key in _OF_TORCH:
@@ -401,6 +413,9 @@ class _Watcher:
         """Let the graph ask for state that ``function`` of C, of ``owner``, reads or changes."""
         if isinstance(owner, torch.Generator) and function.__name__ == "initial_seed":
             self._refuse_seed(frame, owner)
+        of_tensor = issubclass(type(owner), torch.Tensor) and function.__name__ in _OF_TENSORS
+        if of_tensor and self._is_programs(frame):  # under another name, perhaps
+            self.graph.code.learn((function.__name__,), ())
         if id(function) in FACTS_OF_PROGRAM and self._is_asked_by_program(frame):
             self.graph.ask(FACTS_OF_PROGRAM[id(function)])
         if type(owner) is ContextVar:  # which a library has for itself

@@ -55,7 +55,6 @@ from .nodes import (
 )
 from .object_kinds import (
     GENERATORS_OF_ALL,
-    GENERATORS_OF_NUMPY,
     HOOKS_OF_ALL,
     NOT_HELD,
     PLAIN,
@@ -65,6 +64,7 @@ from .object_kinds import (
     has_unknown_part,
     hooks_of_all,
     is_constant,
+    names_behind,
     row_of,
 )
 from .program_code import (
@@ -247,8 +247,7 @@ class ObjectGraph(Snapshot):
     def _by_row(self, row: Row, x: Any, name: str) -> None:
         """Add an object whose class has a row: its node, what is below it, and its attributes."""
         kind = type(x)
-        if kind is types.MethodType and isinstance(x.__self__, GENERATORS_OF_NUMPY):
-            self.code.learn((x.__name__,), ())  # the program may have another name for it
+        self.code.learn(names_behind(x), ())
         if row.node is not None and id(x) not in self.moving and not self._index.has_items_of(x):
             self._add(self._made(row.node, x, name))
         if issubclass(kind, defaultdict):  # beside its items

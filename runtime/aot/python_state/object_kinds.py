@@ -129,6 +129,17 @@ def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
     return (owner,)
 
 
+def names_behind(x: Any) -> tuple[str, ...]:
+    """Return the name of a question for which a program may have another one: a method of a
+    generator of NumPy's, what gets an attribute of tensors."""
+    kind = type(x)
+    if kind is types.MethodType and isinstance(x.__self__, GENERATORS_OF_NUMPY):
+        return (x.__name__,)
+    if kind is types.MethodWrapperType and isinstance(x.__self__, types.GetSetDescriptorType):
+        return (x.__self__.__name__,) if issubclass(torch.Tensor, x.__self__.__objclass__) else ()
+    return ()
+
+
 def _variables_of(x: Context) -> tuple[object, ...]:
     return tuple(itertools.chain.from_iterable(x.items()))
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch._C import TensorBase
 
 from runtime import jit
 
@@ -122,3 +124,28 @@ def test_an_attribute_is_found_by_a_function_of_whatever_kind(
     for rate in (2.0, 3.0, 2.0):
         monkeypatch.setattr(BOX, "rate", rate, raising=False)
         assert compiled(torch.ones(1)) == rate
+
+
+_offset, _memory, _shared = Tensor.storage_offset, Tensor.untyped_storage, Tensor.is_shared
+_version, _hooks = Tensor._version.__get__, vars(TensorBase)["_backward_hooks"].__get__
+QUESTIONS: dict[str, tuple[Callable[[Tensor], object], Callable[[Tensor], object]]] = {
+    "storage_offset": (_offset, lambda t: t.set_(torch.ones(4)[1:3])),
+    "untyped_storage": (lambda t: _memory(t).nbytes(), lambda t: t.untyped_storage().resize_(80)),
+    "is_shared": (_shared, lambda t: t.share_memory_()),
+    "_version": (_version, lambda t: t.add_(0)),
+    "_backward_hooks": (
+        lambda t: _hooks(t) is None,
+        lambda t: t.requires_grad_().register_hook(lambda gradient: gradient),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_tensor_of_the_state_is_asked_by_a_function_of_whatever_name(name: str) -> None:
+    ask, change = QUESTIONS[name]
+    tensor = torch.ones(2)
+    compiled = jit(lambda x: (x * 2, ask(tensor)))
+    first = ask(tensor)
+    assert compiled(torch.ones(1))[1] == first
+    change(tensor)
+    assert compiled(torch.ones(1))[1] == ask(tensor) != first
