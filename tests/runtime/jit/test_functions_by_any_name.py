@@ -127,9 +127,9 @@ def test_an_attribute_is_found_by_a_function_of_whatever_kind(
 
 
 _offset, _memory, _shared = Tensor.storage_offset, Tensor.untyped_storage, Tensor.is_shared
-_version, _hooks = Tensor._version.__get__, vars(TensorBase)["_backward_hooks"].__get__
+_version, _hooks = (vars(TensorBase)[name].__get__ for name in ("_version", "_backward_hooks"))
 QUESTIONS: dict[str, tuple[Callable[[Tensor], object], Callable[[Tensor], object]]] = {
-    "storage_offset": (_offset, lambda t: t.set_(torch.ones(4)[1:3])),
+    "storage_offset": (_offset, lambda t: setattr(t, "data", torch.ones(4)[1:3])),
     "untyped_storage": (lambda t: _memory(t).nbytes(), lambda t: t.untyped_storage().resize_(80)),
     "is_shared": (_shared, lambda t: t.share_memory_()),
     "_version": (_version, lambda t: t.add_(0)),
