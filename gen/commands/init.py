@@ -111,7 +111,7 @@ def _run_for_package(args: argparse.Namespace) -> int:
     except (PackageError, ChoiceError) as error:
         print(f"init: --package {package}: {error}{_other_name(package)}", file=sys.stderr)
         return 2
-    entries = sorted(chosen, key=lambda entry: entry.is_private)  # as they are tried
+    entries = sorted(chosen, key=lambda entry: entry.rank)  # as they are tried
     trials = []
     for trial in try_entries(package, entries):
         print(f"  {trial.name}: {_word(trial)}", file=sys.stderr, flush=True)

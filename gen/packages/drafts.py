@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from gen.packages.package_scan import Entry
+from gen.packages.package_scan import FUNCTION_KINDS, Entry
 from gen.packages.sampled_calls import (
     Call,
     ModuleCall,
@@ -133,7 +133,7 @@ def _laid_out(call: Call, layout: str) -> list[Any]:
 
 def _has_jvp(given: Given) -> bool:
     """Return whether a Function has a formula for forward mode. True for anything else."""
-    if given.kind not in ("function_class", "old_style"):
+    if given.kind not in FUNCTION_KINDS:
         return True
     function = resolve(given.expression.removesuffix(".apply"))
     return function.jvp is not torch.autograd.Function.jvp

@@ -32,6 +32,7 @@ from gen.packages.docstrings import (
 from gen.torch_private.loaded_with_torch import parameters_of, registered_ops
 
 __all__ = [
+    "FUNCTION_KINDS",
     "KINDS",
     "MODULES",
     "TENSOR_NAMES",
@@ -52,6 +53,9 @@ KINDS = {
     "function": "function of tensors",
 }
 """The kinds of entries, in the order in which they are listed."""
+
+FUNCTION_KINDS = ("function_class", "old_style")
+"""The kinds that are autograd Functions."""
 
 # fmt: off
 TENSOR_NAMES = frozenset([
@@ -102,6 +106,18 @@ class Entry:
         return "._" in self.name
 
     @property
+    def is_function(self) -> bool:
+        """Whether it is an autograd Function."""
+        return self.kind in FUNCTION_KINDS
+
+    @property
+    def rank(self) -> int:
+        """Its place in the order of trials: what calls others, public Functions, private ones."""
+        if self.is_private:
+            return 2
+        return int(self.is_function)
+
+    @property
     def module(self) -> str:
         """The module that the name begins with."""
         return self.name.rpartition(".")[0]
@@ -137,7 +153,7 @@ def scan(package: str) -> Scan:
     listed += _library_ops(registered_ops() - ops_before, modules)
     order = list(KINDS)
     _share_descriptions(listed)
-    listed.sort(key=lambda entry: (entry.is_private, order.index(entry.kind)))
+    listed.sort(key=lambda entry: (entry.rank, order.index(entry.kind)))
     return Scan(package, tuple(listed), tuple(failed))
 
 

@@ -429,13 +429,13 @@ class ModuleCall:
         return self._modules[key]
 
 
-# --- calls of private Functions -------------------------------------------------------------------
+# --- calls of Functions by others of the package --------------------------------------------------
 
 
 def inner_calls(call: Call, functions: Mapping[str, Any]) -> dict[str, Sample]:
     """Run a call, and return a sample of the first call of each Function that it reaches.
 
-    A guess of arguments of a private Function often means nothing, and its callers know better.
+    A guess of arguments of a Function often means nothing, and its callers know better.
 
     ``functions``: the Functions to watch, by name.
     """

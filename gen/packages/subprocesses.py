@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import selectors
@@ -75,20 +76,56 @@ def scan_package(package: str) -> Scan:
 
 
 def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
-    """Yield the trial of each entry, in order. Private ones come last, as a scan lists them.
+    """Yield the trial of each entry, in order, which is that of `Entry.rank`.
 
-    A private Function is tried with the arguments that its callers give it. If one of these has
-    derivatives to test, the Function is tested with them, and has no row. Without a caller, it is
-    tried with guesses if something says what each of its parameters is.
+    A Function is tried with the arguments that its callers give it. If a caller of a private one
+    has derivatives to test, the Function is tested with them, and has no row. Without a caller, a
+    private Function is tried with guesses if something says what each of its parameters is, and a
+    public one with any guesses.
     """
-    public = [each for each in entries if not each.is_private]
-    tried = []
-    for trial in _guessed(package, public):
-        tried.append(trial)
-        yield trial
-    for entry in entries[len(public) :]:
-        callers = [each for each in tried if entry.name in each.reaches]
-        yield _called(entry, callers) if callers else _without_caller(package, entry)
+    tried: list[Trial] = []
+    for _, ranked in itertools.groupby(entries, key=lambda entry: entry.rank):
+        for trial in _trials_of_rank(package, list(ranked), tuple(tried)):
+            tried.append(trial)
+            yield trial
+
+
+def _trials_of_rank(
+    package: str, entries: Sequence[Entry], before: Sequence[Trial]
+) -> Iterator[Trial]:
+    """Yield the trials of entries of one rank, which those of lower ranks may call."""
+    callers = {
+        entry.name: [trial for trial in before if entry.name in trial.reaches] for entry in entries
+    }
+    alone = [each for each in entries if not (each.is_private or callers[each.name])]
+    guessed = _guessed(package, alone)
+    for entry in entries:
+        if entry.is_private:
+            yield _private(package, entry, callers[entry.name])
+        elif callers[entry.name]:
+            yield _public(package, entry, callers[entry.name])
+        else:
+            yield next(guessed)
+
+
+def _public(package: str, entry: Entry, callers: Sequence[Trial]) -> Trial:
+    """Return the trial of a public Function, with guesses if the arguments of callers do not do."""
+    trial = _called(entry, callers)
+    if not trial.reason:
+        return trial
+    (trial,) = _guessed(package, [entry])
+    return trial
+
+
+def _private(package: str, entry: Entry, callers: Sequence[Trial]) -> Trial:
+    """Return the trial of a private entry."""
+    if not callers:
+        return _without_caller(package, entry)
+    for each in callers:
+        if each.differentiable:
+            reason = f"it is tested by the row of {each.name}"
+            return Trial(entry.name, reason=reason, covered_by=each.name)
+    return _called(entry, callers)
 
 
 def _without_caller(package: str, entry: Entry) -> Trial:
@@ -114,11 +151,7 @@ def _guessed(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
 
 
 def _called(entry: Entry, callers: Sequence[Trial]) -> Trial:
-    """Return the trial of a private Function, with the arguments that its callers give it."""
-    for each in callers:
-        if each.differentiable:
-            reason = f"it is tested by the row of {each.name}"
-            return Trial(entry.name, reason=reason, covered_by=each.name)
+    """Return the trial of a Function, with the arguments that its callers give it."""
     samples = [each.reaches[entry.name] for each in callers]
     given = Given(
         entry.name,
@@ -214,9 +247,9 @@ def main(arguments: Sequence[str]) -> None:
         if command == "scan":
             print(json.dumps(dataclasses.asdict(result)), file=out, flush=True)
             return
-        private = [each for each in result.entries if each.is_private]
+        inner = [each for each in result.entries if each.rank]
         attempts: dict[str, Callable[[Entry], Trial]] = {
-            "try": functools.partial(attempt, private=private),
+            "try": functools.partial(attempt, inner=inner),
             "forward": attempt_forward,
         }
         _answer(out, lambda data: attempts[command](entry_from(data)))

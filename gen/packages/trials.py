@@ -106,7 +106,7 @@ class Trial:
     remarks: list[str] = field(default_factory=list)  # sentences for the file
     reason: str = ""  # why there is no row
     covered_by: str = ""  # the row of a caller, for a private Function without one
-    reaches: dict[str, Any] = field(default_factory=dict)  # private Functions, and samples of them
+    reaches: dict[str, Any] = field(default_factory=dict)  # Functions, and samples of them
 
     @property
     def reason_for_no_row(self) -> str:
@@ -116,10 +116,10 @@ class Trial:
         return self.reason
 
 
-def attempt(entry: Entry, private: Sequence[Entry] = ()) -> Trial:
+def attempt(entry: Entry, inner: Sequence[Entry] = ()) -> Trial:
     """Try to call an entry, and return what was learned.
 
-    ``private``: Functions of which it is also learned whether the call reaches them.
+    ``inner``: Functions of which it is also learned whether the call reaches them.
     """
     trial = Trial(entry.name)
     try:
@@ -130,7 +130,7 @@ def attempt(entry: Entry, private: Sequence[Entry] = ()) -> Trial:
     learn_shapes(trial, call, entry.parameters)
     learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
-    others = [each for each in private if each.name != entry.name]
+    others = [each for each in inner if each.name != entry.name]
     functions = {each.name: resolve(each.expression.removesuffix(".apply")) for each in others}
     trial.reaches = inner_calls(call, functions)
     return trial
@@ -187,7 +187,7 @@ def _with_numbers(entry: Entry, call: Call) -> Call:
 
     Such a tensor has no gradient, as in ``return slope * g, None``, and a number does as well.
     """
-    if entry.kind not in ("function_class", "old_style"):
+    if not entry.is_function:
         return call
     for place in without_gradient(call):
         if takes_tensor(entry.parameters[place]):
@@ -231,7 +231,7 @@ def _calls(entry: Entry) -> Iterator[tuple[str, Call]]:
         return
     function = resolve(entry.expression)
     guessed = guesses(entry.parameters)
-    if entry.kind in ("function_class", "old_style"):
+    if entry.is_function:
         guessed = itertools.chain(guesses_with_defaults(entry.parameters), guessed)
     for described in guessed:
         yield entry.expression, Call(function, described)
@@ -379,7 +379,7 @@ def _learn_derivatives(trial: Trial, call: Call, entry: Entry) -> None:
     if "float32" in trial.dtypes:
         trial.takes_autocast = _works(trial, "autocast", run_under_autocast, call)
     trial.forward_ad = entry.has_jvp
-    if entry.kind not in ("function_class", "old_style"):
+    if not entry.is_function:
         trial.forward_ad = error_of(push_forward, call) is None
     trial.gradgrad = _works(trial, "second derivative", differentiate_twice, call)
     trial.takes_transforms = _works(trial, "transform of torch.func", pull_back, call)

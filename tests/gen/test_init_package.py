@@ -400,6 +400,26 @@ def twice(x: torch.Tensor) -> torch.Tensor:
     return _Twice.apply(x)
 
 
+class Exponential(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, terms):
+        term = total = torch.ones_like(x)
+        for n in range(1, terms):
+            term = term * x / n
+            total = total + term
+        ctx.save_for_backward(x)
+        return total
+
+    @staticmethod
+    def backward(ctx, g):  # right for many terms, as a caller asks for
+        (x,) = ctx.saved_tensors
+        return g * x.exp(), None
+
+
+def exponential(x: torch.Tensor) -> torch.Tensor:
+    return Exponential.apply(x, 30)
+
+
 class _Penalty(torch.autograd.Function):
     @staticmethod
     def forward(ctx, C, reg):
@@ -509,7 +529,7 @@ def test_picked_functions_are_rows_and_no_others(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     text = (folder / "picked/matrix.yaml").read_text()
     rows = [line.split()[-1] for line in text.splitlines() if line.strip().startswith("- op: ")]
-    assert rows == ["threefold.ops.Cube", "threefold.ops.rows"]
+    assert rows == ["threefold.ops.rows", "threefold.ops.Cube"]
 
 
 @pytest.mark.parametrize(
@@ -592,6 +612,7 @@ def right(folder: Path) -> tuple[str, str, str]:
         "per_class",  # a dtype that the documentation tells
         "Smooth",  # a number that no annotation tells
         "_Noised",  # a private Function, with the arguments of its caller
+        "Exponential",  # a public Function, with the number that its caller gives it
         "clipped",  # a gradient that is an estimate, as the documentation says
         "normalized",  # rows that are equal, which it refuses
         "centered",  # and of which the results are 0
