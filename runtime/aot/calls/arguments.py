@@ -27,6 +27,7 @@ from ...trace.provenance import here
 from ..capture import opened
 from ..capture.subclass_parts import Layout, flattened, layout_of
 from ..capture.tree_structure import EXACT, constant, structure_of
+from ..python_state.reads import form_of
 from .identities import with_tensors
 
 # global names, as each call would pay for a look-up in a module
@@ -238,14 +239,14 @@ def _fixed_kind(x: torch.Tensor, wanted: bool) -> Kind:
     """Return the kind of a tensor whose sizes and strides are constants of the graph."""
     layout, dtype = x.layout, x.dtype
     try:
-        strides = x.stride() if layout is _STRIDED else None
+        form = x.stride() if layout is _STRIDED else form_of(x)
     except RuntimeError as error:
         raise NestedTensor from error
     if type(x) not in _PLAIN and (of_parts := layout_of(x)) is not None:
         return _composed_kind(x, wanted, of_parts, False)
     conj = dtype in _COMPLEX and x.is_conj()
     # `is_cpu` is a bool, and hashing an object of a device would cost more
-    return wanted, dtype, x.is_cpu or x.device, x.shape, strides, layout, conj, x.is_neg()
+    return wanted, dtype, x.is_cpu or x.device, x.shape, form, layout, conj, x.is_neg()
 
 
 def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool) -> Kind:
@@ -262,8 +263,10 @@ def _composed_kind(x: torch.Tensor, wanted: bool, layout: Layout, dynamic: bool)
 
 def _order(x: torch.Tensor) -> tuple[object, ...] | None:
     """Return the order of the dimensions in memory, whether there are gaps or overlaps, and whether
-    there are overlaps. None for a contiguous tensor."""
-    if x.layout is not _STRIDED or x.is_contiguous():
+    there are overlaps. None for a contiguous tensor. Of a sparse one what its layout has."""
+    if x.layout is not _STRIDED:
+        return form_of(x)
+    if x.is_contiguous():
         return None
     order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.size(d)))
     return tuple(order), torch.ops.aten.is_non_overlapping_and_dense(x), shows_twice(x)

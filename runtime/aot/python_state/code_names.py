@@ -166,13 +166,14 @@ LOOKUPS: frozenset[Any] = LOOKUPS_OF_GLOBALS | frozenset(
 """Functions that look up names that are in no code, whatever the program calls them."""
 
 
+NAMERS: frozenset[type] = frozenset((operator.attrgetter, operator.methodcaller))
+"""Classes of functions that hold the names that they look up."""
 _UNBOUND = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
 _IN_C = COMPUTED | {"__dir__", "__reduce__", "__reduce_ex__"}
 """Names of methods of C that do so."""
 _KINDS = frozenset(
     (
-        operator.attrgetter,
-        operator.methodcaller,
+        *NAMERS,
         BuiltinMethodType,
         MethodWrapperType,
         *_UNBOUND,
@@ -186,7 +187,7 @@ def is_lookup(x: Any) -> bool:
     kind = type(x)
     if kind not in _KINDS:
         return False
-    if kind in (operator.attrgetter, operator.methodcaller):
+    if kind in NAMERS:
         return True
     if kind in _UNBOUND:
         return x.__name__ in _IN_C

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import inspect
 import io
+import os
 import pkgutil
 import random
 import string
@@ -35,7 +36,7 @@ from .object_graph import ObjectGraph
 from .opaque_objects import refuse_opaque_objects
 from .program_code import BackwardEntries
 from .python_hooks import FIND_MODULE, IMPORT, watched_by
-from .reads import OF_MEMORY, OF_OBJECT
+from .reads import QUESTIONS
 from .switches import (
     CODES_OF_ENVIRONMENT,
     FACTS_OF_CODE,
@@ -183,11 +184,10 @@ _SEEDS = {_SEED: "random.Random.seed", _ENTROPY: "random.SystemRandom.getrandbit
 A copy of one asks for it, too, so that a warning has to be enough."""
 
 
-_OF_TENSORS = frozenset((*OF_MEMORY, *OF_OBJECT))
 _OF_TENSORS_IN_PYTHON = {
     id(f.__code__): name
     for name, f in vars(torch.Tensor).items()
-    if name in _OF_TENSORS and isinstance(f, FunctionType)
+    if name in QUESTIONS and isinstance(f, FunctionType)
 }
 """Methods of tensors that ask for what may change while a tensor stays. By identity of their code:
 the name that the graph has for the question."""
@@ -344,7 +344,7 @@ class _Watcher:
         if key in FACTS_OF_CODE:
             self.graph.ask(FACTS_OF_CODE[key])
         if key in CODES_OF_ENVIRONMENT and self._is_of_program(frame.f_back):
-            self.graph.ask(facts_of_environment(key, frame.f_locals.get("key")))
+            self._ask_environment(frame)
         if key in FACTS_OF_PROGRAM and self._is_asked_by_program(frame.f_back):
             self.graph.ask(FACTS_OF_PROGRAM[key])
         if key in _OF_TENSORS_IN_PYTHON and self._is_asked_by_program(frame.f_back):
@@ -355,6 +355,14 @@ class _Watcher:
             self._ask(_OF_TORCH[key], frame.f_back)
         if code is _SEED and frame.f_locals.get("a") is None:
             self._ask(_SEEDS[code], frame.f_back)
+
+    def _ask_environment(self, frame: FrameType) -> None:
+        """Let variables of the environment count, or what another object of its class has."""
+        owner = frame.f_locals.get("self", os.environ)
+        if owner is os.environ:
+            self.graph.ask(facts_of_environment(id(frame.f_code), frame.f_locals.get("key")))
+        else:
+            self.graph.reach_object(vars(owner), type(owner).__name__)
 
     def _is_missed(self, frame: FrameType) -> bool:
         """Return whether a cache has no result, so that its function begins. Not where that is
@@ -413,7 +421,7 @@ class _Watcher:
         """Let the graph ask for state that ``function`` of C, of ``owner``, reads or changes."""
         if isinstance(owner, torch.Generator) and function.__name__ == "initial_seed":
             self._refuse_seed(frame, owner)
-        of_tensor = issubclass(type(owner), torch.Tensor) and function.__name__ in _OF_TENSORS
+        of_tensor = issubclass(type(owner), torch.Tensor) and function.__name__ in QUESTIONS
         if of_tensor and self._is_programs(frame):  # under another name, perhaps
             self.graph.code.learn((function.__name__,), ())
         if id(function) in FACTS_OF_PROGRAM and self._is_asked_by_program(frame):

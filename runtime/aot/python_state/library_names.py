@@ -173,6 +173,8 @@ class LibraryNames:
         """Add what a library has under a name that code of the program's has, too. An object may be
         the user's, who has put it there, and a function of the library may have attributes of
         his."""
+        if type(x) is BuiltinFunctionType:  # it may ask for a switch
+            return [(x, name)]
         if not issubclass(type(x), _FUNCTIONS) and _tells_of_itself(x):
             return [(x, name)]
         if issubclass(type(x), FunctionType):

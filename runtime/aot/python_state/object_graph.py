@@ -56,6 +56,7 @@ from .nodes import (
 from .object_kinds import (
     GENERATORS_OF_ALL,
     HOOKS_OF_ALL,
+    KINDS_WITH_NAMES,
     NOT_HELD,
     PLAIN,
     Registry,
@@ -230,6 +231,8 @@ class ObjectGraph(Snapshot):
     def _reach(self, x: object, name: str) -> None:
         """Come to ``x``, once. ``name``: how one comes to it, for messages."""
         kind = type(x)
+        if kind in KINDS_WITH_NAMES:
+            self.code.learn(names_behind(x), ())
         if kind in PLAIN_VALUES or x is MISSING or id(x) in self._reached:
             return
         self._reached[id(x)] = x
@@ -247,7 +250,6 @@ class ObjectGraph(Snapshot):
     def _by_row(self, row: Row, x: Any, name: str) -> None:
         """Add an object whose class has a row: its node, what is below it, and its attributes."""
         kind = type(x)
-        self.code.learn(names_behind(x), ())
         if row.node is not None and id(x) not in self.moving and not self._index.has_items_of(x):
             self._add(self._made(row.node, x, name))
         if issubclass(kind, defaultdict):  # beside its items

@@ -38,7 +38,8 @@ from torch import fx
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...seam.graph_walks import walk
-from ...torch_private.dispatcher import OperatorBase, OpOverloadPacket
+from ...torch_private.dispatcher import OperatorBase, OpOverload, OpOverloadPacket
+from .code_names import NAMERS
 from .contents import (
     CONTAINERS,
     Buffer,
@@ -55,6 +56,7 @@ from .contents import (
 )
 from .iterators import iterating_class, position_of
 from .nodes import Change, ClassNames, Node
+from .reads import QUESTIONS
 from .switches import text_of_decimals
 from .trusted import follows
 from .values import module_of
@@ -129,15 +131,46 @@ def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
     return (owner,)
 
 
-def names_behind(x: Any) -> tuple[str, ...]:
-    """Return the name of a question for which a program may have another one: a method of a
-    generator of NumPy's, what gets an attribute of tensors."""
+_DESCRIPTORS = (
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
+KINDS_WITH_NAMES = frozenset(
+    (
+        str,
+        types.MethodType,
+        types.FunctionType,
+        OpOverload,
+        OpOverloadPacket,
+        *_BOUND,
+        *_DESCRIPTORS,
+        *NAMERS,
+    )
+)
+"""The classes of objects by which a program may ask for what its code has no name for."""
+
+
+def names_behind(x: Any) -> Iterable[str]:
+    """Return names of questions that a program may ask by ``x``: a text, which ``getattr`` may
+    get, a method of a tensor or of a generator of NumPy's, an ``attrgetter``."""
     kind = type(x)
     if kind is types.MethodType and isinstance(x.__self__, GENERATORS_OF_NUMPY):
         return (x.__name__,)
-    if kind is types.MethodWrapperType and isinstance(x.__self__, types.GetSetDescriptorType):
-        return (x.__self__.__name__,) if issubclass(torch.Tensor, x.__self__.__objclass__) else ()
-    return ()
+    return QUESTIONS.intersection(_words_of(x))
+
+
+def _words_of(x: Any) -> Iterable[str]:
+    """Return the names that an object of one of the classes has."""
+    kind = type(x)
+    if kind is str:
+        return (x,)
+    if kind in NAMERS:
+        return (word for path in x.__reduce__()[1] for word in str(path).split("."))
+    owner = getattr(x, "__self__", None)
+    return (x.__name__.partition(".")[0], getattr(owner, "__name__", ""))
 
 
 def _variables_of(x: Context) -> tuple[object, ...]:
@@ -272,11 +305,8 @@ ROWS: tuple[Row, ...] = (
 
 PLAIN: tuple[Any, ...] = (
     np.generic,
-    types.WrapperDescriptorType,
-    types.MethodDescriptorType,
+    *_DESCRIPTORS,
     types.ClassMethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
     types.CodeType,
     types.EllipsisType,
     types.NotImplementedType,
@@ -284,7 +314,6 @@ PLAIN: tuple[Any, ...] = (
     OperatorBase,
     OpOverloadPacket,
     torch.library.Library,
-    type(os.environ),
     io.BufferedWriter,
     io.BufferedRandom,
     io.BufferedRWPair,
@@ -388,6 +417,7 @@ NAMED_ALONE: dict[type, frozenset[str]] = {
     logging.Manager: frozenset(("_disable",)),
     logging.Handler: frozenset(("level", "_name")),
     threading.Thread: frozenset(("_name", "_daemonic", "_is_stopped", "_started")),
+    type(os.environ): frozenset(),  # each variable has a question of its own
 }
 """Kinds of torch's and Python's of which only the attributes count that code has names for, and
 those that their methods read for a caller. Of others code that is not looked through may read

@@ -24,6 +24,7 @@ from .values import same as same_value
 
 FACTS: Any = object()
 ELEMENTS: Any = object()
+_COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,22 +115,38 @@ def facts(t: torch.Tensor) -> Facts:
 
 
 def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return the shape and the strides of ``tensor``; nothing of a nested one, which has
-    neither."""
+    """Return the shape of ``tensor`` and its :func:`form_of`; nothing of a nested one, which has no
+    shape."""
     if tensor.is_nested:
         return ()
-    return tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else None
+    return tuple(tensor.shape), form_of(tensor)
+
+
+def form_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
+    """Return what the layout of ``tensor`` has beside the shape: the strides, or how many
+    dimensions of a sparse one are sparse, and whether its entries are coalesced."""
+    if tensor.layout is torch.strided:
+        return tensor.stride()
+    if tensor.layout is torch.sparse_coo:
+        return tensor.sparse_dim(), tensor.is_coalesced()
+    if tensor.layout in _COMPRESSED:
+        return (tensor.dense_dim(),)
+    return None
 
 
 def _bytes_of_memory(t: Any) -> int:
     return int(unwrap(t).untyped_storage().nbytes())
 
 
+def _offset(t: Any) -> int:
+    return int(unwrap(t).storage_offset())
+
+
 OF_MEMORY: dict[str, Callable[[Any], Any]] = {
     "const_data_ptr": lambda t: unwrap(t).data_ptr(),
     "data_ptr": lambda t: unwrap(t).data_ptr(),
-    "storage_offset": lambda t: unwrap(t).storage_offset(),
-    "_version": lambda t: t._version,
+    "storage_offset": _offset,
+    "sym_storage_offset": _offset,
     **dict.fromkeys(("storage", "untyped_storage", "_typed_storage"), _bytes_of_memory),
 }
 """What the elements or the place of a tensor change, by the name that a program asks for."""
@@ -144,11 +161,18 @@ OF_OBJECT: dict[str, Callable[[Any], Any]] = {
     "_grad": lambda t: t.grad is None if t.is_leaf else None,
     "_post_accumulate_grad_hooks": lambda t: _count(t._post_accumulate_grad_hooks),
     "grad_dtype": lambda t: t.grad_dtype if t.is_leaf else None,
+    "is_coalesced": lambda t: t.layout is torch.sparse_coo and t.is_coalesced(),
+    "is_conj": lambda t: t.is_conj(),
+    "is_inference": lambda t: t.is_inference(),
+    "is_neg": lambda t: t.is_neg(),
     "is_shared": lambda t: unwrap(t).is_shared(),
     "output_nr": lambda t: t.output_nr,
     "retains_grad": lambda t: t.retains_grad,
+    "_version": lambda t: None if t.is_inference() else t._version,
+    "_is_zerotensor": lambda t: t._is_zerotensor(),
 }
 """What else may change while a tensor is the same object, by the name that a program asks for."""
+QUESTIONS = frozenset((*OF_MEMORY, *OF_OBJECT))
 
 
 def asked_by_name(names: Collection[str], tensors: Sequence[torch.Tensor]) -> list[Read]:

@@ -166,11 +166,14 @@ FACTS_OF_CODE = _by_code((printed, print_options, torch.set_printoptions), _TEXT
 """By identity of the code of a function of torch's in Python: what is to be asked before it runs,
 since it reads or changes it in an object that its module has for itself."""
 _ENVIRONMENT_CLASS = type(os.environ)
-_BY_KEY = frozenset(
-    id(vars(_ENVIRONMENT_CLASS)[name].__code__)
-    for name in ("__getitem__", "__setitem__", "__delitem__")
+_BY_KEY = _by_code(
+    [
+        os.getenv,
+        *(vars(_ENVIRONMENT_CLASS)[name] for name in ("__getitem__", "__setitem__", "__delitem__")),
+    ],
+    {},
 )
-CODES_OF_ENVIRONMENT = _by_code(vars(_ENVIRONMENT_CLASS).values(), _ENVIRONMENT)
+CODES_OF_ENVIRONMENT = _BY_KEY | _by_code(vars(_ENVIRONMENT_CLASS).values(), _ENVIRONMENT)
 """By identity of the code of a function of ``os.environ``: what asks for all variables."""
 
 
@@ -181,7 +184,12 @@ def facts_of_environment(code: int, key: object) -> Facts:
     ``code``: identity of the code of the function. ``key``: what it is asked for."""
     if code not in _BY_KEY or type(key) is not str:
         return CODES_OF_ENVIRONMENT.get(code, {})
-    return {f"os.environ[{key!r}]": functools.partial(os.environ.get, key)}
+    return {f"os.environ[{key!r}]": functools.partial(_variable, key)}
+
+
+def _variable(key: str) -> str | None:
+    """Return a variable of the environment, of the object that is ``os.environ`` now."""
+    return os.environ.get(key)
 
 
 FACTS_OF_PROGRAM: dict[int, Facts] = {
@@ -206,18 +214,26 @@ _OF_LIBRARIES: dict[str, Facts] = {
 def facts_of(x: Any) -> Facts:
     """Return what is to be asked where a program comes to ``x``, since no hook sees what operators
     ask: the context of a ``decimal.Decimal``, what NumPy's arrays do at errors. So it is with the
-    module, a class or a function of these libraries."""
+    module, a class or a function of these libraries. A function of C may be called by another one,
+    as in ``map(torch.get_num_threads, ...)``, of which no hook hears either."""
     kind = type(x)
     name: object = None
+    if kind is BuiltinFunctionType:
+        asked = {**FACTS_OF_PROGRAM.get(id(x), {}), **facts_before(x)}
+        return asked or _facts_of_library(x.__module__)
     if issubclass(kind, ModuleType):
         name = x.__name__
-    elif issubclass(kind, (FunctionType, BuiltinFunctionType)):
+    elif issubclass(kind, FunctionType):
         name = x.__module__
     elif issubclass(kind, type):
         name = module_of(x)
     else:
         name = module_of(kind)
-    return _OF_LIBRARIES.get(str(name).partition(".")[0], {})
+    return _facts_of_library(name)
+
+
+def _facts_of_library(module: object) -> Facts:
+    return _OF_LIBRARIES.get(str(module).partition(".")[0], {})
 
 
 _DEVICES: list[tuple[str, ...]] = [

@@ -161,3 +161,36 @@ def test_the_base_of_a_view_is_the_argument_unless_that_is_a_view(view: Any) -> 
         assert torch.equal(compiled(torch.ones(2)), program(torch.ones(2)))
         with pytest.raises(RuntimeError, match="for its base"):
             compiled(torch.ones(3)[:2])
+
+
+Form = tuple[Callable[[], Any], Callable[[], Any], Callable[[Any], int]]
+FORMS: dict[str, Form] = {
+    "sparse dimensions": (
+        lambda: torch.sparse_coo_tensor(
+            torch.tensor([[0, 0], [0, 1]]), torch.tensor([1.0, 1.0]), (2, 3)
+        ),
+        lambda: torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1, 3), (2, 3)),
+        lambda x: x.sparse_dim(),
+    ),
+    "coalesced entries": (
+        lambda: torch.sparse_coo_tensor(torch.tensor([[0, 0]]), torch.tensor([1.0, 1.0]), (2,)),
+        lambda: torch.sparse_coo_tensor(torch.tensor([[0]]), torch.tensor([1.0]), (2,)).coalesce(),
+        lambda x: x.is_coalesced(),
+    ),
+    "dense dimensions of rows": (
+        lambda: torch.ones(2, 2, 2).to_sparse_csr(),
+        lambda: torch.ones(2, 2, 2).to_sparse_csr(dense_dim=1),
+        lambda x: x.dense_dim(),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.filterwarnings("ignore:Sparse (invariant checks|CSR tensor support):UserWarning")
+def test_the_form_of_a_sparse_argument_counts(form: str, dynamic: bool) -> None:
+    first, second, ask = FORMS[form]
+    compiled = jit(lambda x, sparse: x * (1 + ask(sparse)), dynamic=dynamic)
+    for make in (first, second, first):
+        assert compiled(torch.ones(()), make()) == 1 + ask(make())
+    assert len(jit.explain(compiled).programs) == 2
