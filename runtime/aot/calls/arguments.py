@@ -27,6 +27,7 @@ from ...trace.provenance import here
 from ..capture import opened
 from ..capture.subclass_parts import Layout, flattened, layout_of
 from ..capture.tree_structure import EXACT, constant, structure_of
+from ..python_state.program_state import is_tree
 from ..python_state.reads import form_of
 from .identities import with_tensors
 
@@ -58,7 +59,14 @@ def flatten(
         or all(type(argument) in VALUES or type(argument) in _LEAVES for argument in args)
     ):
         return args, None
-    return opened.flatten((args, kwargs))
+    try:
+        return opened.flatten((args, kwargs))
+    except RecursionError as error:
+        if is_tree([*args, *kwargs.values()]):  # it is only deep
+            raise
+        raise RuntimeError(
+            f"an argument is a container that holds itself. Pass what is in it.{here()}"
+        ) from error
 
 
 def of_leaves(

@@ -325,6 +325,7 @@ _CONSTANTS: tuple[Any, ...] = (
     re.Pattern,
     re.Match,
     datetime.date,
+    decimal.Decimal,
     datetime.time,
     datetime.timedelta,
     datetime.tzinfo,

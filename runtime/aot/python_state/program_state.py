@@ -37,7 +37,7 @@ from .declared import refuse_undeclared
 from .entry_hook import Seen, watching
 from .nodes import Attributes, Change, Named, Node, OneByOne, Place
 from .object_graph import ObjectGraph, early_graph
-from .object_kinds import PLAIN, row_of
+from .object_kinds import PLAIN, is_constant, row_of
 from .opaque_objects import opaque_objects_named, refuse_opaque_objects
 from .program_code import BackwardEntries, Code, is_of_ours, is_of_user
 from .reads import Read, asked_by_name
@@ -46,6 +46,8 @@ from .state_guard import StateGuard
 from .summary import line_naming
 from .values import MISSING, SIMPLE, attributes_of, look_into, referent_of, slots_of
 
+_NOT_MADE = (*PLAIN, ModuleType, weakref.ref)
+"""Classes of results that each call may return as the program has made them."""
 _CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 R = TypeVar("R")
 _MANY = 10_000  # objects that are looked at for a value of the trace
@@ -441,7 +443,7 @@ class ProgramState:
         kind = type(x)
         if issubclass(kind, torch.Generator):
             return not self.graph.knows(x)
-        if issubclass(kind, (*PLAIN, ModuleType)) or is_of_ours(kind) or self.graph.knows(x):
+        if issubclass(kind, _NOT_MADE) or is_of_ours(kind) or self.graph.knows(x):
             return False
         if kind is FunctionType:
             held = map(look_into, x.__closure__ or ())
@@ -449,8 +451,10 @@ class ProgramState:
         row = row_of(x)
         if row is not None:
             return row.node is not None or any(map(self._may_change, row.below(x)))
+        if attributes_of(x) is not None or (slots_of(kind) and is_of_user(kind)):
+            return True
         # of classes of Python's own, such as Fraction, slots stay as they are
-        return attributes_of(x) is not None or bool(slots_of(kind) and is_of_user(kind))
+        return not (slots_of(kind) or is_constant(x))
 
     def refuse_shared(
         self, places: Sequence[str], values: Sequence[object], found: Callable[[Any], bool]

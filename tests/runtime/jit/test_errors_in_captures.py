@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -220,3 +222,22 @@ def test_an_error_of_foreign_memory_leaves_the_state_as_in_eager_mode(name: str)
 
     with dropin.installed():
         assert outcomes(jit) == outcomes(lambda f: f)
+
+
+async def _draws(x: Tensor) -> AsyncIterator[Tensor]:
+    yield x * 2
+
+
+def test_an_asynchronous_generator_that_the_program_makes_is_refused_as_a_result() -> None:
+    with pytest.raises(RuntimeError, match="returns a async_generator, which it has made"):
+        jit(_draws)(torch.ones(1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Decimal(2), lambda: re.compile("a"), lambda: weakref.ref(Decimal), lambda: range(3)],
+)
+def test_a_constant_that_the_program_makes_is_a_result(make: Callable[[], Any]) -> None:
+    compiled = jit(lambda x: (x * 2, make()))
+    for _ in range(2):
+        assert compiled(torch.ones(1))[1] == make()

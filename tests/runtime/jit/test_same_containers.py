@@ -450,6 +450,13 @@ def test_what_a_call_is_given_is_kept_in_a_new_container(given: Any) -> None:
         assert t.kept[0]["it"] is given and t.kept[1][0] is given
 
 
+def test_an_argument_that_holds_itself_is_refused() -> None:
+    history: list[Any] = [1.0]
+    history.append(history)
+    with pytest.raises(RuntimeError, match="an argument is a container that holds itself"):
+        jit(lambda x, history: x * history[0])(torch.ones(1), history)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_a_result_that_holds_itself_is_refused(known: bool) -> None:
     held: list[Any] = [1]
