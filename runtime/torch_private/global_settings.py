@@ -9,6 +9,7 @@ import torch._tensor_str
 import torch._weights_only_unpickler
 import torch.amp.autocast_mode
 import torch.jit._builtins
+import torch.nn.utils.parametrize
 import torch.utils._device
 
 is_autocast_enabled = torch._C._is_any_autocast_enabled
@@ -39,3 +40,8 @@ operators_of_scripts: Any = torch.jit._builtins._get_builtin_table
 """The operators of TorchScript, by the `id` of the function that a program names."""
 script_tables = torch._C._jit_debug_module_iterators  # type: ignore[attr-defined]
 """The kinds of tables that a scripted module can be asked for."""
+
+
+def keeps_parametrized_weights() -> bool:
+    """Return whether the caller is in a block ``torch.nn.utils.parametrize.cached()``."""
+    return torch.nn.utils.parametrize._cache_enabled > 0

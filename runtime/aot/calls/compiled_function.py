@@ -19,7 +19,11 @@ from ...seam.transforms_of_torch import transform_of_torch
 from ...tape.running import STAND_INS, current_dual
 from ...tape.saved import HOOKS
 from ...torch_private.dispatcher import OpOverload
-from ...torch_private.global_settings import is_autocast_enabled, without_autocast
+from ...torch_private.global_settings import (
+    is_autocast_enabled,
+    keeps_parametrized_weights,
+    without_autocast,
+)
 from ...torch_private.mode_stacks import (
     all_handlers_enabled,
     number_of_dispatch_modes,
@@ -179,8 +183,11 @@ def _find(
 ) -> tuple[CompiledProgram, Call] | None:
     """Return the program for a call with these ``leaves``, and what it takes.
 
-    None if one of them is a value of a transform.
+    None if one of them is a value of a transform, or if the caller lets torch keep the weights that
+    layers compute, which would be values of the trace.
     """
+    if keeps_parametrized_weights():
+        return None
     # a program may reach an argument by itself too; the call begins again with that one marked
     while True:
         marked = recipe.outside.marked(leaves)

@@ -345,6 +345,8 @@ _CONSTANTS: tuple[Any, ...] = (
     torch.Event,
 )
 """Classes of C whose objects never change."""
+_OF_OBJECTS = frozenset("O->")
+"""The letters in the types of a function of NumPy's that takes any object."""
 _CONSTANT_PACKAGES = frozenset(("pydantic_core", "scipy", "uarray"))
 """Packages of others, of whose classes of C the same is true."""
 
@@ -353,8 +355,8 @@ def is_constant(x: Any) -> bool:
     """Return whether an object without attributes never changes: of a class of C that is known, of
     an enumeration of C++, or of a class of Python's without any slot."""
     kind = type(x)
-    if kind is np.ufunc:  # `np.frompyfunc` makes others, which hold a function of the user's
-        return any(vars(m).get(x.__name__) is x for m in _with_ufuncs())
+    if kind is np.ufunc:  # one of `np.frompyfunc`, of objects alone, holds a function of the user's
+        return not x.types or not all(map(_OF_OBJECTS.issuperset, x.types))
     if issubclass(kind, _CONSTANTS) or "__members__" in vars(kind):
         return True
     if all("__slots__" in vars(cls) for cls in kind.__mro__ if cls is not object):
@@ -398,10 +400,6 @@ _WITH_KNOWN_PARTS: tuple[type, ...] = (
     torch.Generator,
 )
 """Classes of C whose objects the graph knows, and those without other parts than attributes."""
-
-
-def _with_ufuncs() -> Iterable[types.ModuleType]:
-    return filter(None, map(sys.modules.get, ("numpy", "scipy.special")))
 
 
 def row_of(x: object) -> Row | None:

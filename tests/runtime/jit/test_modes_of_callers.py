@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 
 import runtime
@@ -150,3 +151,44 @@ def test_a_class_does_to_each_call_what_it_does_once(door: Any, flag: bool) -> N
         # the alias that the graph gets has the new elements
         with torch.no_grad():
             weight.fill_(0.5 + count)
+
+
+class Twice(torch.nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight * 2
+
+
+def _parametrized() -> Any:
+    layer = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.ones_(layer.weight)
+    return parametrize.register_parametrization(layer, "weight", Twice())
+
+
+@door
+@pytest.mark.parametrize("first", [False, True])
+def test_a_call_takes_the_weights_that_the_caller_lets_torch_keep(door: Any, first: bool) -> None:
+    layer, one = _parametrized(), torch.ones(1, 1)
+    compiled = door(lambda x: layer(x))
+    if first:
+        assert compiled(one) == 2
+    with parametrize.cached():
+        for _ in range(3):
+            assert compiled(one) == layer(one) == 2
+            with torch.no_grad():
+                layer.parametrizations.weight.original.mul_(3)
+    assert compiled(one) == layer(one) == 54
+
+
+def test_a_program_may_let_torch_keep_weights() -> None:
+    layer, one = _parametrized(), torch.ones(1, 1)
+
+    @runtime.jit
+    def program(x: torch.Tensor) -> Any:
+        with parametrize.cached():
+            return layer(x) + layer(x)
+
+    for number in (1, 3):
+        with torch.no_grad():
+            layer.parametrizations.weight.original.fill_(number)
+        assert program(one) == 4 * number
+    assert len(runtime.jit.explain(program).programs) == 1

@@ -72,6 +72,8 @@ CONSTANT: dict[str, tuple[object, Callable[[Any], float]]] = {
     "a date": (datetime.date(2020, 1, 2), lambda d: d.day),
     "a format": (struct.Struct("i"), lambda s: s.size),
     "an item of others": (operator.itemgetter(1), lambda get: get([3, 4])),
+    "a function of NumPy's": (np.clip, lambda clip: float(clip(5.0, 0.0, 3.0))),
+    "a function of NumPy's for texts": (np.strings.str_len, lambda count: int(count("ab"))),
     "a generic class": (list[int], lambda kind: len(kind.__args__)),
     "a function of NumPy": (np.hypot, lambda hypot: float(hypot(3, 4))),
     "a function of NumPy's arrays": (np.sum, lambda total: float(total([1, 2]))),
