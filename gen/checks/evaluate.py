@@ -91,6 +91,14 @@ class Comparison:
             except Mismatch as mismatch:
                 raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
+    def agrees_with(self, other: Comparison) -> bool:
+        """Return whether another target has these results of the same program."""
+        try:
+            self._compare(other.actual, Tally(), self.rule)
+        except Mismatch:
+            return False
+        return True
+
     def _compare_with(self, word: str, tally: Tally) -> None:
         """Compare with one reference, see :meth:`against`."""
         if self.device == "meta":

@@ -19,6 +19,7 @@ from gen.outcomes import Mismatch, stable_part
 from gen.samples.samples import Sample, candidates, make_op
 from gen.severity import Severity, severity_of_error
 from gen.soak.space import Draw, derivatives
+from gen.targets import load
 from gen.targets.protocol import Target
 
 Tensor = torch.Tensor
@@ -127,7 +128,8 @@ def case_of(draw: Draw, target: Target) -> Case:
 
 
 def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure | None:
-    """Compare the draw with its references. None: all agree, or the matrix knows the error.
+    """Compare the draw with its references. None: all agree, or the matrix knows the error, or it
+    is no fault of this target, since torch does the same.
 
     Raises Rejected if nothing can be compared. `running` is called with True before the target
     runs, and with False after.
@@ -143,6 +145,7 @@ def run(draw: Draw, target: Target, running: Callable[[bool], None]) -> Failure 
                 _ = comparison.actual
                 running(False)
             except Exception as error:
+                running(False)
                 return _unless_known(Failure(draw, word, error, comparison))
             try:
                 comparison.against(word, Tally())
@@ -203,7 +206,9 @@ def _words(draw: Draw, numel: int) -> list[str]:
 
 
 def _unless_known(failure: Failure) -> Failure | None:
-    """Return the failure, unless the matrix expects it."""
+    """Return the failure, unless the matrix expects it, or torch shows it as well."""
+    if _is_of_torch(failure):
+        return None
     draw, error = failure.draw, failure.error
     for one in draw.subject.known:
         if one.error is None or not one.covers(draw.dtype, draw.stages):
@@ -211,6 +216,40 @@ def _unless_known(failure: Failure) -> Failure | None:
         if one.error.expects(error):
             return None
     return failure
+
+
+def _is_of_torch(failure: Failure) -> bool:
+    """Return whether another target is not alone with a failure.
+
+    Torch may refuse the program, too, or have the same results: those of a program that detaches a
+    tensor differ from differences on any target. Or torch's engine is the reference, and
+    differences of the values agree with the target, so that the engine is wrong.
+    """
+    comparison = failure.comparison
+    if comparison.target.name == "torch":
+        return False
+    of_torch = replace(comparison, target=load("torch"), _actual=None, _made=None)
+    is_mismatch = isinstance(failure.error, Mismatch)
+    try:
+        _ = of_torch.actual
+    except Exception:  # it refuses the program, with any error
+        return not is_mismatch
+    if not is_mismatch:
+        return False
+    return comparison.agrees_with(of_torch) or _has_differences(failure)
+
+
+def _has_differences(failure: Failure) -> bool:
+    """Return whether derivatives that are not those of torch's engine are those by differences."""
+    inputs = failure.comparison.program.inputs
+    words = _words(failure.draw, sum(map(Tensor.numel, inputs)))
+    if failure.word != "loop" or "numeric" not in words:
+        return False
+    try:
+        failure.comparison.against("numeric", Tally())
+    except Exception:  # a mismatch, or what differences do not take
+        return False
+    return True
 
 
 def text(failure: Failure, target: Target) -> tuple[str | None, str]:

@@ -107,6 +107,67 @@ def test_a_right_target_has_no_failure() -> None:
     assert search.counts.run - search.counts.rejected > 20
 
 
+class NestsWronglyElsewhere(NestsWrongly):
+    """The same fault in a target that is not torch."""
+
+    name = "elsewhere"
+
+
+def test_a_fault_of_a_target_that_is_not_torch_is_found() -> None:
+    failure = soaked(NestsWronglyElsewhere(), [SIN, MUL])[0]
+    assert (failure.kind, failure.draw.stages) == ("Mismatch", ("vmap", "vjp"))
+
+
+class DetachesElsewhere(TorchTarget):
+    """A target that is not torch, and does what torch does."""
+
+    name = "elsewhere"
+
+
+DETACHES = Subject(
+    "own.detaches",
+    "own",
+    {"call": "tests.soak.test_soak:detaches", "samples": [{"args": [{"shape": [3]}]}]},
+    ("float64",),
+    REALS,
+)
+
+
+def detaches(x: torch.Tensor) -> torch.Tensor:
+    return x * x.detach()
+
+
+@pytest.mark.parametrize(
+    ("target", "is_found"), [(TorchTarget(), True), (DetachesElsewhere(), False)]
+)
+def test_what_torch_does_as_well_is_a_finding_of_torch_alone(
+    target: Target, is_found: bool
+) -> None:
+    draw = Draw(DETACHES, "float64", ("vjp",))
+    failure = trial.run(draw, target, lambda runs: None)
+    assert (failure is not None) == is_found
+
+
+def test_what_torch_refuses_as_well_is_no_finding_of_another_target() -> None:
+    class RefusesAlone(Refuses):
+        name = "elsewhere"
+
+    draw = Draw(SIN, "float64", ("vmap",))
+    assert trial.run(draw, RefusesAlone(), lambda runs: None) is not None
+    item = Subject(
+        "own.item",
+        "own",
+        {**DETACHES.row, "call": "tests.soak.test_soak:item"},
+        ("float64",),
+        REALS,
+    )
+    assert trial.run(Draw(item, "float64", ("vmap",)), RefusesAlone(), lambda runs: None) is None
+
+
+def item(x: torch.Tensor) -> torch.Tensor:
+    return x * x.sum().item()
+
+
 class Refuses(TorchTarget):
     """A target that refuses every vmap."""
 
