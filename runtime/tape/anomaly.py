@@ -50,9 +50,8 @@ def is_anomaly_check_nan_enabled() -> bool:
 
 
 def looks_for_nan() -> bool:
-    """Return whether a backward pass is to look for NaN. In a program that is captured the switch
-    may be torch's."""
-    if is_capturing() and torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
+    """Return whether a backward pass is to look for NaN. The switch may be torch's."""
+    if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled():
         return True
     return STATE.enabled and STATE.check_nan
 

@@ -23,6 +23,8 @@ from types import (
     ClassMethodDescriptorType,
     CodeType,
     FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -168,7 +170,13 @@ LOOKUPS: frozenset[Any] = LOOKUPS_OF_GLOBALS | frozenset(
 
 NAMERS: frozenset[type] = frozenset((operator.attrgetter, operator.methodcaller))
 """Classes of functions that hold the names that they look up."""
-_UNBOUND = (WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
+_UNBOUND = (
+    WrapperDescriptorType,
+    MethodDescriptorType,
+    ClassMethodDescriptorType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+)
 _IN_C = COMPUTED | {"__dir__", "__reduce__", "__reduce_ex__"}
 """Names of methods of C that do so."""
 _KINDS = frozenset(

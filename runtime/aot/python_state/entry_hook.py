@@ -86,6 +86,7 @@ TRUSTED = frozenset(
         "binascii",
         "bisect",
         "builtins",
+        "bz2",
         "cmath",
         "codecs",
         "collections",
@@ -107,6 +108,7 @@ TRUSTED = frozenset(
         "itertools",
         "json",
         "logging",
+        "lzma",
         "marshal",
         "math",
         "ml_dtypes",
@@ -158,6 +160,7 @@ _PURE = frozenset(("posix.fspath", "posix._path_normpath", "posix._path_splitroo
 _IMPURE: dict[str, frozenset[str]] = {
     "builtins": frozenset(("open", "input")),
     "io": frozenset(("open",)),
+    "numpy": frozenset(("fromfile", "tofile")),
     "datetime": frozenset(("now", "utcnow", "today")),
     "sys": frozenset(
         (
@@ -413,6 +416,8 @@ class _Watcher:
         if not (of_user or _is_of_library(frame)):
             return
         name = _asks(function, owner)
+        if name is None and of_user and _is_file(owner) and not self.graph.knows(owner):
+            name = f"{type(owner).__name__}.{_name_of(function)}"  # the program has opened it
         # a library asks for the time for itself, as that of queues does
         if name is not None and (of_user or not is_kept(name)):
             self._ask(name, frame)
@@ -520,7 +525,7 @@ def _asks(function: object, owner: object) -> str | None:
     other."""
     if owner is sys.stdout or owner is sys.stderr:
         return None
-    name: str = getattr(function, "__name__", "")
+    name = _name_of(function)
     if _is_written_file(owner):
         return f"{type(owner).__name__}.{name}"
     if owner is None or issubclass(type(owner), ModuleType):
@@ -537,12 +542,18 @@ def _asks(function: object, owner: object) -> str | None:
     return f"{root}.{name}" if f"{root}.{name}" not in _PURE else None
 
 
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", ""))
+
+
 def _is_written_file(x: Any) -> bool:
     """Return whether ``x`` is a file to which others may write. How far one is that is only read is
     in the graph, as is all of one in memory."""
-    if not issubclass(type(x), io.IOBase) or issubclass(type(x), (io.StringIO, io.BytesIO)):
-        return False
-    return not x.closed and bool(x.writable())
+    return _is_file(x) and not x.closed and bool(x.writable())
+
+
+def _is_file(x: Any) -> bool:
+    return issubclass(type(x), io.IOBase) and not issubclass(type(x), (io.StringIO, io.BytesIO))
 
 
 @contextmanager

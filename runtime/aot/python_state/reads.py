@@ -17,7 +17,8 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ...seam.memory_gate import elements_of
-from ...session.tensor import unwrap
+from ...session.tensor import dispatches, unwrap
+from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import here
 from .values import MISSING, SIMPLE
 from .values import same as same_value
@@ -179,16 +180,15 @@ def asked_by_name(names: Collection[str], tensors: Sequence[torch.Tensor]) -> li
     """Return the questions to ``tensors`` for which a program has ``names``."""
     reads: list[Read] = []
     for name in filter(names.__contains__, OF_MEMORY):
-        reads += [Read(t, name, OF_MEMORY[name](t)) for t in filter(has_place, tensors)]
+        reads += [Read(t, name, look_up(t, name)) for t in filter(has_place, tensors)]
     for name in filter(names.__contains__, OF_OBJECT):
-        reads += [Read(t, name, OF_OBJECT[name](t)) for t in tensors]
+        reads += [Read(t, name, look_up(t, name)) for t in tensors]
     return reads
 
 
 def has_place(tensor: torch.Tensor) -> bool:
-    """Return whether it can be asked where ``tensor`` is, and how often it was written to."""
-    plain = type(unwrap(tensor)) in (torch.Tensor, torch.nn.Parameter)
-    return tensor.layout is torch.strided and plain and not tensor.is_inference()
+    """Return whether it can be asked where ``tensor`` is: it has memory of its own."""
+    return tensor.layout is torch.strided and not dispatches(type(unwrap(tensor)))
 
 
 def _elements(tensor: torch.Tensor) -> bytes:
@@ -216,7 +216,8 @@ def same(a: Any, b: Any) -> bool:
 def look_up(owner: Any, name: Any) -> Any:
     """Return what ``owner`` has under ``name``, or ``MISSING``."""
     if isinstance(owner, torch.Tensor):
-        return _OF_TENSORS[name](owner)
+        with unseen_by_handlers():  # no guard calls code of the user's
+            return _OF_TENSORS[name](owner)
     if isinstance(owner, Mapping):
         return owner.get(name, MISSING)
     return getattr(owner.of, name, MISSING)

@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,12 +103,18 @@ def test_a_global_is_found_by_a_function_of_whatever_name(
         assert compiled(torch.ones(1)) == rate
 
 
-BOX = SimpleNamespace()
+class Box:
+    """An object with attributes, in a class of the program's."""
+
+
+BOX = Box()
 _attribute_of, _text_of = object.__getattribute__, str.format
 _state_of = vars(object)["__getstate__"]
+_attributes_of: Any = vars(Box)["__dict__"]
 UNBOUND: dict[str, Callable[[str], Any]] = {
     "a slot": lambda name: _attribute_of(BOX, name),
     "a method of a class": lambda name: float(_text_of("{0." + name + "}", BOX)),
+    "a descriptor": lambda name: _attributes_of.__get__(BOX)[name],
     "a state": lambda name: _state_of(BOX)[name],
     "a function of Python's library": lambda name: inspect.getattr_static(BOX, name),
 }

@@ -4,11 +4,13 @@ once, from the state before the call. What a capture cannot undo is an error."""
 from __future__ import annotations
 
 import contextlib
+import io
 import itertools
 import os
 import random
 import sys
 import tempfile
+import tokenize
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
@@ -204,6 +206,8 @@ ASKING: dict[str, Callable[[Path], Any]] = {
     "an identity": lambda file: uuid.uuid4(),
     "an array": lambda file: np.load(file),
     "to write an array": lambda file: np.save(file, np.zeros(1)),
+    "numbers": lambda file: np.fromfile(file),
+    "to write numbers": lambda file: np.zeros(1).tofile(file),
     "tensors": lambda file: torch.load(file),
     "to write tensors": lambda file: torch.save({}, file),
     "to write a text": lambda file: file.write_text("a"),
@@ -225,6 +229,19 @@ def test_a_library_that_asks_the_system_is_refused_before_it_does(
         jit(f)(torch.ones(1))
     assert not os.listdir(tmp_path)
     assert str(np.random.get_state(legacy=False)) == str(before)
+
+
+@pytest.mark.parametrize("opened", [io.FileIO, tokenize.open])
+def test_a_file_is_refused_that_no_function_of_c_opens(opened: Any, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("3")
+
+    def f(x: Any) -> Any:
+        with opened(file) as lines:
+            return x * float(lines.read())
+
+    with pytest.raises(RuntimeError, match=r"calls (FileIO|TextIOWrapper)\.read, which no call"):
+        jit(f)(torch.ones(1))
 
 
 def test_a_program_that_catches_the_refusal_is_an_error(tmp_path: Path) -> None:

@@ -272,3 +272,35 @@ def test_a_write_to_what_the_environment_holds_is_made_by_each_call(
         _environment._data.pop(b"RATE", None)
         assert program(torch.ones(())) == 2
         assert os.environ["RATE"] == "7"
+
+
+class Marked(Tensor):
+    """A class of the user's with questions under names of its own."""
+
+    place = property(Tensor.storage_offset)
+    where: Any = Tensor.storage_offset
+
+
+class MarkedParameter(torch.nn.Parameter):
+    """A class of the user's that adds nothing."""
+
+
+OF_CLASSES: dict[str, tuple[Make, Callable[[Any], int]]] = {
+    "a subclass": (lambda: torch.ones(2).as_subclass(Marked), lambda t: t.storage_offset()),
+    "a property": (lambda: torch.ones(2).as_subclass(Marked), lambda t: t.place),
+    "a method": (lambda: torch.ones(2).as_subclass(Marked), lambda t: t.where()),
+    "a parameter": (
+        lambda: MarkedParameter(torch.ones(2), requires_grad=False),
+        lambda t: t.storage_offset(),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OF_CLASSES)
+def test_a_question_counts_to_a_tensor_of_the_users_class(kind: str) -> None:
+    make, ask = OF_CLASSES[kind]
+    tensor = make()
+    compiled = jit(lambda x: x * (1 + ask(tensor)))
+    assert compiled(torch.ones(())) == 1
+    _move(tensor)
+    assert compiled(torch.ones(())) == 2

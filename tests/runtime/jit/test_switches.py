@@ -332,3 +332,16 @@ def test_what_a_capture_changes_itself_is_refused(name: str, ask: Ask) -> None:
     compiled = jit(lambda x: x * (2 if ask() else 3))
     with pytest.raises(RuntimeError, match=f"calls {name}.*test_switches"):
         compiled(torch.ones(1))
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
+@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")
+@pytest.mark.parametrize("door", [lambda f: f, jit])
+def test_a_backward_pass_looks_for_nan_where_its_caller_says_so(door: Any) -> None:
+    x = torch.zeros(2, requires_grad=True)
+    y = door(lambda x: x.sqrt() * 0)(x)
+    with (
+        pytest.raises(RuntimeError, match="returned nan values in its 0th output"),
+        torch.autograd.detect_anomaly(),
+    ):
+        y.sum().backward()
