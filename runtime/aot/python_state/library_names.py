@@ -157,7 +157,8 @@ class LibraryNames:
         return self._ask(node, sorted(common))
 
     def _ask(self, node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
-        new = [name for name in dict.fromkeys(names) if _may_count(node, name)]
+        asked = filter(self._code.may_ask, dict.fromkeys(names))
+        new = [name for name in asked if _may_count(node, name)]
         found: list[tuple[object, str]] = []
         for name, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, name)

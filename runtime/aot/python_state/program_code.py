@@ -332,7 +332,8 @@ def names_asked_by(cls: type) -> list[str]:
     own = vars(cls)
     names = [name for name in own.get("__match_args__", ()) if isinstance(name, str)]
     if own.get("_is_protocol"):
-        names += [*own, *own.get("__annotations__", ())]
+        names += [name for name in own if name not in _OF_CLASSES]
+        names += own.get("__annotations__", ())
     return names
 
 

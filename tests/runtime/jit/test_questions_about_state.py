@@ -9,7 +9,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import pytest
 import torch
@@ -304,3 +304,44 @@ def test_a_question_counts_to_a_tensor_of_the_users_class(kind: str) -> None:
     assert compiled(torch.ones(())) == 1
     _move(tensor)
     assert compiled(torch.ones(())) == 2
+
+
+@runtime_checkable
+class HasRate(Protocol):
+    """What a step asks of its model."""
+
+    rate: float
+
+    def forward(self, x: Tensor) -> Tensor: ...
+
+
+class Rated(torch.nn.Module):
+    """A model that looks its layers up by name, and has what a protocol asks for."""
+
+    rate = 2.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in ("first",):
+            x = getattr(self, name)(x)
+        return x * self.rate if isinstance(self, HasRate) else x
+
+
+def test_a_step_that_asks_nothing_of_its_parameters_replays_although_each_has_a_version() -> None:
+    model = Rated()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    @jit
+    def step(x: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    for _ in range(12):
+        step(torch.ones(2, 3))
+    assert len(jit.explain(step).programs) == 2
