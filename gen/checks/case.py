@@ -459,6 +459,8 @@ class Case:
             return partial(wrong_calls.assert_same_refusals, self.target, sample, "vmap" in stages)
         if axes.values == "wrong_number":
             return partial(wrong_calls.assert_same_numbers, self.target, sample)
+        if axes.values == "neighbours":
+            return partial(wrong_calls.assert_memory_kept, self.target, sample)
         if axes.values in ("out_of_range", "no_index") or _asks_for_refusals(axes, words):
             values, batched = axes.values, "vmap" in stages
             return partial(ranges.assert_in_range, self.target, sample, values, batched)
@@ -741,7 +743,8 @@ def _place(program: str, label: str) -> str:
 
 
 _REFUSED = (
-    "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number", "overloads"
+    "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number", "neighbours",
+    "overloads",
 )  # fmt: skip
 
 

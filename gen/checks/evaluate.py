@@ -34,6 +34,7 @@ Tensor = torch.Tensor
 _PLAIN = frozenset({"loop", "upstream", "eager"})
 OF_ITSELF = frozenset({"again", "threads", "strides", "fake"})
 """References that compare results of the target with one another. They may be zero."""
+_OF_CALLS = frozenset({"wrong_call", "wrong_number", "neighbours", "overloads"})
 WRONG_DERIVATIVE = "its derivatives are not those by differences of its values"
 """The cause that mismatches of all programs of derivatives have: a wrong first derivative makes the
 second one wrong, and the same formula is wrong in the eager session and in a transform."""
@@ -47,7 +48,7 @@ def may_show_nothing(axes: Axes, words: Sequence[str]) -> bool:
     one tensor mixes no dtypes, or rows repeat, as those of a matrix that has no inverse there."""
     if axes.layout == "expanded":
         return True
-    if axes.values in ("wrong_call", "wrong_number", "overloads") or axes.made is not None:
+    if axes.values in _OF_CALLS or axes.made is not None:
         return True
     return OF_ITSELF.issuperset(words) or axes.form in forms.MAY_REFUSE
 
