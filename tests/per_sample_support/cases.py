@@ -34,12 +34,14 @@ class Inputs(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One row of the page. `make`: the module that is tried, by itself."""
+    """One row of the page. `make`: the module that is tried, by itself. `single`: whether it
+    computes in single precision, in part."""
 
     group: str
     text: str
     make: Callable[[], nn.Module]
     inputs: Inputs
+    single: bool = False
 
 
 def rows(*shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Trials -> `docs/per_sample_support.md`."""
+"""Trials -> `docs/per_sample_support.md` and `docs/per_sample_blocks.md`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tests.per_sample_support.cases import FUNCTIONS_WITHOUT_A_ROW, WITHOUT_A_RO
 from tests.per_sample_support.trial import Trial
 
 PAGE = "docs/per_sample_support.md"
+BLOCKS_PAGE = "docs/per_sample_blocks.md"
 HEAD = """\
 # What per-sample gradients support
 
@@ -36,21 +37,43 @@ are kept.
 
 {counts}
 """
+BLOCKS_HEAD = """\
+# What per-sample gradients support of other packages
+
+Written by `make docs` where these packages are installed, by running each row; do not edit.
+
+Blocks of timm, and models of two layers of transformers, run with random weights as the modules \
+of [torch.nn](per_sample_support.md) do.
+Some of their numbers are computed in single precision, so they are compared to four digits. A \
+model is called `Bert` where its class is `BertModel`.
+"""
 _HEADER = "| {what} | `per_sample` | `per_sample_grads` | functions |\n|---|---|---|---|\n"
 
 
 def page(modules: Sequence[Trial], functions: Sequence[Trial]) -> str:
     """The page: a table for each group, and the refusals in full."""
-    text = HEAD.format(counts=_counts([*modules, *functions]))
-    for group, trials in groupby(modules, key=lambda trial: trial.case.group):
-        text += f"\n## {group}\n\n{_HEADER.format(what='module')}"
-        text += "".join(map(_row, trials))
+    text = HEAD.format(counts=_counts([*modules, *functions])) + _groups("##", modules)
     text += "\n## Functions that no module above calls\n\n"
     text += _HEADER.format(what="call") + "".join(map(_row, functions))
     text += "\n## Without a row\n\n| name | why |\n|---|---|\n"
     for name, why in (WITHOUT_A_ROW | FUNCTIONS_WITHOUT_A_ROW).items():
         text += f"| `{name}` | {why} |\n"
     return text + refusals([*modules, *functions])
+
+
+def blocks_section(package: str, version: str, trials: Sequence[Trial]) -> str:
+    """The section of one package on the page of blocks."""
+    text = f"\n## {package} {version}\n\n{_counts(trials)}\n{_groups('###', trials)}"
+    return text + refusals(trials).replace("## ", "### ").replace("full", f"full, {package}")
+
+
+def _groups(level: str, trials: Sequence[Trial]) -> str:
+    """A table for each group."""
+    text = ""
+    for group, members in groupby(trials, key=lambda trial: trial.case.group):
+        text += f"\n{level} {group}\n\n{_HEADER.format(what='module')}"
+        text += "".join(map(_row, members))
+    return text
 
 
 def refusals(trials: Iterable[Trial]) -> str:

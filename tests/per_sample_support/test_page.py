@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.per_sample_support.blocks import PACKAGES, blocks, installed
 from tests.per_sample_support.cases import (
     FUNCTIONS_WITHOUT_A_ROW,
     INPUTS,
@@ -18,7 +19,7 @@ from tests.per_sample_support.cases import (
     functions,
     modules,
 )
-from tests.per_sample_support.page import PAGE, page
+from tests.per_sample_support.page import BLOCKS_PAGE, PAGE, blocks_section, page
 from tests.per_sample_support.trial import FUNCTION_NAMES, Trial, try_case
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,19 @@ def test_each_function_of_torch_is_called_by_a_row_or_has_a_reason(
 def test_the_first_dimension_of_that_size_is_the_batch(name: str) -> None:
     for tensor in INPUTS[name].batch():
         assert tensor.shape.index(B) == INPUTS[name].dim
+
+
+@pytest.mark.filterwarnings("ignore")  # of these packages
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_page_of_blocks_is_current(package: str) -> None:
+    version = installed(package)
+    if version is None:
+        pytest.skip(f"{package} is not installed")
+    trials = [try_case(case) for case in blocks(package)]
+    text = (ROOT / BLOCKS_PAGE).read_text("utf-8")
+    if f"## {package} {version}\n" not in text:
+        pytest.skip(f"the page is of another version of {package} than {version}")
+    assert blocks_section(package, version, trials) in text
 
 
 class Wrong(torch.autograd.Function):

@@ -7,10 +7,11 @@ A module stands behind a linear layer, so a gradient has to pass through it as w
 from __future__ import annotations
 
 import re
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,6 @@ from tests.per_sample_support.cases import Case, Inputs
 
 Gradients = dict[str, Tensor]
 SEED = 1
-ROOT = Path(__file__).parents[2]
 FUNCTION_NAMES: dict[Any, str] = {
     function: function.__name__
     for function in torch.overrides.get_overridable_functions()[torch.nn.functional]
@@ -100,10 +100,10 @@ def try_case(case: Case) -> Trial:
         warnings.simplefilter("ignore")  # of torch: nested tensors, names that are old
         program = Program(case)
         expected = program.by_loop()
-        context = outcome(program.in_context, expected)
+        context = outcome(program.in_context, expected, case.single)
         if program.draws:
             expected = program.by_vmap()  # whose samples draw in another order than a batch
-        function = outcome(program.by_function, expected)
+        function = outcome(program.by_function, expected, case.single)
         return Trial(case, context, function, program.calls())
 
 
@@ -131,10 +131,12 @@ class Program:
     def parameters(self) -> dict[str, Tensor]:
         """The parameters that the loss depends on."""
         named = dict(self.module.named_parameters())
-        return {key: p for key, p in named.items() if self._takes_part(key)}
+        return {key: p for key, p in named.items() if self._takes_part(key, p)}
 
-    def _takes_part(self, key: str) -> bool:
-        return self.module.inputs.passes_linear or not key.startswith("first.")
+    def _takes_part(self, key: str, p: Tensor) -> bool:
+        return p.requires_grad and (
+            self.module.inputs.passes_linear or not key.startswith("first.")
+        )
 
     def _start(self, seed: int = SEED) -> None:
         """Put the buffers back, and the generator."""
@@ -225,29 +227,42 @@ class _Calls(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def outcome(run: Callable[[], PerSampleGrads], expected: Gradients) -> Outcome:
-    """Run one way, and compare what it says with `expected`."""
+def outcome(run: Callable[[], PerSampleGrads], expected: Gradients, single: bool) -> Outcome:
+    """Run one way, and compare what it says with `expected`. `single`: see :func:`compare`."""
     before = dict(fallbacks)
     try:
         with fallback_policy("silent"):
-            compare(run(), expected)
+            compare(run(), expected, single)
     except RuntimeError as error:
-        return Outcome(str(error).replace(f"{ROOT}/", ""))
+        return Outcome(_without_folders(str(error)))
     loops = [name for name, count in fallbacks.items() if count > before.get(name, 0)]
     return Outcome(loops=tuple(loops))
 
 
-def compare(grads: PerSampleGrads, expected: Gradients) -> None:
-    """Raise `AssertionError` unless gradients, norms and a clipped sum are those of `expected`."""
+def _without_folders(error: str) -> str:
+    """An error that names files by their place in what Python imports."""
+    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
+        error = error.replace(f"{folder}/", "")
+    return error
+
+
+def compare(grads: PerSampleGrads, expected: Gradients, single: bool) -> None:
+    """Raise `AssertionError` unless gradients, norms and a clipped sum are those of `expected`.
+
+    `single`: whether the module computes some of its numbers in single precision.
+    """
+    close: Any = partial(torch.testing.assert_close, rtol=1e-7, atol=1e-7)
+    if single:
+        close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
     found = grads.materialize()
     norms = torch.cat([g.flatten(1) for g in expected.values()], 1).norm(dim=1)
-    bound = float(norms.median())
+    bound = float(norms.median()) or 1.0
     clipped = grads.clipped_sum(bound)
-    torch.testing.assert_close(grads.norms(), norms)
+    close(grads.norms(), norms)
     for key, each in expected.items():
         total = torch.tensordot(bound / norms.clamp_min(bound), each, 1)
-        torch.testing.assert_close(found[key], each, msg=key)
-        torch.testing.assert_close(clipped[key], total)
+        close(found[key], each, msg=lambda text, key=key: f"{key}: {text}")
+        close(clipped[key], total)
 
 
 def tensors_in(outputs: object) -> list[Tensor]:
