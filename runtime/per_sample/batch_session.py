@@ -52,9 +52,9 @@ from .uses import (
     Uses,
     adapt,
     base_or_self,
-    count_of_writes,
     flattened,
     unflattened,
+    writes_to,
 )
 
 aten = torch.ops.aten
@@ -114,7 +114,7 @@ class BatchSession(StandIn):
         # (session, state, number of writes when the state was put), see `put`
         entry, view = value.__dict__.get("_samples"), value._view
         is_own = entry is not None and entry[0]() is self
-        if is_own and entry[2] == count_of_writes(value)[0]:
+        if is_own and entry[2] == writes_to(value).number:
             return entry[1]
         # after a write to its base, what the base has decides
         if view is not None:
@@ -122,9 +122,13 @@ class BatchSession(StandIn):
         writes = value.__dict__.get("_sample_writes")
         # another session, whose state it has, followed the writes itself
         is_followed_here = is_own or entry is None
-        if writes and writes[0] and is_followed_here:
-            return Mixture(WRITTEN_ELSEWHERE)
-        return None
+        if writes is None or not writes.number or not is_followed_here:
+            return None
+        # a write through detach(), which has left samples of this session in all of the memory
+        session, state = writes.left or (None, None)
+        if session is not None and session() is self:
+            return state
+        return Mixture(WRITTEN_ELSEWHERE)
 
     def _state_of_view(self, value: object, base: object) -> object:
         """Return the state of a view that has none of its own, as it follows from its base."""
@@ -150,14 +154,14 @@ class BatchSession(StandIn):
 
     def put(self, value: object, state: object) -> None:
         """Give ``value`` a state. It holds until its memory is written to."""
-        value.__dict__["_samples"] = (weakref.ref(self), state, count_of_writes(value)[0])
+        value.__dict__["_samples"] = (weakref.ref(self), state, writes_to(value).number)
 
     def follow_data(self, out: Any, of: object) -> None:
         """Give ``out`` the state of ``of``. It is ``of.data`` or ``of.detach()``, and shares memory
         with it."""
         state = self.state(of)
         if out._view is None:
-            out.__dict__["_sample_writes"] = count_of_writes(of)
+            out.__dict__["_sample_writes"] = writes_to(of)
         if state is not None and state is not PARAMETERS:
             self.put(out, state)
 
@@ -357,8 +361,9 @@ class BatchSession(StandIn):
             return str(error)
         return (
             f"per_sample: {op.func} mixes samples in {self.where()}: "
-            f"{error}. Gradients of single samples do not exist there; "
-            "if its result is to be a constant, say so by grads.shared(t.detach())."
+            f"{error}. Gradients of single samples do not exist there. To compute it of each "
+            "sample alone, use per_sample_grads, whose loss is that of one sample. "
+            "To take its result as a constant, use grads.shared(t.detach())."
         )
 
     def refuse(self, outs: object, why: str, written: bool = False) -> Any:
@@ -592,28 +597,30 @@ class BatchSession(StandIn):
         except Mixed as error:
             return self._refuse_mixed(outs, call.op, error)
         self.put(outs, where[0])
+        if target._view is None and isinstance(where[0], Place):
+            writes_to(target).left = (weakref.ref(self), where[0])
         return self._follow_base(outs, where[0], of_base, call.op)
 
     def follow_filled(self, value: object, place: Place, op: Op) -> None:
         """Note that a call of ``op`` has filled its argument ``value`` with samples in
         ``place``."""
         of_base = self._state_of_base(value)
-        count_of_writes(value)[0] += 1
+        writes_to(value).note()
         self.put(value, place)
         self._follow_base(value, place, of_base, op)
 
     def refuse_filled(self, value: object, op: Op, error: Mixed) -> None:
         """Note that a call of ``op`` has filled its argument ``value`` with a mixture of
         samples."""
-        count_of_writes(value)[0] += 1
+        writes_to(value).note()
         self.refuse(value, self._why(op, error), written=True)
 
     def _record_write(self, call: FollowedCall) -> object:
         """Run a write on the tape, and count it, since it ends the states of the memory."""
         outs = SESSION.record(call.op.func, call.args, call.kwargs)
         target = call.args[0]
-        if isinstance(target, Value):
-            count_of_writes(target)[0] += call.op.base_name not in GEOMETRY
+        if isinstance(target, Value) and call.op.base_name not in GEOMETRY:
+            writes_to(target).note()
         return outs
 
     def _follow_base(self, value: Any, state: object, of_base: object, op: Op) -> object:

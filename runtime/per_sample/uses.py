@@ -42,12 +42,30 @@ def base_or_self(value: Any) -> object:
     return value._view.base
 
 
-def count_of_writes(value: Any) -> list[int]:
-    """Return how often the memory of ``value`` was written to while samples were followed, in a
-    list that ``value.detach()`` shares."""
+class Writes:
+    """The writes to one memory while samples were followed. ``value.detach()`` shares the object.
+
+    ``number``: how many there were. ``left``: the session that followed the last one, and the state
+    that it left in all of the memory. None: it is not known, or only a part was written.
+    """
+
+    __slots__ = ("left", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.left: tuple[object, object] | None = None
+
+    def note(self) -> None:
+        """Note one more write, which ends the states of the memory."""
+        self.number += 1
+        self.left = None
+
+
+def writes_to(value: Any) -> Writes:
+    """Return the writes to the memory of ``value``."""
     whole: Any = base_or_self(value)
-    count: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
-    return count
+    writes: Writes = whole.__dict__.setdefault("_sample_writes", Writes())
+    return writes
 
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:

@@ -116,11 +116,11 @@ class Program:
         self.batch = case.inputs.batch()
         self.size = self.batch[0].shape[self.dim]
         width = self.batch[0].shape[-1]
-        self.module = Behind(case.make(), case.inputs, width).double()
+        self.module = Behind(case.make(), case.inputs, width)
         if not case.text.endswith(".eval()"):
             self.module.train()
-        with torch.no_grad():
-            self.module(*self.batch)  # lazy layers get their parameters
+        with torch.no_grad():  # lazy layers get their parameters, which are of single precision
+            self.module(*(x.float() if x.is_floating_point() else x for x in self.batch))
         self.module.double()
         self.saved = {key: t.clone() for key, t in self.module.state_dict().items()}
         # after the same numbers of the generator, and after others
