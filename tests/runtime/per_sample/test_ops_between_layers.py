@@ -101,7 +101,8 @@ def test_gradients_are_those_of_a_loop(name: str, size: int) -> None:
 
 
 def counts(y: Tensor) -> Tensor:
-    return y * distributions.Binomial(5, y.detach().sigmoid()).sample()
+    out: Tensor = y * distributions.Binomial(5, y.detach().sigmoid()).sample()
+    return out
 
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
