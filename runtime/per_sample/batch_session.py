@@ -124,11 +124,8 @@ class BatchSession(StandIn):
         is_followed_here = is_own or entry is None
         if writes is None or not writes.number or not is_followed_here:
             return None
-        # a write through detach(), which has left samples of this session in all of the memory
-        session, state = writes.left or (None, None)
-        if session is not None and session() is self:
-            return state
-        return Mixture(WRITTEN_ELSEWHERE)
+        # a write through detach() may have left samples in all of the memory
+        return writes.left_for(self) or Mixture(WRITTEN_ELSEWHERE)
 
     def _state_of_view(self, value: object, base: object) -> object:
         """Return the state of a view that has none of its own, as it follows from its base."""
@@ -598,7 +595,7 @@ class BatchSession(StandIn):
             return self._refuse_mixed(outs, call.op, error)
         self.put(outs, where[0])
         if target._view is None and isinstance(where[0], Place):
-            writes_to(target).left = (weakref.ref(self), where[0])
+            writes_to(target).leave(self, where[0])
         return self._follow_base(outs, where[0], of_base, call.op)
 
     def follow_filled(self, value: object, place: Place, op: Op) -> None:

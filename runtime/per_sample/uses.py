@@ -7,6 +7,7 @@ A call is used once for each sample: of ``F.linear(x, w)`` with x of shape (B, n
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -45,20 +46,30 @@ def base_or_self(value: Any) -> object:
 class Writes:
     """The writes to one memory while samples were followed. ``value.detach()`` shares the object.
 
-    ``number``: how many there were. ``left``: the session that followed the last one, and the state
-    that it left in all of the memory. None: it is not known, or only a part was written.
+    ``number``: how many there were.
     """
 
-    __slots__ = ("left", "number")
+    __slots__ = ("_left", "number")
 
     def __init__(self) -> None:
         self.number = 0
-        self.left: tuple[object, object] | None = None
+        self._left: tuple[weakref.ref[object], object] | None = None
 
     def note(self) -> None:
         """Note one more write, which ends the states of the memory."""
         self.number += 1
-        self.left = None
+        self._left = None
+
+    def leave(self, session: object, state: object) -> None:
+        """Note that the last write has left all of the memory in ``state``, as ``session`` saw."""
+        self._left = (weakref.ref(session), state)
+
+    def left_for(self, session: object) -> object:
+        """Return the state in which the last write has left the memory. None if it wrote a part of
+        it, or ``session`` did not see it."""
+        if self._left is None or self._left[0]() is not session:
+            return None
+        return self._left[1]
 
 
 def writes_to(value: Any) -> Writes:

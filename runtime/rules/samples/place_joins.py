@@ -1,5 +1,5 @@
 """Find where the samples lie in the result of ops that join tensors, repeat them, put one into
-another, or put their elements in another order: see :mod:`.places`."""
+another, add up windows, or put their elements in another order: see :mod:`.places`."""
 
 from __future__ import annotations
 
@@ -106,4 +106,22 @@ def place_scattered(call: Placed) -> Place:
     if place.dim in written:
         raise Mixed(f"it writes along dimension {place.dim}, which runs over the samples")
     call.places["self"], call.places["src"] = place, place.moved(dims.index(place.dim))
+    return place
+
+
+def place_renorm(call: Placed) -> Place:
+    """Return the place of slices that are scaled down to a norm, each by itself."""
+    place = call.place("self")
+    assert place is not None
+    if place.dim != call.args["dim"] % call.args["self"].dim():
+        raise Mixed(f"it takes norms over dimension {place.dim}, which runs over the samples")
+    return place
+
+
+def place_overlapped(call: Placed) -> Place:
+    """Return the place in sums of windows, which lie along ``dim`` and along the last dimension."""
+    place, rank = call.place("grad_in"), call.args["grad_in"].dim()
+    assert place is not None
+    if place.dim in (call.args["dim"] % (rank - 1), rank - 1):
+        raise Mixed(f"its windows run along dimension {place.dim}, which runs over the samples")
     return place

@@ -16,6 +16,8 @@ from ..record import of_this_torch, overload
 from .place_joins import (
     place_cat,
     place_isin,
+    place_overlapped,
+    place_renorm,
     place_repeat,
     place_scattered,
     place_sort,
@@ -437,14 +439,6 @@ def _search(call: Placed) -> Place:
     return _by_leading(call, {"sorted_sequence": 1, "sorter": 1, "self": rows})
 
 
-def _renorm(call: Placed) -> Place:
-    place = call.place("self")
-    assert place is not None
-    if place.dim != call.args["dim"] % call.args["self"].dim():
-        raise Mixed(f"it takes norms over dimension {place.dim}, which runs over the samples")
-    return place
-
-
 def _least_squares(call: Placed) -> list[Place | None]:
     """Return the places in a solution of least squares, and in what is told of the matrix."""
     core = 2 - (call.args["b"].dim() == call.args["self"].dim() - 1)
@@ -456,15 +450,6 @@ def _per_channel(call: Placed) -> Place:
     """Return the place in what is rounded with a scale for each channel."""
     _only(call, "self")
     return along("axis")(call)  # type: ignore[no-any-return]
-
-
-def _overlapped(call: Placed) -> Place:
-    """Return the place in sums of windows, which lie along ``dim`` and along the last dimension."""
-    place, rank = call.place("grad_in"), call.args["grad_in"].dim()
-    assert place is not None
-    if place.dim in (call.args["dim"] % (rank - 1), rank - 1):
-        raise Mixed(f"its windows run along dimension {place.dim}, which runs over the samples")
-    return place
 
 
 def _solve_rule(right: str, **cores: int) -> Rule:
@@ -594,20 +579,23 @@ _give("_embedding_bag _embedding_bag_forward_only", _embedding_bag)
 _give("mkldnn_rnn_layer", _recurrent)
 _give("_scaled_dot_product_flash_attention_for_cpu", trailing(2))
 _give("constant_pad_nd", _pad)
-_give("fractional_max_pool2d fractional_max_pool3d", _fractional_pool)
-_give("conv_tbc", front("self", dim=1))
-_give("affine_grid_generator", front("theta"))
-_give("searchsorted.Tensor", _search)
-_give("bucketize.Tensor", leading(boundaries=1))
-_give("isin.Tensor_Tensor", place_isin)
-_give("renorm", _renorm)
-_give("rot90", along("dims"))
-_give("linalg_pinv.atol_rtol_tensor", leading(self=2))
-_give("linalg_lstsq", _least_squares)
-_give("fake_quantize_per_channel_affine_cachemask", _per_channel)
-_give("unfold_backward", _overlapped)
-_give("_sample_dirichlet _dirichlet_grad multinomial", trailing(1))
-_give("select_scatter slice_scatter diagonal_scatter", place_scattered)
+for _name, _own_rule in {
+    "fractional_max_pool2d fractional_max_pool3d": _fractional_pool,
+    "conv_tbc": front("self", dim=1),
+    "affine_grid_generator": front("theta"),
+    "searchsorted.Tensor": _search,
+    "bucketize.Tensor": leading(boundaries=1),
+    "isin.Tensor_Tensor": place_isin,
+    "renorm": place_renorm,
+    "rot90": along("dims"),
+    "linalg_pinv.atol_rtol_tensor": leading(self=2),
+    "linalg_lstsq": _least_squares,
+    "fake_quantize_per_channel_affine_cachemask": _per_channel,
+    "unfold_backward": place_overlapped,
+    "_sample_dirichlet _dirichlet_grad multinomial": trailing(1),
+    "select_scatter slice_scatter diagonal_scatter": place_scattered,
+}.items():
+    _give(_name, _own_rule)
 _give("cat", place_cat)
 _give("stack", place_stack)
 _give("repeat", place_repeat)
