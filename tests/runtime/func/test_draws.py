@@ -428,10 +428,12 @@ def test_a_loss_of_sequences_needs_no_draws(reduction: str, unbatched: bool) -> 
     scores = torch.randn(3, 5, 6, dtype=torch.float64).log_softmax(-1)
     targets = torch.randint(1, 6, (3, 2))
 
-    def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    ctc_loss: Any = F.ctc_loss  # whose stub has no lengths in tuples
+
+    def loss(scores: torch.Tensor, targets: torch.Tensor) -> Any:
         if unbatched:
-            return F.ctc_loss(scores, targets, (5,), (2,), reduction=reduction)
-        return F.ctc_loss(scores[:, None], targets[None], (5,), (2,), reduction=reduction).sum()
+            return ctc_loss(scores, targets, (5,), (2,), reduction=reduction)
+        return ctc_loss(scores[:, None], targets[None], (5,), (2,), reduction=reduction).sum()
 
     found = vmap(loss, randomness="different")(scores, targets)
     expected = [loss(*each) for each in zip(scores, targets, strict=True)]
