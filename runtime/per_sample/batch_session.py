@@ -118,8 +118,8 @@ class BatchSession(StandIn):
         is_followed_here = is_own or entry is None
         if writes is None or not writes.number or not is_followed_here:
             return None
-        # a write through detach() may have left samples in all of the memory
-        return writes.left_for(self) or Mixture(WRITTEN_ELSEWHERE)
+        # a write through detach() may have left samples in all of it
+        return writes.left_for(self, value._inner) or Mixture(WRITTEN_ELSEWHERE)
 
     def _state_of_view(self, value: object, base: object) -> object:
         """Return the state of a view that has none of its own, as it follows from its base."""
@@ -574,7 +574,7 @@ class BatchSession(StandIn):
             return self._refuse_mixed(outs, call.op, error)
         self.put(outs, where[0])
         if target._view is None and isinstance(where[0], Place):
-            writes_to(target).leave(self, where[0])
+            writes_to(target).leave(self, where[0], target._inner)
         return self._follow_base(outs, where[0], of_base, call.op)
 
     def follow_filled(self, value: object, place: Place, op: Op) -> None:

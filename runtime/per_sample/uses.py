@@ -53,23 +53,30 @@ class Writes:
 
     def __init__(self) -> None:
         self.number = 0
-        self._left: tuple[weakref.ref[object], object] | None = None
+        self._left: tuple[weakref.ref[object], object, object] | None = None
 
     def note(self) -> None:
         """Note one more write, which ends the states of the memory."""
         self.number += 1
         self._left = None
 
-    def leave(self, session: object, state: object) -> None:
-        """Note that the last write has left all of the memory in ``state``, as ``session`` saw."""
-        self._left = (weakref.ref(session), state)
+    def leave(self, session: object, state: object, written: Tensor) -> None:
+        """Note that the last write has left ``written`` in ``state``, as ``session`` saw."""
+        self._left = (weakref.ref(session), state, _geometry(written))
 
-    def left_for(self, session: object) -> object:
-        """Return the state in which the last write has left the memory. None if it wrote a part of
-        it, or ``session`` did not see it."""
-        if self._left is None or self._left[0]() is not session:
+    def left_for(self, session: object, value: Tensor) -> object:
+        """Return the state in which the last write has left ``value``. None if it wrote to a part
+        of it or through another view, or ``session`` did not see it."""
+        if self._left is None:
             return None
-        return self._left[1]
+        writer, state, geometry = self._left
+        if writer() is not session or geometry != _geometry(value):
+            return None
+        return state
+
+
+def _geometry(t: Tensor) -> tuple[object, ...]:
+    return t.shape, t.stride(), t.storage_offset()
 
 
 def writes_to(value: Any) -> Writes:

@@ -205,6 +205,14 @@ REFUSED: dict[str, tuple[Program, str]] = {
         _part_written_through_detach,
         r"written to through detach\(\) or .data. Write to the tensor",
     ),
+    "memory that was written to through detach of a transpose": (
+        lambda x, w, y: (z := y + 1, z.t().detach().mul_(x.t()), z * w)[2],
+        r"written to through detach\(\) or .data. Write to the tensor",
+    ),
+    "memory that was written to through detach of a part": (
+        lambda x, w, y: (z := x * 1, z[:, 0].detach().mul_(x[:, 1]), z * w)[2],
+        r"written to through detach\(\) or .data. Write to the tensor",
+    ),
     "memory that a mixture was written to through detach": (
         lambda x, w, y: (z := x * 1, z.detach().copy_(y.detach().softmax(0)), z * w)[2],
         r"written to through detach\(\) or .data. Write to the tensor",
