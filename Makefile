@@ -89,13 +89,14 @@ house: $(READY)  ## how the code of each folder reads, in figures (ARGS="--worst
 audit: $(READY)  ## plant faults in the target and count those that the matrix catches
 	@$(BIN)/python -m gen audit --target $(TARGET) $(ARGS)
 
-docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schemas, the tables of the records, the findings, the bad inputs, the shared state and the glossary
+docs: $(READY)  ## write the pages of docs/ that come from code: the JSON Schemas, the tables of the records, the findings, the bad inputs, what per-sample gradients support, the shared state and the glossary
 	@$(BIN)/python -m gen schema
 	@$(BIN)/python -m runtime coverage --out docs/coverage.md
 	@$(BIN)/python -m runtime records --out docs/records.md
 	@$(BIN)/python -m tests.reports page --out docs/findings.md
 	@$(BIN)/python -m tests.reports drawn --out docs/drawn_findings.md
 	@$(BIN)/python -m tests.bad_inputs
+	@$(BIN)/python -m tests.per_sample_support
 	@$(BIN)/python -m tools.state --out docs/state.md
 	@$(BIN)/python -m tools.glossary --out docs/glossary.md
 

@@ -19,6 +19,7 @@ from ..rules.record import RECORDS
 from ..seam.call_types import Arguments, BatchFlags, Keywords
 from ..seam.keys import VIEWS, reopen_keys
 from ..seam.levels import hand_over, innermost, lifted, scope_outside
+from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..torch_private.dispatcher import (
     DispatchKeySet,
     OpOverload,
@@ -309,3 +310,38 @@ def without_draws(level: Batch) -> Iterator[None]:
         return
     with without_innermost_mode():
         yield
+
+
+# --- buffers of ATen's own ------------------------------------------------------------------------
+#
+# Under :class:`DrawPerElement` a buffer is a batch, as draws may fill it. The mean of ``ctc_loss``
+# with lengths in a list fills one with the lengths, in C++, which finds no memory there.
+
+_ctc_loss = torch.ops.aten.ctc_loss.IntList
+_pass_on_ctc_loss = passing_on(_ctc_loss)
+_MEAN = 1  # of `reduction`
+
+
+def _ctc_loss_in_mode(
+    keys: DispatchKeySet,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> Any:
+    """Compute the mean of ``ctc_loss`` of the losses, under the mode. All other calls are left to
+    ATen."""
+    arguments = (log_probs, targets, lengths, target_lengths, blank)
+    modes = map(dispatch_mode_at, range(number_of_dispatch_modes()))
+    if reduction != _MEAN or not any(isinstance(mode, DrawPerElement) for mode in modes):
+        return _pass_on_ctc_loss(keys & BELOW, *arguments, reduction, zero_infinity)
+    losses = _ctc_loss(*arguments, 0, zero_infinity)
+    labels = torch.tensor(target_lengths, dtype=losses.dtype, device=losses.device)
+    return (losses / labels.clamp_min(1)).mean()
+
+
+_KERNELS = torch.library.Library("aten", "IMPL")
+_KERNELS.impl("ctc_loss.IntList", _ctc_loss_in_mode, SNAPSHOT.name, with_keyset=True)

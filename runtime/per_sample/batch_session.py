@@ -40,11 +40,16 @@ from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from ..torch_private.dispatcher import OpOverload
 from . import whole_layers
-from .batch_means import equal, refuse_number_of_samples
 from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
 from .filled import filled_by
 from .followed_calls import FollowedCall, UsedParameters, apply_rule, leaves_of, without_history
-from .states import PARAMETERS, Inherited, Mixture, base_after_write
+from .states import PARAMETERS, Inherited, Mixture, base_after_write, equal
+from .sums_of_samples import (
+    divided_by_own,
+    own_denominator,
+    state_of_function,
+    with_own_sums,
+)
 from .uses import (
     ParameterCall,
     Tap,
@@ -52,24 +57,13 @@ from .uses import (
     Uses,
     adapt,
     base_or_self,
-    count_of_writes,
     flattened,
     unflattened,
+    writes_to,
 )
 
 aten = torch.ops.aten
 _grad_enabled = torch.is_grad_enabled
-
-
-# functions that are linear in each tensor
-_LINEAR = frozenset(
-    (
-        *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "neg"),
-        *("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar"),
-        *("clone", "copy", "_to_copy", "detach", "alias"),
-        *("view", "_unsafe_view", "squeeze", "unsqueeze", "expand", "sum", "mean", "stack"),
-    )
-)
 
 
 class BatchSession(StandIn):
@@ -114,7 +108,7 @@ class BatchSession(StandIn):
         # (session, state, number of writes when the state was put), see `put`
         entry, view = value.__dict__.get("_samples"), value._view
         is_own = entry is not None and entry[0]() is self
-        if is_own and entry[2] == count_of_writes(value)[0]:
+        if is_own and entry[2] == writes_to(value).number:
             return entry[1]
         # after a write to its base, what the base has decides
         if view is not None:
@@ -122,9 +116,10 @@ class BatchSession(StandIn):
         writes = value.__dict__.get("_sample_writes")
         # another session, whose state it has, followed the writes itself
         is_followed_here = is_own or entry is None
-        if writes and writes[0] and is_followed_here:
-            return Mixture(WRITTEN_ELSEWHERE)
-        return None
+        if writes is None or not writes.number or not is_followed_here:
+            return None
+        # a write through detach() may have left samples in all of it
+        return writes.left_for(self, value._inner) or Mixture(WRITTEN_ELSEWHERE)
 
     def _state_of_view(self, value: object, base: object) -> object:
         """Return the state of a view that has none of its own, as it follows from its base."""
@@ -150,14 +145,14 @@ class BatchSession(StandIn):
 
     def put(self, value: object, state: object) -> None:
         """Give ``value`` a state. It holds until its memory is written to."""
-        value.__dict__["_samples"] = (weakref.ref(self), state, count_of_writes(value)[0])
+        value.__dict__["_samples"] = (weakref.ref(self), state, writes_to(value).number)
 
     def follow_data(self, out: Any, of: object) -> None:
         """Give ``out`` the state of ``of``. It is ``of.data`` or ``of.detach()``, and shares memory
         with it."""
         state = self.state(of)
         if out._view is None:
-            out.__dict__["_sample_writes"] = count_of_writes(of)
+            out.__dict__["_sample_writes"] = writes_to(of)
         if state is not None and state is not PARAMETERS:
             self.put(out, state)
 
@@ -244,6 +239,9 @@ class BatchSession(StandIn):
     def _run_on_samples(self, call: FollowedCall) -> object:
         """Run a call that uses no parameters."""
         op = call.op
+        own = own_denominator(call)
+        if own is not None:
+            return self._put_pooled(*divided_by_own(call, own))
         filled = filled_by(op, call.args, call.kwargs)
         outs = SESSION.record(op.func, call.args, call.kwargs)
         results = leaves_of(outs)
@@ -254,7 +252,7 @@ class BatchSession(StandIn):
             return self._refuse_mixed(outs, op, error)
         filled.follow(self, placed.places, None)
         if isinstance(where[0], Pooled):
-            return self._put_pooled(outs, where[0])
+            return self._put_pooled(outs, with_own_sums(call, placed, where[0], outs))
         # `.data` is a detach, too, and a write to it is no write to the tensor for autograd
         if op.base_name == "detach":
             self.follow_data(outs, call.flat[0])
@@ -309,7 +307,9 @@ class BatchSession(StandIn):
             if isinstance(state, Mixture):
                 raise Inherited(state.why)
         if not call.has_samples():
-            return [self._state_of_pooled(call)] * len(outs), Placed(op, {}, {}, outs, 0)
+            return [state_of_function(call, self.reduction, self.size)] * len(outs), Placed(
+                op, {}, {}, outs, 0
+            )
         if any(isinstance(state, Pooled) for state in states):
             raise Mixed("it computes with a sum or mean over the samples and with single samples")
         assert self.size is not None
@@ -320,26 +320,6 @@ class BatchSession(StandIn):
             ]
             return alone, placed
         return apply_rule(op, placed, outs), placed
-
-    def _state_of_pooled(self, call: FollowedCall) -> Pooled:
-        """Return the state of a linear function of sums or means over the samples."""
-        op = call.op
-        pooled = [state for state in call.states if isinstance(state, Pooled)]
-        if not _is_linear(op, len(pooled)):
-            raise Mixed(
-                "it is not linear in a sum or mean over the samples, "
-                "so the loss is no sum of those of the samples"
-            )
-        if not all(equal(p.factor, pooled[0].factor) for p in pooled[1:]):
-            raise Mixed(
-                "it adds a sum and a mean over the samples. "
-                "Say which the gradients are of by reduction='sum' or 'mean'"
-            )
-        # a sum that the program divides by the number of samples is a mean of its own making
-        if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div"):
-            assert self.size is not None
-            refuse_number_of_samples(op.base_name, call.flat, pooled[0].is_sum, self.size)
-        return pooled[0]
 
     def _put_parameters(self, outs: object) -> object:
         for output in leaves_of(outs):
@@ -357,8 +337,9 @@ class BatchSession(StandIn):
             return str(error)
         return (
             f"per_sample: {op.func} mixes samples in {self.where()}: "
-            f"{error}. Gradients of single samples do not exist there; "
-            "if its result is to be a constant, say so by grads.shared(t.detach())."
+            f"{error}. Gradients of single samples do not exist there. To compute it of each "
+            "sample alone, use per_sample_grads, whose loss is that of one sample. "
+            "To take its result as a constant, use grads.shared(t.detach())."
         )
 
     def refuse(self, outs: object, why: str, written: bool = False) -> Any:
@@ -592,28 +573,30 @@ class BatchSession(StandIn):
         except Mixed as error:
             return self._refuse_mixed(outs, call.op, error)
         self.put(outs, where[0])
+        if target._view is None and isinstance(where[0], Place):
+            writes_to(target).leave(self, where[0], target._inner)
         return self._follow_base(outs, where[0], of_base, call.op)
 
     def follow_filled(self, value: object, place: Place, op: Op) -> None:
         """Note that a call of ``op`` has filled its argument ``value`` with samples in
         ``place``."""
         of_base = self._state_of_base(value)
-        count_of_writes(value)[0] += 1
+        writes_to(value).note()
         self.put(value, place)
         self._follow_base(value, place, of_base, op)
 
     def refuse_filled(self, value: object, op: Op, error: Mixed) -> None:
         """Note that a call of ``op`` has filled its argument ``value`` with a mixture of
         samples."""
-        count_of_writes(value)[0] += 1
+        writes_to(value).note()
         self.refuse(value, self._why(op, error), written=True)
 
     def _record_write(self, call: FollowedCall) -> object:
         """Run a write on the tape, and count it, since it ends the states of the memory."""
         outs = SESSION.record(call.op.func, call.args, call.kwargs)
         target = call.args[0]
-        if isinstance(target, Value):
-            count_of_writes(target)[0] += call.op.base_name not in GEOMETRY
+        if isinstance(target, Value) and call.op.base_name not in GEOMETRY:
+            writes_to(target).note()
         return outs
 
     def _follow_base(self, value: Any, state: object, of_base: object, op: Op) -> object:
@@ -631,13 +614,6 @@ class BatchSession(StandIn):
 def _is_followed_by_its_parts(op: Op) -> bool:
     """Return whether nothing is known of an op but the ops that it consists of."""
     return op.composite and op.record is None and rule_of(op) is None
-
-
-def _is_linear(op: Op, pooled: int) -> bool:
-    """Return whether an op is linear in its arguments, of which ``pooled`` are sums or means."""
-    name = op.func.name().removeprefix("aten::")
-    # the product of two sums is not linear
-    return name in _LINEAR and not (pooled > 1 and name.startswith(("mul", "div")))
 
 
 def _state_of_copy(target: object, former: object, source: object) -> object:

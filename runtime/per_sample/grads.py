@@ -102,19 +102,33 @@ class PerSampleGrads:
             )
         return self._sums([weights] * len(self._parameters), keep)
 
-    def clipped_sum(self, max_norm: float, per: str = "total", *, keep: bool = True) -> Any:
+    def clipped_sum(self, max_norm: object, per: str = "total", *, keep: bool = True) -> Any:
         """Return the sum of the gradients, each scaled down to a norm of at most ``max_norm``, as a
         tree.
 
-        ``per="parameter"``: the gradient of each parameter is clipped by itself. A gradient that is
-        not finite makes the sum NaN. ``keep``: as for :meth:`weighted_sum`.
+        ``per="parameter"``: the gradient of each parameter is clipped by itself. Then ``max_norm``
+        may be a tree of the parameters, with a norm for each. A gradient that is not finite makes
+        the sum NaN. ``keep``: as for :meth:`weighted_sum`.
         """
-        if not max_norm > 0:
-            raise ValueError(f"clipped_sum: max_norm must be positive, got {max_norm}")
+        bounds = self._bounds(max_norm, _check_per(per))
         norms = self.norms(per)
-        if _check_per(per) == "parameter":
-            return self._sums([_factor(n, max_norm) for n in trees.flatten(norms)[0]], keep)
-        return self.weighted_sum(_factor(norms, max_norm), keep=keep)
+        if per == "total":
+            return self.weighted_sum(_factor(norms, bounds[0]), keep=keep)
+        if len(bounds) == 1:
+            bounds = bounds * len(self._parameters)
+        return self._sums(list(map(_factor, trees.flatten(norms)[0], bounds)), keep)
+
+    def _bounds(self, max_norm: object, per: str) -> list[Any]:
+        """Return the largest norms: one, or with a tree one for each parameter."""
+        bounds, spec = trees.flatten(max_norm)
+        if spec is not None and (per != "parameter" or spec != self._spec):
+            raise ValueError(
+                'clipped_sum: max_norm must be a number, or with per="parameter" a tree of numbers '
+                "with the structure of the parameters"
+            )
+        if not all(bound > 0 for bound in bounds):
+            raise ValueError(f"clipped_sum: max_norm must be positive, got {max_norm}")
+        return bounds
 
     # products
 

@@ -144,8 +144,15 @@ def in_layers(
         x = torch.cat(outs, -1) if settings.both_ways else outs[0]
         # between layers, and not behind the last one
         if settings.dropout and settings.train and first + directions < len(weights):
-            x = torch.dropout(x, settings.dropout, True)
+            x = _dropped(x, settings.dropout)
     return x, finals
+
+
+def _dropped(x: Tensor, probability: float) -> Tensor:
+    """Return ``x``, (N, T, …), after dropout. The draws of a batch of sequences that have one
+    length are those of ATen, which has the time in front."""
+    by_time = torch.dropout(x.transpose(0, 1).contiguous(), probability, True)
+    return by_time.transpose(0, 1)
 
 
 def _layer(

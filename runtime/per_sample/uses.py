@@ -7,6 +7,7 @@ A call is used once for each sample: of ``F.linear(x, w)`` with x of shape (B, n
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -42,12 +43,47 @@ def base_or_self(value: Any) -> object:
     return value._view.base
 
 
-def count_of_writes(value: Any) -> list[int]:
-    """Return how often the memory of ``value`` was written to while samples were followed, in a
-    list that ``value.detach()`` shares."""
+class Writes:
+    """The writes to one memory while samples were followed. ``value.detach()`` shares the object.
+
+    ``number``: how many there were.
+    """
+
+    __slots__ = ("_left", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._left: tuple[weakref.ref[object], object, object] | None = None
+
+    def note(self) -> None:
+        """Note one more write, which ends the states of the memory."""
+        self.number += 1
+        self._left = None
+
+    def leave(self, session: object, state: object, written: Tensor) -> None:
+        """Note that the last write has left ``written`` in ``state``, as ``session`` saw."""
+        self._left = (weakref.ref(session), state, _geometry(written))
+
+    def left_for(self, session: object, value: Tensor) -> object:
+        """Return the state in which the last write has left ``value``. None if it wrote to a part
+        of it or through another view, or ``session`` did not see it."""
+        if self._left is None:
+            return None
+        writer, state, geometry = self._left
+        if writer() is not session or geometry != _geometry(value):
+            return None
+        return state
+
+
+def _geometry(t: Tensor) -> tuple[object, ...]:
+    return t.shape, t.stride(), t.storage_offset()
+
+
+def writes_to(value: Any) -> Writes:
+    """Return the writes to the memory of ``value``."""
     whole: Any = base_or_self(value)
-    count: list[int] = whole.__dict__.setdefault("_sample_writes", [0])
-    return count
+    writes: Writes = whole.__dict__.setdefault("_sample_writes", Writes())
+    return writes
 
 
 def versions(tensors: Iterable[Tensor]) -> list[tuple[Tensor, int]]:

@@ -1,5 +1,5 @@
-"""Find where the samples lie in the result of ops that join tensors, repeat them, or put their
-elements in another order: see :mod:`.places`."""
+"""Find where the samples lie in the result of ops that join tensors, repeat them, put one into
+another, add up windows, or put their elements in another order: see :mod:`.places`."""
 
 from __future__ import annotations
 
@@ -74,3 +74,54 @@ def place_sort(call: Placed) -> Place:
         raise Mixed(f"it sorts along dimension {place.dim}, which runs over the samples")
     # the second result is the permutation
     return listed(place.dim, call.owners("self")[call.outs[1].flatten()], call.size)
+
+
+def place_isin(call: Placed) -> Place:
+    """Return the place of elements that are compared with those of a set, which all samples
+    share."""
+    place = call.place("elements")
+    if place is None or call.place("test_elements") is not None:
+        raise Mixed("it compares elements with those of all samples")
+    return place
+
+
+def place_scattered(call: Placed) -> Place:
+    """Return the place in ``self`` with ``src`` in one part of it: in an index, a slice, or a
+    diagonal."""
+    rank = call.args["self"].dim()
+    written = [call.args[name] % rank for name in ("dim", "dim1", "dim2") if name in call.args]
+    # for each dimension of `src`, that of `self`
+    dims = [dim for dim in range(rank) if dim not in written]
+    if call.op.base_name == "slice_scatter":
+        dims = list(range(rank))
+    places = []
+    own, source = call.place("self"), call.place("src")
+    if own is not None:
+        places.append(own)
+    if source is not None:
+        if source.dim >= len(dims):
+            raise Mixed("its samples would lie on a diagonal")
+        places.append(source.moved(dims[source.dim]))
+    place = one_place(places)
+    if place.dim in written:
+        raise Mixed(f"it writes along dimension {place.dim}, which runs over the samples")
+    call.places["self"], call.places["src"] = place, place.moved(dims.index(place.dim))
+    return place
+
+
+def place_renorm(call: Placed) -> Place:
+    """Return the place of slices that are scaled down to a norm, each by itself."""
+    place = call.place("self")
+    assert place is not None
+    if place.dim != call.args["dim"] % call.args["self"].dim():
+        raise Mixed(f"it takes norms over dimension {place.dim}, which runs over the samples")
+    return place
+
+
+def place_overlapped(call: Placed) -> Place:
+    """Return the place in sums of windows, which lie along ``dim`` and along the last dimension."""
+    place, rank = call.place("grad_in"), call.args["grad_in"].dim()
+    assert place is not None
+    if place.dim in (call.args["dim"] % (rank - 1), rank - 1):
+        raise Mixed(f"its windows run along dimension {place.dim}, which runs over the samples")
+    return place

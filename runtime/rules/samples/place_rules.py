@@ -13,7 +13,16 @@ import torch
 
 from ..ops import Op
 from ..record import of_this_torch, overload
-from .place_joins import place_cat, place_repeat, place_sort, place_stack
+from .place_joins import (
+    place_cat,
+    place_isin,
+    place_overlapped,
+    place_renorm,
+    place_repeat,
+    place_scattered,
+    place_sort,
+    place_stack,
+)
 from .place_views import VIEWS
 from .places import Listed, Mixed, Place, Placed, Pooled, Tensor, one_place, pool, pool_by_counts
 
@@ -410,7 +419,37 @@ def _recurrent(call: Placed) -> object:
 
 
 def _pad(call: Placed) -> Place:
-    return _by_leading(call, {"self": len(call.args["pad"]) // 2})
+    """Return the place in a padded tensor. ``pad`` may name dimensions that it leaves as they
+    are."""
+    padded = [index // 2 for index, n in enumerate(call.args["pad"]) if n]
+    return _by_leading(call, {"self": 1 + max(padded, default=-1)})
+
+
+def _fractional_pool(call: Placed) -> Place:
+    """Return the place in a pooled tensor. Each sample has random numbers of its own."""
+    if call.args["self"].dim() != len(call.args["kernel_size"]) + 2:
+        raise Mixed("it pools one sample. Give it a batch, with one more dimension in front")
+    return front("self", "random_samples")(call)  # type: ignore[no-any-return]
+
+
+def _search(call: Placed) -> Place:
+    """Return the place in the positions of numbers among sorted ones: one row of these for all, or
+    one for each row of numbers."""
+    rows = int(call.args["sorted_sequence"].dim() > 1)
+    return _by_leading(call, {"sorted_sequence": 1, "sorter": 1, "self": rows})
+
+
+def _least_squares(call: Placed) -> list[Place | None]:
+    """Return the places in a solution of least squares, and in what is told of the matrix."""
+    core = 2 - (call.args["b"].dim() == call.args["self"].dim() - 1)
+    place = _by_leading(call, {"self": 2, "b": core})
+    return [place if output.numel() else None for output in call.outs]
+
+
+def _per_channel(call: Placed) -> Place:
+    """Return the place in what is rounded with a scale for each channel."""
+    _only(call, "self")
+    return along("axis")(call)  # type: ignore[no-any-return]
 
 
 def _solve_rule(right: str, **cores: int) -> Rule:
@@ -540,6 +579,23 @@ _give("_embedding_bag _embedding_bag_forward_only", _embedding_bag)
 _give("mkldnn_rnn_layer", _recurrent)
 _give("_scaled_dot_product_flash_attention_for_cpu", trailing(2))
 _give("constant_pad_nd", _pad)
+for _name, _own_rule in {
+    "fractional_max_pool2d fractional_max_pool3d": _fractional_pool,
+    "conv_tbc": front("self", dim=1),
+    "affine_grid_generator": front("theta"),
+    "searchsorted.Tensor": _search,
+    "bucketize.Tensor": leading(boundaries=1),
+    "isin.Tensor_Tensor": place_isin,
+    "renorm": place_renorm,
+    "rot90": along("dims"),
+    "linalg_pinv.atol_rtol_tensor": leading(self=2),
+    "linalg_lstsq": _least_squares,
+    "fake_quantize_per_channel_affine_cachemask": _per_channel,
+    "unfold_backward": place_overlapped,
+    "_sample_dirichlet _dirichlet_grad multinomial": trailing(1),
+    "select_scatter slice_scatter diagonal_scatter": place_scattered,
+}.items():
+    _give(_name, _own_rule)
 _give("cat", place_cat)
 _give("stack", place_stack)
 _give("repeat", place_repeat)
@@ -554,7 +610,7 @@ _give("ormqr", _solve_rule("input3", self=2, input2=1))
 _give("lu_unpack", leading(LU_data=2, LU_pivots=1))
 _give("linalg_householder_product", leading(input=2, tau=1))
 _give("linalg_cross", _cross)
-_give("_cdist_forward", _distances)
+_give("_cdist_forward _euclidean_dist", _distances)
 for _names, _core in {
     (
         "reflection_pad1d replication_pad1d upsample_nearest1d "
@@ -567,8 +623,8 @@ for _names, _core in {
     _linalg_svd _linalg_det _linalg_slogdet linalg_matrix_exp linalg_ldl_factor_ex cholesky_inverse
     _linalg_eigvals geqrf""": 2,
     """reflection_pad3d replication_pad3d avg_pool3d _adaptive_avg_pool3d max_pool3d_with_indices
-    adaptive_max_pool3d upsample_nearest3d _upsample_nearest_exact3d upsample_trilinear3d
-    pixel_shuffle pixel_unshuffle channel_shuffle im2col""": 3,
+    adaptive_max_pool3d max_unpool3d upsample_nearest3d _upsample_nearest_exact3d
+    upsample_trilinear3d pixel_shuffle pixel_unshuffle channel_shuffle im2col""": 3,
     "col2im": 2,
 }.items():  # fmt: skip
     _give(_names, trailing(_core))
@@ -589,7 +645,11 @@ _give(
 _give(
     (
         "normal_functional uniform exponential hardswish log_sigmoid_forward poisson "
-        "complex normal.Tensor_float"
+        "complex normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor _standard_gamma "
+        "binomial bernoulli.Tensor cauchy geometric log_normal random random.from random.to "
+        "floor_divide floor_divide.Scalar rrelu_with_noise_functional "
+        "fake_quantize_per_tensor_affine_cachemask "
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"
     ),
     aligned,
 )

@@ -560,14 +560,74 @@ def _pack(call: Placed) -> object:
     return [listed(0, torch.cat([owners[:size] for size in sizes]), call.size, packed=True), None]
 
 
+def _take(call: Placed) -> Place:
+    place = call.place("index")
+    if call.place("self") is not None or place is None:
+        raise Mixed("it picks from the elements of all samples. Use gather or take_along_dim")
+    return place
+
+
+def _masked_select(call: Placed) -> Place:
+    """Return the place of the elements at which a mask is true."""
+    own, follows_from_batch = call.place("self"), call.place("mask") is not None
+    owners = _owners_at_mask(call)
+    if follows_from_batch or own is None:
+        return listed(0, owners, call.size)
+    return picked(own, 0, owners, call.size)
+
+
+def _masked_scatter(call: Placed) -> Place:
+    """Return the place in ``self``, whose elements at a mask are those of ``source``, one after the
+    other."""
+    owners, source = _owners_at_mask(call), call.place("source")
+    if source is None:
+        raise Mixed(
+            "it gives elements of its source to the samples by their order. Use torch.where"
+        )
+    theirs = source.owners_in(call.args["source"].shape, call.size, owners.device).flatten()
+    if not torch.equal(theirs[: len(owners)], owners):
+        raise Mixed("it writes samples to places of other samples")
+    return _place_at_mask(call)
+
+
+def _place_at_mask(call: Placed) -> Place:
+    """Return the place in ``self`` and ``mask`` together, and place the one that has none."""
+    masked, mask = call.args["self"], call.args["mask"]
+    rank = max(masked.dim(), mask.dim())
+    places = []
+    for name, tensor in (("self", masked), ("mask", mask)):
+        own = call.place(name)
+        if own is not None:
+            places.append(own.moved(own.dim + rank - tensor.dim()))
+    if not places:
+        raise Mixed("it writes samples to a tensor that belongs to none. Use torch.where")
+    place = one_place(places)
+    for name, tensor in (("self", masked), ("mask", mask)):
+        dim = place.dim - rank + tensor.dim()
+        if dim >= 0 and tensor.shape[dim] != 1:
+            call.places[name] = place.moved(dim)
+    return place
+
+
+def _owners_at_mask(call: Placed) -> Tensor:
+    """Return the sample of each element at which the mask is true."""
+    masked, mask = call.args["self"], call.args["mask"]
+    shape = torch.broadcast_shapes(masked.shape, mask.shape)
+    owners = _place_at_mask(call).owners_in(shape, call.size, masked.device)
+    return owners[mask.expand(shape)]
+
+
 for _names, _placed in {
     "embedding": _embedding,
+    "take": _take,
+    "masked_select": _masked_select,
+    "masked_scatter": _masked_scatter,
     "index_select": _index_select,
     (
         "gather scatter.src scatter.value scatter_add scatter_reduce.two "
         "scatter.reduce scatter.value_reduce"
     ): _gather,
-    "index_add index_copy index_fill.int_Scalar index_fill.int_Tensor": _along_index,
+    "index_add index_copy index_reduce index_fill.int_Scalar index_fill.int_Tensor": _along_index,
     "index.Tensor _unsafe_index.Tensor": _index,
     "index_put _unsafe_index_put _index_put_impl": _index_put,
     "_pack_padded_sequence": _pack,

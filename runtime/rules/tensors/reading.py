@@ -110,7 +110,8 @@ register(
     "nonzero",
     batch=refused(
         "aten::nonzero returns a result whose shape depends on the data, "
-        "which differs between the elements of a batch."
+        "which differs between the elements of a batch. Use the mask itself, as in "
+        "torch.where(mask, x, 0)."
     ),
     nondiff=True,
     family="reading",

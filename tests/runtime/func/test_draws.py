@@ -420,3 +420,21 @@ def test_a_refused_draw_names_its_line(transform: Any) -> None:
     """A program that vmap runs for it is deep below the line that has called jacfwd."""
     with pytest.raises(BatchingError, match=r"randomness error mode(?s:.*)test_draws.py:"):
         transform(DRAWS["rand"])(torch.ones(200, 200) if transform is vmap else torch.ones(200))
+
+
+@pytest.mark.parametrize("unbatched", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_loss_of_sequences_needs_no_draws(reduction: str, unbatched: bool) -> None:
+    scores = torch.randn(3, 5, 6, dtype=torch.float64).log_softmax(-1)
+    targets = torch.randint(1, 6, (3, 2))
+
+    ctc_loss: Any = F.ctc_loss  # whose stub has no lengths in tuples
+
+    def loss(scores: torch.Tensor, targets: torch.Tensor) -> Any:
+        if unbatched:
+            return ctc_loss(scores, targets, (5,), (2,), reduction=reduction)
+        return ctc_loss(scores[:, None], targets[None], (5,), (2,), reduction=reduction).sum()
+
+    found = vmap(loss, randomness="different")(scores, targets)
+    expected = [loss(*each) for each in zip(scores, targets, strict=True)]
+    torch.testing.assert_close(found, torch.stack(expected))

@@ -108,6 +108,12 @@ WRITES: dict[str, Program] = {
         1, torch.tensor([0, 1, 1]), y
     ),
     "what is detached, to itself": lambda x, w, y: y.add_(y.detach()),
+    "through detach": lambda x, w, y: (z := x * 1, z.detach().mul_(x), z * w)[2],
+    "through detach, of samples with a history": lambda x, w, y: (
+        z := y + 1,
+        z.detach().clamp_(min=0.5),
+        z * 2,
+    )[2],
     "what is detached after it": lambda x, w, y: [y.mul_(x), y.detach()][0],
     "a view that was taken before": lambda x, w, y: [y[:, 1], y.mul_(x)][0],
     "a parameter into a part of a tensor of parameters": lambda x, w, y: x * put(w * 1, 0, w[1]),
@@ -138,23 +144,31 @@ def test_a_write_has_the_gradients_of_a_loop(name: str, rows: int) -> None:
     assert torch.stack(expected).abs().max() > 1e-3
 
 
+def test_a_constant_to_which_samples_are_written_through_detach_has_them() -> None:
+    def program(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+        z = runtime.wrap(buffer(x))
+        z.detach().add_(x)
+        return z * y
+
+    x, w = samples(), parameter()
+    each = [loss_of(lambda x, w, y: x * y, one[None], w) for one in x]
+    expected = torch.stack([torch.autograd.grad(loss, w)[0] for loss in each])
+    with per_sample([w]) as grads:
+        loss_of(program, grads.batch(x), w).backward()
+    torch.testing.assert_close(grads.materialize()[0], expected)
+
+
 def _out_argument(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     return torch.add(y, 1, out=torch.empty_like(y.detach()))
-
-
-def _constant_written_through_detach(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
-    z = runtime.wrap(buffer(x))
-    z.detach().add_(x)
-    return z * y
 
 
 def _two_means(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     return put(put(buffer(x, 2), 0, y.sum()), 1, y.sum(1).mean())
 
 
-def _written_through_detach(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+def _part_written_through_detach(x: Tensor, w: Tensor, y: Tensor) -> Tensor:
     z = x * 1
-    z.detach().mul_(x)
+    z.detach()[:, 0].mul_(x[:, 1])
     return z * w
 
 
@@ -187,12 +201,20 @@ REFUSED: dict[str, tuple[Program, str]] = {
         lambda x, w, y: put(y, (slice(None), 0), y.sum()),
         "a sum or mean over the samples and with single samples",
     ),
-    "memory that was written to through detach": (
-        _written_through_detach,
+    "a part of memory that was written to through detach": (
+        _part_written_through_detach,
         r"written to through detach\(\) or .data. Write to the tensor",
     ),
-    "memory of a constant that was written to through detach": (
-        _constant_written_through_detach,
+    "memory that was written to through detach of a transpose": (
+        lambda x, w, y: (z := y + 1, z.t().detach().mul_(x.t()), z * w)[2],
+        r"written to through detach\(\) or .data. Write to the tensor",
+    ),
+    "memory that was written to through detach of a part": (
+        lambda x, w, y: (z := x * 1, z[:, 0].detach().mul_(x[:, 1]), z * w)[2],
+        r"written to through detach\(\) or .data. Write to the tensor",
+    ),
+    "memory that a mixture was written to through detach": (
+        lambda x, w, y: (z := x * 1, z.detach().copy_(y.detach().softmax(0)), z * w)[2],
         r"written to through detach\(\) or .data. Write to the tensor",
     ),
     "out": (

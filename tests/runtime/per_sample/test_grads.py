@@ -116,6 +116,16 @@ def test_sums_that_clip_each_parameter(both: Both) -> None:
         torch.testing.assert_close(found.flatten(), want)
 
 
+def test_sums_that_clip_each_parameter_to_a_norm_of_its_own(both: Both) -> None:
+    grads, _ = both
+    dense = grads.materialize()
+    bounds = {name: 0.2 + 0.3 * index for index, name in enumerate(dense)}
+    for name, found in grads.clipped_sum(bounds, per="parameter").items():
+        rows, bound = dense[name].flatten(1), bounds[name]
+        want = (rows * (bound / rows.norm(dim=1).clamp_min(bound)).unsqueeze(1)).sum(0)
+        torch.testing.assert_close(found.flatten(), want)
+
+
 def test_products(both: Both) -> None:
     grads, loop = both
     vector = {
@@ -328,6 +338,18 @@ ASKED: dict[str, tuple[Callable[[PerSampleGrads], object], str]] = {
     "a bound that is no number": (
         lambda grads: grads.clipped_sum(float("nan")),
         "max_norm must be positive, got nan",
+    ),
+    "a norm for each parameter of another structure": (
+        lambda grads: grads.clipped_sum([1.0, 2.0], per="parameter"),
+        "max_norm must be a number, or with per=.parameter. a tree of numbers",
+    ),
+    "norms of parameters for the total": (
+        lambda grads: grads.clipped_sum([1.0]),
+        "max_norm must be a number, or with per=.parameter. a tree of numbers",
+    ),
+    "a norm of a parameter below zero": (
+        lambda _: _in_a_list().clipped_sum([-1.0], per="parameter"),
+        r"max_norm must be positive, got \[-1.0\]",
     ),
     "weights in columns": (
         lambda grads: grads.weighted_sum(torch.ones(3, 1)),
