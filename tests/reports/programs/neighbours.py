@@ -39,7 +39,10 @@ def statistics_of_too_few_channels():
 
 @report("F305.3", kernel=True, runtime=KERNEL)
 def weights_of_too_few_channels():
-    """native_batch_norm takes weights of two channels for data of three, and reads a third."""
+    """native_batch_norm takes weights of two channels for data of three, and reads a third.
+
+    F.batch_norm refuses them.
+    """
     few, mean, variance = torch.ones(2), torch.zeros(3), torch.ones(3)
     try:
         normal = torch.native_batch_norm(torch.ones(4, 3), few, few, mean, variance, False, 0, 0)
@@ -81,7 +84,10 @@ def a_weight_with_too_few_norms():
 
 @report("F305.6", kernel=True, runtime=KERNEL)
 def a_gradient_of_fewer_rows():
-    """_log_softmax_backward_data takes a result of one row for a gradient of two."""
+    """_log_softmax_backward_data takes a result of one row for a gradient of two.
+
+    It reads a second row behind the first one.
+    """
     try:
         answer = torch.ops.aten._log_softmax_backward_data(
             torch.ones(2, 3), torch.ones(1, 3), 1, torch.float32
@@ -123,7 +129,10 @@ def a_gradient_of_fewer_windows():
 
 @report("F305.9", kernel=True, runtime=KERNEL)
 def a_gradient_of_fewer_images():
-    """reflection_pad3d_backward takes a gradient of one image for an input of two."""
+    """reflection_pad3d_backward takes a gradient of one image for an input of two.
+
+    The second image has the gradient of what lies behind the first one.
+    """
     try:
         answer = torch.ops.aten.reflection_pad3d_backward(
             torch.ones(1, 1, 4, 4, 4), torch.ones(1, 2, 2, 2, 2), [1] * 6
@@ -131,3 +140,15 @@ def a_gradient_of_fewer_images():
     except RuntimeError:
         answer = "an error"
     return answer, "an error"
+
+
+@report("F306.1", kernel=True, raises="ntensor >= 3 INTERNAL ASSERT FAILED", runtime=KERNEL)
+def a_mask_of_one_truth():
+    """index_put with a mask without dimensions fails by an assertion of torch's own.
+
+    An assignment to x[mask] writes to all of x.
+    """
+    x, mask, rows = torch.zeros(2, 3), torch.tensor(True), torch.ones(3)
+    expected = x.clone()
+    expected[mask] = rows
+    return torch.index_put(x, (mask,), rows), expected
