@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="with --package: all functions that it has"
     )
+    add_requirement_argument(parser)
+    parser.epilog = "Then: cd FOLDER && make matrix && make test"
+
+
+def add_requirement_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option of every command that writes a project."""
     parser.add_argument(
         "--requirement",
         metavar="TEXT",
@@ -70,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "as it is installed here, from an index, a repository or a folder)"
         ),
     )
-    parser.epilog = "Then: cd FOLDER && make matrix && make test"
 
 
 def run(args: argparse.Namespace) -> int:

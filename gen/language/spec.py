@@ -512,15 +512,25 @@ class Targets(Strict):
 
     default: Annotated[Word | None, Field(description="what runs without --target")] = None
     names: Annotated[list[Word], Field(min_length=1)] = ["runtime", "torch"]
+    imports: Annotated[
+        dict[Word, Callable_],
+        Field(
+            alias="import",
+            description="targets of this project: the class or function that makes each",
+        ),
+    ] = {}
 
     @model_validator(mode="after")
     def _listed(self) -> Targets:
-        """Refuse a default that is not among the names."""
-        if self.default not in (None, *self.names):
-            what = f'"{self.default}" is not in targets.names'
-            raise fault(
-                what, one_of(self.names), nearest(self.default, self.names), at=("default",)
-            )
+        """Refuse a default, or a target of this project, that is not among the names."""
+        named: list[tuple[tuple[str, ...], str]]
+        named = [(("import", name), name) for name in self.imports]
+        if self.default is not None:
+            named.append((("default",), self.default))
+        for place, name in named:
+            if name not in self.names:
+                what = f'"{name}" is not in targets.names'
+                raise fault(what, one_of(self.names), nearest(name, self.names), at=place)
         return self
 
 

@@ -24,13 +24,13 @@ import pytest
 
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
-from gen.devices.device import Device, declare
+from gen.devices.device import declare
 from gen.run.earlier_results import Resumed
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
 from gen.run.isolation import POSSIBLE
 from gen.run.progress import Progress
-from gen.run.project_defaults import Declared, declared
+from gen.run.project_defaults import declared, devices_of
 from gen.run.recorder import FACTS, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
 from gen.run.results import LAST, default_path
@@ -49,6 +49,7 @@ from gen.run.shard import Shard
 from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
 from gen.run.since_plugin import Since
 from gen.targets import built_in
+from gen.targets import declare as declare_targets
 
 if TYPE_CHECKING:
     from gen.checks.case import SampleFailure
@@ -142,7 +143,8 @@ def pytest_configure(config: pytest.Config) -> None:
     shard = shard_asked_for(option)
     require_valid_options(option)
     project = declared(config.rootpath)
-    declare(_devices_of(project, option))
+    declare(devices_of(project, option.device, option.backend))
+    declare_targets(project.imports)
     run = _run_asked_for(config, shard, project.target)
     config.stash[_run] = run
     # What cannot work is said now, and not when the first results are there.
@@ -178,15 +180,6 @@ def _since_asked_for(config: pytest.Config, run: Run) -> Since:
     if POSSIBLE and is_usual and is_visible and not _in_process(config):
         since.begin()
     return since
-
-
-def _devices_of(project: Declared, option: argparse.Namespace) -> Mapping[str, Device]:
-    """Return what the matrix says of devices, and the command line of the one of this run."""
-    if option.backend is None:
-        return project.devices
-    name = option.device.partition(":")[0]
-    asked = replace(project.devices.get(name, Device(name)), backend=option.backend)
-    return {**project.devices, name: asked}
 
 
 def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> Run:
