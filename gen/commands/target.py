@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import keyword
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
 from gen.commands.init import (
     TEMPLATES,
     add_requirement_argument,
     files,
+    refusal_of_name,
     require_empty,
     versions,
     write_project,
@@ -145,7 +144,10 @@ def _init(args: argparse.Namespace) -> int:
     require_empty(args.folder)
     folder: Path = args.folder
     package = folder.resolve().name.replace("-", "_")
-    if refusal := _refusal(package):
+    refusal = refusal_of_name(package)
+    if package in names():
+        refusal = f"a target {package!r} is there already"
+    if refusal:
         print(f"target init: {refusal}; choose another folder", file=sys.stderr)
         return 2
     templates = TEMPLATES.parent / "target"
@@ -183,14 +185,3 @@ def _words(args: argparse.Namespace) -> int:
     """Print the table of words."""
     print(page(), end="")
     return 0
-
-
-def _refusal(package: str) -> str:
-    """Return why a package cannot have this name. Empty if it can."""
-    if not package.isidentifier() or keyword.iskeyword(package):
-        return f"{package!r} is no name for a package"
-    if package in sys.stdlib_module_names or metadata.packages_distributions().get(package):
-        return f"a package {package!r} is installed already"
-    if package in names():
-        return f"a target {package!r} is there already"
-    return ""

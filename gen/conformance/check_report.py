@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from gen.checks.needed_words import needed_words
@@ -22,7 +22,6 @@ def report(name: str, device: str, matrix: Path) -> int:
     Return 0 if the target fulfils the protocol, else 1. Raises LookupError if there is no such
     target or device, MatrixError for mistakes in the matrix.
     """
-    columns = _columns_by_word(matrix)
     check = ProtocolCheck(name, device)
     try:
         about = check.about()
@@ -30,7 +29,7 @@ def report(name: str, device: str, matrix: Path) -> int:
         findings = list(map(_shown, check.findings()))
     finally:
         check.close()
-    _print_words(about, columns)
+    _print_words(about, matrix)
     faults = list(_faults_of_description(about, name))
     faults += [f"{one.word}: {one.note}" for one in findings if one.state == FAULTY]
     counts = Counter(finding.state for finding in findings)
@@ -59,34 +58,22 @@ def _faults_of_description(about: About, name: str) -> Iterator[str]:
         yield f"`lacks` has {text!r}, which is no word{hint}"
 
 
-def _columns_by_word(matrix: Path) -> Mapping[str, int] | None:
-    """Return how many columns of a matrix need each word. None if there is no matrix."""
+def _uses_of_words(matrix: Path) -> Counter[str]:
+    """Return how many columns of a matrix need each word, and how many rows a family has."""
     if not matrix.is_file():
-        return None
+        return Counter()
     plan = load_plan(matrix)
-    counts = Counter(FAMILY + family for family in plan.loaded.matrix.families)
+    counts = Counter(FAMILY + op.family for op in plan.ops)
     for column in plan.columns:
         check = plan.loaded.matrix.checks[column.check]
-        axes = column.axes.fixed(form=check.form, layout=check.layout, values=check.values)
-        needed = needed_words(parse(check.pipeline).stages, axes, tuple(check.against))
-        counts.update({word_of(word) or word for word in needed})
+        stages = parse(check.pipeline).stages
+        counts.update(map(word_of, needed_words(stages, column.axes, check.against)))
     return counts
 
 
-def _print_words(about: About, columns: Mapping[str, int] | None) -> None:
-    """Print the words of a target, and how many columns of the matrix need each."""
-    if columns is None:
-        print("there is no matrix here that could know words of `lacks`")
-        return
-    known = {text: columns.get(word_of(text) or text, 0) for text in about.lacks}
-    used = [f"{text} ({_columns(text, count)})" for text, count in known.items() if count]
-    unused = [text for text, count in known.items() if not count]
-    print(f"words of `lacks` that this matrix knows: {', '.join(used) or 'none'}")
-    print(f"words that nothing in this matrix needs: {', '.join(unused) or 'none'}")
-
-
-def _columns(text: str, count: int) -> str:
-    """Return how many columns need a word. A word about a family stands for all of its cells."""
-    if text.startswith(FAMILY):
-        return "a family"
-    return f"{count} column{'s' * (count != 1)}"
+def _print_words(about: About, matrix: Path) -> None:
+    """Print the words of a target, and how many columns or rows of the matrix need each."""
+    uses = _uses_of_words(matrix)
+    words = [f"{text} ({uses[word_of(text)]})" for text in about.lacks]
+    print(f"words of `lacks`, with the columns or rows of {matrix} that need each:")
+    print(f"  {', '.join(words) or 'none'}")

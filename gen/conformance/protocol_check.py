@@ -10,6 +10,7 @@ run in a process of its own, which a target may end.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from gen.errors import nearest
 from gen.outcomes import Crashed
 from gen.run.isolation import POSSIBLE, Worker
 from gen.targets import load
-from gen.targets.lacking_words import WORDS, Word, word_of
+from gen.targets.lacking_words import WORDS, Word, is_word
 from gen.targets.protocol import Target
 
 __all__ = ["FAULTY", "LACKS", "NOT_TRIED", "OK", "About", "Finding", "ProtocolCheck"]
@@ -52,9 +53,8 @@ class About:
 
     def unknown_words(self) -> Iterator[tuple[str, str]]:
         """Yield each text of ``lacks`` that is no word, with the nearest one."""
-        for text in self.lacks:
-            if word_of(text) is None:
-                yield text, nearest(text, WORDS)
+        for text in itertools.filterfalse(is_word, self.lacks):
+            yield text, nearest(text, WORDS)
 
 
 class ProtocolCheck:

@@ -507,6 +507,30 @@ class Tier(Part):
     also: list[Part] = []
 
 
+class LevelSpec(Strict):
+    """What an author of a backend brings up in one step: ops in the order in which to write them,
+    and the checks that show them."""
+
+    name: Identifier
+    claim: Text
+    ops: Globs = []
+    checks: Globs = []
+    dtypes: Annotated[list[DtypeName], Field(min_length=1)] | None = None
+    axes: Annotated[
+        dict[AxisName, Globs],
+        Field(description="of checks that vary an axis, only the cells with these values"),
+    ] = {}
+    absent: Annotated[Text, Field(description="why this matrix has no cells of the level")] = ""
+
+    @model_validator(mode="after")
+    def _has_cells(self) -> LevelSpec:
+        """Refuse a level without ops or checks that does not say why."""
+        has_both = bool(self.ops and self.checks)
+        if has_both == bool(self.absent):
+            raise fault("not a level", "`ops:` and `checks:`, or `absent:` with the reason")
+        return self
+
+
 class Targets(Strict):
     """Implementations that the matrix exercises."""
 
@@ -606,6 +630,7 @@ class Matrix(Strict):
     vanishes: list[Known] = []
     tolerance: list[ToleranceEntry] = []
     tiers: dict[Annotated[str, OneOf(TIERS, "tier")], Tier] = {}
+    levels: list[LevelSpec] = []
 
 
 SCHEMA = "matrix.schema.json"

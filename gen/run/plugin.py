@@ -25,13 +25,15 @@ import pytest
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
 from gen.devices.device import declare
+from gen.language.backend_levels import TIER_OF_LEVELS
 from gen.run.earlier_results import Resumed
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
 from gen.run.isolation import POSSIBLE
+from gen.run.level_run import LevelRun, level_run_asked_for
 from gen.run.progress import Progress
 from gen.run.project_defaults import declared, devices_of
-from gen.run.recorder import FACTS, Recorder
+from gen.run.recorder import FACTS, RECORDER, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
 from gen.run.results import LAST, default_path
 from gen.run.rules_run import RulesRun
@@ -82,6 +84,8 @@ class Run:
     """What counts the calls of the dispatcher, if the run is asked to."""
     resumed: Resumed | None = None
     """The run with which this one goes on, if it is asked to."""
+    levels: LevelRun | None = None
+    """What chooses the cells of levels, if the run is asked to."""
     since: Since | None = None
     """What leaves out the cells that a change cannot affect, if the run is asked to."""
     _target: Target | None = None
@@ -150,7 +154,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # What cannot work is said now, and not when the first results are there.
     require_place(run.results, option.results)
     if shard[1] > 1:
-        run.sharding = Sharding(shard, option.tier, selection(config))
+        run.sharding = Sharding(shard, run.tier, selection(config))
         config.pluginmanager.register(run.sharding, "matrix-sharding")
     device = run.settings.device
     if device != "cpu":
@@ -165,7 +169,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(run.since, "matrix-since")
     # Workers of pytest-xdist send their results to the process that has started them.
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
+        config.pluginmanager.register(_recorder_of(config, run), RECORDER)
+    if run.levels is not None:
+        config.pluginmanager.register(run.levels, "matrix-levels")
 
 
 def _since_asked_for(config: pytest.Config, run: Run) -> Since:
@@ -190,6 +196,7 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
     settings = Settings(
         option.target or default_target, option.device, version("torch"), datetime.date.today()
     )
+    levels = level_run_asked_for(config.rootpath, option.level)
     narrowed = narrowing(config)
     part = "part" if narrowed else ""
     if shard[1] > 1:
@@ -197,7 +204,8 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
     results = option.results or default_path(settings.target, settings.device, part)
     return Run(
         settings=settings,
-        tier=option.tier,
+        tier=option.tier if levels is None else TIER_OF_LEVELS,
+        levels=levels,
         sample=option.sample,
         all_samples=option.all_samples,
         shard=shard,
@@ -290,6 +298,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             chosen = list(cells.at(run.tier))
         else:
             chosen = run.sharding.cells(metafunc.module, metafunc.function.__name__)
+        if run.levels is not None:
+            chosen = run.levels.chosen(metafunc.function.__name__, chosen)
         # One shard runs them, so that merged results have them once.
         if run.shard[0] == 1:
             chosen = [

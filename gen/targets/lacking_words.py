@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gen.language.pipeline import FUNCTIONAL
 
-__all__ = ["FAMILY", "METHODS", "WORDS", "Word", "page", "word_of"]
+__all__ = ["FAMILY", "METHODS", "WORDS", "Word", "is_word", "page", "word_of"]
 
 FAMILY = "family "
 """How a word begins that is about a family of the matrix: ``family optimizers``."""
@@ -105,15 +105,15 @@ METHODS: dict[str, str] = {stage: word for word, about in WORDS.items() for stag
 """The word of each stage that has another name: ``aot.joint`` is a stage of ``joint``."""
 
 
-def word_of(text: str) -> str | None:
-    """Return the word that stands for a text of ``lacks``: a stage stands for its word.
+def word_of(text: str) -> str:
+    """Return the word that a text of ``lacks`` stands for: that of a stage, or the text itself."""
+    return METHODS.get(text, text)
 
-    None if there is no such word. A word about a family is itself.
-    """
-    if text.startswith(FAMILY):
-        return text
-    word = METHODS.get(text, text)
-    return word if word in WORDS else None
+
+def is_word(text: str) -> bool:
+    """Return whether a text of ``lacks`` is a word of the table, a stage of one, or about a family
+    of some matrix."""
+    return word_of(text) in WORDS or text.startswith(FAMILY)
 
 
 def page() -> str:

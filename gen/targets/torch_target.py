@@ -83,6 +83,8 @@ OF_ENGINE = tuple(
         "schedules",
         "module_calls",
         "library",
+        "registration",
+        "small_models",
     )
 )
 """The families whose programs ask torch's engine for gradients, or tensors of its own other kinds,

@@ -135,7 +135,8 @@ def test_a_target_that_fulfils_the_protocol_is_tried_by_cells_of_each_member(
     assert "target right: own_targets.Right, on cpu" in said
     assert "vjp                ok        4 cells of vjp, vjp . vjp passed" in said
     assert "jvp                lacks" in said
-    assert "words of `lacks` that this matrix knows: trace (1 column)" in said
+    assert "columns or rows of matrix.yaml that need each:" in said
+    assert ", trace (1)," in said
     assert said.splitlines()[-1].startswith("target right fulfils the protocol: 3 ok")
 
 
