@@ -60,8 +60,9 @@ KINDS: dict[str, Kind] = {
         "the device",
         (
             "Put your memory in the place of `_allocated`, and your copies in that of `_copied`. "
-            "The families of `matrix.yaml` stand in the order in which to write kernels.",
-            "Replace the lines of `KERNELS` one by one, and run `pytest generated_tests -k NAME`.",
+            "Level 1 shows whether copies are right.",
+            "Replace the lines of `KERNELS` one by one. `pytest generated_tests --level 3` runs "
+            "one level of `matrix.yaml`, and names the op to write next.",
             "Add rows: a cell of an op without a kernel fails with NotImplementedError. "
             "`matrix-gen lacks` makes entries of these.",
         ),
