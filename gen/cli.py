@@ -34,7 +34,7 @@ ELSEWHERE = {
     ),
     "target": (
         "gen.commands.target",
-        "begin a target of your own; does one fulfil the protocol? the words for what one lacks",
+        "begin a target of your own, check one, or list the words for what one lacks",
     ),
     "list": ("gen.commands.listing", "the cases, filtered by any axis, with counts; runs nothing"),
     "explain": (
