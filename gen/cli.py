@@ -32,6 +32,10 @@ ELSEWHERE = {
         "gen.commands.init",
         "a new project with a matrix: of one op of your own, or of an installed package",
     ),
+    "target": (
+        "gen.commands.target",
+        "begin a target of your own, check one, or list the words for what one lacks",
+    ),
     "list": ("gen.commands.listing", "the cases, filtered by any axis, with counts; runs nothing"),
     "explain": (
         "gen.commands.explain",
@@ -134,6 +138,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments).parse_args(arguments)
+    if hasattr(args, "target"):
+        from gen.run.project_defaults import declare_targets_of
+
+        declare_targets_of(getattr(args, "matrix", Path("matrix.yaml")).parent)
     try:
         code: int = args.run(args)
     except MatrixError as error:

@@ -31,6 +31,7 @@ SPEAKS_OF = {
 """The folders that a page may leave out before a file, beside :data:`ROOTS`."""
 WRITTEN_BY_COMMANDS = {".cache", "report", "findings.json", "rows.yaml"}
 OF_READERS = {
+    "mydevice": "the package that bring_up.md writes",
     "sketch": "the package that tutorial.md writes",
     "test_mine.py": "the tests of an op of the reader's own",
 }

@@ -121,7 +121,7 @@ FLOORS = {
         ("checks",),
         ("scripts", "dependencies"),
         ("plan", "run", "soak"),
-        ("audit", "cluster", "dispatcher", "packages", "report", "write"),
+        ("audit", "cluster", "conformance", "dispatcher", "packages", "report", "write"),
         ("commands",),
         ("cli", "__main__"),
     ),

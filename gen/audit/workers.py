@@ -21,6 +21,7 @@ import torch
 
 from gen.audit.generated_modules import Check, eligible, load_modules, run_cell
 from gen.checks.tables import Cell
+from gen.run.project_defaults import declare_targets_of
 from gen.targets import load
 from gen.targets.faults import REFUSED, Auditable, Watch
 from gen.targets.protocol import Target
@@ -117,6 +118,7 @@ def _begin(target: str, device: str, modules: Path) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)  # a compiler logs each error that a fault leads to
+    declare_targets_of(Path.cwd())  # a process that is spawned has read no matrix
     loaded = load(target)
     assert isinstance(loaded, Auditable)
     cells = eligible(load_modules(modules), "full", loaded.in_stages)

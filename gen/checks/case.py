@@ -31,16 +31,18 @@ from gen.checks.compare import Rule, Seen, Tally
 from gen.checks.entries import Known
 from gen.checks.evaluate import OF_ITSELF, Comparison, may_show_nothing
 from gen.checks.instances import instances
+from gen.checks.needed_words import lacking_among, needed_words
 from gen.checks.pipelines import Program, run_target
 from gen.checks.tables import Cell, Family
 from gen.devices.host_runs import host_runs
 from gen.devices.place import Place, place_of
 from gen.language.axes import OF_ARGUMENTS, USUAL, Axes
-from gen.language.pipeline import CAPTURES, FUNCTIONAL, Pipeline, parse
+from gen.language.pipeline import CAPTURES, Pipeline, parse
 from gen.outcomes import Lacking, Mismatch, Uncovered, Unsuitable, Vacuous
 from gen.samples import choice, opinfo, points, special_points
 from gen.samples.samples import STORE, Sample, candidates, make_op
 from gen.samples.seeds import stable_seed
+from gen.targets.lacking_words import FAMILY
 from gen.targets.protocol import Jitting, Target, Values
 from gen.versions import is_for_installed
 
@@ -50,14 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["Case", "Lacking", "Mismatch", "SampleFailure", "Unsuitable", "Vacuous"]
 
 _SAMPLES = "cpu"  # the device of samples and references, whatever that of the target is
-_METHOD = {
-    "aot.joint": "joint",
-    "aot.export": "export",
-    "aot.saved": "saved",
-    "aot.function": "compiled",
-    "aot.parts": "part",
-    **dict.fromkeys(FUNCTIONAL, "functional"),
-}  # stages whose name differs from the target's method
 
 
 @dataclass(frozen=True)
@@ -171,9 +165,9 @@ class Case:
         }
         # What the target or the installed torch lacks ends the case before any sample is drawn.
         parsed = parse(pipeline)
-        self._require(parsed, (against,) if isinstance(against, str) else against)
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
+        self._require(parsed, axes, words)
         self._require_op_of_torch(parsed)
         self._require_own_op(axes, words)
         self._require_device(axes)
@@ -208,31 +202,11 @@ class Case:
             entry.kind == "xfail" for entry in self.entries.values()
         )
 
-    def _require(self, pipeline: Pipeline, words: Sequence[str]) -> None:
+    def _require(self, pipeline: Pipeline, axes: Axes, words: Sequence[str]) -> None:
         """Raise Lacking if the target lacks a stage or another method that the case needs."""
-        stages = [*pipeline.stages, *self._further_methods(words), f"family {self.family.name}"]
-        lacking = [
-            stage for stage in stages if {stage, _METHOD.get(stage, stage)} & self.target.lacks
-        ]
-        if lacking:
-            raise Lacking(f"target {self.target.name} lacks {', '.join(dict.fromkeys(lacking))}")
-
-    def _further_methods(self, words: Sequence[str]) -> Iterator[str]:
-        """Yield what the axes and references of the case need of a target, in addition to the
-        stages.
-        """
-        axes = self.axes
-        needed = {
-            "jit": axes.jitted or axes.by == "jit" or axes.trains != "eagerly",
-            "state": axes.moment is not None,
-            "cuts": axes.cuts == "loaded",
-            "per_sample_answer": axes.of is not None,
-            "fake": "fake" in words,
-            "refusal": axes.refusal is not None,
-            "overload": axes.values == "overloads",
-            "out_dims": axes.batch in ("out_dims", "mistaken"),
-        }
-        return (name for name, is_needed in needed.items() if is_needed)
+        needed = [*needed_words(pipeline.stages, axes, words), FAMILY + self.family.name]
+        if lacking := lacking_among(needed, self.target.lacks):
+            raise Lacking(f"target {self.target.name} lacks {', '.join(lacking)}")
 
     def _require_op_of_torch(self, pipeline: Pipeline) -> None:
         """Raise Lacking if the installed torch lacks what the row needs.

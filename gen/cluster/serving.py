@@ -35,6 +35,7 @@ from gen.run.project_defaults import declared
 from gen.run.results import CellResult, line_of
 from gen.run.rules_run import RulesRun
 from gen.targets import built_in, load
+from gen.targets import declare as declare_targets
 
 if TYPE_CHECKING:  # which imports torch
     from gen.targets.protocol import Target
@@ -55,7 +56,9 @@ class Server:
         self._job = job
         self._root = root
         self._settings = job.settings()
-        declare(declared(root).devices)
+        project = declared(root)
+        declare(project.devices)
+        declare_targets(project.imports)
         self._modules: dict[str, ModuleType] = {}
         self._entries_sent: set[str] = set()  # names of the entries that the worker knows of
         self._worker = Worker(self._serve)

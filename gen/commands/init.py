@@ -62,6 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--yes", action="store_true", help="with --package: all functions that it has"
     )
+    add_requirement_argument(parser)
+    parser.epilog = "Then: cd FOLDER && make matrix && make test"
+
+
+def add_requirement_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option of every command that writes a project."""
     parser.add_argument(
         "--requirement",
         metavar="TEXT",
@@ -70,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "as it is installed here, from an index, a repository or a folder)"
         ),
     )
-    parser.epilog = "Then: cd FOLDER && make matrix && make test"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,12 +88,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     folder: Path = args.folder
     package = folder.resolve().name.replace("-", "_")
-    if not package.isidentifier() or keyword.iskeyword(package):
-        print(f"init: {package!r} is no name for a package; choose another folder", file=sys.stderr)
-        return 2
-    if package in sys.stdlib_module_names or metadata.packages_distributions().get(package):
+    if refusal := refusal_of_name(package):
         print(
-            f"init: a package {package!r} is installed already; choose another folder, "
+            f"init: {refusal}; choose another folder, "
             f"or test what is installed by --package {package}",
             file=sys.stderr,
         )
@@ -97,6 +99,15 @@ def run(args: argparse.Namespace) -> int:
     write_project(folder, files(TEMPLATES, words))
     print(f"{folder}: a project with one op. Next: cd {folder} && make matrix && make test")
     return 0
+
+
+def refusal_of_name(package: str) -> str:
+    """Return why a new package cannot have a name. Empty if it can."""
+    if not package.isidentifier() or keyword.iskeyword(package):
+        return f"{package!r} is no name for a package"
+    if package in sys.stdlib_module_names or metadata.packages_distributions().get(package):
+        return f"a package {package!r} is installed already"
+    return ""
 
 
 def _run_for_package(args: argparse.Namespace) -> int:

@@ -12,9 +12,11 @@ from typing import Any
 
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language.axes import AXES
+from gen.language.backend_levels import LevelError, chosen_levels, levels_of
 from gen.language.globs import Names
 from gen.language.spec import TIERS
 from gen.plan.expand import Entry, Plan
+from gen.plan.level_cells import cells_of
 from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.plan.reduce import bits
 from gen.report.ledgers import last
@@ -44,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=TIERS,
         default="full",
         help="cases that this tier runs (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--level",
+        metavar="N",
+        help="cases of this level, or of several such as 1-3, in the order in which to bring up a "
+        "backend; they are of the full tier",
     )
     parser.add_argument(
         "--all",
@@ -108,17 +116,28 @@ def _cases(plan: Plan, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the cases that pass the filters, as JSON has them."""
     wanted = {name: _names_matching(plan, name, getattr(args, name)) for name in FILTERS}
     columns = _columns(plan, wanted, set(map(_axis, args.axis)))
-    cells = plan.valid
-    if not args.all:
-        cells = plan.tiers[args.tier].chosen
-    for index, op in enumerate(plan.ops):
+    for index, cells in _cells_by_op(plan, args):
+        op = plan.ops[index]
         if op.name not in wanted["op"] or op.family not in wanted["family"]:
             continue
         entries = list(plan.entries_of(index))
-        for position in bits(cells[index] & columns):
+        for position in bits(cells & columns):
             known = _entries_of_column(entries, position)
             if known or not args.known:
                 yield _case(plan, index, position, known)
+
+
+def _cells_by_op(plan: Plan, args: argparse.Namespace) -> Iterator[tuple[int, int]]:
+    """Yield each op with its columns as bits: of a tier, of all, or of levels in their order."""
+    if args.level is None:
+        yield from enumerate(plan.valid if args.all else plan.tiers[args.tier].chosen)
+        return
+    try:
+        chosen = chosen_levels(levels_of(plan.loaded.matrix.levels), args.level)
+    except LevelError as error:
+        raise MatrixError([Problem(Mark("--level"), "", str(error))]) from None
+    for level in chosen:
+        yield from cells_of(plan, level)
 
 
 def _failed(cases: Sequence[dict[str, Any]], results: Path) -> list[dict[str, Any]]:

@@ -16,13 +16,13 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gen.checks.case import Case
 from gen.checks.tables import Cell, Family
 from gen.commands.drafting import lines_of, plan_with_draft, target_name
-from gen.devices.device import Device, DeviceError, declare, load_device
+from gen.devices.device import DeviceError, declare, load_device
 from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import validate
 from gen.language.globs import Names
@@ -33,7 +33,7 @@ from gen.plan import catalog
 from gen.plan.expand import Column, Plan, expand
 from gen.plan.reduce import bits
 from gen.recording.command import RecordError
-from gen.run.project_defaults import declared
+from gen.run.project_defaults import declared, devices_of
 from gen.run.verdict import attempt
 from gen.targets import load
 from gen.targets.protocol import Target
@@ -139,11 +139,7 @@ def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
 
 def _require_device(args: argparse.Namespace) -> None:
     """Raise LookupError unless a tensor can be made on the device."""
-    devices = dict(declared(args.matrix.parent).devices)
-    name = args.device.partition(":")[0]
-    if args.backend is not None:
-        devices[name] = replace(devices.get(name, Device(name)), backend=args.backend)
-    declare(devices)
+    declare(devices_of(declared(args.matrix.parent), args.device, args.backend))
     try:
         load_device(args.device)
     except DeviceError as error:

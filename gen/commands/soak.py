@@ -29,7 +29,7 @@ from gen.language.spec import ToleranceEntry, Xfail
 from gen.plan.expand import Plan
 from gen.plan.matrix_plan import above, load_plan
 from gen.plan.reduce import bits
-from gen.run.project_defaults import declared
+from gen.run.project_defaults import declare_targets_of, declared
 from gen.severity import Severity
 from gen.soak.search import Search
 from gen.soak.soak_findings import Finding, finding_of, summary, write
@@ -318,6 +318,7 @@ def _work(
     import torch
 
     torch.set_num_threads(1)
+    declare_targets_of(Path.cwd())  # a process that is spawned has read no matrix
     loaded = load(target)
     loop: Search
 

@@ -507,20 +507,54 @@ class Tier(Part):
     also: list[Part] = []
 
 
+class LevelSpec(Strict):
+    """What an author of a backend brings up in one step: ops in the order in which to write them,
+    and the checks that show them."""
+
+    name: Identifier
+    claim: Text
+    ops: Globs = []
+    checks: Globs = []
+    dtypes: Annotated[list[DtypeName], Field(min_length=1)] | None = None
+    axes: Annotated[
+        dict[AxisName, Globs],
+        Field(description="of checks that vary an axis, only the cells with these values"),
+    ] = {}
+    absent: Annotated[Text, Field(description="why this matrix has no cells of the level")] = ""
+
+    @model_validator(mode="after")
+    def _has_cells(self) -> LevelSpec:
+        """Refuse a level without ops or checks that does not say why."""
+        has_both = bool(self.ops and self.checks)
+        if has_both == bool(self.absent):
+            raise fault("not a level", "`ops:` and `checks:`, or `absent:` with the reason")
+        return self
+
+
 class Targets(Strict):
     """Implementations that the matrix exercises."""
 
     default: Annotated[Word | None, Field(description="what runs without --target")] = None
     names: Annotated[list[Word], Field(min_length=1)] = ["runtime", "torch"]
+    imports: Annotated[
+        dict[Word, Callable_],
+        Field(
+            alias="import",
+            description="targets of this project: the class or function that makes each",
+        ),
+    ] = {}
 
     @model_validator(mode="after")
     def _listed(self) -> Targets:
-        """Refuse a default that is not among the names."""
-        if self.default not in (None, *self.names):
-            what = f'"{self.default}" is not in targets.names'
-            raise fault(
-                what, one_of(self.names), nearest(self.default, self.names), at=("default",)
-            )
+        """Refuse a default, or a target of this project, that is not among the names."""
+        named: list[tuple[tuple[str, ...], str]]
+        named = [(("import", name), name) for name in self.imports]
+        if self.default is not None:
+            named.append((("default",), self.default))
+        for place, name in named:
+            if name not in self.names:
+                what = f'"{name}" is not in targets.names'
+                raise fault(what, one_of(self.names), nearest(name, self.names), at=place)
         return self
 
 
@@ -596,6 +630,7 @@ class Matrix(Strict):
     vanishes: list[Known] = []
     tolerance: list[ToleranceEntry] = []
     tiers: dict[Annotated[str, OneOf(TIERS, "tier")], Tier] = {}
+    levels: list[LevelSpec] = []
 
 
 SCHEMA = "matrix.schema.json"

@@ -20,6 +20,7 @@ from gen.language.spec import Family, OpRow, Samples, Tensor
 from gen.language.validate import Loaded
 from gen.plan.callables import missing
 from gen.plan.catalog import Catalog, Facts
+from gen.targets import built_in
 
 OWN_DTYPES = ("float32", "float64")  # of an op that matrix.yaml describes without dtypes
 DIFFERENTIABLE = frozenset((*FLOATS, *COMPLEX))
@@ -113,7 +114,7 @@ class Dtypes:
 def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
     """Return every op of the matrix, sorted by name."""
     _refuse_names_that_share_a_file(loaded)
-    refuse_missing_devices(loaded)
+    refuse_missing_places(loaded)
     resolver = _Resolver(loaded, catalog, dtypes)
     for exact in (True, False):
         for name, family in loaded.matrix.families.items():
@@ -318,8 +319,13 @@ def _is_missing(loaded: Loaded, path: Path, key: str, name: str) -> bool:
     return lack is not None
 
 
-def refuse_missing_devices(loaded: Loaded) -> None:
-    """Note the devices whose `available` or `import` names nothing."""
+def refuse_missing_places(loaded: Loaded) -> None:
+    """Note the targets and devices whose `import` or `available` names nothing."""
+    for name, maker in loaded.matrix.targets.imports.items():
+        place = ("targets", "import", name)
+        if built_in(name):
+            loaded.problem(place, f'"{name}" is a target of this generator', "another name")
+        _is_missing(loaded, place, "", maker)
     for name, device in loaded.matrix.devices.items():
         if device.backend is not None:
             _is_missing(loaded, ("devices", name), "import", device.backend)

@@ -17,6 +17,7 @@ from gen.files import replace
 from gen.language import validate
 from gen.plan import catalog, expand
 from gen.plan.expand import Column, Plan, TierCells
+from gen.plan.level_cells import refuse_idle_levels
 
 
 def add_matrix_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +70,11 @@ def load_plan(matrix: Path, versions: Sequence[str] = ()) -> Plan:
     except catalog.UnknownTorch as unknown:
         loaded.problem(("torch",), str(unknown))
         raise MatrixError(loaded.problems) from None
-    return expand.expand(loaded, catalog_of_matrix)
+    plan = expand.expand(loaded, catalog_of_matrix)
+    refuse_idle_levels(plan)
+    if loaded.problems:
+        raise MatrixError(loaded.problems)
+    return plan
 
 
 def coverage(plan: Plan) -> dict[str, dict[str, Any]]:

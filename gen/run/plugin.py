@@ -24,14 +24,16 @@ import pytest
 
 from gen.checks.entries import Known, Settings
 from gen.checks.tables import TIERS, Cell, Cells, Family, TableError, cells_of
-from gen.devices.device import Device, declare
+from gen.devices.device import declare
+from gen.language.backend_levels import TIER_OF_LEVELS
 from gen.run.earlier_results import Resumed
 from gen.run.environment import environment
 from gen.run.execution import Ran, Runner, Watch, told
 from gen.run.isolation import POSSIBLE
+from gen.run.level_run import LevelRun, level_run_asked_for
 from gen.run.progress import Progress
-from gen.run.project_defaults import Declared, declared
-from gen.run.recorder import FACTS, Recorder
+from gen.run.project_defaults import declared, devices_of
+from gen.run.recorder import FACTS, RECORDER, Recorder
 from gen.run.requirements import require_device, require_place, require_target, why_absent
 from gen.run.results import LAST, default_path
 from gen.run.rules_run import RulesRun
@@ -49,6 +51,7 @@ from gen.run.shard import Shard
 from gen.run.shard_plugin import NO_LARGEST_TIER, Sharding
 from gen.run.since_plugin import Since
 from gen.targets import built_in
+from gen.targets import declare as declare_targets
 
 if TYPE_CHECKING:
     from gen.checks.case import SampleFailure
@@ -81,6 +84,8 @@ class Run:
     """What counts the calls of the dispatcher, if the run is asked to."""
     resumed: Resumed | None = None
     """The run with which this one goes on, if it is asked to."""
+    levels: LevelRun | None = None
+    """What chooses the cells of levels, if the run is asked to."""
     since: Since | None = None
     """What leaves out the cells that a change cannot affect, if the run is asked to."""
     _target: Target | None = None
@@ -142,13 +147,14 @@ def pytest_configure(config: pytest.Config) -> None:
     shard = shard_asked_for(option)
     require_valid_options(option)
     project = declared(config.rootpath)
-    declare(_devices_of(project, option))
+    declare(devices_of(project, option.device, option.backend))
+    declare_targets(project.imports)
     run = _run_asked_for(config, shard, project.target)
     config.stash[_run] = run
     # What cannot work is said now, and not when the first results are there.
     require_place(run.results, option.results)
     if shard[1] > 1:
-        run.sharding = Sharding(shard, option.tier, selection(config))
+        run.sharding = Sharding(shard, run.tier, selection(config))
         config.pluginmanager.register(run.sharding, "matrix-sharding")
     device = run.settings.device
     if device != "cpu":
@@ -163,7 +169,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(run.since, "matrix-since")
     # Workers of pytest-xdist send their results to the process that has started them.
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(_recorder_of(config, run), "matrix-recorder")
+        config.pluginmanager.register(_recorder_of(config, run), RECORDER)
+    if run.levels is not None:
+        config.pluginmanager.register(run.levels, "matrix-levels")
 
 
 def _since_asked_for(config: pytest.Config, run: Run) -> Since:
@@ -180,15 +188,6 @@ def _since_asked_for(config: pytest.Config, run: Run) -> Since:
     return since
 
 
-def _devices_of(project: Declared, option: argparse.Namespace) -> Mapping[str, Device]:
-    """Return what the matrix says of devices, and the command line of the one of this run."""
-    if option.backend is None:
-        return project.devices
-    name = option.device.partition(":")[0]
-    asked = replace(project.devices.get(name, Device(name)), backend=option.backend)
-    return {**project.devices, name: asked}
-
-
 def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> Run:
     """Return the run that the options describe. Its results have a name of their own if it is a
     part.
@@ -197,6 +196,7 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
     settings = Settings(
         option.target or default_target, option.device, version("torch"), datetime.date.today()
     )
+    levels = level_run_asked_for(config.rootpath, option.level)
     narrowed = narrowing(config)
     part = "part" if narrowed else ""
     if shard[1] > 1:
@@ -204,7 +204,8 @@ def _run_asked_for(config: pytest.Config, shard: Shard, default_target: str) -> 
     results = option.results or default_path(settings.target, settings.device, part)
     return Run(
         settings=settings,
-        tier=option.tier,
+        tier=option.tier if levels is None else TIER_OF_LEVELS,
+        levels=levels,
         sample=option.sample,
         all_samples=option.all_samples,
         shard=shard,
@@ -297,6 +298,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             chosen = list(cells.at(run.tier))
         else:
             chosen = run.sharding.cells(metafunc.module, metafunc.function.__name__)
+        if run.levels is not None:
+            chosen = run.levels.chosen(metafunc.function.__name__, chosen)
         # One shard runs them, so that merged results have them once.
         if run.shard[0] == 1:
             chosen = [

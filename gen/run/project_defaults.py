@@ -1,5 +1,5 @@
-"""Read what the file `matrix.yaml` of a project says of a run: its default target, and whether a
-device is there.
+"""Read what the file `matrix.yaml` of a project says of a run: its targets, and whether a device is
+there.
 
 Only the sections `targets` and `devices` are read, and only from the file itself. `gen generate`
 reports its mistakes.
@@ -9,23 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gen.devices.device import Device
+from gen.targets import declare
 
 if TYPE_CHECKING:
     import yaml
 
-__all__ = ["Declared", "declared"]
+__all__ = ["Declared", "declare_targets_of", "declared", "devices_of"]
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The default target, and the devices by name."""
+    """The default target, the targets of the project by name, and the devices by name."""
 
     target: str = "runtime"
+    imports: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, Device] = field(default_factory=dict)
 
     def why_absent(self, device: str, resolve: Callable[[str], Callable[[], object]]) -> str:
@@ -52,7 +54,7 @@ class Declared:
 def declared(folder: Path) -> Declared:
     """Return what the matrix in `folder` declares.
 
-    Without a readable one: the target `runtime`, and no devices.
+    Without a readable one: the target `runtime`, no targets of its own, and no devices.
     """
     path = folder / "matrix.yaml"
     if not path.is_file():
@@ -63,8 +65,28 @@ def declared(folder: Path) -> Declared:
         root = yaml.compose(path.read_text("utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (OSError, ValueError, yaml.YAMLError):
         return Declared()
-    default = _parts(_parts(root).get("targets")).get("default")
-    return Declared(_text(default) or "runtime", dict(_devices(_parts(root).get("devices"))))
+    sections = _parts(root)
+    targets = _parts(sections.get("targets"))
+    makers = {name: _text(node) for name, node in _parts(targets.get("import")).items()}
+    devices = dict(_devices(sections.get("devices")))
+    return Declared(_text(targets.get("default")) or "runtime", makers, devices)
+
+
+def declare_targets_of(folder: Path) -> None:
+    """Note the targets that the matrix in `folder` names, so that this process can load them."""
+    declare(declared(folder).imports)
+
+
+def devices_of(project: Declared, device: str, backend: str | None) -> Mapping[str, Device]:
+    """Return what the matrix says of devices, and the command line of the one of this run.
+
+    ``backend``: the module that registers it, if the command line names one.
+    """
+    if backend is None:
+        return project.devices
+    name = device.partition(":")[0]
+    asked = replace(project.devices.get(name, Device(name)), backend=backend)
+    return {**project.devices, name: asked}
 
 
 def _devices(section: yaml.Node | None) -> Iterator[tuple[str, Device]]:

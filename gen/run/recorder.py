@@ -27,9 +27,11 @@ from gen.run.results import OUTCOMES, CellResult, Writer
 from gen.run.shard_plugin import Sharding
 from gen.severity import Severity
 
-__all__ = ["FACTS", "Recorder"]
+__all__ = ["FACTS", "RECORDER", "Recorder"]
 
 FACTS = "matrix-cell"
+RECORDER = "matrix-recorder"
+"""The name of the plug-in that has the cells of a run."""
 _MOST_LINES = 40  # of failures in the summary on a terminal
 
 

@@ -49,6 +49,12 @@ def add_options(parser: pytest.Parser) -> None:
         help="which cells to take: smoke < default < full < all",
     )
     group.addoption(
+        "--level",
+        metavar="N",
+        help="only the cells of this level, or of several such as 1-3, and which op to write next; "
+        "they are of the tier full, whatever --tier says",
+    )
+    group.addoption(
         "--sample", type=int, metavar="N", help="run only sample N of each case (counted from 0)"
     )
     group.addoption(
@@ -174,6 +180,7 @@ def narrowing(config: pytest.Config) -> str:
         "--sample": option.sample is not None,
         "--lf": getattr(option, "lf", False),
         "-x": option.maxfail,
+        "--level": option.level,
         "--since": option.since,
         "--ignore": option.ignore or option.ignore_glob,
         "ids": any("::" in str(argument) for argument in config.args),
@@ -191,6 +198,7 @@ def selection(config: pytest.Config) -> str:
         option.deselect,
         option.sample,
         option.all_samples,
+        option.level,
         [argument for argument in config.args if "::" in str(argument)],
     )
     return repr(options)

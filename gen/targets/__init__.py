@@ -1,18 +1,19 @@
 """Load the implementations that a matrix can exercise, by name.
 
-``torch``, ``runtime``, ``dynamo``, ``aot_eager``, ``inductor`` and ``decomposed`` are built in; any
-other name is an entry point of the group ``matrix.targets``. ``protocol`` has the methods that a
-target needs,
-``faults`` what the audit asks of it. The package imports ``language.pipeline``, and ``runtime_*``
-import the runtime. Start with ``protocol.py``.
+``torch``, ``runtime``, ``dynamo``, ``aot_eager``, ``inductor`` and ``decomposed`` are built in. A
+matrix may name further ones under ``targets: import:``. Any other name is an entry point of the
+group ``matrix.targets``. ``protocol`` has the methods that a target needs, ``lacking_words`` the
+words for what it lacks, ``faults`` what the audit asks of it. The package imports
+``language.pipeline``, and ``runtime_*`` import the runtime. Start with ``protocol.py``.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:  # which imports torch
     from gen.targets.protocol import Target
@@ -27,7 +28,19 @@ _BUILT_IN = {
     "decomposed": ("gen.targets.decomposed_target", "DecomposedTarget", ()),
 }
 
-__all__ = ["GROUP", "built_in", "load", "names"]
+_DECLARED: dict[str, str] = {}
+"""The targets that the matrix of this process names: name -> what makes one."""
+
+__all__ = ["GROUP", "built_in", "declare", "load", "names"]
+
+
+def declare(makers: Mapping[str, str]) -> None:
+    """Note the targets that a matrix names: `{"mine": "package.target:Mine"}`."""
+    if makers == _DECLARED:
+        return
+    _DECLARED.clear()
+    _DECLARED.update(makers)
+    load.cache_clear()
 
 
 def built_in(name: str) -> bool:
@@ -37,7 +50,8 @@ def built_in(name: str) -> bool:
 
 def names() -> list[str]:
     """Return every name that :func:`load` accepts."""
-    return sorted({*_BUILT_IN, *(point.name for point in entry_points(group=GROUP))})
+    registered = (point.name for point in entry_points(group=GROUP))
+    return sorted({*_BUILT_IN, *_DECLARED, *registered})
 
 
 @cache
@@ -49,33 +63,49 @@ def load(name: str) -> Target:
     if name in _BUILT_IN:
         module, attribute, arguments = _BUILT_IN[name]
         return cast("Target", getattr(importlib.import_module(module), attribute)(*arguments))
-    # Other packages may register targets. A mistake of theirs is reported with its entry point.
+    # Targets of a project or of other packages. A mistake of theirs is reported with its place.
+    if name in _DECLARED:
+        maker = _DECLARED[name]
+        return _made(name, f"`targets: import:` names {maker}, which", lambda: _object(maker))
     points = list(entry_points(group=GROUP, name=name))
     if not points:
         known_names = ", ".join(names())
         raise LookupError(
             f"no target {name!r}; known: {known_names}. "
-            f"Others register under the entry point group {GROUP!r}."
+            f"Others stand under `targets: import:` of matrix.yaml, "
+            f"or register under the entry point group {GROUP!r}."
         )
     if len(points) > 1:
         raise LookupError(
             f"target {name!r} is registered {len(points)} times: "
             f"{', '.join(point.value for point in points)}"
         )
-    point = points[0].value
+    return _made(name, f"its entry point {points[0].value}", points[0].load)
+
+
+def _object(path: str) -> Any:
+    """Return the object at `package.module:Class`, or at `package.module.Class`."""
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        module, _, attribute = path.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _made(name: str, place: str, maker: Callable[[], Any]) -> Target:
+    """Return the target that a class or function of another package makes.
+
+    Raises LookupError if it cannot be made, or is no target. `place` says where it is named.
+    """
     try:
-        target = points[0].load()()
+        target = maker()()
     except Exception as error:
         raise LookupError(
-            f"target {name!r}: "
-            f"its entry point {point} does not load ({type(error).__name__}: {error})"
+            f"target {name!r}: {place} does not load ({type(error).__name__}: {error})"
         ) from error
-    if lacking := [
-        attribute for attribute in ("name", "lacks", "forward") if not hasattr(target, attribute)
-    ]:
-        kind = type(target).__name__
+    required = ("name", "lacks", "forward")
+    if lacking := [attribute for attribute in required if not hasattr(target, attribute)]:
         raise LookupError(
-            f"target {name!r}: its entry point {point} gives a {kind}, which is no target: "
+            f"target {name!r}: {place} gives a {type(target).__name__}, which is no target: "
             f"it lacks {', '.join(lacking)}"
         )
     return cast("Target", target)

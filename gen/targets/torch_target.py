@@ -17,6 +17,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from gen.targets.exported import reloaded
+from gen.targets.lacking_words import FAMILY
 from gen.targets.parametric import Parametric, batch_loss, call_functional, of_samples, or_zeros
 from gen.torch_private.aten_overloads import overload_by_name
 from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
@@ -70,7 +71,7 @@ class _Module(nn.Module):
 
 
 OF_ENGINE = tuple(
-    f"family {name}"
+    FAMILY + name
     for name in (
         "nested_tensors",
         "masked_tensors",
@@ -82,6 +83,8 @@ OF_ENGINE = tuple(
         "schedules",
         "module_calls",
         "library",
+        "registration",
+        "small_models",
     )
 )
 """The families whose programs ask torch's engine for gradients, or tensors of its own other kinds,
@@ -190,7 +193,9 @@ class TorchTarget:
     def compiled(
         self, function: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
-        return self.part(function, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
+        """Return `function` compiled by AOTAutograd, whose graphs return lists."""
+        g = self.part(function, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
+        return lambda *args: tuple(g(*args))
 
     def part(
         self,

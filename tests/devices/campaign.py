@@ -3,6 +3,7 @@
     python -m tests.devices.campaign               # each fault: cells of its rows, until one fails
     python -m tests.devices.campaign --cells 500   # and 500 cells on the device without a fault
     python -m tests.devices.campaign --write       # keep the cells that fail in named.yaml
+    python -m tests.devices.campaign --levels      # the level that each fault makes red
 
 A fault is named if a cell of a row that calls the faulty op fails with it, and passes without it. A
 false alarm is a cell that fails on the right device and passes on the CPU.
@@ -31,6 +32,7 @@ from gen.devices.place import place_of
 from gen.run.verdict import Verdict
 from gen.targets import load
 from gen.targets.protocol import Target
+from tests.devices.red_levels import RedLevels
 
 __all__ = ["NAMED", "Campaign", "Finding"]
 
@@ -60,6 +62,7 @@ class Campaign:
     def __init__(self, tier: str, target: str = "torch") -> None:
         declare({DEVICE: Device(DEVICE, backend="tests.devices.shelf")})
         place_of(DEVICE)
+        self.root = ROOT
         self._tier = tier
         self._target: Target = load(target)
         self._right: dict[str, Verdict] = {}
@@ -134,6 +137,7 @@ def main() -> int:
     parser.add_argument("--faults", nargs="+", help="these faults alone")
     parser.add_argument("--write", action="store_true", help=f"write {NAMED.name}")
     parser.add_argument("--named", action="store_true", help=f"try the cells of {NAMED.name} alone")
+    parser.add_argument("--levels", action="store_true", help="say which level a fault makes red")
     parser.add_argument("--json", type=Path, help="write what came of it")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -156,6 +160,7 @@ def main() -> int:
     alarms = list(campaign.false_alarms(keys[: args.cells]))
     for key, verdict in alarms:
         print(f"false alarm: {key}: {verdict.outcome}: {verdict.why}", flush=True)
+    levels = dict(_red_levels(campaign, args.faults or list(FAULTS))) if args.levels else {}
     seconds = time.perf_counter() - begin
     if args.json:
         found = {
@@ -163,6 +168,7 @@ def main() -> int:
             "named": named,
             "alarms": {key: verdict.why for key, verdict in alarms},
             "right": campaign.outcomes(),
+            "levels": levels,
         }
         args.json.write_text(json.dumps(found), "utf-8")
     print(
@@ -170,6 +176,17 @@ def main() -> int:
         f"cells; on the right device {campaign.outcomes()}; {seconds:.0f} s"
     )
     return 0 if len(named) == len(findings) else 1
+
+
+def _red_levels(campaign: Campaign, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each fault with the level that it makes red, and print it with the op to write."""
+    from tests.devices.shelf.faults import FAULTS
+
+    levels = RedLevels.of_matrix(campaign)
+    for name in names:
+        level, op = levels.of(name, FAULTS[name].rows)
+        print(f"{name}: red is {level or 'no level'} {op}".rstrip(), flush=True)
+        yield name, level
 
 
 if __name__ == "__main__":
