@@ -337,7 +337,7 @@ def test_a_step_that_asks_nothing_of_its_parameters_replays_although_each_has_a_
     @jit
     def step(x: Tensor) -> Tensor:
         optimizer.zero_grad()
-        loss = model(x).square().mean()
+        loss: Tensor = model(x).square().mean()
         loss.backward()
         optimizer.step()
         return loss.detach()
