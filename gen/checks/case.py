@@ -423,21 +423,20 @@ class Case:
             return partial(python_state.assert_seen, self.target, sample, axes.moment)
         if axes.again is not None:
             return partial(drawn_programs.assert_programs, self.target, sample, axes.again)
-        if axes.values == "ill_formed":
-            return partial(illformed.assert_refused, self.target, sample, axes.form)
         if axes.batch == "mistaken":
             return partial(batch_axis.assert_mistakes, self.target, sample)
-        if axes.values == "overloads":
-            return partial(overloads.assert_forms_agree, self.target, sample, self._rule())
-        if axes.values == "wrong_call":
-            return partial(wrong_calls.assert_same_refusals, self.target, sample, "vmap" in stages)
-        if axes.values == "wrong_number":
-            return partial(wrong_calls.assert_same_numbers, self.target, sample)
-        if axes.values == "neighbours":
-            return partial(wrong_calls.assert_memory_kept, self.target, sample)
+        batched = "vmap" in stages
+        by_values: dict[str, Callable[[Tally], None]] = {
+            "ill_formed": partial(illformed.assert_refused, self.target, sample, axes.form),
+            "overloads": partial(overloads.assert_forms_agree, self.target, sample, self._rule()),
+            "wrong_call": partial(wrong_calls.assert_same_refusals, self.target, sample, batched),
+            "wrong_number": partial(wrong_calls.assert_same_numbers, self.target, sample),
+            "neighbours": partial(wrong_calls.assert_memory_kept, self.target, sample),
+        }
+        if axes.values in by_values:
+            return by_values[axes.values]
         if axes.values in ("out_of_range", "no_index") or _asks_for_refusals(axes, words):
-            values, batched = axes.values, "vmap" in stages
-            return partial(ranges.assert_in_range, self.target, sample, values, batched)
+            return partial(ranges.assert_in_range, self.target, sample, axes.values, batched)
         return None
 
     def _assert_form_refused(self, comparison: Comparison, form: str, tally: Tally) -> None:

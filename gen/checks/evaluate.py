@@ -93,7 +93,11 @@ class Comparison:
                 raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
     def agrees_with(self, other: Comparison) -> bool:
-        """Return whether another target has these results of the same program."""
+        """Return whether another target has these results of the same program.
+
+        ``other``: the comparison of that target. Its results count as equal within the tolerance of
+        this one.
+        """
         try:
             self._compare(other.actual, Tally(), self.rule)
         except Mismatch:

@@ -93,7 +93,11 @@ def try_entries(package: str, entries: Sequence[Entry]) -> Iterator[Trial]:
 def _trials_of_rank(
     package: str, entries: Sequence[Entry], before: Sequence[Trial]
 ) -> Iterator[Trial]:
-    """Yield the trials of entries of one rank, which those of lower ranks may call."""
+    """Yield the trials of entries of one rank, which those of lower ranks may call.
+
+    ``before``: the trials of lower ranks. They say which of the entries their calls reach, and with
+    which arguments.
+    """
     callers = {
         entry.name: [trial for trial in before if entry.name in trial.reaches] for entry in entries
     }

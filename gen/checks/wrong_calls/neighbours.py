@@ -36,6 +36,10 @@ kernel that leaves a tensor by a row or two meets them, and not the end of the p
 def assert_memory_kept(target: Target, sample: Sample, tally: Tally) -> None:
     """Raise Mismatch if a call depends on what lies beside its arguments, or changes that.
 
+    ``target``: what runs the calls. ``sample``: the right call, of which the others are made.
+    ``tally``: gets an entry for each call. The message names each call that leaves its arguments,
+    by what is other than in the sample: ``input 1 with 3 of 4 in dimension 0``.
+
     Raises Unsuitable if the op draws, has no tensor on the CPU, or has other results in each call.
     """
     if sample.facts.random:
@@ -55,7 +59,11 @@ def assert_memory_kept(target: Target, sample: Sample, tally: Tally) -> None:
 
 
 def _calls(sample: Sample) -> Iterator[Call]:
-    """Yield the calls to try, the right one first."""
+    """Yield the calls to try, the right one first.
+
+    Each of the others has one argument that is not as in the sample, so that a message says which
+    of them a kernel trusts.
+    """
     yield as_it_is(sample)
     yield from of_ranks(sample)
     for place, x in enumerate(sample.inputs):
@@ -65,7 +73,10 @@ def _calls(sample: Sample) -> Iterator[Call]:
 
 
 def _smaller(x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Yield a tensor with one dimension shorter by one, and with half of it."""
+    """Yield a tensor with one dimension shorter by one, and with half of it.
+
+    Half is what kernels of complex numbers or of pairs may take for all.
+    """
     for dim, size in enumerate(x.shape):
         for shorter in sorted({size - 1, size // 2} - {size, -1}):
             yield f"with {shorter} of {size} in dimension {dim}", x.narrow(dim, 0, shorter)
@@ -73,7 +84,10 @@ def _smaller(x: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 def _with_other_index(sample: Sample, x: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Yield a tensor of integers whose first one is just beyond the largest dimension of the call,
-    or as far below zero."""
+    or as far below zero.
+
+    It may be an index, a label, an offset or a length. What it is, nothing says here.
+    """
     if x.dtype not in (torch.int64, torch.int32) or not x.numel():
         return
     beyond = max((n for y in sample.inputs for n in y.shape), default=0)
@@ -91,7 +105,10 @@ class _Asked:
     sample: Sample
 
     def differs_by_itself(self) -> bool:
-        """Return whether the right call has other results each time, as memory as it was."""
+        """Return whether the right call has other results each time, as memory as it was.
+
+        Then nothing is learned of a call whose results differ.
+        """
         call = as_it_is(self.sample)
         first, second = (self._answer(call, _Memory(call.inputs, 0)) for _ in range(2))
         return _first_difference(first, second) is not None
@@ -117,15 +134,26 @@ class _Asked:
 
 
 def _first_difference(first: Answer, second: Answer) -> str | None:
-    """Return which result differs, or that only one call was taken. None if there is none."""
-    if isinstance(first, Exception) or isinstance(second, Exception):
-        if isinstance(first, Exception) and isinstance(second, Exception):
-            return None
-        return "whether it is taken"
+    """Return which result differs, or that only one call was taken. None if there is none.
+
+    Two refusals are no difference, whatever their errors are.
+    """
+    if isinstance(first, Exception):
+        return _taken_once(second)
+    if isinstance(second, Exception):
+        return _taken_once(first)
     for index, (x, y) in enumerate(zip(first, second, strict=True)):
-        if x.shape != y.shape or not torch.equal(_bits(x), _bits(y)):
+        # results of two shapes have been computed of two sizes
+        if not torch.equal(_bits(x), _bits(y)):
             return f"output {index}"
     return None
+
+
+def _taken_once(other: Answer) -> str | None:
+    """Return that a call was taken once, if it is the other answer to a refusal."""
+    if isinstance(other, Exception):
+        return None
+    return "whether it is taken"
 
 
 def _bits(x: Tensor) -> Tensor:
@@ -159,19 +187,25 @@ class _Memory:
 
     def changed(self) -> Sequence[int]:
         """Return the places of the arguments beside which something else lies now."""
-        return [
-            place
-            for place, piece, before in self._pieces
-            if not torch.equal(_bits(_rest(piece, piece.numel() - 2 * ROOM)), _bits(before))
-        ]
+        found = []
+        for place, piece, before in self._pieces:
+            now = _rest(piece, piece.numel() - 2 * ROOM)
+            if not torch.equal(_bits(now), _bits(before)):
+                found.append(place)
+        return found
 
 
 def _rest(piece: Tensor, size: int) -> Tensor:
-    """Return a copy of what lies before and behind the middle of `size` elements."""
+    """Return a copy of what lies before and behind the middle of `size` elements, in one row."""
     return torch.cat([piece[:ROOM], piece[ROOM + size :]])
 
 
 def _filler(dtype: torch.dtype, turn: int) -> float:
+    """Return what lies beside a tensor in this turn.
+
+    NaN goes through most arithmetic. Of integers, one is an index that most tensors have, so that
+    a kernel that takes it for one goes on.
+    """
     if not turn:
         return 0.0
     if dtype.is_floating_point or dtype.is_complex:
