@@ -40,7 +40,6 @@ NARROWED = {  # what is run in its place, with a part of its output
 }
 OTHER_MODULES = {"tests.mutation", "runtime"}  # `python -m` of these has tests of its own
 OF_THE_READER = {
-    "pytest -p runtime.dropin tests/",
     "pytest generated_tests --since main",  # tests/run/test_since.py
 }
 
