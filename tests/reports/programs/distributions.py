@@ -151,7 +151,8 @@ def probability_up_to_a_number_above_the_support():
 
     The probability of a smaller number is 1.
     """
-    return td.Uniform(0.0, 1.0).cdf(torch.tensor(2.0)), torch.tensor(1.0)
+    law = td.Uniform(0.0, 1.0, validate_args=True)
+    return law.cdf(torch.tensor(2.0)), torch.tensor(1.0)
 
 
 @report("F205.2", kernel=True)
