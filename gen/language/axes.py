@@ -89,15 +89,15 @@ Made = Literal[
     "ordinary", "nan_first", "nan_last", "nan_inside", "nan_often", "all_nan", "infinities",
     "nan_and_infinities", "zeros", "all_equal", "ends_of_dtype",
     # what is asked of a law of random numbers
-    "densities", "probabilities", "quantiles", "no_quantiles", "moments", "modes", "entropies",
-    "batches", "outside", "draws", "draw_slopes", "divergences",
+    "densities", "probabilities", "quantiles", "no_quantiles", "beyond", "certain", "moments",
+    "modes", "entropies", "batches", "outside", "draws", "draw_slopes", "divergences",
     # dtypes of quantized numbers
     "quint8", "qint8", "qint32",
     # copies
     "shallow_copy", "deep_copy", "pickled", "saved", "saved_as_weights", "saved_in_old_format",
     "state_loaded", "state_assigned",
     # what happens between the steps of a schedule
-    "stepped", "reloaded", "resumed",
+    "stepped", "reloaded", "resumed", "in_a_sequence",
     # subclasses
     "wrapped", "wrapped_twice", "by_function", "overridden", "parameter",
 ]  # fmt: skip

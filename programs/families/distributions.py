@@ -153,6 +153,37 @@ def _no_quantiles_by_definition(law: Law, p: Numbers) -> Sequence[Any]:
     return ([math.nan] * 3,)
 
 
+def _beyond(law: Law, p: Numbers) -> Sequence[Any]:
+    """Ask for the probability of what is below and above the support. An error is NaN here."""
+    law_of_torch = law.make(**_tensors(p))
+    return ([_number_or_error(law_of_torch.cdf, x) for x, _ in _sides(law, p)],)
+
+
+def _beyond_by_definition(law: Law, p: Numbers) -> Sequence[Any]:
+    return ([probability for _, probability in _sides(law, p)],)
+
+
+def _sides(law: Law, p: Numbers) -> list[tuple[float, float]]:
+    """Return a number on each side of the support, and the probability of what is below it."""
+    low, high = _ends(law, p)
+    sides = [(low - 0.5, 0.0), (high + 1.0, 1.0)]
+    return [side for side in sides if not math.isinf(side[0])]
+
+
+def _certain(law: Law, p: Numbers) -> Sequence[Any]:
+    """Ask for logarithms of probabilities where a number is sure to come, or never comes."""
+    found = []
+    for probs in (0.0, 1.0):
+        law_of_torch = law.make(**{**_tensors(p), "probs": torch.tensor(probs, dtype=_WIDE)})
+        found.append(law_of_torch.log_prob(torch.tensor(_ends(law, p), dtype=_WIDE)))
+    return found
+
+
+def _certain_by_definition(law: Law, p: Numbers) -> Sequence[Any]:
+    ends = np.array(_ends(law, p), dtype=float)
+    return [law.log_density(ends, **{**p, "probs": probs}) for probs in (0.0, 1.0)]
+
+
 def _moments(law: Law, p: Numbers) -> Sequence[Any]:
     leaves = _leaves(p)
     law_of_torch = law.make(**leaves)
@@ -185,9 +216,9 @@ def _moments_by_definition(law: Law, p: Numbers) -> Sequence[Any]:
 
 
 def _modes(law: Law, p: Numbers) -> Sequence[Any]:
-    """Return how much denser a number is than the mode, of the quadrature's."""
+    """Return whether the mode is of the support, and no number of the quadrature's is denser."""
     mode = float(law.make(**_tensors(p)).mode)
-    if math.isnan(mode):
+    if math.isnan(mode) and not _has_peak(law, p):
         raise Unsuitable("no mode")
     x, _ = law.nodes(INF, p)
     low, *_, high = law.cuts(**p)
@@ -195,6 +226,22 @@ def _modes(law: Law, p: Numbers) -> Sequence[Any]:
         best = np.nanmax(law.log_density(x, **p))
         at_mode = float(law.log_density(np.array(mode), **p))
     return [float(low <= mode <= high), float(not at_mode < best - 1e-6)]
+
+
+def _has_peak(law: Law, p: Numbers) -> bool:
+    """Return whether one number is denser than all others, and no end of the support.
+
+    A uniform law has no such number. Nor has a law whose density grows to infinity at an end.
+    """
+    x, _ = law.nodes(INF, p)
+    with np.errstate(all="ignore"):
+        density = np.nan_to_num(law.log_density(x, **p), nan=-INF)
+        best = density.max()
+        if law.whole:
+            return int((density > best - 1e-9).sum()) == 1
+        first, *_, last = _points(law, p)
+        outer = law.log_density(np.array([first, last]), **p)
+    return bool(first < x[density.argmax()] < last and best > outer.max() + 1e-6)
 
 
 def _modes_by_definition(law: Law, p: Numbers) -> Sequence[Any]:
@@ -291,9 +338,12 @@ def _outside_by_definition(law: Law, p: Numbers) -> Sequence[Any]:
 
 
 def _draws(law: Law, p: Numbers) -> Sequence[Any]:
-    """Return whether draws are of the support, and their mean near that of the law."""
+    """Return whether draws are of the support and have a density, and whether there are as many
+    below a point as should be."""
     torch.manual_seed(7)
-    draws = law.make(**_tensors(p)).sample((DRAWS,))
+    law_of_torch = law.make(**_tensors(p))
+    draws = law_of_torch.sample((DRAWS,))
+    dense = not bool(law_of_torch.log_prob(draws).isnan().any())
     low, high = _ends(law, p)
     far = law.whole or math.isinf(high)
     inside = bool((draws >= low).all()) and (far or bool((draws <= high).all()))
@@ -302,11 +352,12 @@ def _draws(law: Law, p: Numbers) -> Sequence[Any]:
         abs(share - law.probability(x, **p)) < 6 * 0.5 / math.sqrt(DRAWS)
         for share, x in zip(shares, _points(law, p), strict=True)
     ]
-    return float(inside), float(all(near)), [float(size) for size in draws.shape]
+    sizes = [float(size) for size in draws.shape]
+    return float(inside), float(all(near)), sizes, float(dense)
 
 
 def _draws_by_definition(law: Law, p: Numbers) -> Sequence[Any]:
-    return 1.0, 1.0, [float(DRAWS)]
+    return 1.0, 1.0, [float(DRAWS)], 1.0
 
 
 def _draw_slopes(law: Law, p: Numbers) -> Sequence[Any]:
@@ -336,6 +387,8 @@ QUESTIONS: dict[str, tuple[Question, Question]] = {
     "probabilities": (_probabilities, _probabilities_by_definition),
     "quantiles": (_quantiles, _quantiles_by_definition),
     "no_quantiles": (_no_quantiles, _no_quantiles_by_definition),
+    "beyond": (_beyond, _beyond_by_definition),
+    "certain": (_certain, _certain_by_definition),
     "moments": (_moments, _moments_by_definition),
     "modes": (_modes, _modes_by_definition),
     "entropies": (_entropies, _entropies_by_definition),
@@ -354,10 +407,17 @@ def samples_of(name: str) -> Callable[[torch.dtype, str], list[dict[str, Any]]]:
             {"args": [{"shape": [2]}], "kwargs": {"made": made, "number": number}}
             for made in _asked(LAWS[name])
             for number, p in enumerate(LAWS[name].parameters)
-            if made != "moments" or LAWS[name].moments(**p)
+            if _has_answer(LAWS[name], made, p)
         ]
 
     return samples
+
+
+def _has_answer(law: Law, made: str, p: Numbers) -> bool:
+    """Return whether integrals of the definition tell what the answer is."""
+    if made == "moments" and not law.moments(**p):
+        return False
+    return made not in ("moments", "entropies", "quantiles") or not law.steep(**p)
 
 
 def _asked(law: Law) -> list[str]:
@@ -368,7 +428,11 @@ def _asked(law: Law) -> list[str]:
     if law.whole or not law.follows_cdf:
         missing.add("draw_slopes")
     if law.periodic:
-        missing.add("draws")
+        missing |= {"draws", "beyond"}
+    if not (law.whole and "probs" in law.parameters[0]) or law.endless:
+        missing.add("certain")
+    if law.whole or not any(_sides(law, p) for p in law.parameters):
+        missing.add("beyond")
     return [made for made in QUESTIONS if made not in missing]
 
 

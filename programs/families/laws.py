@@ -55,6 +55,9 @@ class Law:
     """Whether torch's gradients of draws are those of fitted polynomials."""
     unchecked: Sequence[str] = ()
     """The names of parameters of transforms, which torch does not check."""
+    steep: Callable[..., bool] = lambda **p: False
+    """Whether the density grows so fast at the upper end that an integral up to there has no
+    digits: a number next to 1 has fewer of them than one next to 0."""
     periodic: bool = False
     """Whether all numbers are of the support, and those a period apart the same."""
 
@@ -348,8 +351,9 @@ LAWS: dict[str, Law] = {
     "kumaraswamy": Law(
         lambda a, b: td.Kumaraswamy(a, b),
         lambda x, a, b: math.log(a * b) + (a - 1) * np.log(x) + (b - 1) * np.log1p(-(x**a)),
-        [{"a": 2.0, "b": 3.0}, {"a": 0.4, "b": 1.0}, {"a": 5.0, "b": 1.5}],
+        [{"a": 2.0, "b": 3.0}, {"a": 0.4, "b": 1.0}, {"a": 5.0, "b": 1.5}, {"a": 0.2, "b": 0.2}],
         _unit,
+        steep=lambda a, b: b < 0.5,
     ),
     "laplace": Law(
         td.Laplace,
@@ -451,6 +455,7 @@ LAWS: dict[str, Law] = {
             {"scale": 1.0, "concentration": 1.5},
             {"scale": 4.0, "concentration": 0.7},
             {"scale": 0.2, "concentration": 6.0},
+            {"scale": 2.0, "concentration": 0.2},
         ],
         _half_line,
         _scales,

@@ -3,7 +3,8 @@
     exponential(x, made="reloaded")      # rates of two groups after each of ten steps
 
 ``made`` says what happens between two steps: nothing, the schedule and its optimizer are loaded
-from their state, are copied, or a new schedule goes on at this step. The formulas are those of
+from their state, are copied, or a new schedule goes on at this step. It may also say that the
+schedule is the only one of a sequence, which changes nothing. The formulas are those of
 torch's documentation and of the papers that it names: of the step alone, but for plateaus.
 """
 
@@ -274,8 +275,16 @@ def _changed(make: Make, schedule: Any, optimizer: Any, made: str) -> tuple[Any,
     return schedule, optimizer
 
 
+def _wrap(make: Make, made: str) -> Make:
+    """Return what makes the schedule, or a sequence of this schedule alone."""
+    if made != "in_a_sequence":
+        return make
+    return lambda o, **k: lr_scheduler.SequentialLR(o, [make(o, **k)], [])
+
+
 def _run(make: Make, made: str) -> Results:
     """Return the rates of each group after each step."""
+    make = _wrap(make, made)
     optimizer = _optimizer(RATES)
     schedule = make(optimizer)
     found = [_rates(schedule, optimizer)]
@@ -308,7 +317,7 @@ def _row(make: Make, rule: Rule) -> Row:
 
 def samples(dtype: torch.dtype, device: str) -> list[dict[str, Any]]:
     """Return a number that is passed on, and what happens between the steps."""
-    words = ("stepped", "reloaded", "deep_copy", "resumed")
+    words = ("stepped", "reloaded", "deep_copy", "resumed", "in_a_sequence")
     return [
         {"args": [{"shape": [1], "domain": "positive"}], "kwargs": {"made": word}} for word in words
     ]

@@ -10,6 +10,7 @@ from torch import Tensor
 from gen.outcomes import Lacking, Mismatch, Unsuitable
 from gen.targets.torch_target import TorchTarget
 from programs.families import (
+    distributions,
     equivalents,
     jagged,
     laws,
@@ -223,7 +224,9 @@ def test_a_nan_is_sought_behind_all_numbers() -> None:
     assert right[0].tolist() == [0, 0, 1, 1, 1, 1, 2, 4, 4, 4, 5]
 
 
-LAWS_AND_PARAMETERS = [(name, p) for name, law in laws.LAWS.items() for p in law.parameters]
+LAWS_AND_PARAMETERS = [
+    (name, p) for name, law in laws.LAWS.items() for p in law.parameters if not law.steep(**p)
+]
 
 
 @pytest.mark.parametrize(("name", "p"), LAWS_AND_PARAMETERS)
@@ -250,6 +253,40 @@ def test_moments_by_quadrature_are_those_of_textbooks(
     law = laws.LAWS[name]
     assert law.expected(lambda x: x, **p) == pytest.approx(mean, rel=1e-10, abs=1e-12)
     assert law.expected(lambda x: (x - mean) ** 2, **p) == pytest.approx(variance, rel=1e-10)
+
+
+@pytest.fixture
+def no_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the mode of each law be NaN."""
+    for law in laws.LAWS.values():
+        p = {name: torch.tensor(number) for name, number in law.parameters[0].items()}
+        kind = type(law.make(**p))
+        monkeypatch.setattr(kind, "mode", property(lambda law: torch.tensor(math.nan)))
+
+
+@pytest.mark.usefixtures("no_mode")
+@pytest.mark.parametrize("name", ["uniform", "beta", "bernoulli"])
+def test_no_mode_is_right_where_no_number_is_the_densest(name: str) -> None:
+    """A uniform law is flat, a beta law grows to infinity at 0, and two results are as likely."""
+    with pytest.raises(Unsuitable, match="no mode"):
+        results_of_torch(name, "modes", 1)
+
+
+@pytest.mark.usefixtures("no_mode")
+@pytest.mark.parametrize("name", ["normal", "gamma", "kumaraswamy", "poisson"])
+def test_no_mode_is_noticed_where_a_number_is_the_densest(name: str) -> None:
+    assert results_of_torch(name, "modes", 0) == [0.0, 0.0]
+
+
+def results_of_torch(name: str, made: str, number: int) -> list[float]:
+    """Return what torch answers to a question about a law with some of its parameters."""
+    row: Row = getattr(distributions, name)
+    return row(torch.zeros(2), made=made, number=number)[-1].tolist()  # type: ignore[no-any-return]
+
+
+def test_a_law_of_no_chance_has_the_logarithms_0_and_minus_infinity() -> None:
+    (found,) = results(distributions, "bernoulli", torch.zeros(2), made="certain", number=0)
+    assert found.tolist() == [0.0, -math.inf, -math.inf, 0.0]
 
 
 def test_a_probability_is_the_integral_up_to_a_number() -> None:

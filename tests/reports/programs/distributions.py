@@ -111,3 +111,76 @@ def density_of_von_mises_in_double_precision():
     k = torch.tensor(0.1, dtype=torch.float64)
     found = td.VonMises(torch.zeros_like(k), 10 * k).log_prob(torch.zeros_like(k))
     return found, 10 * k - math.log(2 * math.pi) - torch.i0(10 * k).log()
+
+
+@report("F204.1", "pytorch#198186", kernel=True)
+def mode_of_a_weibull_law_with_a_small_shape():
+    """The mode of a Weibull law of the concentration 0.2 is -2048.
+
+    The law is one of positive numbers, and its density grows to infinity at 0. Then others give NaN
+    or the end of the support.
+    """
+    mode = float(td.Weibull(2.0, 0.2).mode)
+    return math.isnan(mode) or mode == 0, True
+
+
+@report("F204.2", "pytorch#198186", kernel=True)
+def mode_of_a_kumaraswamy_law():
+    """The mode of a Kumaraswamy law is NaN.
+
+    It is ((a - 1) / (a b - 1))**(1 / a) where both parameters are larger than 1.
+    """
+    a, b = torch.tensor(2.0), torch.tensor(3.0)
+    return td.Kumaraswamy(a, b).mode, ((a - 1) / (a * b - 1)) ** (1 / a)
+
+
+@report("F204.3", "pytorch#95548", kernel=True)
+def density_at_a_draw_of_a_kumaraswamy_law():
+    """A draw of a Kumaraswamy law may be 1, and its density there is NaN.
+
+    The law has no density there, so a draw is below 1.
+    """
+    torch.manual_seed(0)
+    law = td.Kumaraswamy(torch.tensor(0.2), torch.tensor(0.2))
+    return law.log_prob(law.sample((4000,))).isnan().sum(), torch.tensor(0)
+
+
+@report("F205.1", "pytorch#193690", kernel=True, raises="to be within the support")
+def probability_up_to_a_number_above_the_support():
+    """The cdf of a uniform law refuses a number above its end.
+
+    The probability of a smaller number is 1.
+    """
+    law = td.Uniform(0.0, 1.0, validate_args=True)
+    return law.cdf(torch.tensor(2.0)), torch.tensor(1.0)
+
+
+@report("F205.2", kernel=True)
+def probability_up_to_a_number_below_the_support():
+    """The cdf of Weibull(1, 2) at -1 is 0.63, and that of Kumaraswamy(2, 3) at -0.5 is 0.58.
+
+    Both are laws of positive numbers. Other laws refuse the number.
+    """
+    x = torch.tensor(-1.0)
+    found = td.Weibull(1.0, 2.0).cdf(x), td.Kumaraswamy(2.0, 3.0).cdf(x / 2)
+    return found, (torch.tensor(0.0), torch.tensor(0.0))
+
+
+@report("F206.1", "pytorch#186825", kernel=True)
+def probability_of_what_never_comes():
+    """What has the probability 0 has the logarithm -15.9 in Bernoulli, Binomial and Categorical.
+
+    In double precision it is -36. It should be minus infinity.
+    """
+    one, never = torch.tensor(1.0), torch.tensor(0.0)
+    return td.Bernoulli(probs=never).log_prob(one), torch.tensor(-math.inf)
+
+
+@report("F206.2", kernel=True)
+def probability_by_infinite_logits():
+    """The logits minus infinity give NaN, which the constructor takes.
+
+    They are those of the probability 0, so that 0 is certain.
+    """
+    law = td.Bernoulli(logits=torch.tensor(-math.inf))
+    return law.log_prob(torch.tensor(0.0)), torch.tensor(0.0)

@@ -341,3 +341,13 @@ def tangent_of_a_copy_to_another_dtype():
     """
     x = torch.ones(2, dtype=torch.complex64)
     return jvp(lambda x: torch.zeros(2).copy_(x), (x,), (1j * x,))[1], torch.zeros(2)
+
+
+@report("F208.1", "pytorch#191787", raises="forward gradient that has a different size")
+def tangent_of_a_norm_of_all_elements():
+    """The tangent of aten::norm.Scalar has as many dimensions as the input, so forward mode raises.
+
+    The norm of all elements has none. torch.linalg.vector_norm gives both.
+    """
+    x = torch.ones(2, 3)
+    return jvp(lambda x: torch.ops.aten.norm.Scalar(x, 2), (x,), (x,))[1], torch.tensor(6**0.5)

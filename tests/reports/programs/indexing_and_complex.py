@@ -70,7 +70,7 @@ def gradient_of_the_angle_of_a_tiny_number():
     return grad(torch.angle(z), z)[0], torch.tensor(-1e30)
 
 
-@report("F57.1", "pytorch#41508", kernel=True)
+@report("F57.1", "pytorch#41508", "pytorch#160064", kernel=True)
 def attention_with_all_keys_masked():
     """MultiheadAttention that returns weights is NaN if all keys are masked.
 

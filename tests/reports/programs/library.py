@@ -135,6 +135,25 @@ def resumed_averaging_rate():
     return optimizer.param_groups[0]["lr"], 0.25
 
 
+@report("F207.1", "pytorch#196243", kernel=True)
+def sequence_of_one_sequence():
+    """A SequentialLR that has another one inside takes its first step twice.
+
+    A sequence of one schedule is that schedule.
+    """
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    halves = [
+        lr_scheduler.ConstantLR(optimizer, 0.5, 9),
+        lr_scheduler.ExponentialLR(optimizer, 0.9),
+    ]
+    outer = lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.SequentialLR(optimizer, halves, [2])], []
+    )
+    optimizer.step()
+    outer.step()
+    return optimizer.param_groups[0]["lr"], 0.5
+
+
 @report("F195.1", kernel=True)
 def local_response_across_channels():
     """CrossMapLRN2d adds the first channel to the sums of all channels.
