@@ -7,12 +7,57 @@ sum that ATen divides by a number, and it is replaced by ``losses.mean()``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 
-from ..rules.samples.places import Tensor
+from ..rules.samples.places import Mixed, Tensor
+
+
+def refuse_number_of_samples(
+    name: str, arguments: Sequence[object], is_sum: bool, size: int
+) -> None:
+    """Raise ``Mixed`` if a sum over the samples is divided by a multiple of their number, or a mean
+    is multiplied with one.
+
+    Example: ``losses.sum() / 4`` with a batch of 4 is their mean, or a sum with a weight. ``name``:
+    the name of the op, ``arguments``: its arguments."""
+    divides = name.startswith("div")
+    how = "divided by" if divides else "multiplied with"
+    what, instead = "mean", "sum()"
+    if is_sum:
+        what, instead = "sum", "mean()"
+    for number in _numbers(arguments):
+        factor = number
+        if divides != is_sum:  # a sum times 1 / 4 is divided by 4
+            factor = 1 / number
+        if _is_multiple(factor, size):
+            raise Mixed(
+                f"a {what} over {size} samples is {how} {number:g}, which may be their number. "
+                f"Use {instead}, or say which the gradients are of by reduction='sum' or 'mean'"
+            )
+
+
+def _is_multiple(number: float, size: int) -> bool:
+    """Return whether ``number`` is a multiple of ``size``, as far as its digits tell."""
+    if not math.isfinite(number):
+        return False
+    near = round(number)
+    return near >= size and near % size == 0 and math.isclose(number, near, rel_tol=1e-6)
+
+
+def _numbers(arguments: Sequence[object]) -> list[float]:
+    """Return the magnitudes of the numbers among ``arguments``, without zeros."""
+    magnitudes: list[float] = []
+    for argument in arguments:
+        number: object = argument
+        if type(argument) is torch.Tensor and argument.numel() == 1 and not argument.is_complex():
+            number = argument.item()
+        if isinstance(number, (int, float)) and number:
+            magnitudes.append(abs(float(number)))
+    return magnitudes
 
 
 def _cross_entropy(
@@ -137,3 +182,12 @@ REPLACED: dict[object, Callable[..., Tensor]] = {
 }
 """Functions of torch that divide a sum by the size of the batch, and the same with a mean; and one
 that hides a mean over the samples."""
+
+
+def equal(factor: object, other: object) -> bool:
+    """Return whether two factors of sums over the samples are the same."""
+    if isinstance(factor, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(factor, other)
+    if isinstance(factor, torch.Tensor) or isinstance(other, torch.Tensor):
+        return False  # a number is no tensor, and == would compare elements
+    return factor == other

@@ -40,16 +40,11 @@ from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from ..torch_private.dispatcher import OpOverload
 from . import whole_layers
+from .batch_means import equal, refuse_number_of_samples
 from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
 from .filled import filled_by
 from .followed_calls import FollowedCall, UsedParameters, apply_rule, leaves_of, without_history
-from .states import PARAMETERS, Inherited, Mixture, base_after_write, equal
-from .sums_of_samples import (
-    divided_by_own,
-    own_denominator,
-    state_of_function,
-    with_own_sums,
-)
+from .states import PARAMETERS, Inherited, Mixture, base_after_write
 from .uses import (
     ParameterCall,
     Tap,
@@ -64,6 +59,17 @@ from .uses import (
 
 aten = torch.ops.aten
 _grad_enabled = torch.is_grad_enabled
+
+
+# functions that are linear in each tensor
+_LINEAR = frozenset(
+    (
+        *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "neg"),
+        *("mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar"),
+        *("clone", "copy", "_to_copy", "detach", "alias"),
+        *("view", "_unsafe_view", "squeeze", "unsqueeze", "expand", "sum", "mean", "stack"),
+    )
+)
 
 
 class BatchSession(StandIn):
@@ -119,7 +125,11 @@ class BatchSession(StandIn):
         if writes is None or not writes.number or not is_followed_here:
             return None
         # a write through detach() may have left samples in all of it
-        return writes.left_for(self, value._inner) or Mixture(WRITTEN_ELSEWHERE)
+        left = writes.left_for(self, value._inner)
+        has_moved = value._edge is not None and (entry is None or entry[1] != left)
+        if left is None or has_moved:  # its history leads to the places of before
+            return Mixture(WRITTEN_ELSEWHERE)
+        return left
 
     def _state_of_view(self, value: object, base: object) -> object:
         """Return the state of a view that has none of its own, as it follows from its base."""
@@ -239,9 +249,6 @@ class BatchSession(StandIn):
     def _run_on_samples(self, call: FollowedCall) -> object:
         """Run a call that uses no parameters."""
         op = call.op
-        own = own_denominator(call)
-        if own is not None:
-            return self._put_pooled(*divided_by_own(call, own))
         filled = filled_by(op, call.args, call.kwargs)
         outs = SESSION.record(op.func, call.args, call.kwargs)
         results = leaves_of(outs)
@@ -252,7 +259,7 @@ class BatchSession(StandIn):
             return self._refuse_mixed(outs, op, error)
         filled.follow(self, placed.places, None)
         if isinstance(where[0], Pooled):
-            return self._put_pooled(outs, with_own_sums(call, placed, where[0], outs))
+            return self._put_pooled(outs, where[0])
         # `.data` is a detach, too, and a write to it is no write to the tensor for autograd
         if op.base_name == "detach":
             self.follow_data(outs, call.flat[0])
@@ -307,9 +314,7 @@ class BatchSession(StandIn):
             if isinstance(state, Mixture):
                 raise Inherited(state.why)
         if not call.has_samples():
-            return [state_of_function(call, self.reduction, self.size)] * len(outs), Placed(
-                op, {}, {}, outs, 0
-            )
+            return [self._state_of_pooled(call)] * len(outs), Placed(op, {}, {}, outs, 0)
         if any(isinstance(state, Pooled) for state in states):
             raise Mixed("it computes with a sum or mean over the samples and with single samples")
         assert self.size is not None
@@ -320,6 +325,26 @@ class BatchSession(StandIn):
             ]
             return alone, placed
         return apply_rule(op, placed, outs), placed
+
+    def _state_of_pooled(self, call: FollowedCall) -> Pooled:
+        """Return the state of a linear function of sums or means over the samples."""
+        op = call.op
+        pooled = [state for state in call.states if isinstance(state, Pooled)]
+        if not _is_linear(op, len(pooled)):
+            raise Mixed(
+                "it is not linear in a sum or mean over the samples, "
+                "so the loss is no sum of those of the samples"
+            )
+        if not all(equal(p.factor, pooled[0].factor) for p in pooled[1:]):
+            raise Mixed(
+                "it adds a sum and a mean over the samples. "
+                "Say which the gradients are of by reduction='sum' or 'mean'"
+            )
+        # a sum that the program divides by the number of samples is a mean of its own making
+        if self.reduction is None and op.base_name.rstrip("_") in ("mul", "div"):
+            assert self.size is not None
+            refuse_number_of_samples(op.base_name, call.flat, pooled[0].is_sum, self.size)
+        return pooled[0]
 
     def _put_parameters(self, outs: object) -> object:
         for output in leaves_of(outs):
@@ -518,7 +543,7 @@ class BatchSession(StandIn):
         if call.is_of_parameters():
             state = PARAMETERS if _grad_enabled() else call.states[0]
             return self._write(call, state, of_base)
-        return self._write_samples(call, functional, of_base)
+        return self._write_samples(call, functional, of_base, call.states[0])
 
     def _state_of_base(self, value: Any) -> object:
         """Return the state of the base of ``value``. None if ``value`` is no view."""
@@ -553,7 +578,7 @@ class BatchSession(StandIn):
             return self._write(call, _state_of_copy(target, former, source), of_base)
         # the target's own samples are overwritten
         alone = call._replace(states=[None, *call.states[1:]])
-        return self._write_samples(alone, functional, of_base)
+        return self._write_samples(alone, functional, of_base, former)
 
     def _write(self, call: FollowedCall, state: object, of_base: object) -> Any:
         """Run a write that leaves its target with ``state``."""
@@ -561,15 +586,20 @@ class BatchSession(StandIn):
         self.put(outs, state)
         return self._follow_base(outs, state, of_base, call.op)
 
-    def _write_samples(self, call: FollowedCall, functional: Op, of_base: object) -> object:
+    def _write_samples(
+        self, call: FollowedCall, functional: Op, of_base: object, former: object
+    ) -> object:
         """Run a write, and follow the samples as through ``functional``, which returns what is
-        written."""
+        written. ``former``: the state of the target before."""
         target: Any = call.args[0]
+        has_other_history = not _grad_enabled() and target._edge is not None
         # the rule of places reads shapes and indices as they were before the write
         before = [target._inner.detach(), *call.flat[1:]]
         outs = self._record_write(call)
         try:
             where, _ = self._place_results(call._replace(op=functional, flat=before), [outs])
+            if has_other_history and where[0] != former:
+                raise Mixed("the history of what it writes to has the samples in other places")
         except Mixed as error:
             return self._refuse_mixed(outs, call.op, error)
         self.put(outs, where[0])
@@ -614,6 +644,13 @@ class BatchSession(StandIn):
 def _is_followed_by_its_parts(op: Op) -> bool:
     """Return whether nothing is known of an op but the ops that it consists of."""
     return op.composite and op.record is None and rule_of(op) is None
+
+
+def _is_linear(op: Op, pooled: int) -> bool:
+    """Return whether an op is linear in its arguments, of which ``pooled`` are sums or means."""
+    name = op.func.name().removeprefix("aten::")
+    # the product of two sums is not linear
+    return name in _LINEAR and not (pooled > 1 and name.startswith(("mul", "div")))
 
 
 def _state_of_copy(target: object, former: object, source: object) -> object:

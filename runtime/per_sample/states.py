@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
-
 from ..rules.samples.places import Mixed, Place, Pooled, fits, place_in_base
+from .batch_means import equal
 
 PARAMETERS = object()
 
@@ -60,12 +59,3 @@ def _agree(value: object, written: object, of_base: object, size: int) -> bool:
     if isinstance(written, Pooled) and isinstance(of_base, Pooled):
         return equal(of_base.factor, written.factor)
     return of_base is written
-
-
-def equal(factor: object, other: object) -> bool:
-    """Return whether two factors of sums over the samples are the same."""
-    if isinstance(factor, torch.Tensor) and isinstance(other, torch.Tensor):
-        return torch.equal(factor, other)
-    if isinstance(factor, torch.Tensor) or isinstance(other, torch.Tensor):
-        return False  # a number is no tensor, and == would compare elements
-    return factor == other

@@ -23,8 +23,6 @@ from types import (
     ClassMethodDescriptorType,
     CodeType,
     FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -174,8 +172,6 @@ _UNBOUND = (
     WrapperDescriptorType,
     MethodDescriptorType,
     ClassMethodDescriptorType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
 )
 _IN_C = COMPUTED | {"__dir__", "__reduce__", "__reduce_ex__"}
 """Names of methods of C that do so."""

@@ -23,6 +23,7 @@ import torch
 from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import happened_at
 from .contents import Cursor, Fact, Parts
+from .library_names import LibraryGlobals
 from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
 from .object_kinds import GENERATORS_OF_NUMPY, Registry
@@ -104,7 +105,7 @@ def refuse_undeclared(
     ]
     if undeclared:
         _refuse(graph, "comes to", [_describe(graph, n) for n in _outermost(undeclared, graph)])
-    changes = [c for c in (*graph.changes(), *made) if not _is_ignored_change(c.node)]
+    changes = [c for c in (*graph.changes(), *made) if not _is_ignored(c)]
     changed = [c.what for c in changes if not holdings.has(c.node.owner)]
     if changed:
         _refuse(graph, "changes", changed)
@@ -173,9 +174,13 @@ def _is_constant(node: Node) -> bool:
     return issubclass(kind, _WITHOUT_STATE) or bool(frozen)
 
 
-def _is_ignored_change(node: Node) -> bool:
-    """Return whether a change of ``node`` is nothing to declare: it is a cache of a function, or is
-    refused for a reason of its own."""
+def _is_ignored(change: Change) -> bool:
+    """Return whether a change is nothing to declare: of a cache of a function, one that is refused
+    for a reason of its own, or a note that a library makes for itself, such as that torch has
+    looked for a profiler."""
+    node = change.node
+    if isinstance(node, LibraryGlobals):
+        return not node.named(change.label)
     return isinstance(node, (Cursor, Parts))
 
 

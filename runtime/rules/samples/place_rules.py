@@ -441,8 +441,10 @@ def _search(call: Placed) -> Place:
 
 def _least_squares(call: Placed) -> list[Place | None]:
     """Return the places in a solution of least squares, and in what is told of the matrix."""
-    core = 2 - (call.args["b"].dim() == call.args["self"].dim() - 1)
-    place = _by_leading(call, {"self": 2, "b": core})
+    matrix, right = call.args["self"], call.args["b"]
+    # torch takes it for vectors by its shape, and for one vector by its rank
+    is_of_vectors = right.dim() == 1 or right.shape == matrix.shape[:-1]
+    place = _by_leading(call, {"self": 2, "b": 2 - is_of_vectors})
     return [place if output.numel() else None for output in call.outs]
 
 

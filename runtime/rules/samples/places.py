@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -218,31 +218,15 @@ def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
     return listed(dim, owners, size, is_packed(place))
 
 
-class Multiple(NamedTuple):
-    """What a program has multiplied by numbers. ``of``: the sum or mean; None for that itself.
-    ``writes``: how often its memory had been written to."""
-
-    of: Any = None
-    number: float = 1.0
-    writes: int = 0
-
-
-ITSELF = Multiple()
-
-
 @dataclass(frozen=True, slots=True)
 class Pooled:
     """The state of a result that has no samples: it is their sum or mean.
 
     ``factor``: a gradient of the result times this is that of the sample's own sum or mean. A
-    number, or one for each sample, of shape (B,). ``own``: of a sum of constants, the sum of each
-    sample, (B,). ``multiple``: of what sum or mean it is a multiple. None for any other function of
-    such.
+    number, or one for each sample, of shape (B,).
     """
 
     factor: Any = 1
-    own: Tensor | None = None
-    multiple: Multiple | None = ITSELF
 
     @property
     def is_sum(self) -> bool:

@@ -110,11 +110,9 @@ class Box:
 BOX = Box()
 _attribute_of, _text_of = object.__getattribute__, str.format
 _state_of = vars(object)["__getstate__"]
-_attributes_of: Any = vars(Box)["__dict__"]
 UNBOUND: dict[str, Callable[[str], Any]] = {
     "a slot": lambda name: _attribute_of(BOX, name),
     "a method of a class": lambda name: float(_text_of("{0." + name + "}", BOX)),
-    "a descriptor": lambda name: _attributes_of.__get__(BOX)[name],
     "a state": lambda name: _state_of(BOX)[name],
     "a function of Python's library": lambda name: inspect.getattr_static(BOX, name),
 }

@@ -163,7 +163,7 @@ def test_what_a_tensor_says_of_itself() -> None:
     )
     assert facts(torch.ones(1, device="meta")).device.type == "meta"
     sparse = torch.eye(2).to_sparse()
-    assert facts(sparse)[4:] == (torch.sparse_coo, ((2, 2), None))
+    assert facts(sparse)[4:] == (torch.sparse_coo, ((2, 2), (2, True)))
     made = torch.ones(1, requires_grad=True) * 1
     assert facts(made)[:2] == (True, False)
 
