@@ -44,7 +44,7 @@ from .batch_means import equal, refuse_number_of_samples
 from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
 from .filled import filled_by
 from .followed_calls import FollowedCall, UsedParameters, apply_rule, leaves_of, without_history
-from .states import PARAMETERS, Inherited, Mixture, base_after_write
+from .states import PARAMETERS, Inherited, Mixture, base_after_write, state_of_copy
 from .uses import (
     ParameterCall,
     Tap,
@@ -575,7 +575,7 @@ class BatchSession(StandIn):
         if former is PARAMETERS and target._view is None and _grad_enabled():
             target._edge = None  # nothing is left of what was there, nor of its history
         if source is None or source is PARAMETERS:
-            return self._write(call, _state_of_copy(target, former, source), of_base)
+            return self._write(call, state_of_copy(target, former, source), of_base)
         # the target's own samples are overwritten
         alone = call._replace(states=[None, *call.states[1:]])
         return self._write_samples(alone, functional, of_base, former)
@@ -651,14 +651,3 @@ def _is_linear(op: Op, pooled: int) -> bool:
     name = op.func.name().removeprefix("aten::")
     # the product of two sums is not linear
     return name in _LINEAR and not (pooled > 1 and name.startswith(("mul", "div")))
-
-
-def _state_of_copy(target: object, former: object, source: object) -> object:
-    """Return the state of ``target``, formerly ``former``, after a copy of what has no samples."""
-    if isinstance(former, Place):
-        return former  # each row is still that of a sample
-    if _grad_enabled():
-        return source
-    if edge_of(target) is None:
-        return None
-    return former  # a history that the copy does not enter goes on

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from ..rules.samples.places import Mixed, Place, Pooled, fits, place_in_base
+from ..tape.values import edge_of
 from .batch_means import equal
 
 PARAMETERS = object()
@@ -23,6 +26,17 @@ class Mixture(NamedTuple):
 
 class Inherited(Mixed):
     """Raised for an argument that is a mixture already."""
+
+
+def state_of_copy(target: object, former: object, source: object) -> object:
+    """Return the state of ``target``, formerly ``former``, after a copy of what has no samples."""
+    if isinstance(former, Place):
+        return former  # each row is still that of a sample
+    if torch.is_grad_enabled():
+        return source
+    if edge_of(target) is None:
+        return None
+    return former  # a history that the copy does not enter goes on
 
 
 def base_after_write(value: object, written: object, of_base: object, size: int) -> object:
