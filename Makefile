@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help generate matrix test check bench native lint types torch-facts house docs site release audit clean
+.PHONY: help generate matrix test check bench native lint types torch-facts house docs site release audit clean .native
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -53,18 +53,18 @@ matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
 	test ! -e $(LAST) || $(BIN)/python -m gen report --last --out report/index.html; exit $$status
 
 test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current
-	@$(BIN)/python -m gen check
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check --quiet .
+	@# each of these takes one processor, and together they take two
 	@# torch's types differ between its versions: those of the pinned one are checked
-	@$(if $(TORCH),,$(BIN)/mypy)
-	@# without a compiler its tests are skipped, with that reason
-	@$(BIN)/python -m runtime native || true
+	@$(MAKE) --no-print-directory --jobs=2 $(if $(TORCH),,types) .native check lint
 	@$(PYTEST) tests $(ARGS)
 	@$(PYTEST) generated_tests --target $(TARGET) --tier smoke
 
 check: $(READY)  ## is generated_tests/ what matrix.yaml says? shows the difference
 	@$(BIN)/python -m gen check
+
+.native: $(READY)
+	@# without a compiler its tests are skipped, with that reason
+	@$(BIN)/python -m runtime native || true
 
 native: $(READY)  ## compile what compares the guards of jit in C++ (docs/jit.md); ARGS="--force"
 	@$(BIN)/python -m runtime native $(ARGS)
