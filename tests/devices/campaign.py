@@ -113,6 +113,12 @@ class Campaign:
         turns = chain.from_iterable(zip_longest(*by_check.values()))
         return [key for key in turns if key is not None][:most]
 
+    def drawn(self, count: int, seed: int) -> list[str]:
+        """Return some cells, without those of programs that copy tensors."""
+        keys = [key for key, (_, cell) in sorted(self.cells.items()) if not _copies(cell.op)]
+        random.Random(seed).shuffle(keys)
+        return keys[:count]
+
     def false_alarms(self, keys: Sequence[str]) -> Iterator[tuple[str, Verdict]]:
         """Yield the cells that fail on the right device, and pass on the CPU."""
         for key in keys:
@@ -161,9 +167,7 @@ def main() -> int:
     named = {finding.fault: finding.key for finding in findings if finding.key}
     if args.write:
         NAMED.write_text(yaml.safe_dump(named, sort_keys=False, width=200), "utf-8")
-    keys = [key for key, (_, cell) in sorted(campaign.cells.items()) if not _copies(cell.op)]
-    random.Random(args.seed).shuffle(keys)
-    alarms = list(campaign.false_alarms(keys[: args.cells]))
+    alarms = list(campaign.false_alarms(campaign.drawn(args.cells, args.seed)))
     for key, verdict in alarms:
         print(f"false alarm: {key}: {verdict.outcome}: {verdict.why}", flush=True)
     levels = dict(_red_levels(campaign, args.faults or list(FAULTS))) if args.levels else {}

@@ -374,12 +374,14 @@ def _write_samples_by_index(call: Placed, dim: int) -> Place:
 
 def _place_after_rows(call: Placed, index: Tensor, dim: int) -> Place:
     """Return the place in ``self``, of no sample so far, after rows of ``source`` were written to
-    it. Rows that get nothing are the same for all samples; they count as those of the first."""
+    it. ``Mixed`` if some rows get nothing, and the order says not whose they are."""
     regular = _place_after_write(call, dim, index, call.owners("source"))
     if regular is not None:
         return regular
-    owners = index.new_zeros(call.args["self"].shape[dim])
+    owners = index.new_full((call.args["self"].shape[dim],), -1)
     owners[index] = call.owners("source")
+    if (owners < 0).any():
+        raise Mixed("some rows get nothing, and belong to no sample. Write to rows for each sample")
     return listed(dim, owners, call.size)
 
 
