@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,20 +70,28 @@ def spread(keys: Iterable[str], count: int, seed: int) -> list[str]:
 
 
 def promising(
-    keys: Iterable[str], reached: Iterable[Reach], count: int, seed: int
+    keys: Iterable[str], reached: Sequence[Reach], count: int, seed: int
 ) -> Iterator[str]:
     """Draw about ``count`` further cells: more of the checks whose cells that are ``reached`` show
     faults which few other checks show."""
-    known, shown = set[str](), dict[str, set[tuple[str, str]]]()
-    for reach in reached:
-        known.add(reach.key)
-        faults = {(rule, kind) for rule, kinds in reach.rules.items() for kind in kinds}
-        shown.setdefault(check_of(reach.key), set()).update(faults)
-    checks = Counter(fault for faults in shown.values() for fault in faults)
-    weights = {check: sum(1 / checks[fault] for fault in shown[check]) for check in shown}
+    known = {reach.key for reach in reached}
+    weights = _weights_by_check(reached)
     total = sum(weights.values()) or 1.0
-    for check, pool in _by_check((key for key in keys if key not in known), seed).items():
-        yield from pool[: round(count * weights.get(check, 0.0) / total)]
+    further = (key for key in keys if key not in known)
+    for check, pool in _by_check(further, seed).items():
+        share = weights.get(check, 0.0) / total
+        yield from pool[: round(count * share)]
+
+
+def _weights_by_check(reached: Iterable[Reach]) -> dict[str, float]:
+    """Return how much the cells of each check show: a fault that n checks show counts 1/n."""
+    shown: dict[str, set[tuple[str, str]]] = {}
+    for reach in reached:
+        faults = shown.setdefault(check_of(reach.key), set())
+        for rule, kinds in reach.rules.items():
+            faults.update((rule, kind) for kind in kinds)
+    counts = Counter(chain.from_iterable(shown.values()))
+    return {check: sum(1 / counts[fault] for fault in faults) for check, faults in shown.items()}
 
 
 def _by_check(keys: Iterable[str], seed: int) -> dict[str, list[str]]:

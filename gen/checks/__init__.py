@@ -5,7 +5,7 @@ samples (see :mod:`gen.samples`), each as the programs that ``instances`` lists,
 ``pipelines`` and ``program_stages``. ``evaluate`` runs a program over target and reference,
 ``compare`` and ``compare_*`` decide whether results agree. ``forms`` has the ways to call an op.
 The package imports ``samples``, ``reference``, ``targets`` and ``language``. How a cell is run and
-recorded is in :mod:`gen.run`. Start with ``case.py``.
+recorded is in :mod:`gen.run`. Start with ``case``.
 
 Nothing that this module imports needs torch, so the pytest plug-in does not slow down a run of
 unrelated tests.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import keyword
+import os
 import shutil
 import sys
 import tempfile
@@ -241,15 +242,22 @@ def requirement() -> str:
     return f"{DISTRIBUTION} @ {origin['url']}"
 
 
+_MOST_NAMES = 3  # of the files in a folder that is not empty
+
+
 def require_empty(folder: Path) -> None:
     """Raise OverwriteError unless the folder is absent or empty."""
-    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+    if not os.path.lexists(folder):
+        return
+    if folder.is_symlink() or not folder.is_dir():
         raise OverwriteError(f"{folder} is no folder: choose a name that does not exist yet")
-    if folder.is_dir() and (there := sorted(p.name for p in folder.iterdir())):
-        raise OverwriteError(
-            f"{folder} has {', '.join(there[:3])}{' …' if there[3:] else ''}: "
-            "choose an empty folder, or a new name"
-        )
+    names = sorted(os.listdir(folder))
+    if not names:
+        return
+    shown = ", ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown += " …"
+    raise OverwriteError(f"{folder} has {shown}: choose an empty folder, or a new name")
 
 
 class ChoiceError(Exception):

@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from gen.checks.case import Case
+from gen.checks.case import Case, Claim
 from gen.checks.tables import Cell, Family
 from gen.commands.explain import case_of
 from gen.errors import MatrixError
@@ -86,5 +86,5 @@ def program(plan: Plan, op: int, column: Column, target: Target, sample: int | N
     case = Case(cell, column.check, family, target, only=sample)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        asserted = {"form": check.form, "layout": check.layout, "values": check.values}
-        return of_case(case, pipeline=check.pipeline, against=tuple(check.against), **asserted)
+        claim = Claim(check.pipeline, check.against, check.form, check.layout, check.values)
+        return of_case(case, claim)

@@ -68,8 +68,9 @@ def _module(path: Path, root: Path) -> Module:
 
 def _counts(path: Path, data: bytes) -> dict[str, int]:
     """Return the cells of a module at each tier, from its second line or from its tables."""
-    second = data.split(b"\n", 2)[1:2]
-    counts_line = _COUNTS.fullmatch(second[0].decode("utf-8", "replace")) if second else None
+    _, _, after_first = data.partition(b"\n")
+    second, _, _ = after_first.partition(b"\n")
+    counts_line = _COUNTS.fullmatch(second.decode("utf-8", "replace"))
     if counts_line is not None:
         pairs = map(str.split, counts_line["counts"].split(", "))
         return {tier: int(count) for tier, count in pairs}

@@ -136,7 +136,7 @@ def run_cell(
         all_samples=all_samples,
     )
     if watch is not None:
-        case.begin = watch.begin  # type: ignore[method-assign]  # the hook that Case offers for this
+        case.on_sample = watch.begin
     # The target counts over all cells, so the cell's loops are a difference.
     loops: Any = getattr(case.target, "loops", {})
     before = Counter(loops)

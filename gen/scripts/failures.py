@@ -9,12 +9,12 @@ import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 from torch.overrides import resolve_name
 
-from gen.checks.case import Case
+from gen.checks.case import Case, Claim
+from gen.checks.case.comparisons import all_comparisons, wrong_errors
 from gen.checks.evaluate import Comparison
 from gen.samples.samples import Sample, located
 from gen.scripts import python_values
@@ -36,8 +36,8 @@ def tried(f, *args, **kwargs):  # what f returns, or the error that it raises
 
 
 def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str) -> Script:
-    """Return the program that calls the op itself on a sample of `case`, as :meth:`Case.raising`
-    gives them.
+    """Return the program that calls the op itself on a sample of `case`, as
+    :func:`wrong_errors` gives them.
 
     Raises NoScript if it has none. `kind`: the exception that the matrix asks for, with a message
     that `match` matches in part; None if it asks for a value.
@@ -105,7 +105,7 @@ def _at(path: str) -> tuple[str, set[str]]:
 # --- any failure ----------------------------------------------------------------------------------
 
 Found = tuple[Comparison, str, Exception | None]
-"""A comparison, its reference and its error, as :meth:`Case.failing` gives them."""
+"""A comparison, its reference and its error, as :func:`all_comparisons` gives them."""
 
 
 def of_failure(case: Case, sample: int) -> str | None:
@@ -114,13 +114,13 @@ def of_failure(case: Case, sample: int) -> str | None:
 
     The text says if writing it failed.
     """
-    if not case.asserted:
+    if case.claim is None:
         return None
     again = replace(case, only=sample)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            script_of_failure = of_case(again, **case.asserted)
+            script_of_failure = of_case(again, case.claim)
     except NoScript:
         return None
     except Exception as error:  # it must not take the place of the failure that is reported
@@ -133,21 +133,19 @@ def of_failure(case: Case, sample: int) -> str | None:
     return script_of_failure.text
 
 
-def of_case(case: Case, **asserted: Any) -> Script:
+def of_case(case: Case, claim: Claim) -> Script:
     """Return the program of the first call whose error is not the one due, else of the first
     comparison that fails, else of the first one.
 
-    `asserted`: the arguments of :meth:`Case.assert_same`. Raises NoScript if there is no program.
+    Raises NoScript if there is no program.
     """
     reasons: dict[str, None] = {}
-    for call in case.raising(**asserted):
+    for call in wrong_errors(case, claim):
         try:
             return of_call(case, *call)
         except NoScript as reason:
             reasons[str(reason)] = None
-    comparisons = [
-        (comparison, word, error) for _, comparison, word, error in case.failing(**asserted)
-    ]
+    comparisons = list(all_comparisons(case, claim))
     if reasons and not comparisons:
         raise NoScript("; ".join(reasons))
     return first(case, comparisons)

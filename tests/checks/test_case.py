@@ -200,7 +200,7 @@ def test_a_compiled_function_is_compared_on_other_values_than_its_first() -> Non
 def test_every_failing_sample_is_handed_over() -> None:
     seen: list[Any] = []
     made = case(target=Corrupted("vjp"))
-    made.finish = seen.extend
+    made.on_failures = seen.extend
     made.assert_same("vjp", against="upstream")
     assert [failure.sample for failure in seen] == list(range(made.compared))
     assert all(failure.description.startswith("float64[") for failure in seen)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gen.audit.generated_modules import load_modules
-from gen.checks import Case
+from gen.checks.case import Case, Claim
+from gen.checks.case.chosen_samples import chosen_samples
 from gen.checks.instances import instances
-from gen.language.pipeline import parse
 from gen.outcomes import Unsuitable
 from gen.reference import Loop
 from tests.checks.cells import case
@@ -25,7 +25,7 @@ _GENERATED = Path(__file__).parents[3] / "generated_tests"
 def _has_a_batch_and_a_parameter(made: Case) -> bool:
     """Of real tensors. With too few integers, such as pivots, some kernels write outside of their
     memory, so such calls are not tried."""
-    chosen, _ = made._samples(parse("per_sample"), ("loop",), made.axes)
+    chosen, _ = chosen_samples(made.subject, Claim("per_sample", "loop"), made.axes)
     for turn, sample in enumerate(chosen):
         if not all(x.is_floating_point() for x in sample.inputs):
             continue
