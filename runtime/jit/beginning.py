@@ -20,7 +20,7 @@ import torch
 from ..aot.calls.arguments import Call
 from ..aot.calls.graph_effects import draws, generators_of
 from ..aot.capture.joint import Joint
-from ..aot.capture.leaf_gradients import HOOKS, hooked
+from ..aot.capture.leaf_gradients import HOOKS, has_tensor_hooks, hooked
 from ..aot.python_state.reads import Read, Slots
 from ..native.noted import Noted, Question
 from ..seam.generator_states import GeneratorStates
@@ -64,13 +64,15 @@ def without_hooks(leaves: Sequence[torch.Tensor]) -> list[Read]:
 @dataclass(frozen=True)
 class Beginning:
     """``leaves``: those whose gradients the call assigns. ``arguments``: the numbers of those that
-    get gradients, so that they must be leaves without hooks. ``donates``: whether the call takes
-    the memory of arguments. ``require_alone``: raises an error where the call assigns and others
-    may run beside it; None if it assigns nothing. ``added_at``: the user's line of the backward
-    pass that reaches the arguments, as the end of an error."""
+    get gradients, so that they must be leaves without hooks. ``differentiated``: the numbers of
+    those whose gradients the program computes, so that they must have no hooks. ``donates``:
+    whether the call takes the memory of arguments. ``require_alone``: raises an error where the
+    call assigns and others may run beside it; None if it assigns nothing. ``added_at``: the user's
+    line of the backward pass that reaches the arguments, as the end of an error."""
 
     leaves: Sequence[torch.Tensor]
     arguments: Sequence[int]
+    differentiated: Sequence[int]
     donates: bool
     require_alone: Callable[[], None] | None
     added_at: str = ""
@@ -89,7 +91,8 @@ class Beginning:
             lost.append(f".grad is None of {count} tensor{'s' * (count != 1)}")
         draws_again = draws(module) and not lost
         own = generators_of(module)
-        if not (draws_again or may_refuse or lost or self.arguments):
+        asks = bool(self.arguments or self.differentiated)
+        if not (draws_again or may_refuse or lost or asks):
             return None if self.require_alone is None else self._alone
 
         def begin(call: Call) -> Sequence[str]:
@@ -120,3 +123,9 @@ class Beginning:
                 )
             if not call.leaves[i].is_leaf:
                 raise RuntimeError(f"{NO_LEAF}{self.added_at}")
+        for i in self.differentiated:
+            if has_tensor_hooks(call.leaves[i]):
+                raise RuntimeError(
+                    "torch.autograd.grad in a jitted function asks for the gradient of an argument "
+                    f"with hooks, {HOOKS}"
+                )

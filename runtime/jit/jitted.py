@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+import datetime
+import decimal
 import functools
 import inspect
 import itertools
@@ -12,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..aot.calls.compiled_function import function_of
@@ -237,12 +240,21 @@ class JittedModule(torch.nn.Module):
         return self._jitted(*args, **kwargs)
 
 
+_SHOWN_WHOLE = frozenset(
+    (
+        *(float, complex, range, decimal.Decimal),
+        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta),
+    )
+)
+"""Classes of which equal objects may differ, but not in their texts."""
+
+
 def _key_of(x: Any) -> object:
     """Return what tells a static argument from another one. ``1``, ``True`` and ``1.0`` are equal,
-    as are ``0.0`` and ``-0.0``, and a program is for one of them. Of other objects their own
-    ``__eq__`` says which are equal."""
+    as are ``0.0`` and ``-0.0``, or ``range(0, 3, 2)`` and ``range(0, 4, 2)``, and a program is for
+    one of them. Of other objects their own ``__eq__`` says which are equal."""
     kind = type(x)
-    if kind is float or kind is complex:
+    if kind in _SHOWN_WHOLE or issubclass(kind, np.generic):
         return kind, repr(x)
     if kind is tuple:
         return kind, tuple(map(_key_of, x))

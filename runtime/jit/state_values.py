@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
 from functools import partial
 from typing import Any
 
@@ -146,12 +147,19 @@ class StateValues:
         often been another one, or a container that the program has made."""
         if _is_data(was) and _is_data(now):
             return self._is_often(place, False)
-        return place.key in self._made and type(now) in _CONTAINERS
+        if place.key in self._made:
+            return type(now) in _CONTAINERS
+        # one of constants, such as ``(self.step + 1, self.rate)``, is no result that a call makes
+        return self._is_of_program(place) and _has_number(now)
+
+    def _is_of_program(self, place: Place) -> bool:
+        """Return whether the last program has assigned what is at ``place``."""
+        assert self._last is not None
+        return place.key in self._last.written or place.key in self._made
 
     def _is_often(self, place: Place, of_group: bool) -> bool:
-        assert self._last is not None
-        by_program = place.key in self._last.written or place.key in self._made
-        self._changed[place.key] += _OFTEN if by_program or of_group else 1
+        of_program = self._is_of_program(place)
+        self._changed[place.key] += _OFTEN if of_program or of_group else 1
         return self._changed[place.key] >= _OFTEN
 
 
@@ -165,6 +173,13 @@ def _is_number(x: object) -> bool:
     if type(x) is tuple:
         return bool(x) and all(type(y) is float for y in x)
     return type(x) is int or type(x) is float
+
+
+def _has_number(x: Any) -> bool:
+    """Return whether ``x`` is a tuple or an object of a data class with a number inside."""
+    if not (isinstance(x, tuple) or is_dataclass(x)) or not is_tree(x):
+        return False
+    return any(map(_is_number, opened.flatten(x)[0]))
 
 
 def _is_data(value: object) -> bool:

@@ -561,7 +561,10 @@ class Steps:
         _refuse_retained(flat)
         effects = (changed, result[1], containers.given, containers.marked, gradients.has_effects)
         if not any(effects):
-            self._beside = Beside(without_hooks(gradients.differentiated), self._begin)
+            self._beside = Beside(
+                without_hooks(_tensors(gradients.differentiated)),
+                partial(self._begin, self._numbers(gradients.differentiated)),
+            )
             return result[0]
         self._assigns = True
         spent = [index for index, t in enumerate(flat) if gradients.is_spent(t)]
@@ -575,7 +578,9 @@ class Steps:
         to = Destinations(leaves, gradients.frozen, spent, puts, orders, containers)
         return Outcome(result, values, to)
 
-    def _begin(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
+    def _begin(
+        self, differentiated: Sequence[int], joint: Joint
+    ) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call does before the graph of a program that leaves no gradients and
         returns no value of a place. It may assign objects, or write to tensors of Python's state,
         such as a buffer: of two such calls at once one would write what the other has not seen."""
@@ -583,24 +588,35 @@ class Steps:
         writes = any(x.written for x in joint.boundary.inputs[n_arguments:])
         self._assigns = self._assigns or writes
         alone = self._require_alone if self._changes or writes else None
-        return Beginning((), (), self.donates, alone).of(joint)
+        return Beginning((), (), differentiated, self.donates, alone).of(joint)
 
     def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[object]) -> None:
         """Note what a call asks and does of gradients before its graph runs. ``leaves``: those that
         get another gradient."""
-        added = [x for x in gradients.added if isinstance(x, torch.Tensor)]
-        given = [x for x in gradients.added if not isinstance(x, torch.Tensor)]
-        arguments = [
-            self._offset + key if isinstance(key, int) else self._inputs[key] for key in given
-        ]
-        tensors = [value for value in leaves if isinstance(value, torch.Tensor)]
+        added = _tensors(gradients.added)
+        differentiated = _tensors(gradients.differentiated)
         self._beside = replace(
             self._beside,
-            reads=without_hooks([*added, *gradients.differentiated]),
+            reads=without_hooks([*added, *differentiated]),
             begin=Beginning(
-                tensors, arguments, self.donates, self._require_alone, gradients.added_at
+                _tensors(leaves),
+                self._numbers(gradients.added),
+                self._numbers(gradients.differentiated),
+                self.donates,
+                self._require_alone,
+                gradients.added_at,
             ).of,
         )
+
+    def _numbers(self, leaves: Sequence[object]) -> list[int]:
+        """Return the numbers of the leaves that are arguments, among all of the call."""
+        keys = (leaf for leaf in leaves if not isinstance(leaf, torch.Tensor))
+        return [self._offset + key if isinstance(key, int) else self._inputs[key] for key in keys]
+
+
+def _tensors(leaves: Sequence[object]) -> list[torch.Tensor]:
+    """Return the leaves that are tensors from outside."""
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _gradient_of(leaf: Any) -> Any:

@@ -270,6 +270,14 @@ def _move(gate: MemoryGate, func: Kernel, args: Arguments, kwargs: Keywords) -> 
         return func(*args, **kwargs)
 
 
+def _compare(gate: MemoryGate, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
+    """Call a method that compares the memory of two tensors. Those from outside have theirs, which
+    the values of the trace for them have not."""
+    if all(map(_is_outside, (*args, *kwargs.values()))):
+        return _move(gate, func, args, kwargs)
+    return _called(func, args, kwargs)
+
+
 _FROM_LISTS = frozenset((torch.tensor, torch.as_tensor, torch.asarray))
 # (gate, method, its arguments, its keywords) -> its result
 _Access = Callable[[MemoryGate, Kernel, Any, Any], object]
@@ -278,6 +286,7 @@ _BY_NAME: dict[_Access, tuple[str, ...]] = {
     _share: ("numpy", "__array__", "__dlpack__", "storage", "untyped_storage", "_typed_storage"),
     _copy: ("__deepcopy__",),
     _move: ("share_memory_", "data_ptr"),
+    _compare: ("is_set_to",),
     _refuse: ("apply_", "map_", "map2_"),
 }
 _METHODS: dict[str, _Access] = {}

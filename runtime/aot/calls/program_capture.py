@@ -45,8 +45,9 @@ from ..compilers.boxed import Boxed, as_boxed, examples, nop
 from ..compilers.placing import DESTINATIONS, destinations
 from ..partition.partitions import default_partition, without_round_trips
 from ..python_state.backward_reads import BackwardReads
+from ..python_state.object_kinds import names_behind
 from ..python_state.program_state import Effects, ProgramState
-from ..python_state.reads import ELEMENTS, Read, asked_for, once, unchanged
+from ..python_state.reads import ELEMENTS, Read, asked_for, once, places_beneath, unchanged
 from ..python_state.snapshot import PLAIN_VALUES
 from .arguments import Call, enter, of_leaves
 from .backward_calls import Backward
@@ -126,6 +127,8 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
         reached += opened.beside_leaves((args, kwargs))
     objects = [x for x in reached if type(x) not in PLAIN_VALUES and not isinstance(x, _NO_OBJECTS)]
     objects += [x.tensor for x in call.given if type(x) is Outside]
+    # a text may be the name by which the program asks a tensor of the state
+    objects += [text for text in _texts((args, kwargs)) if names_behind(text)]
     recipe.lost.clear()
     declared = recipe.declared
     if declared is not None:
@@ -136,6 +139,21 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
         list(recipe.entered.values()),
         declared,
     )
+
+
+def _texts(tree: object) -> set[str]:
+    """Return the texts among the items and the keys of containers."""
+    found, pending, containers = set[str](), [tree], set[int]()
+    while pending:
+        x = pending.pop()
+        if type(x) is str:
+            found.add(x)
+        elif isinstance(x, (list, tuple, dict)) and id(x) not in containers:
+            containers.add(id(x))  # one of them may hold itself
+            pending += x
+            if isinstance(x, dict):
+                pending += x.values()
+    return found
 
 
 def _undo(recipe: Recipe, state: ProgramState, error: BaseException | None = None) -> None:
@@ -383,7 +401,13 @@ class _Capture:
         # in inference mode a call does not ask which of them require grad
         if self.tracked:
             compared += joint.closed_over
-        said = [*self.state.graph.tensors.values(), *self.state.places_of(joint.closed_over)]
+        known = self.state.graph.tensors
+        made = [tensor for tensor in joint.closed_over if id(tensor) not in known]
+        said = [
+            *known.values(),
+            *self.state.places_of(joint.closed_over),
+            *places_beneath(made, [read.owner for read in known.values()]),
+        ]
         reads = [*unchanged(asked_for(said, compared, beside.carried)), *beside.reads]
         # these stay although the program may have changed them: then it is captured once more
         return once([*reads, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])

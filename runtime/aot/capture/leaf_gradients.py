@@ -33,6 +33,7 @@ from ...seam.memory import refuse_data
 from ...seam.user_code import settled, unwatched
 from ...session import backward as session
 from ...session.captures import CAPTURE
+from ...session.leaf import plain_of
 from ...session.subclasses import NATIVE
 from ...session.tensor import Tensor
 from ...tape import hooks
@@ -97,8 +98,8 @@ class LeafGradients:
         self.asked: list[object] = []  # leaves, or keys of arguments
         self.added_at = ""  # the user's line of the first backward pass that reaches a leaf
         self.spent: set[Node] = set()  # nodes that a pass has freed
-        # tensors from outside whose gradients the program has asked torch.autograd.grad for
-        self.differentiated: list[torch.Tensor] = []
+        # leaves, or keys of arguments, whose gradients torch.autograd.grad was asked for
+        self.differentiated: list[object] = []
         self.used = False
         self.entering = False
         self._kept: dict[int | Node, KeptGradient] = {}
@@ -414,8 +415,8 @@ class LeafGradients:
         """Raise before a pass for the gradient of ``tensor`` if a graph would do something else."""
         if not isinstance(tensor, torch.Tensor):
             return
-        # a value that the program has computed
         if isinstance(tensor, Value) and tensor._level.number:
+            self._note_differentiated(tensor)
             return
         self.differentiated.append(tensor)
         if hooked(tensor):
@@ -423,6 +424,15 @@ class LeafGradients:
                 "torch.autograd.grad in the program asks for the gradient of a tensor with "
                 f"hooks, {HOOKS}{here()}"
             )
+
+    def _note_differentiated(self, value: Value) -> None:
+        """Note the key of an argument that ``value`` is. A value that is computed has none."""
+        node = end_of(value)
+        if node is None:
+            return
+        leaf = self._leaves.at(node) or self._leaves.search(node)
+        if leaf is not None:
+            self.differentiated.append(leaf[0])
 
     def check_leaf(self, entry: KeptGradient, node: Node) -> None:
         """Raise before a backward pass adds to ``entry`` if a graph would do something else."""
@@ -451,9 +461,17 @@ def _set_flag(tensor: torch.Tensor, flag: bool) -> object:
 
 
 def hooked(leaf: object) -> bool:
-    """Return whether hooks are to be called with the gradient of ``leaf``."""
-    names = ("_backward_hooks", "_post_accumulate_grad_hooks", "_post_accumulate")
-    return isinstance(leaf, torch.Tensor) and any(getattr(leaf, name, None) for name in names)
+    """Return whether hooks are to be called when a backward pass adds to the gradient of
+    ``leaf``."""
+    if has_tensor_hooks(leaf) or getattr(leaf, "_post_accumulate", None):
+        return True
+    # a leaf of the session may stand for a plain tensor, which has the hooks
+    return bool(getattr(plain_of(leaf), "_post_accumulate_grad_hooks", None))
+
+
+def has_tensor_hooks(leaf: object) -> bool:
+    """Return whether hooks are to be called with the gradient of ``leaf``, by whatever pass."""
+    return bool(getattr(leaf, "_backward_hooks", None))
 
 
 def _refuse_misfit(g: object, tensor: torch.Tensor) -> None:

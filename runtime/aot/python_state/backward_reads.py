@@ -149,7 +149,9 @@ class BackwardReads:
     def look(self) -> Found:
         """Return the objects with what they have now, and what tensors answer to the questions for
         which the functions have names, such as ``_version``."""
-        answers = asked_by_name(self.names.names, [read.owner for read in self.tensors])
+        answers = asked_by_name(
+            self.names.names | self.names.words, [read.owner for read in self.tensors]
+        )
         if self._guard.holds():
             return Found(self.nodes, answers)
         found = list(map(copy.copy, self.nodes))

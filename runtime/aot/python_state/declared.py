@@ -13,20 +13,23 @@ from __future__ import annotations
 import enum
 import functools
 import logging
+import os
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...torch_private.mode_stacks import unseen_by_handlers
 from ...trace.provenance import happened_at
-from .contents import Cursor, Fact, Parts
+from .contents import CachedResults, Cursor, Fact, Parts
 from .library_names import LibraryGlobals
 from .nodes import Attributes, Cell, Change, ClassNames, ClassParts, FunctionParts, Globals, Node
 from .object_graph import ObjectGraph
 from .object_kinds import GENERATORS_OF_NUMPY, Registry
+from .program_code import is_of_user
 from .summary import line_naming
 
 _MAX_NAMED = 4  # objects that an error names
@@ -40,9 +43,16 @@ _NODES_OF_CODE = (
     Cursor,
     Parts,
     Registry,
+    CachedResults,
 )
 _WITHOUT_STATE = (
     FunctionType,
+    staticmethod,
+    classmethod,
+    np.ufunc,
+    type(np.prod),  # what numpy makes of a function that another package may take over
+    functools._lru_cache_wrapper,
+    type(os.environ),
     type,
     enum.Enum,
     functools.partial,
@@ -168,7 +178,10 @@ def _is_constant(node: Node) -> bool:
     if not isinstance(node, Attributes):
         return isinstance(node, _NODES_OF_CODE)
     kind = type(node.owner)
-    if kind.__module__ == "typing" or (issubclass(kind, torch.Tensor) and not node.own):
+    if kind.__module__ == "typing":
+        return True
+    # such as a compiled function, or what stands for an argument that is not given
+    if not node.own and (issubclass(kind, torch.Tensor) or not is_of_user(kind)):
         return True
     frozen = getattr(vars(kind).get("__dataclass_params__"), "frozen", False)
     return issubclass(kind, _WITHOUT_STATE) or bool(frozen)

@@ -104,8 +104,11 @@ class LibraryNames:
 
     def of_class(self, cls: type) -> list[tuple[object, str]]:
         """Add a class of a library, and those that it inherits from, as :meth:`of_module`."""
-        found: list[tuple[object, str]] = []
         self._code.asks_types |= cls is type
+        return self._of_class(cls)
+
+    def _of_class(self, cls: type) -> list[tuple[object, str]]:
+        found: list[tuple[object, str]] = []
         for kind in cls.__mro__:
             if id(kind) in self._known or not _may_be_written(kind):
                 continue
@@ -166,8 +169,10 @@ class LibraryNames:
                 found.append((x, path))
             elif self._code.has_name(name):
                 found += self._of_library(x, path)
+            # Code of the library itself has the name, or code that computes names may ask for it.
+            # That alone calls no `type`.
             elif issubclass(type(x), type) and not _is_of_torch(x):
-                found += self.of_class(x)  # whose name code of the library itself has
+                found += self._of_class(x)
         return found
 
     def _of_library(self, x: object, name: str) -> list[tuple[object, str]]:

@@ -42,7 +42,6 @@ _OF_CLASSES = frozenset(
         "__module__",
         "__qualname__",
         "_abc_impl",
-        "__abstractmethods__",
         "__annotations__",
         "__firstlineno__",
         "__static_attributes__",

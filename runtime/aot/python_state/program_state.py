@@ -12,6 +12,7 @@ returned, which nothing may find afterwards: ``jit`` makes it a result of the gr
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import random
@@ -60,7 +61,8 @@ def _is_place(change: Change) -> bool:
 
 
 def is_tree(x: Any) -> bool:
-    """Return whether ``x`` is no container of Python's that holds itself."""
+    """Return whether ``x`` is no container of Python's, or object of a data class, that holds
+    itself."""
     around: set[int] = set()
     done: set[int] = set()
     pending = [(x, False)]
@@ -69,13 +71,24 @@ def is_tree(x: Any) -> bool:
         if ends:
             around.remove(id(y))
             done.add(id(y))
-        elif type(y) in _CONTAINERS and id(y) not in done:
-            if id(y) in around:
-                return False
-            around.add(id(y))
-            inside = y.values() if isinstance(y, dict) else y
-            pending += [(y, True), *((z, False) for z in inside)]
+            continue
+        inside = _items_of(y)
+        if inside is None or id(y) in done:
+            continue
+        if id(y) in around:
+            return False
+        around.add(id(y))
+        pending += [(y, True), *((z, False) for z in inside)]
     return True
+
+
+def _items_of(x: Any) -> Iterable[object] | None:
+    """Return what a container or an object of a data class holds; None for anything else."""
+    if type(x) in _CONTAINERS:
+        return x.values() if isinstance(x, dict) else x
+    if dataclasses.is_dataclass(type(x)):
+        return (attributes_of(x) or {}).values()
+    return None
 
 
 def _containers_in(value: Any) -> Iterator[object]:
@@ -225,9 +238,11 @@ class ProgramState:
 
     def places_of(self, tensors: Iterable[torch.Tensor]) -> list[Read]:
         """Return where ``tensors`` and those of the graph are, and what else they say of
-        themselves, as far as the program's code has names for such questions."""
+        themselves, as far as the program's code has names for such questions, or texts that
+        ``getattr`` may look up."""
+        code = self.graph.code
         return asked_by_name(
-            self.graph.code.names,
+            code.names | code.words,
             [*tensors, *(read.owner for read in self.graph.tensors.values())],
         )
 

@@ -87,7 +87,8 @@ class Read:
 
 
 class Facts(NamedTuple):
-    """What a tensor says of itself. ``sizes``: with the strides."""
+    """What a tensor says of itself. ``sizes``: with the strides. ``kind``: its class, which
+    somebody may assign."""
 
     requires_grad: bool
     is_leaf: bool
@@ -95,6 +96,7 @@ class Facts(NamedTuple):
     device: torch.device
     layout: torch.layout
     sizes: tuple[Any, ...]
+    kind: type
 
     def __str__(self) -> str:
         sizes = f"{list(self.sizes[0])}" if self.sizes else ""
@@ -112,7 +114,7 @@ def facts(t: torch.Tensor) -> Facts:
             "The first call of the module makes it, in place. "
             f"Call the module once before the program is captured.{here()}"
         )
-    return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, _sizes(t))
+    return Facts(t.requires_grad, t.is_leaf, t.dtype, t.device, t.layout, _sizes(t), type(t))
 
 
 def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -131,8 +133,15 @@ def form_of(tensor: torch.Tensor) -> tuple[Any, ...] | None:
     if tensor.layout is torch.sparse_coo:
         return tensor.sparse_dim(), tensor.is_coalesced()
     if tensor.layout in _COMPRESSED:
-        return (tensor.dense_dim(),)
+        return tensor.dense_dim(), _dtype_of_indices(tensor)
     return None
+
+
+def _dtype_of_indices(tensor: torch.Tensor) -> torch.dtype:
+    """Return the integers by which a compressed tensor says where its entries are."""
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices().dtype
+    return tensor.ccol_indices().dtype
 
 
 def _bytes_of_memory(t: Any) -> int:
@@ -149,6 +158,9 @@ OF_MEMORY: dict[str, Callable[[Any], Any]] = {
     "storage_offset": _offset,
     "sym_storage_offset": _offset,
     **dict.fromkeys(("storage", "untyped_storage", "_typed_storage"), _bytes_of_memory),
+    # whether two tensors have one memory follows from where each is
+    "is_set_to": lambda t: unwrap(t).data_ptr(),
+    "_is_alias_of": lambda t: unwrap(t).untyped_storage().data_ptr(),
 }
 """What the elements or the place of a tensor change, by the name that a program asks for."""
 
@@ -184,6 +196,33 @@ def asked_by_name(names: Collection[str], tensors: Sequence[torch.Tensor]) -> li
     for name in filter(names.__contains__, OF_OBJECT):
         reads += [Read(t, name, look_up(t, name)) for t in tensors]
     return reads
+
+
+def places_beneath(made: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> list[Read]:
+    """Return where those of ``found`` are over whose memory the program has ``made`` a tensor.
+
+    Example: ``torch.from_dlpack(w)``. No trace sees that call, so its result is a constant of the
+    graph. It is the memory that ``w`` has had, and ``w`` may be given another one.
+    """
+    if not made:
+        return []
+    with unseen_by_handlers():
+        extents = [_extent(tensor) for tensor in filter(has_place, made)]
+        return [
+            Read(tensor, "data_ptr", look_up(tensor, "data_ptr"))
+            for tensor in filter(has_place, found)
+            if any(_meet(_extent(tensor), extent) for extent in extents)
+        ]
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where the memory of ``tensor`` begins and ends."""
+    storage = unwrap(tensor).untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
 
 
 def has_place(tensor: torch.Tensor) -> bool:

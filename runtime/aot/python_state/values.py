@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from types import CellType, MemberDescriptorType, MethodType
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import KeyedRef, WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -63,6 +63,14 @@ def _same_set(a: frozenset[object], b: frozenset[object]) -> bool:
     return len(a) == len(b) and marks_of(a) == marks_of(b)
 
 
+def _same_reference(a: ref[Any], b: ref[Any]) -> bool:
+    """Compare weak references. Each has a callback of its own, so equal ones may be two objects."""
+    x = referent_of(a)
+    if x is None or x is not referent_of(b) or a.__callback__ is not b.__callback__:
+        return False
+    return type(a) is not KeyedRef or same(a.key, b.key)  # type: ignore[attr-defined]
+
+
 # how two objects of one class are compared, by the class; those of others are different
 _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
     **dict.fromkeys(SIMPLE, operator.eq),
@@ -71,6 +79,7 @@ _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
     **dict.fromkeys(_scalars_of(np.generic), _same_bytes),
     MethodType: _same_method,
     frozenset: _same_set,
+    **dict.fromkeys((ref, KeyedRef), _same_reference),
 }
 
 

@@ -6,10 +6,12 @@ import dataclasses
 import enum
 import functools
 import logging
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -76,7 +78,44 @@ def logs(x: Any) -> Any:
     return functools.partial(scaled)(x)
 
 
-CODE_AND_CONSTANTS = [reads_constants, makes_objects, reads_a_tensor, logs]
+class Tools:
+    rate = 3.0
+
+    @staticmethod
+    def double(x: Any) -> Any:
+        return x * 2
+
+    @classmethod
+    def scale(cls, x: Any) -> Any:
+        return x * cls.rate
+
+
+@functools.cache
+def squared(n: int) -> int:
+    return n * n
+
+
+def calls_methods_of_a_class(x: Any) -> Any:
+    return Tools.scale(Tools.double(x)) * squared(3)
+
+
+def calls_functions_of_numpy(x: Any) -> Any:
+    return x * int(np.prod(x.shape)) * float(np.linalg.norm([3.0, 4.0]))
+
+
+def asks_the_environment(x: Any) -> Any:
+    return x * float(os.environ.get("NO_SUCH_RATE", "2"))
+
+
+CODE_AND_CONSTANTS = [
+    reads_constants,
+    makes_objects,
+    reads_a_tensor,
+    logs,
+    calls_methods_of_a_class,
+    calls_functions_of_numpy,
+    asks_the_environment,
+]
 
 
 @pytest.mark.parametrize("f", CODE_AND_CONSTANTS)

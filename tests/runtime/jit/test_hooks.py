@@ -171,6 +171,39 @@ def test_hooks_of_an_argument_that_gets_a_gradient_are_refused(calls_before: int
     assert x.grad is None
 
 
+PASSES: dict[str, Callable[[Tensor], Any]] = {
+    "grad": lambda x: torch.autograd.grad((x * x).sum(), x)[0],
+    "grad of grad": lambda x: torch.autograd.grad(
+        torch.autograd.grad((x**3).sum(), x, create_graph=True)[0].sum(), x
+    )[0],
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_hooks_of_an_argument_are_refused_by_torch_autograd_grad(name: str) -> None:
+    f = jit(PASSES[name])
+    plain = f(torch.ones(2, requires_grad=True))
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(lambda g: g * 3)
+    with pytest.raises(RuntimeError, match=r"autograd\.grad.* of an argument with hooks"):
+        f(x)
+    assert f(torch.ones(2, requires_grad=True)).equal(plain)
+    # no such pass calls a hook for what has been added to `.grad`
+    y = torch.ones(2, requires_grad=True)
+    y.register_post_accumulate_grad_hook(lambda p: None)
+    assert f(y).equal(plain)
+
+
+def test_a_hook_after_adding_to_the_gradient_of_an_argument_is_refused() -> None:
+    f = jit(lambda x: (x * x).sum().backward())
+    f(torch.ones(2, requires_grad=True))
+    x = torch.ones(2, requires_grad=True)
+    x.register_post_accumulate_grad_hook(lambda p: None)
+    with pytest.raises(RuntimeError, match="argument with hooks, which a graph would not call"):
+        f(x)
+    assert x.grad is None
+
+
 def test_forward_of_a_custom_function_sees_which_arguments_require_grad() -> None:
     class Chosen(torch.autograd.Function):
         @staticmethod

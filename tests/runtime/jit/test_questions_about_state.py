@@ -9,6 +9,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
 import pytest
@@ -172,6 +173,8 @@ WAYS: dict[str, tuple[Callable[[Any], Any], Change]] = {
     "attrgetter": (lambda t: _ask_version(t), _write),
     "attrgetter made inside": (lambda t: operator.attrgetter(_name)(t), _write),
     "getattr": (lambda t: getattr(t, _name), _write),
+    "getattr of a constant": (lambda t: getattr(t, "_version"), _write),  # noqa: B009
+    "map of getattr": (lambda t: next(map(getattr, [t], ["_version"])), _write),
     "partial of getattr": (lambda t: functools.partial(getattr, t, _name)(), _write),
     "object.__getattribute__": (lambda t: object.__getattribute__(t, _name), _write),
     "getattr_static": (lambda t: inspect.getattr_static(t, _name).__get__(t), _write),
@@ -345,3 +348,94 @@ def test_a_step_that_asks_nothing_of_its_parameters_replays_although_each_has_a_
     for _ in range(12):
         step(torch.ones(2, 3))
     assert len(jit.explain(step).programs) == 2
+
+
+class _Scaled(Tensor):
+    rate = 3.0
+
+
+CLASSES: dict[str, tuple[Callable[[Any], Any], type[Tensor]]] = {
+    "isinstance": (lambda t: isinstance(t, torch.nn.Parameter), torch.nn.Parameter),
+    "type": (lambda t: len(type(t).__name__), torch.nn.Parameter),
+    "attribute": (lambda t: getattr(t, "rate", 1.0), _Scaled),
+}
+
+
+@pytest.mark.parametrize("question", CLASSES)
+def test_another_class_of_a_tensor_counts(question: str) -> None:
+    ask, other = CLASSES[question]
+    tensor: Any = torch.ones(2)
+    compiled = jit(lambda x: x * ask(tensor))
+    for kind in (Tensor, other, Tensor):
+        tensor.__class__ = kind
+        assert compiled(torch.ones(())).item() == ask(tensor)
+
+
+@pytest.mark.parametrize(
+    "tree", ["_version", ["_version"], {"name": "_version"}, {"_version": 1}], ids=str
+)
+def test_a_question_counts_whose_name_is_an_argument(tree: Any) -> None:
+    tensor = torch.ones(2)
+
+    def f(x: Tensor, names: Any) -> Tensor:
+        name = names
+        while not isinstance(name, str):
+            values = list(names.values()) if isinstance(names, dict) else names
+            name = values[0] if isinstance(values[0], str) else next(iter(names))
+        return x * getattr(tensor, name)
+
+    compiled = jit(f)
+    for _ in range(3):
+        assert compiled(torch.ones(()), tree).item() == tensor._version
+        tensor.add_(0)
+
+
+def test_whether_two_tensors_have_one_memory_counts() -> None:
+    one, other = torch.ones(2), torch.ones(2)
+    questions: list[Callable[[], bool]] = [
+        lambda: one.is_set_to(other),
+        lambda: torch._C._is_alias_of(one, other),
+    ]
+    for ask in questions:
+        compiled = jit(lambda x, ask=ask: x * ask())
+        for shared in (False, True, False):
+            other.set_(one if shared else torch.ones(2))
+            assert compiled(torch.ones(())).item() == shared
+
+
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_the_integers_of_a_compressed_tensor_count() -> None:
+    dense = torch.eye(3).to_sparse_csr()
+
+    def made(dtype: torch.dtype) -> Tensor:
+        rows, columns = dense.crow_indices().to(dtype), dense.col_indices().to(dtype)
+        return torch.sparse_csr_tensor(rows, columns, dense.values(), (3, 3))
+
+    compiled = jit(lambda x, y: x * y.crow_indices().element_size())
+    for dtype in (torch.int32, torch.int64, torch.int32):
+        assert compiled(torch.ones(()), made(dtype)).item() == dtype.itemsize
+
+
+OVER_MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
+    "from_dlpack": torch.from_dlpack,
+    "Parameter": lambda w: torch.nn.Parameter(w, requires_grad=False),
+    "as_subclass": lambda w: w.as_subclass(Tensor),
+    "_make_subclass": lambda w: Tensor._make_subclass(Tensor, w),
+}
+MOVES: dict[str, Callable[[Tensor, float], object]] = {
+    "data": lambda w, i: setattr(w, "data", torch.full((2,), i)),
+    "set_": lambda w, i: w.set_(torch.full((2,), i)),
+    "fill_": lambda w, i: w.fill_(i),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("make", OVER_MEMORY)
+def test_a_tensor_that_the_program_makes_over_the_memory_of_another_one_follows_it(
+    make: str, move: str
+) -> None:
+    held = SimpleNamespace(w=torch.ones(2))
+    compiled = jit(lambda x: x * OVER_MEMORY[make](held.w)[0])
+    for i in (1.0, 1.0, 2.0, 3.0):
+        MOVES[move](held.w, i)
+        assert compiled(torch.ones(())).item() == i

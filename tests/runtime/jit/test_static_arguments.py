@@ -7,8 +7,11 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -194,6 +197,10 @@ UNLIKE: dict[str, list[Any]] = {
     "zeros": [0.0, -0.0],
     "tuples": [(1,), (True,), (1.0,)],
     "sets": [frozenset([1]), frozenset([True])],
+    "ranges": [range(0, 3, 2), range(0, 4, 2)],
+    "decimals": [Decimal("1.0"), Decimal("1.00")],
+    "folds of a clock": [datetime(2020, 1, 1), datetime(2020, 1, 1, fold=1)],
+    "zeros of NumPy": [np.float64(0.0), np.float64(-0.0)],
     "a class whose objects are equal to none": [Setting([1]), Setting([1])],
 }
 

@@ -149,7 +149,7 @@ def test_before_a_graph_that_may_be_for_another_side_gradients_stay_and_draws_ar
     leaf: Any = torch.ones(1, requires_grad=True)
     leaf.grad = torch.ones(1)
     joint: Any = SimpleNamespace(traced=fx.GraphModule({}, graph))
-    begin = Beginning([leaf], (), False, require_alone=None).of(joint)
+    begin = Beginning([leaf], (), (), False, require_alone=None).of(joint)
     assert begin is not None
     lost = begin(SimpleNamespace(leaves=[]))  # type: ignore[arg-type]
     before: Any = DRAWS.before
