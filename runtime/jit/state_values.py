@@ -17,7 +17,7 @@ do those on which it fails."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass
 from functools import partial
@@ -29,14 +29,14 @@ from torch.optim import Optimizer
 
 from ..aot.capture import opened
 from ..aot.python_state.nodes import Change, Node, OneByOne, Place
-from ..aot.python_state.program_state import ProgramState, is_tree
+from ..aot.python_state.program_state import ProgramState
+from ..aot.python_state.values import CONTAINERS_OF_TREES, is_tree
 from ..trace.number_reads import AskedForNumber, number_of
 from ..trace.symbols import SYMBOLIC
 from .outcome import Float
 
 Key = tuple[int, Any]
 _OFTEN = 2  # changes from outside after which a number is an argument
-_CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 
 
 def holds_tensor(x: object) -> bool:
@@ -148,7 +148,7 @@ class StateValues:
         if _is_data(was) and _is_data(now):
             return self._is_often(place, False)
         if place.key in self._made:
-            return type(now) in _CONTAINERS
+            return type(now) in CONTAINERS_OF_TREES
         # one of constants, such as ``(self.step + 1, self.rate)``, is no result that a call makes
         return self._is_of_program(place) and _has_number(now)
 

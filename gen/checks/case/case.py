@@ -25,7 +25,7 @@ from gen.checks.case.chosen_samples import Subject, chosen_samples
 from gen.checks.case.claim import Claim
 from gen.checks.case.documented_errors import call_of, documented_errors
 from gen.checks.case.evidence import Evidence
-from gen.checks.case.requirements import (
+from gen.checks.case.preconditions import (
     require_device,
     require_op_of_target,
     require_op_of_torch,

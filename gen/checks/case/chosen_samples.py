@@ -10,7 +10,7 @@ import torch
 
 from gen.checks.case.claim import Claim
 from gen.checks.case.evidence import asks_beside_values
-from gen.checks.case.requirements import HOST
+from gen.checks.case.preconditions import HOST
 from gen.language.axes import Axes
 from gen.samples import choice, points, special_points
 from gen.samples.samples import STORE, Sample, candidates, make_op

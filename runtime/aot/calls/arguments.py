@@ -27,8 +27,8 @@ from ...trace.provenance import here
 from ..capture import opened
 from ..capture.subclass_parts import Layout, flattened, layout_of
 from ..capture.tree_structure import EXACT, constant, structure_of
-from ..python_state.program_state import is_tree
 from ..python_state.reads import form_of
+from ..python_state.values import is_tree
 from .identities import with_tensors
 
 # global names, as each call would pay for a look-up in a module

@@ -125,10 +125,10 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
     reached = call.leaves[recipe.before.leading :]
     if spec is not None:
         reached += opened.beside_leaves((args, kwargs))
-    objects = [x for x in reached if type(x) not in PLAIN_VALUES and not isinstance(x, _NO_OBJECTS)]
+    objects = [*filter(_is_object, reached)]
     objects += [x.tensor for x in call.given if type(x) is Outside]
     # a text may be the name by which the program asks a tensor of the state
-    objects += [text for text in _texts((args, kwargs)) if names_behind(text)]
+    objects += filter(names_behind, _texts((args, kwargs)))
     recipe.lost.clear()
     declared = recipe.declared
     if declared is not None:
@@ -139,6 +139,11 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
         list(recipe.entered.values()),
         declared,
     )
+
+
+def _is_object(x: object) -> bool:
+    """Return whether an argument is an object that may change, and no tensor."""
+    return type(x) not in PLAIN_VALUES and not isinstance(x, _NO_OBJECTS)
 
 
 def _texts(tree: object) -> set[str]:

@@ -12,13 +12,12 @@ returned, which nothing may find afterwards: ``jit`` makes it a result of the gr
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gc
 import random
 import warnings
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import Enum
 from types import FunctionType, ModuleType
@@ -45,11 +44,19 @@ from .reads import Read, asked_by_name
 from .snapshot import Order, new_order
 from .state_guard import StateGuard
 from .summary import line_naming
-from .values import MISSING, SIMPLE, attributes_of, look_into, referent_of, slots_of
+from .values import (
+    CONTAINERS_OF_TREES,
+    MISSING,
+    SIMPLE,
+    attributes_of,
+    is_tree,
+    look_into,
+    referent_of,
+    slots_of,
+)
 
 _NOT_MADE = (*PLAIN, ModuleType, weakref.ref)
 """Classes of results that each call may return as the program has made them."""
-_CONTAINERS = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
 R = TypeVar("R")
 _MANY = 10_000  # objects that are looked at for a value of the trace
 
@@ -60,44 +67,13 @@ def _is_place(change: Change) -> bool:
     return single and isinstance(change.node, OneByOne)
 
 
-def is_tree(x: Any) -> bool:
-    """Return whether ``x`` is no container of Python's, or object of a data class, that holds
-    itself."""
-    around: set[int] = set()
-    done: set[int] = set()
-    pending = [(x, False)]
-    while pending:
-        y, ends = pending.pop()
-        if ends:
-            around.remove(id(y))
-            done.add(id(y))
-            continue
-        inside = _items_of(y)
-        if inside is None or id(y) in done:
-            continue
-        if id(y) in around:
-            return False
-        around.add(id(y))
-        pending += [(y, True), *((z, False) for z in inside)]
-    return True
-
-
-def _items_of(x: Any) -> Iterable[object] | None:
-    """Return what a container or an object of a data class holds; None for anything else."""
-    if type(x) in _CONTAINERS:
-        return x.values() if isinstance(x, dict) else x
-    if dataclasses.is_dataclass(type(x)):
-        return (attributes_of(x) or {}).values()
-    return None
-
-
 def _containers_in(value: Any) -> Iterator[object]:
     """Return the containers that ``value`` is and holds, but tuples, which are as good as equal
     ones."""
     pending = [value]
     while pending:
         x = pending.pop()
-        if type(x) in _CONTAINERS:
+        if type(x) in CONTAINERS_OF_TREES:
             pending += x.values() if isinstance(x, dict) else x
             if type(x) is not tuple:
                 yield x
@@ -188,7 +164,7 @@ def _leaves(x: Any) -> list[Any]:
     while pending:
         x = pending.pop()
         kind = type(x)
-        if kind not in _CONTAINERS:
+        if kind not in CONTAINERS_OF_TREES:
             found.append(x)
         elif id(x) not in seen:
             seen.add(id(x))
@@ -356,7 +332,7 @@ class ProgramState:
         return {id(node.owner): new_order(node, node.first_order()) for node in nodes}
 
     def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
-        if type(x) not in _CONTAINERS or self.graph.knows(x):
+        if type(x) not in CONTAINERS_OF_TREES or self.graph.knows(x):
             return False
         inside = [*x, *x.values()] if isinstance(x, dict) else x
         return all(self.graph.knows(y) or found(y) or self._is_new(y, found) for y in inside)

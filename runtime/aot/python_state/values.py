@@ -3,9 +3,11 @@ user's code."""
 
 from __future__ import annotations
 
+import dataclasses
 import decimal
 import operator
 import threading
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable
 from types import CellType, MemberDescriptorType, MethodType
 from typing import Any
@@ -177,3 +179,38 @@ def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
         elif issubclass(kind, (tuple, frozenset)):
             pending += x
     return found
+
+
+CONTAINERS_OF_TREES = frozenset((list, dict, tuple, defaultdict, OrderedDict, deque))
+"""The classes of containers that a call takes apart, in arguments, results and state."""
+
+
+def is_tree(x: Any) -> bool:
+    """Return whether ``x`` is no container of Python's, or object of a data class, that holds
+    itself."""
+    around: set[int] = set()
+    done: set[int] = set()
+    pending = [(x, False)]
+    while pending:
+        y, ends = pending.pop()
+        if ends:
+            around.remove(id(y))
+            done.add(id(y))
+            continue
+        inside = _items_of(y)
+        if inside is None or id(y) in done:
+            continue
+        if id(y) in around:
+            return False
+        around.add(id(y))
+        pending += [(y, True), *((z, False) for z in inside)]
+    return True
+
+
+def _items_of(x: Any) -> Iterable[object] | None:
+    """Return what a container or an object of a data class holds; None for anything else."""
+    if type(x) in CONTAINERS_OF_TREES:
+        return x.values() if isinstance(x, dict) else x
+    if dataclasses.is_dataclass(type(x)):
+        return (attributes_of(x) or {}).values()
+    return None

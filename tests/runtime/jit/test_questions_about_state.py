@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import pytest
 import torch
+import torch.utils.dlpack
 from torch import Tensor
 from torch._C import TensorBase
 
@@ -377,7 +378,7 @@ def test_another_class_of_a_tensor_counts(question: str) -> None:
 def test_a_question_counts_whose_name_is_an_argument(tree: Any) -> None:
     tensor = torch.ones(2)
 
-    def f(x: Tensor, names: Any) -> Tensor:
+    def f(x: Any, names: Any) -> Any:
         name = names
         while not isinstance(name, str):
             values = list(names.values()) if isinstance(names, dict) else names
@@ -391,10 +392,12 @@ def test_a_question_counts_whose_name_is_an_argument(tree: Any) -> None:
 
 
 def test_whether_two_tensors_have_one_memory_counts() -> None:
-    one, other = torch.ones(2), torch.ones(2)
+    one: Any = torch.ones(2)
+    other: Any = torch.ones(2)
+    is_alias_of: Any = torch._C._is_alias_of  # type: ignore[attr-defined]
     questions: list[Callable[[], bool]] = [
         lambda: one.is_set_to(other),
-        lambda: torch._C._is_alias_of(one, other),
+        lambda: is_alias_of(one, other),
     ]
     for ask in questions:
         compiled = jit(lambda x, ask=ask: x * ask())
@@ -416,13 +419,13 @@ def test_the_integers_of_a_compressed_tensor_count() -> None:
         assert compiled(torch.ones(()), made(dtype)).item() == dtype.itemsize
 
 
-OVER_MEMORY: dict[str, Callable[[Tensor], Tensor]] = {
-    "from_dlpack": torch.from_dlpack,
+OVER_MEMORY: dict[str, Callable[[Any], Tensor]] = {
+    "from_dlpack": torch.utils.dlpack.from_dlpack,
     "Parameter": lambda w: torch.nn.Parameter(w, requires_grad=False),
     "as_subclass": lambda w: w.as_subclass(Tensor),
     "_make_subclass": lambda w: Tensor._make_subclass(Tensor, w),
 }
-MOVES: dict[str, Callable[[Tensor, float], object]] = {
+MOVES: dict[str, Callable[[Any, float], object]] = {
     "data": lambda w, i: setattr(w, "data", torch.full((2,), i)),
     "set_": lambda w, i: w.set_(torch.full((2,), i)),
     "fill_": lambda w, i: w.fill_(i),

@@ -156,6 +156,7 @@ def test_what_a_tensor_says_of_itself() -> None:
         torch.device("cpu"),
         torch.strided,
         ((3, 2), (1, 3)),
+        torch.Tensor,
     )
     assert (
         str(facts(t)) == "float64[3, 2]"
@@ -163,7 +164,7 @@ def test_what_a_tensor_says_of_itself() -> None:
     )
     assert facts(torch.ones(1, device="meta")).device.type == "meta"
     sparse = torch.eye(2).to_sparse()
-    assert facts(sparse)[4:] == (torch.sparse_coo, ((2, 2), (2, True)))
+    assert facts(sparse)[4:] == (torch.sparse_coo, ((2, 2), (2, True)), torch.Tensor)
     made = torch.ones(1, requires_grad=True) * 1
     assert facts(made)[:2] == (True, False)
 
