@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import is_lazy
 
+from ...seam.levels import Value
 from ...seam.memory_gate import elements_of
 from ...session.tensor import dispatches, unwrap
 from ...torch_private.mode_stacks import unseen_by_handlers
@@ -207,22 +208,32 @@ def places_beneath(made: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) 
     if not made:
         return []
     with unseen_by_handlers():
-        extents = [_extent(tensor) for tensor in filter(has_place, made)]
+        extents = [*filter(None, map(_extent, made))]
         return [
             Read(tensor, "data_ptr", look_up(tensor, "data_ptr"))
-            for tensor in filter(has_place, found)
+            for tensor in found
             if any(_meet(_extent(tensor), extent) for extent in extents)
         ]
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Return where the memory of ``tensor`` begins and ends."""
-    storage = unwrap(tensor).untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+def _extent(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """Return where the memory of ``tensor`` begins and ends; None if it has none of its own.
+
+    A value of a transform has that of the tensor inside. The storage of an abstract tensor has no
+    address, and says so by an error.
+    """
+    if isinstance(tensor, Value) or not has_place(tensor):
+        return None
+    storage = tensor.untyped_storage()
+    try:
+        begin = storage.data_ptr()
+    except RuntimeError:
+        return None
+    return begin, begin + storage.nbytes()
 
 
-def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
+def _meet(a: tuple[int, int] | None, b: tuple[int, int]) -> bool:
+    return a is not None and a[0] < b[1] and b[0] < a[1]
 
 
 def has_place(tensor: torch.Tensor) -> bool:
