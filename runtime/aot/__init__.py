@@ -28,6 +28,7 @@ from .compilers.graph_names import (
     get_graph_being_compiled,
 )
 from .compilers.inductor import inductor
+from .compilers.tiered import tiered
 from .control_flow.operators import associative_scan, cond, map, scan, while_loop
 from .explain import Explanation, explain
 from .partition.partitions import default_partition, min_cut_rematerialization_partition
@@ -72,6 +73,7 @@ __all__ = [
     "min_cut_rematerialization_partition",
     "nop",
     "scan",
+    "tiered",
     "while_loop",
 ]
 

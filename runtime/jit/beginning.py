@@ -18,9 +18,9 @@ from operator import attrgetter
 import torch
 
 from ..aot.calls.arguments import Call
-from ..aot.calls.graph_effects import draws, generators_of
 from ..aot.capture.joint import Joint
 from ..aot.capture.leaf_gradients import HOOKS, has_tensor_hooks, hooked
+from ..aot.compilers.graph_effects import draws, generators_of
 from ..aot.python_state.reads import Read, Slots
 from ..native.noted import Noted, Question
 from ..seam.generator_states import GeneratorStates

@@ -47,7 +47,8 @@ class Jit:
 
     ``dynamic``: None captures the first sizes as constants, and at the second ones a program for
     any sizes. True does that at once, False never. ``compiler``: ``"replay"`` runs the graph call
-    by call, ``"inductor"`` gives it to torch's Inductor; or a function of a ``GraphModule`` and
+    by call, ``"inductor"`` gives it to torch's Inductor, ``"auto"`` does the first at once and
+    changes to the second where that is right and faster; or a function of a ``GraphModule`` and
     example inputs that returns a function. ``static_argnums``, ``static_argnames``: arguments that
     are constants of the program; they must be hashable. ``on_break``: what a call does that cannot
     be captured (a branch on the elements of a tensor, an iterator that moves): ``"error"`` raises

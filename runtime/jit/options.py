@@ -9,9 +9,10 @@ from typing import Any
 from ..aot.calls.states_in_turn import LIMIT
 from ..aot.compilers.boxed import Compiler, nop
 from ..aot.compilers.inductor import inductor
+from ..aot.compilers.tiered import tiered
 from ..aot.python_state.values import SIMPLE
 
-_COMPILERS: dict[str, Compiler] = {"replay": nop, "inductor": inductor}
+_COMPILERS: dict[str, Compiler] = {"replay": nop, "inductor": inductor, "auto": tiered}
 _ON_BREAK = ("error", "eager")
 
 

@@ -48,6 +48,7 @@ class Report:
             for row in rows
         ]
         lines += [f"program {i} {x}" for i, c in enumerate(self.programs) for x in c.state.lines()]
+        lines += [f"program {i} {x}" for i, c in enumerate(self.programs) for x in c.program.serves]
         if self.programs:
             lines.append(f"guards compare {self.guards}")
         lines += [f"ignored {text}" for text in self.ignored]

@@ -34,7 +34,7 @@ from ..capture.joint import Joint
 from ..capture.pullback import Pullback, pullback_of
 from ..capture.subclass_parts import Layout, count
 from ..compilers.boxed import Boxed, Compiler, as_boxed, examples, node_by_node, nop
-from ..compilers.staged import Staged
+from ..compilers.staged import Settling
 from ..control_flow.torch_operators import transformable
 from ..partition.absent import without
 from ..python_state.backward_reads import BackwardReads
@@ -104,7 +104,7 @@ class Backward:
             self.watch = Watch(joint, forward.graph)
             tangents = joint.layouts.tangents
         self.roots = _roots_of(tangents)
-        self._run: Boxed | None = None
+        self.function: Boxed | None = None
         self._partial: dict[int, Boxed] = {}
         # functions that run the graph as it was captured, by the bits of the cotangents
         self._as_captured: dict[int | None, Boxed] = {}
@@ -145,7 +145,7 @@ class Backward:
             run = self._as_captured.get(present) or self.as_captured(present)
         # one graph for all cotangents, and one for each set of absent ones
         elif present is None:
-            run = self._run or self.compiled()
+            run = self.function or self.compiled()
         else:
             run = self._partial.get(present) or self.partial(present)
         try:
@@ -158,18 +158,18 @@ class Backward:
     def compiled(self) -> Boxed:
         """Return the function of the backward graph, compiled now if it is not yet."""
         with self._lock:
-            if self._run is None:
+            if self.function is None:
                 module = self.module
                 if inspect.unwrap(self.compiler) is not nop:
                     module = without(module, self.roots, -1, False)
-                self._run = self._compile(module, self.compiler)
-                if isinstance(self._run, Staged):
-                    self._run.settled = self._replace_run
-            return self._run
+                self.function = self._compile(module, self.compiler)
+                if isinstance(self.function, Settling):
+                    self.function.settled = self._replace_run
+            return self.function
 
     def _replace_run(self, generated: Boxed) -> None:
         """Run ``generated`` from the next call on."""
-        self._run = generated
+        self.function = generated
 
     def partial(self, present: int) -> Boxed:
         """Compile the part of the backward graph that the cotangents in ``present`` lead to."""

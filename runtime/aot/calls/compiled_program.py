@@ -18,14 +18,15 @@ from ...trace.number_reads import OtherSide
 from ...trace.random_states import Seeding, seeded
 from ..capture.joint import Joint
 from ..compilers.boxed import Boxed
-from ..compilers.staged import Staged
+from ..compilers.graph_effects import draws, runs_user_code
+from ..compilers.staged import Settling
+from ..compilers.tiered import described
 from ..python_state.program_state import Effects
 from ..python_state.summary import StateSummary, summarize
 from .argument_changes import ArgumentChanges
 from .arguments import Call
 from .backward_calls import Backward
 from .call_results import CallHistory, CallResults, LateEffects
-from .graph_effects import draws, runs_user_code
 from .graph_writes import FailedGraph, note_partial_effects
 from .program_guard import ProgramGuard
 from .subclass_calls import of_whole_tensors
@@ -96,7 +97,7 @@ class CompiledProgram:
         self.forward = forward
         # a staged function runs the graph by an interpreter until its code is generated, and then
         # calls this, so that later calls go there directly
-        if isinstance(forward, Staged):
+        if isinstance(forward, Settling):
             forward.settled = self._replace_forward
         self.guard = guard
         self.effects = effects
@@ -123,6 +124,17 @@ class CompiledProgram:
     def moves_on(self) -> bool:
         """Return whether the program leaves a state in which it does not serve the next call."""
         return bool(self.effects.left) or not self.guard.state.stays
+
+    @property
+    def serves(self) -> Iterator[str]:
+        """Yield which function serves each graph and why, where a compiler chooses among some."""
+        graphs: dict[str, Boxed | None] = {"forward": self.forward}
+        if self.history is not None:
+            graphs["backward"] = self.history.backward.function
+        for name, run in graphs.items():
+            text = described(run)
+            if text:
+                yield f"{name}: {text}"
 
     @property
     def summary(self) -> StateSummary:

@@ -28,21 +28,32 @@ from .replay import as_python
 Run = Callable[[list[Any]], Any]
 
 
-class Staged:
-    """Run ``module`` as a boxed function.
+class Settling:
+    """A boxed function that another one replaces in the end.
 
-    :func:`.replay.as_python` can run the module, and its graph writes to no argument. ``settled``:
-    gets the generated function once there is one, so that its owner calls that directly.
+    ``settled``: gets the other one once there is one, so that its owner calls that directly.
     """
 
     _boxed_call = True
+    settled: Callable[[Run], None] | None = None
+
+    def __call__(self, args: list[Any]) -> Any:
+        """Return the results of the graph, and empty ``args``."""
+        raise NotImplementedError
+
+
+class Staged(Settling):
+    """Run ``module`` as a boxed function.
+
+    :func:`.replay.as_python` can run the module, and its graph writes to no argument. The other
+    function is the generated one.
+    """
 
     def __init__(self, module: fx.GraphModule) -> None:
         self._module: fx.GraphModule | None = module
         self._called = False
         self._lock = lock_of(self, "_lock")
         self._run: Run
-        self.settled: Callable[[Run], None] | None = None
 
     def __call__(self, args: list[object]) -> Any:
         """Return the results of the graph, and empty ``args``."""

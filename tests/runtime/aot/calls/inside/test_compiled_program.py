@@ -202,7 +202,7 @@ def test_generated_code_takes_the_place_of_what_runs_the_first_call(
         program = found[-1]
         assert program.history is not None
         backward = program.history.backward
-        kinds.append((isinstance(program.forward, Staged), isinstance(backward._run, Staged)))
+        kinds.append((isinstance(program.forward, Staged), isinstance(backward.function, Staged)))
     assert kinds[0] == (True, True) and kinds[-1] == (False, False)
 
 

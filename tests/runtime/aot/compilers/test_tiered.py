@@ -1,0 +1,95 @@
+"""`compiler="auto"`: the replay serves at once, and Inductor's code once it is right and faster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from runtime import jit
+from runtime.aot import tiered
+from runtime.jit import explain
+
+ROOT = Path(__file__).parents[4]
+
+
+REPLAYED: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any], str]] = {
+    "random numbers": (lambda x: torch.rand_like(x), {}, "draws random numbers"),
+    "any sizes": (lambda x: x * 2, {"dynamic": True}, "sizes are symbols"),
+}
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_some_graphs_stay_with_the_replay(name: str) -> None:
+    function, options, said = REPLAYED[name]
+    f = jit(function, compiler=partial(tiered, calls=1), **options)
+    f(torch.ones(3))
+    assert f"forward: the replay: it {said}".replace("it sizes", "its sizes") in str(explain(f))
+
+
+def test_a_graph_is_not_compiled_before_it_is_called_often() -> None:
+    f = jit(torch.sin, compiler="auto")
+    f(torch.ones(3))
+    f(torch.ones(3))
+    assert "program 0 forward: the replay\n" in str(explain(f))
+
+
+def _output_of(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+HEAD = """
+import os, time, torch
+from functools import partial
+from runtime import jit
+from runtime.jit import explain
+import runtime.aot.compilers.tiered as tiers
+f = jit(lambda x: x.sin() * 2, compiler=partial(tiers.tiered, calls=2))
+x = torch.ones(3)
+"""
+
+
+def test_the_interpreter_waits_for_no_compilation_at_its_exit() -> None:
+    hanging = "tiers.inductor = lambda *_, **__: time.sleep(1000)\n"
+    begin = "f = jit(lambda x: x.cos(), compiler=partial(tiers.tiered, calls=2))\n"
+    assert _output_of(HEAD + hanging + begin + "f(x); f(x); f(x); print('end')\n") == "end\n"
+
+
+def test_a_fork_is_served_by_the_replay() -> None:
+    code = """
+f(x); f(x)
+child = os.fork()
+if not child:
+    ok = all(f(x).equal(x.sin() * 2) for _ in range(5))
+    os._exit(0 if ok else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert _output_of(HEAD + code) == "0\n"
+
+
+def test_inductor_compiles_in_the_background() -> None:
+    code = """
+while "native code" not in str(explain(f)):
+    assert f(x).equal(x.sin() * 2)
+    time.sleep(0.01)
+print(torch.allclose(f(x), x.sin() * 2))
+"""
+    assert _output_of(HEAD + code) == "True\n"
