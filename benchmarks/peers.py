@@ -4,7 +4,8 @@ with what it takes to compile them.
     python -m benchmarks --suite compilers --only solve
 
 Each cell is a process of its own with a time limit, as Inductor may take a minute or end by a
-signal. Such a cell is an error in the table."""
+signal. Such a cell is an error in the table. Each stands twice: for jit's replay, and for its
+`compiler="auto"` once that has chosen between the replay and native code."""
 
 import importlib
 import importlib.util
@@ -27,25 +28,31 @@ from benchmarks import jitted
 from benchmarks.cells import difference
 from benchmarks.timing import compare, geometric_mean
 from runtime import jit
+from runtime.aot.compilers.tiered import CALLS
+from runtime.jit import explain
 
 JAX = "jax.jit"
 BACKENDS = ("aot_eager", "inductor", *((JAX,) if importlib.util.find_spec("jax") else ()))
+COMPILERS = ("replay", "auto")
 _LIMIT = 180.0  # seconds for one cell
+_PAUSE = 0.05  # seconds between calls while native code is compiled
 
 
 @dataclass(frozen=True)
 class Beside:
     """Seconds per call and for the first call, ours and those of `torch.compile` with a backend, or
-    of `jax.jit`; or an error."""
+    of `jax.jit`; or an error. `compiler`: ours. `tier`: what serves where that is "auto"."""
 
     program: str
     transform: str
     backend: str
+    compiler: str
     ours: float = math.nan
     theirs: float = math.nan
     capture: float = math.nan
     compilation: float = math.nan
     error: str = ""
+    tier: str = ""
 
     @property
     def ratio(self) -> float:
@@ -56,14 +63,16 @@ class Beside:
         return "[red]error[/red]" if self.error else f"{self.ratio:.2f} · {self.compilation:.1f} s"
 
 
-def measured(program: str, transform: str, backend: str, seconds: float) -> dict[str, Any]:
+def measured(
+    program: str, transform: str, backend: str, compiler: str, seconds: float
+) -> dict[str, Any]:
     """Both sides of one cell, in this process."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     f, x = jitted.programs()[program]
     mine, theirs, args = jitted.both(transform, f, x)
-    jitted_mine = jit(mine)
+    jitted_mine = jit(mine, compiler=compiler)
     capture, ours = _first(lambda: jitted_mine(*args))
     if backend == JAX:
         jax_peer = importlib.import_module("benchmarks.jax_peer")
@@ -75,13 +84,29 @@ def measured(program: str, transform: str, backend: str, seconds: float) -> dict
     different = difference(ours, plain(peer))
     if different:
         return {"error": f"the sides disagree: {different}"}
+    tier = ""
+    if compiler == "auto":
+        tier = _settled(jitted_mine, args)
     found = compare(lambda: jitted_mine(*args), call, seconds=seconds)
     return {
+        "tier": tier,
         "ours": found.ours,
         "theirs": found.peer,
         "capture": capture,
         "compilation": compilation,
     }
+
+
+def _settled(f: Any, args: Any) -> str:
+    """Call `f` until each of its graphs has chosen a tier. Return what they say."""
+    for _ in range(CALLS):
+        f(*args)
+    while True:
+        said = [text for found in explain(f).programs for text in found.program.serves]
+        if all("the replay: " in text or "native code, " in text for text in said):
+            return "; ".join(said)
+        time.sleep(_PAUSE)
+        f(*args)
 
 
 def _first(call: Callable[[], object]) -> tuple[float, object]:
@@ -91,63 +116,78 @@ def _first(call: Callable[[], object]) -> tuple[float, object]:
     return time.perf_counter() - start, result
 
 
-def isolated(program: str, transform: str, backend: str, seconds: float) -> Beside:
+def isolated(program: str, transform: str, backend: str, compiler: str, seconds: float) -> Beside:
     """The same in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.peers", program, transform, backend, str(seconds)]
+    cell = (program, transform, backend, compiler)
+    command = [sys.executable, "-m", "benchmarks.peers", *cell, str(seconds)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False)
     except subprocess.TimeoutExpired:
-        return Beside(program, transform, backend, error=f"takes more than {_LIMIT:.0f} s")
+        return Beside(*cell, error=f"takes more than {_LIMIT:.0f} s")
     if done.returncode < 0:
-        return Beside(program, transform, backend, error=f"ended by signal {-done.returncode}")
+        return Beside(*cell, error=f"ended by signal {-done.returncode}")
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         said = done.stderr.strip().splitlines()
-        return Beside(program, transform, backend, error=said[-1] if said else "no result")
-    return Beside(program, transform, backend, **json.loads(lines[-1]))
+        return Beside(*cell, error=said[-1] if said else "no result")
+    return Beside(*cell, **json.loads(lines[-1]))
 
 
 def report(console: Console, only: str, seconds: float) -> list[dict[str, Any]]:
     """Print a table for each backend. Each cell: our time ÷ its time, and the seconds of its first
     call. The cells as data."""
     wanted = [
-        (program, transform, backend)
+        (program, transform, backend, compiler)
         for backend in BACKENDS
+        for compiler in COMPILERS
         for program in jitted.programs()
         for transform in jitted.TRANSFORMS
-        if only.lower() in f"compilers / {backend} / {program} / {transform}".lower()
+        if only.lower() in f"compilers / {backend} / {compiler} / {program} / {transform}".lower()
     ]
     found = [
         isolated(*cell, seconds)
         for cell in track(wanted, description="compiling", console=Console(stderr=True))
     ]
-    for backend in dict.fromkeys(b.backend for b in found):
-        group = [b for b in found if b.backend == backend]
-        peer = backend if backend == JAX else f"torch.compile(backend={backend!r})"
-        table = Table(
-            title=f"time of jit ÷ {peer}, and how long that compiles", title_justify="left"
-        )
-        columns = list(dict.fromkeys(b.transform for b in group))
-        for column in ("program", *columns):
-            table.add_column(column)
-        for program in dict.fromkeys(b.program for b in group):
-            row = {b.transform: b.shown for b in group if b.program == program}
-            table.add_row(program, *(row.get(column, "") for column in columns))
-        console.print(table)
-        good = [b for b in group if not b.error]
-        console.print(
-            f"geometric means: ratio {geometric_mean(b.ratio for b in good):.2f}, first call ours "
-            f"÷ theirs {geometric_mean(b.capture / b.compilation for b in good):.3f}"
-        )
-        for b in group:
-            if b.error:
-                console.print(
-                    f"no ratio for {b.backend} / {b.program} / {b.transform}: {b.error}",
-                    style="red",
-                    markup=False,
-                )
+    for group in _groups(found):
+        _print(console, group)
     return [vars(b) for b in found]
 
 
+def _groups(found: list[Beside]) -> list[list[Beside]]:
+    """The cells of each backend and compiler of ours."""
+    kinds = dict.fromkeys((cell.backend, cell.compiler) for cell in found)
+    return [[cell for cell in found if (cell.backend, cell.compiler) == kind] for kind in kinds]
+
+
+def _print(console: Console, group: list[Beside]) -> None:
+    """Print the table of one backend and compiler, the means, and what has no ratio."""
+    first = group[0]
+    peer = f"torch.compile(backend={first.backend!r})"
+    if first.backend == JAX:
+        peer = first.backend
+    title = f"time of jit ÷ {peer}, and how long that compiles"
+    if first.compiler != "replay":
+        title = f"time of jit(compiler={first.compiler!r}) ÷ {peer}"
+    table = Table(title=title, title_justify="left")
+    columns = list(dict.fromkeys(cell.transform for cell in group))
+    for column in ("program", *columns):
+        table.add_column(column)
+    for program in dict.fromkeys(cell.program for cell in group):
+        row = {cell.transform: cell.shown for cell in group if cell.program == program}
+        table.add_row(program, *(row.get(column, "") for column in columns))
+    console.print(table)
+    good = [cell for cell in group if not cell.error]
+    first_calls = geometric_mean(cell.capture / cell.compilation for cell in good)
+    console.print(
+        f"geometric means: ratio {geometric_mean(cell.ratio for cell in good):.2f}, "
+        f"first call ours ÷ theirs {first_calls:.3f}"
+    )
+    for cell in group:
+        if cell.error:
+            place = f"{cell.backend} / {cell.compiler} / {cell.program} / {cell.transform}"
+            console.print(f"no ratio for {place}: {cell.error}", style="red", markup=False)
+
+
 if __name__ == "__main__":
-    print(json.dumps(measured(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))))
+    named, transformed, beside, by, duration = sys.argv[1:]
+    print(json.dumps(measured(named, transformed, beside, by, float(duration))))
