@@ -26,7 +26,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help generate matrix test check bench native lint types torch-facts house docs site release audit clean .native
+.PHONY: help generate matrix test check bench native lint types torch-facts house docs site release audit clean .native .smoke
 
 help:  ## this text
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -55,12 +55,14 @@ matrix: generate  ## generate, run and report the matrix (TARGET, TIER, DEVICE)
 test: $(READY)  ## the project's own tests, the linters and the check that generated_tests/ is current
 	@# each of these takes one processor, and together they take two
 	@# torch's types differ between its versions: those of the pinned one are checked
-	@$(MAKE) --no-print-directory --jobs=2 $(if $(TORCH),,types) .native check lint
+	@$(MAKE) --no-print-directory --jobs=2 $(if $(TORCH),,types) .native check lint .smoke
 	@$(PYTEST) tests $(ARGS)
-	@$(PYTEST) generated_tests --target $(TARGET) --tier smoke
 
 check: $(READY)  ## is generated_tests/ what matrix.yaml says? shows the difference
 	@$(BIN)/python -m gen check
+
+.smoke: $(READY)
+	@$(BIN)/python -m pytest -q generated_tests --target $(TARGET) --tier smoke
 
 .native: $(READY)
 	@# without a compiler its tests are skipped, with that reason

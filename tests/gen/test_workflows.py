@@ -45,10 +45,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def execute(folder: Path, command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a runner does: by a shell that stops at the first failure."""
+    # the variables of the `make` that runs these tests are not those of the command
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     return subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", command],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables,
+        env=own | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables,
         capture_output=True,
         text=True,
         timeout=900,
