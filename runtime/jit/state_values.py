@@ -137,20 +137,26 @@ class StateValues:
                 if is_argument:
                     self._numbers.add(place.key)
             else:
-                is_argument = self._is_data_argument(place, was, now)
+                is_argument = self._is_data_argument(place, was, now, asks_types)
             if is_argument:
                 found.append(place)
         return found
 
-    def _is_data_argument(self, place: Place, was: object, now: object) -> bool:
+    def _is_data_argument(self, place: Place, was: object, now: object, asks_types: bool) -> bool:
         """Return whether what is at ``place``, no number, is to be an argument: a tensor that has
         often been another one, or a container that the program has made."""
         if _is_data(was) and _is_data(now):
             return self._is_often(place, False)
+        has_number = any(is_tree(x) and _has_number(x) for x in (was, now))
+        # A program that asks for types sees another one of an argument.
+        if asks_types and has_number:
+            return False
         if place.key in self._made:
             return type(now) in CONTAINERS_OF_TREES
         # one of constants, such as ``(self.step + 1, self.rate)``, is no result that a call makes
-        return self._is_of_program(place) and _has_number(now)
+        if not (isinstance(now, tuple) or is_dataclass(now)):
+            return False
+        return has_number and self._is_of_program(place)
 
     def _is_of_program(self, place: Place) -> bool:
         """Return whether the last program has assigned what is at ``place``."""
@@ -176,9 +182,7 @@ def _is_number(x: object) -> bool:
 
 
 def _has_number(x: Any) -> bool:
-    """Return whether ``x`` is a tuple or an object of a data class with a number inside."""
-    if not (isinstance(x, tuple) or is_dataclass(x)) or not is_tree(x):
-        return False
+    """Return whether a container of Python's, or an object of a data class, has a number inside."""
     return any(map(_is_number, opened.flatten(x)[0]))
 
 

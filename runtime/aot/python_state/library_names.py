@@ -205,10 +205,10 @@ class LibraryNames:
         return [*self._known.values(), *self._objects.values()]
 
     def _ask_all(self, node: Named) -> list[tuple[object, str]]:
-        """Let all names of ``node`` count. Other modules of libraries are followed only by their
-        names, since each leads to all."""
+        """Let all names of ``node`` count, but those of a library's own counters. Other modules of
+        libraries are followed only by their names, since each leads to all."""
         found = self._ask_named(node, self._code.names, self._code.words)
-        others = self._ask(node, list(node.names))
+        others = self._ask(node, _without_counters(node, node.names))
         return [*found, *((x, path) for x, path in others if not issubclass(type(x), ModuleType))]
 
     def clear(self) -> None:
@@ -224,10 +224,18 @@ def _names_of_library(node: Named, names: Set[str]) -> list[str]:
     common = own.keys() & names
     if not common:
         return []
-    values = [(name, own[name]) for name in sorted(common)]
     if isinstance(node, LibraryGlobals):
-        return [name for name, x in values if _is_called_or_plain(x)]
-    return [name for name, x in values if type(x) is not int]
+        return [name for name in sorted(common) if _is_called_or_plain(own[name])]
+    return _without_counters(node, sorted(common))
+
+
+def _without_counters(node: Named, names: Iterable[str]) -> list[str]:
+    """Return ``names`` without those of integers in a class of a library, which count something for
+    it. As an argument of a program such a number would be a symbol in what the library keeps."""
+    if isinstance(node, LibraryGlobals):
+        return list(names)
+    own = node.names
+    return [name for name in names if type(own[name]) is not int]
 
 
 def _is_called_or_plain(x: Any) -> bool:

@@ -380,3 +380,23 @@ def test_hooks_of_the_caller_for_what_is_saved_see_a_backward_pass_of_the_progra
         with torch.autograd.graph.saved_tensors_hooks(torch.round, lambda t: t):
             expected = program(torch.ones(2))
             torch.testing.assert_close(compiled(torch.ones(2)), expected)
+
+
+def test_a_program_that_makes_classes_may_register_a_hook_in_each_call() -> None:
+    """A class body looks names up, and the number of the next hook is torch's own."""
+
+    def program(wrap: Wrap) -> list[Tensor | None]:
+        layer = nn.Identity()
+
+        def step(x: Tensor) -> Tensor:
+            class Reader:
+                value = layer
+
+            result: Tensor = getattr(Reader, "value")(x)  # noqa: B009
+            layer.register_forward_hook(lambda m, args, result: result * 2)
+            return result
+
+        run = wrap(step)
+        return [run(normal(i, 2)) for i in range(4)]
+
+    both(program)

@@ -129,3 +129,19 @@ def test_an_argument_of_a_data_class_that_leads_to_itself_is_refused_with_its_li
     root.children.append(Branch(torch.ones(1), root))
     with pytest.raises(RuntimeError, match=r"holds itself.*test_small_states\.py"):
         jit(lambda tree: tree.value * tree.children[0].value)(root)
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_a_program_that_asks_for_types_finds_those_that_it_has_made(kind: Any) -> None:
+    holder = SimpleNamespace(state=kind((1,)))
+
+    def step(x: Any) -> Any:
+        value = holder.state[0]
+        result = (x > 0) * value
+        holder.state = kind(((bool if type(value) is int else int)(value),))
+        return result
+
+    compiled = jit(step)
+    for _ in range(3):
+        assert compiled(torch.ones(())).dtype is torch.int64 and type(holder.state[0]) is bool
+        assert compiled(torch.ones(())).dtype is torch.bool and type(holder.state[0]) is int
