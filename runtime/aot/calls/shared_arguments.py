@@ -32,6 +32,7 @@ from ..capture.boundary import Input, Made
 from ..capture.joint import Joint
 from ..python_state.contents import Buffer, Elements
 from ..python_state.nodes import Node
+from ..python_state.reads import extent_of
 from .arguments import Call, Kind, Target
 
 
@@ -425,11 +426,10 @@ def _refuse_array(x: object, line: Line | None) -> NoReturn:
 
 
 def _place_of(tensor: torch.Tensor) -> Range:
-    """Return where the memory of ``tensor`` begins and ends."""
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+    """Return where the memory of ``tensor`` begins and ends; nowhere if it has none on the CPU."""
+    if tensor.device.type != "cpu":
         return 0, 0
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    return extent_of(tensor) or (0, 0)
 
 
 def _place_of_array(owner: Any) -> Range:

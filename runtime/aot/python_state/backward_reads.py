@@ -85,8 +85,7 @@ class Found(NamedTuple):
 class BackwardReads:
     """Ask for the objects ``nodes``, and for what ``tensors`` say of themselves. ``names``: which
     the functions have that come to them, and ``codes``: their code. ``repeats``: whether these are
-    functions that the pass runs once more. ``written``: keys of the places that the program
-    changes."""
+    functions that the pass runs once more. ``layers``: identities of the layers that they run."""
 
     def __init__(
         self,
@@ -95,6 +94,7 @@ class BackwardReads:
         names: ProgramCode,
         codes: Sequence[Code],
         repeats: bool,
+        layers: frozenset[int],
     ) -> None:
         self.nodes = nodes
         self._guard = StateGuard(nodes)
@@ -102,6 +102,7 @@ class BackwardReads:
         self.names = names
         self.codes = codes
         self.repeats = repeats
+        self.layers = layers
 
     @classmethod
     def all_of(
@@ -130,7 +131,7 @@ class BackwardReads:
     ) -> BackwardReads:
         codes = list(entries.codes.values())
         # in a tuple, as the code of an object that is found has not run
-        graph = ObjectGraph([tuple(entries.found.values())])
+        graph = ObjectGraph([(*entries.found.values(), *entries.layers.values())])
         for code, names in codes:
             graph.enter(code, names)
         for module in _modules_of(known):
@@ -138,13 +139,14 @@ class BackwardReads:
         variables = {name for code, _ in codes for name in code.co_freevars}
         cells = [x for x in known if isinstance(x, Cell) and x.variable in variables]
         # eager mode has asked for the hooks of layers at the call, unless the layers run again
-        hooks = set() if repeats else _hooks_of_layers(graph.nodes)
+        run = frozenset(entries.layers)
+        hooks = set() if repeats else _hooks_of_layers(graph.nodes, run)
         nodes = [
             node for node in graph.nodes if _may_be_asked(node) and id(node.owner) not in hooks
         ]
         shared = [*cells, *_holders(known, entries.codes), *_functions(known, entries.codes)]
         nodes += map(_apart, shared)
-        return cls(nodes, list(graph.tensors.values()), graph.code, codes, repeats)
+        return cls(nodes, list(graph.tensors.values()), graph.code, codes, repeats, run)
 
     def look(self) -> Found:
         """Return the objects with what they have now, and what tensors answer to the questions for
@@ -181,7 +183,8 @@ class BackwardReads:
         own code asks a layer for its flags, which it calls."""
         if not isinstance(node.owner, torch.nn.Module) or self.names.may_have(str(label)):
             return True
-        return self.repeats and _may_run_on(type(node.owner), str(label))
+        runs = self.repeats or id(node.owner) in self.layers
+        return runs and _may_run_on(type(node.owner), str(label))
 
     def _refuse(self, what: str) -> None:
         where = "in a custom Function or in a hook"
@@ -214,10 +217,11 @@ def _may_run_on(layer: type, label: str) -> bool:
     return label.startswith("_") or label == "forward" or label in _names_in(layer)
 
 
-def _hooks_of_layers(nodes: Iterable[Node]) -> set[int]:
-    """Return the identities of the dictionaries of hooks of layers. Eager mode has asked for them
-    at the call."""
-    layers = [node.owner for node in nodes if isinstance(node.owner, torch.nn.Module)]
+def _hooks_of_layers(nodes: Iterable[Node], run: frozenset[int]) -> set[int]:
+    """Return the identities of the dictionaries of hooks of layers, but of those that the pass has
+    ``run``. Eager mode has asked for them at the call."""
+    owners = [node.owner for node in nodes if id(node.owner) not in run]
+    layers = [owner for owner in owners if isinstance(owner, torch.nn.Module)]
     tables = [x for layer in layers for name, x in vars(layer).items() if "hook" in name]
     return set(map(id, tables))
 

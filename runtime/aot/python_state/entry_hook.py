@@ -49,6 +49,7 @@ from .values import attributes_of
 
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
+_RUNS_LAYER = torch.nn.Module._call_impl.__code__
 _CACHE = functools._lru_cache_wrapper
 
 TRUSTED = frozenset(
@@ -198,6 +199,7 @@ _NOTICED = frozenset(
     (
         id(FIND_MODULE),
         id(_MAKES_OPTIMIZER),
+        id(_RUNS_LAYER),
         id(_SEED),
         *CODES_OF_ENVIRONMENT,
         *FACTS_OF_CODE,
@@ -343,6 +345,9 @@ class _Watcher:
             self.finding = frame
         if code is _MAKES_OPTIMIZER:
             self.graph.made.add(id(frame.f_locals["self"]))
+        if code is _RUNS_LAYER and self.graph.backward is not None:
+            layer = frame.f_locals["self"]
+            self.graph.backward.layers[id(layer)] = layer
         key = id(code)
         if key in FACTS_OF_CODE:
             self.graph.ask(FACTS_OF_CODE[key])

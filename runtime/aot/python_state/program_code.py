@@ -73,13 +73,15 @@ _PICKLES = frozenset(("dump", "dumps", "Pickler", "__getstate__", "__reduce__"))
 
 class BackwardEntries:
     """What a backward pass enters that the caller runs. ``codes``: of functions, by identity.
-    ``found``: by identity what their variables have when they begin. ``given``: identities of the
-    containers that the run has in place of the caller's."""
+    ``found``: by identity what their variables have when they begin. ``layers``: those that run,
+    whose code is torch's. ``given``: identities of the containers that the run has in place of the
+    caller's."""
 
     def __init__(self) -> None:
         self.given: frozenset[int] = frozenset()
         self.codes: dict[int, Code] = {}
         self.found: dict[int, Any] = {}
+        self.layers: dict[int, torch.nn.Module] = {}
 
     def add(self, function: object) -> None:
         """Note ``function``, which may be an object, such as a layer."""

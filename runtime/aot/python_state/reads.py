@@ -208,15 +208,15 @@ def places_beneath(made: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) 
     if not made:
         return []
     with unseen_by_handlers():
-        extents = [*filter(None, map(_extent, made))]
+        extents = [*filter(None, map(extent_of, made))]
         return [
             Read(tensor, "data_ptr", look_up(tensor, "data_ptr"))
             for tensor in found
-            if any(_meet(_extent(tensor), extent) for extent in extents)
+            if any(_meet(extent_of(tensor), extent) for extent in extents)
         ]
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int] | None:
+def extent_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     """Return where the memory of ``tensor`` begins and ends; None if it has none of its own.
 
     A value of a transform has that of the tensor inside. The storage of an abstract tensor has no

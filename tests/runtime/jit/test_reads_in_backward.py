@@ -520,3 +520,31 @@ def test_an_attribute_may_have_the_name_of_a_method_of_tensors() -> None:
     for factor in (2.0, 3.0, 4.0, 2.0):
         tensor.mean = factor
         assert compiled(torch.ones(1)).item() == factor
+
+
+LAYERS: dict[str, tuple[nn.Module, Callable[[Any], object]]] = {
+    "a flag": (nn.Dropout(1.0), lambda layer: layer.eval()),
+    "a hook": (nn.Identity(), lambda layer: layer.register_forward_hook(lambda m, a, r: r * 2)),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_layer_that_a_custom_backward_runs_may_not_change_before_the_pass(kind: str) -> None:
+    layer, change = LAYERS[kind]
+
+    class Through(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> Any:
+            return layer(g)
+
+    f = jit(lambda x: Through.apply(x).sum())
+    x = torch.ones(2, requires_grad=True)
+    f(x).backward()  # nothing has changed
+    result = f(x)
+    change(layer)
+    with pytest.raises(RuntimeError, match="that has changed since the call"):
+        result.backward()
