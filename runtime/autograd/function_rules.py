@@ -54,6 +54,7 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     require_setup_context(cls)
     primals = tuple(lowered(level, argument) for argument in args)
     containers = RebuiltContainers(args, primals)
+    # an outer level may record the call, so its rule runs `forward`, not this one
     output, _ = dispatch(cls, primals)
     containers.refuse_changes(cls)
     tangents = _tangents_of(level, args)
@@ -198,6 +199,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
         output, out_dims = result
     containers.refuse_changes(cls)
     flat, spec = pytree.tree_flatten(output)
+    # one entry may stand for all outputs, as in `out_dims` of vmap
     dims = _check_out_dims(out_dims, spec)
     values = [
         _rebatch(level, out, dim, args, physical) for out, dim in zip(flat, dims, strict=True)

@@ -53,6 +53,7 @@ def versioned(value: object) -> Any:
         return value
     if not value.is_inference():
         return entered(value)
+    # `set_` and no view: a view of a tensor of inference mode has no version counter either
     alias = torch.empty(0, dtype=value.dtype, device=value.device).set_(
         storage_of(value), value.storage_offset(), value.shape, value.stride()
     )

@@ -222,6 +222,7 @@ class MappedFunction:
         """Run the function on the whole batch."""
         level = self.level(size)
         try:
+            # in a program that is captured, the values that stand there for outer tensors
             entering = [
                 value if dim is None else entered(value)
                 for value, dim in zip(leaves, dims, strict=True)
@@ -236,7 +237,7 @@ class MappedFunction:
             level.close()
 
     def level(self, size: int) -> BatchLevel:
-        """Return the level of one run."""
+        """Return the level of one run. ``per_sample_grads`` has a level of its own."""
         if not size:
             return EmptyBatch(size, self.randomness)
         return BatchLevel(size, self.randomness)
@@ -264,7 +265,8 @@ class MappedFunction:
             ]
             parts.append(self.run(part, dims, spec, count, kwargs))
         outputs, specs = zip(*map(trees.flatten, parts), strict=True)
-        # each output of the pieces is joined where its batch is
+        # each output of the pieces is joined where its batch is; an `out_dims` that fits no output
+        # was refused in `run`, so there is always an answer
         where = self._out_dims(outputs[0], specs[0])
         pieces = zip(*outputs, strict=True)
         joined = [_join(outs, dim) for outs, dim in zip(pieces, where or (), strict=True)]
