@@ -141,6 +141,7 @@ def make_dual(tensor: torch.Tensor, tangent: torch.Tensor, *, level: int | None 
     primal: Any = as_leaf(tensor)
     moving: Any = as_leaf(tangent)
     _refuse_unfit_tangent(dual, primal, moving)
+    # the primal itself gets no tangent: it may be used as a constant beside the dual tensor
     dual_tensor: Any = torch.ops.aten.alias.default(primal)
     dual.tangents.put(dual_tensor._inner, laid_out_like(moving, primal._inner))
     return dual_tensor
@@ -197,6 +198,7 @@ def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDu
     if not isinstance(tensor, Value) or tensor._level is not SESSION:
         return UnpackedDualTensor(tensor, None)
     tangent = dual.tangents.of(tensor) if is_forward_enabled() else None
+    # a view takes the tangent of its base along, unless it says that it has none
     primal: Any = torch.ops.aten.alias.default(tensor)
     dual.tangents.put(primal._inner, None)
     return UnpackedDualTensor(primal, tangent)
@@ -214,33 +216,34 @@ def _push(dual: DualSession, cls: type, args: tuple[object, ...]) -> tuple[Any, 
     enabled = is_forward_enabled()
     level = dual.session
     tangents = _tangents_of(dual, args)
-    versions = [None if t is None else t._version for t in tangents]
+    # to see afterwards whether `jvp` has written to the tangent of an input
+    versions = [None if tangent is None else tangent._version for tangent in tangents]
     set_forward_enabled(False)
     try:
         output, outs, ctx = record(level, cls, args)
-        if any(t is not None for t in tangents):
+        if any(tangent is not None for tangent in tangents):
             out_tangents: Sequence[Any] = ctx.push(args, outs, tangents)
-            for value, out, t in zip(as_outputs(output), outs, out_tangents, strict=True):
+            for value, out, tangent in zip(as_outputs(output), outs, out_tangents, strict=True):
                 source = position_of(out, args)
                 if source is not None and position_of(out, ctx.dirty_tensors) is not None:
-                    _check_write(tangents[source], versions[source], t)
-                elif t is not None and not _check_view(value, t, args, tangents):
-                    t = unshared(t, tangents)
+                    _check_write(tangents[source], versions[source], tangent)
+                elif tangent is not None and not _check_view(value, tangent, args, tangents):
+                    tangent = unshared(tangent, tangents)
                 if ctx.differentiates(out):
-                    _put_tangent(dual, value, t)
+                    _put_tangent(dual, value, tangent)
     finally:
         set_forward_enabled(enabled)
     ctx.forget_marks()
     return output, ctx
 
 
-def _put_tangent(dual: DualSession, value: object, t: object) -> None:
+def _put_tangent(dual: DualSession, value: object, tangent: object) -> None:
     """Give an output its tangent, if it is a value of the session."""
     if not isinstance(value, Value) or value._level is not dual.session:
         return
-    if t is not None:
-        t = laid_out_like(t, value._inner)
-    dual.tangents.put(value._inner, t)
+    if tangent is not None:
+        tangent = laid_out_like(tangent, value._inner)
+    dual.tangents.put(value._inner, tangent)
 
 
 def _tangents_of(dual: DualSession, args: Sequence[object]) -> list[torch.Tensor | None]:

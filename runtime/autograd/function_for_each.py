@@ -46,6 +46,7 @@ class ForEach:
             name: staticmethod(getattr(self, name))
             for name in ("forward", "setup_context", "backward", "jvp")
         }
+        # an outer vmap meets this Function, and makes a rule for it in the same way
         body = {"generate_vmap_rule": True, **methods}
         return new_class(
             f"Vmapped{self.cls.__name__}",
@@ -90,6 +91,7 @@ class ForEach:
             result = as_returned(tuple(outs), output)
             self.cls.setup_context(ctx.inner, values, result)
             ctx.inner.move_out(ctx, level)
+        # logical shapes, without the batch: `backward` sums gradients to them
         ctx.shapes = [value.shape if isinstance(value, torch.Tensor) else None for value in values]
         ctx.out_dims = out_dims
 
@@ -171,9 +173,11 @@ def _arguments_of(
 def _values_of(level: BatchLevel, tree: object, dims: object) -> Any:
     """Return physical tensors as values of ``level`` where ``dims``, of the same structure, has a
     0."""
-    return pytree.tree_map(
-        lambda t, d: level.wrap(t) if d == 0 else t, tree, dims, is_leaf=lambda x: x is None
-    )
+
+    def value_of(leaf: Any, dim: object) -> object:
+        return level.wrap(leaf) if dim == 0 else leaf
+
+    return pytree.tree_map(value_of, tree, dims, is_leaf=lambda leaf: leaf is None)
 
 
 def _values_if_present(
@@ -235,25 +239,26 @@ class _InnerCtx(FunctionCtx):
     def move_out(self, outer: FunctionCtx | _InnerCtx, level: BatchLevel) -> None:
         """Hand on to ``outer`` what ``setup_context`` has stored, in physical tensors."""
         out = level.lowered
-        said = self.__dict__
+        stored = self.__dict__
         outer.materialize_grads = self.materialize_grads
-        for name, tell in (
+        for name, mark in (
             ("dirty_tensors", outer.mark_dirty),
             ("non_differentiable", outer.mark_non_differentiable),
         ):
-            tell(*map(out, said.pop(name, ())))
-        for name, tell in (
+            mark(*map(out, stored.pop(name, ())))
+        for name, save in (
             ("to_save", outer.save_for_backward),
             ("saved_for_forward", outer.save_for_forward),
         ):
-            tensors = said.pop(name, None)
-            said[f"{name}_dims"] = None
+            tensors = stored.pop(name, None)
+            stored[f"{name}_dims"] = None
             if tensors is not None:
-                said[f"{name}_dims"] = batch_dims(level, tensors)
-                tell(*map(out, tensors))
+                stored[f"{name}_dims"] = batch_dims(level, tensors)
+                save(*map(out, tensors))
         self.attributes = {}
-        for name in [n for n in said if n not in _OWN]:
-            value = said.pop(name)
+        # what is left was set by the user: `ctx.scale = scale`
+        for name in [name for name in stored if name not in _OWN]:
+            value = stored.pop(name)
             physical = pytree.tree_map_only(torch.Tensor, out, value)
             self.attributes[name] = physical, batch_dims(level, value)
 
@@ -272,6 +277,7 @@ class _InnerCtx(FunctionCtx):
         return ctx
 
 
+# the attributes of a ctx that are not the user's
 _OWN = frozenset(
     (
         "needs_input_grad",

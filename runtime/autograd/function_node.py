@@ -31,7 +31,7 @@ DECORATORS: dict[str, Callable[..., Any]] = {}
 
 def defines(cls: type, name: str) -> bool:
     """Return whether ``cls`` has a staticmethod ``name`` other than that of an interface."""
-    owner = next((c for c in cls.__mro__ if name in vars(c)), None)
+    owner = next((base for base in cls.__mro__ if name in vars(base)), None)
     return owner is not None and owner not in INTERFACES
 
 
@@ -204,7 +204,9 @@ class FunctionNode(Node, FunctionCtx):
 
     def differentiates(self, output: torch.Tensor) -> bool:
         """Return whether output ``output``, as ``forward`` returned it, has a gradient."""
-        return is_differentiable(output) and not any(output is n for n in self.non_differentiable)
+        return is_differentiable(output) and not any(
+            output is marked for marked in self.non_differentiable
+        )
 
     def _history(
         self, tensor: Any, inner_args: Sequence[object], outs: Sequence[object]
@@ -241,7 +243,9 @@ class FunctionNode(Node, FunctionCtx):
             return self.saved_for_forward
         if self.saved is None:
             raise settled(RuntimeError(FREED))
-        return tuple(self._restore(s, self._edge(index)) for index, s in enumerate(self.saved))
+        return tuple(
+            self._restore(saved, self._edge(index)) for index, saved in enumerate(self.saved)
+        )
 
     @property
     def saved_variables(self) -> tuple[torch.Tensor | None, ...]:
@@ -251,14 +255,14 @@ class FunctionNode(Node, FunctionCtx):
         )
         return self.saved_tensors
 
-    def _restore(self, s: Any, edge: Edge | None) -> Any:
+    def _restore(self, saved: Any, edge: Edge | None) -> Any:
         """Return what the user's ``backward`` sees of a saved tensor of history ``edge``."""
-        if s is None:
+        if saved is None:
             return None
-        t = restore(self.level, s, edge)
+        tensor = restore(self.level, saved, edge)
         if self._outward:
-            return t
-        return present(self.level, t, edge)
+            return tensor
+        return present(self.level, tensor, edge)
 
     @property
     def _raw_saved_tensors(self) -> tuple[SavedTensor, ...]:
@@ -349,6 +353,7 @@ class FunctionNode(Node, FunctionCtx):
         self, shown: Sequence[object], create_graph: bool
     ) -> tuple[torch.Tensor | None, ...]:
         """Run the user's ``backward`` on the cotangents ``shown``. Return a gradient per edge."""
+        # a `backward` may run another pass through this node, so the value from before comes back
         before = self._outward
         self._outward = not (self.level.shows_values or create_graph)
         try:
@@ -364,15 +369,15 @@ class FunctionNode(Node, FunctionCtx):
     ) -> tuple[Any, ...]:
         """Return the gradient of each edge, from the results of ``backward``, one per argument of
         ``forward``. Raise if one does not fit."""
-        n = self._n_inputs
+        expected = self._n_inputs
         # as in torch, further results may follow if they are None
-        if len(result) > n and all(gradient is None for gradient in result[n:]):
-            result = result[:n]
-        if len(result) != n:
+        if len(result) > expected and all(gradient is None for gradient in result[expected:]):
+            result = result[:expected]
+        if len(result) != expected:
             raise settled(
                 RuntimeError(
                     f"function {self.name()} returned an incorrect number of gradients "
-                    f"(expected {n}, got {len(result)})"
+                    f"(expected {expected}, got {len(result)})"
                 )
             )
         level = self.level

@@ -52,8 +52,9 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     """Run the Function at the next outer level, and compute the tangents of its outputs by the
     ``jvp`` staticmethod."""
     require_setup_context(cls)
-    primals = tuple(lowered(level, a) for a in args)
+    primals = tuple(lowered(level, argument) for argument in args)
     containers = RebuiltContainers(args, primals)
+    # an outer level may record the call, so its rule runs `forward`, not this one
     output, _ = dispatch(cls, primals)
     containers.refuse_changes(cls)
     tangents = _tangents_of(level, args)
@@ -61,12 +62,12 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     cls.setup_context(ctx, primals, output)
     outs = as_outputs(output)
     check_marks(ctx, outs, primals)
-    for index, (argument, primal, t) in enumerate(zip(args, primals, tangents, strict=True)):
-        if t is None or position_of(primal, ctx.dirty_tensors) is None:
+    for index, (argument, primal, tangent) in enumerate(zip(args, primals, tangents, strict=True)):
+        if tangent is None or position_of(primal, ctx.dirty_tensors) is None:
             continue
-        if _batches(primal) - _batches(t):
+        if _batches(primal) - _batches(tangent):
             # `jvp` writes to it, so it must be as large a batch as the primal is
-            level._set_tangent(argument, t + torch.zeros_like(primal))
+            level._set_tangent(argument, tangent + torch.zeros_like(primal))
             tangents[index] = tangent_of(argument)
     out_tangents = (None,) * len(outs)
     if any(tangent is not None for tangent in tangents):
@@ -122,14 +123,11 @@ class _Pushed(NamedTuple):
         """Return what the output ``out`` is a view of: the first argument that shares memory with
         it, or the base of this argument. None if none does."""
         for argument, primal in zip(self.args, self.primals, strict=True):
-            if (
-                isinstance(argument, Value)
-                and argument._level is self.level
-                and aliases(out, primal)
-            ):
-                if argument._view is None:
-                    return argument
-                return argument._view.base
+            if not isinstance(argument, Value) or argument._level is not self.level:
+                continue
+            if aliases(out, primal):
+                # no view has a view for its base, as in torch
+                return argument if argument._view is None else argument._view.base
         return None
 
 
@@ -190,6 +188,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
     in_dims = batch_dims(level, args)
     if cls.generate_vmap_rule:
         each = ForEach(cls, in_dims, level.size, level.randomness)
+        # an outer level may differentiate or batch the physical call in turn
         with _outside_batch(level):
             output, _ = dispatch(each.function(), physical)
         out_dims = each.output_dims
@@ -200,6 +199,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
         output, out_dims = result
     containers.refuse_changes(cls)
     flat, spec = pytree.tree_flatten(output)
+    # one entry may stand for all outputs, as in `out_dims` of vmap
     dims = _check_out_dims(out_dims, spec)
     values = [
         _rebatch(level, out, dim, args, physical) for out, dim in zip(flat, dims, strict=True)

@@ -75,14 +75,14 @@ def _tensors(argument: Given, what: str, function: str) -> tuple[torch.Tensor, .
     each: tuple[Any, ...] = (argument,)
     if isinstance(argument, tuple):
         each = argument
-    for index, t in enumerate(each):
-        if not isinstance(t, torch.Tensor):
+    for index, tensor in enumerate(each):
+        if not isinstance(tensor, torch.Tensor):
             which = f"the given {what}"
             if argument is each:
                 which = f"the value at index {index}"
             raise TypeError(
                 f"The {what} given to {function} must be either a Tensor or a tuple of Tensors "
-                f"but {which} has type {type(t)}."
+                f"but {which} has type {type(tensor)}."
             )
     return each
 
@@ -92,16 +92,18 @@ def _open(
 ) -> tuple[torch.Tensor, ...]:
     """Return the tensors to differentiate by. With ``create_graph``: views, which have the history
     of the tensors. Else: new leaves."""
-    out = []
+    # a new object in each case: the function may also close over the tensor itself, and that use
+    # counts as a constant
+    opened = []
     for tensor in _tensors(argument, what, function):
         value: Any = _value(tensor)
         if create_graph and value.requires_grad:
-            out.append(value.view_as(value))
+            opened.append(value.view_as(value))
         elif track:
-            out.append(value.detach().requires_grad_())
+            opened.append(value.detach().requires_grad_())
         else:
-            out.append(value.detach())
-    return tuple(out)
+            opened.append(value.detach())
+    return tuple(opened)
 
 
 def _call(
@@ -185,6 +187,7 @@ def _pull(
     grad_outputs = None
     if cotangents is not None:
         grad_outputs = [cotangents[i] for i in tracked]
+    # the graph is retained: `_rows` pulls through it once per row
     grads: tuple[Any, ...] = grad(
         [outs[i] for i in tracked],
         inputs,
@@ -223,9 +226,11 @@ def _push(
 ) -> tuple[object, ...]:
     """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
     its cotangent, in which it is linear."""
+    # the product is linear in the cotangents, so its derivative is the same at any of them
     cotangents = [_value(torch.zeros_like(_value(output).detach())).start_leaf() for output in outs]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
+        # only for its error: the second pull leaves a missing gradient out by itself
         _fill_missing(pulled, inputs, _Errors(none))
     pushed = _pull(pulled, cotangents, v, create_graph)
     return _fill_missing(pushed, outs, _Errors.of(strict, create_graph, constant, constant))
@@ -304,7 +309,11 @@ def vhp(
     strict: bool = False,
 ) -> tuple[object, object]:
     """Return (output, ``v`` times the Hessian) of a function with one output of one element, as
-    ``torch.autograd.functional.vhp``."""
+    ``torch.autograd.functional.vhp``.
+
+    ``v`` has the shape of the inputs, and so has the product. It may be left out for one input of
+    one element. ``create_graph`` and ``strict`` as for :func:`vjp`.
+    """
     with torch.enable_grad():
         opened = _open(inputs, "inputs", "vhp", create_graph)
         vs = _input_direction(v, "vhp", create_graph, inputs, opened)
@@ -326,7 +335,10 @@ def hvp(
     strict: bool = False,
 ) -> tuple[object, object]:
     """Return (output, the Hessian times ``v``), as ``torch.autograd.functional.hvp``. Where the
-    Hessian is symmetric, ``vhp`` is faster."""
+    Hessian is symmetric, ``vhp`` is faster.
+
+    Arguments, results and errors are those of :func:`vhp`. It takes one more backward pass.
+    """
     with torch.enable_grad():
         opened = _open(inputs, "inputs", "hvp", create_graph)
         vs = _input_direction(v, "hvp", create_graph, inputs, opened)
@@ -378,7 +390,9 @@ def jacobian(
 
     Returns one tensor if neither inputs nor outputs are a tuple, else a tuple over the outputs, the
     inputs, or both. ``vectorize``: compute all rows of an output in one pass under ``vmap``.
-    ``strategy="forward-mode"`` computes columns, and needs ``vectorize``.
+    ``strategy="forward-mode"`` computes columns, and needs ``vectorize``. ``create_graph`` and
+    ``strict`` as for :func:`vjp`; neither goes with the forward mode, nor ``strict`` with
+    ``vectorize``.
     """
     if strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError(
@@ -426,6 +440,7 @@ def _rows(
     for cotangent in _one_hot(out):
         grads = _pull((out,), inputs, (cotangent,), create_graph)
         rows.append(_fill_missing(grads, inputs, errors))
+    # an output without elements: there is no row to stack
     if not rows:
         return [x.detach().new_zeros((*out.shape, *x.shape)) for x in inputs]
     return [
@@ -476,7 +491,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
         )
     xs: tuple[Any, ...] = tuple(map(_value, _tensors(inputs, "inputs", "jacobian")))
     sizes = [x.numel() for x in xs]
-    many_outputs = False
+    many_outputs = False  # only the call below shows it
 
     def push(*tangents: torch.Tensor) -> tuple[object, ...]:
         nonlocal many_outputs
@@ -492,16 +507,19 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
                 columns.append(torch.zeros_like(primal) if tangent is None else tangent)
             return tuple(columns)
 
-    # of each input: zeros, but for 1 at one element of one input for each element of the batch
+    # one batch for the elements of all inputs together: in the tangents of one input, row
+    # `start + i` is 1 at its element i, and all other rows are zero
+    total = sum(sizes)
     basis, start = [], 0
-    for x, n in zip(xs, sizes, strict=True):
-        full = torch.zeros(sum(sizes), n, dtype=x.dtype, device=x.device)
-        full.diagonal(-start).fill_(1)
-        basis.append(full.reshape((sum(sizes), *x.shape)))
-        start += n
+    for x, size in zip(xs, sizes, strict=True):
+        one_hot = torch.zeros(total, size, dtype=x.dtype, device=x.device)
+        one_hot.diagonal(-start).fill_(1)
+        basis.append(one_hot.reshape((total, *x.shape)))
+        start += size
     columns = vmap(push)(*basis)
     blocks = []
     for column in columns:
+        # the batch is in front; in a Jacobian the elements of the input come last
         parts = zip(column.split(sizes), xs, strict=True)
         blocks.append(
             [part.movedim(0, -1).reshape((*column.shape[1:], *x.shape)) for part, x in parts]
@@ -510,7 +528,11 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
 
 
 def _require_grad(value: torch.Tensor) -> torch.Tensor:
-    """Return ``value`` if it requires grad, else a leaf with its data that does."""
+    """Return ``value`` if it requires grad, else a leaf with its data that does.
+
+    The inner :func:`jacobian` detaches an input that does not, and its tangent would be lost. The
+    result would be zeros.
+    """
     if value.requires_grad:
         return value
     return _value(value).start_leaf()
@@ -529,23 +551,27 @@ def hessian(
 
     A tensor of shape (*input shape, *input shape), or for a tuple of inputs a tuple of tuples of
     them. The inner Jacobian is in reverse mode, the outer one in the mode that
-    ``outer_jacobian_strategy`` names; ``"forward-mode"`` needs ``vectorize``.
+    ``outer_jacobian_strategy`` names; ``"forward-mode"`` needs ``vectorize``. ``create_graph`` and
+    ``strict`` as for :func:`jacobian`.
     """
     if outer_jacobian_strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode".')
     _tensors(inputs, "inputs", "hessian")
     scalar = _scalar(func, "hessian", strict)
 
-    def gradient(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def gradients_at(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(map(_require_grad, xs))
+        # an output of shape (1,) would be a first dimension of the Hessian
         grads: tuple[Any, ...] = jacobian(lambda *xs: scalar(*xs).squeeze(), xs, create_graph=True)
-        for index, g in enumerate(grads):
-            if strict and not _is_tracked(g):
+        for index, gradient in enumerate(grads):
+            if strict and not _is_tracked(gradient):
                 raise RuntimeError(_JACOBIAN_INDEPENDENT.format(index))
         return grads
 
-    blocks = jacobian(gradient, inputs, create_graph, strict, vectorize, outer_jacobian_strategy)
+    blocks = jacobian(
+        gradients_at, inputs, create_graph, strict, vectorize, outer_jacobian_strategy
+    )
     if isinstance(inputs, tuple):
         return blocks
-    return blocks[0]
+    return blocks[0]  # `gradients_at` returns a tuple of one

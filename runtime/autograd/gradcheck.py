@@ -51,7 +51,8 @@ def _overlaps(x: torch.Tensor) -> bool:
     """Return whether two elements of ``x`` have one place in memory."""
     if x.numel() < 2:
         return False
-    span = 1 + sum((n - 1) * size for n, size in zip(x.shape, x.stride(), strict=True))
+    # number the places in memory from the first element to the last, and view them as `x` does
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     places = torch.arange(span).as_strided(x.shape, x.stride())
     return bool(places.unique().numel() < x.numel())
 
@@ -105,7 +106,8 @@ def _refuse_unfit_input(value: Any, index: int) -> None:
         return
     if value.is_nested:
         raise NestedTensor
-    if any(size == 0 and n > 1 for n, size in zip(value.shape, value.stride(), strict=True)):
+    geometry = zip(value.shape, value.stride(), strict=True)
+    if any(stride == 0 and size > 1 for size, stride in geometry):
         raise RuntimeError(
             f"The {index}th input has a dimension with stride 0, so none of its elements can be "
             "perturbed alone. Pass .contiguous() of it to gradcheck."
@@ -170,10 +172,16 @@ def gradcheck(
     Return True. If they differ: raise :class:`GradcheckError`, or return False with
     ``raise_exception=False``. ``inputs``: a tensor or a sequence of arguments. Those that require
     grad have double precision and no overlapping memory. They are perturbed by ``eps`` in place.
-    For inputs that cannot be checked: ``ValueError`` or ``RuntimeError``. ``nondet_tol``: how much
-    two backward passes may differ. ``masked``: only the specified elements of a sparse input are
-    perturbed, and the gradient must be zero elsewhere. By default the unspecified elements count as
-    zeros and are perturbed as well. Forward mode needs dense inputs.
+    For inputs that cannot be checked: ``ValueError`` or ``RuntimeError``. ``atol`` and ``rtol``:
+    the tolerances of the comparison, as in ``torch.allclose``. ``fast_mode``: compare projections
+    on random directions in place of whole Jacobians.
+
+    ``check_undefined_grad``: a missing cotangent or tangent must count as zero.
+    ``check_grad_dtypes``: a gradient must have the dtype of its input. ``check_batched_grad`` and
+    ``check_batched_forward_grad``: the derivative under ``vmap`` must equal a loop of it.
+    ``nondet_tol``: how much two backward passes may differ. ``masked``: only the specified elements
+    of a sparse input are perturbed, and the gradient must be zero elsewhere. By default the
+    unspecified elements count as zeros and are perturbed as well. Forward mode needs dense inputs.
     """
     if not (check_forward_ad or check_backward_ad):
         raise AssertionError(
@@ -235,6 +243,7 @@ def _check(
         if isinstance(output, Value) and output.requires_grad
     )
     if not outputs:
+        # `func` may have cut the graph by mistake, so the differences must be zero
         check_constant(Problem(func, values, at, tuple(range(len(outs)))), options)
         return
     problem = Problem(func, values, at, outputs)
@@ -327,7 +336,7 @@ def gradgradcheck(
     cotangents = _cotangents(outs, grad_outputs, gen_non_contig_grad_outputs)
 
     def backward(*args: Any) -> tuple[Any, ...]:
-        xs, gs = list(args[: len(values)]), args[len(values) :]
+        xs, cotangents = list(args[: len(values)]), args[len(values) :]
         for i in at:
             # forward mode has detached the inputs, and the backward pass needs their history
             if not xs[i].requires_grad:
@@ -335,10 +344,11 @@ def gradgradcheck(
         grads = grad(
             _differentiable(func(*xs)),
             [xs[i] for i in at],
-            gs,
+            cotangents,
             create_graph=True,
             allow_unused=True,
         )
+        # gradcheck takes dense tensors, and an input that `func` does not use has no gradient
         gradients = [gradient for gradient in grads if gradient is not None]
         for i, gradient in enumerate(gradients):
             if gradient.layout is not torch.strided:
@@ -383,12 +393,12 @@ def _cotangents(
 
 
 def _cotangent_like(output: object, non_contiguous: bool) -> object:
-    """Return a random cotangent of ``output`` that requires grad, in double precision if ``output``
-    is not of a floating dtype of its own."""
-    g = torch.randn_like(plain(output), memory_format=torch.contiguous_format)
+    """Return a random cotangent of ``output``, of its shape and dtype, that requires grad."""
+    cotangent = torch.randn_like(plain(output), memory_format=torch.contiguous_format)
     if non_contiguous:
-        g = torch.stack([g, g], dim=-1).select(-1, 0)
-    return wrap(g, requires_grad=True)
+        # every second element of a tensor twice as large
+        cotangent = torch.stack([cotangent, cotangent], dim=-1).select(-1, 0)
+    return wrap(cotangent, requires_grad=True)
 
 
 def _warn_deprecated(name: str, grad_out: float, outs: Sequence[Any]) -> None:
@@ -463,6 +473,7 @@ def get_analytical_jacobian(
         not first.numel() or bool((first - second).abs().max() <= nondet_tol)
         for first, second in zip(jacobians, again, strict=True)
     )
+    # the engine refuses gradients of another size than their input
     return tuple(jacobians), reentrant, True, same_dtype
 
 

@@ -74,6 +74,7 @@ def undefined_cotangents(outs: Sequence[Any], inputs: Sequence[torch.Tensor]) ->
     groups = [list(outs)]
     if len(outs) > 1:
         groups += [[output] for output in outs]
+    # the engine is called directly, because `grad` takes None for a cotangent of ones
     for group in groups:
         try:
             with torch.no_grad():  # as in a backward pass without create_graph
@@ -111,8 +112,9 @@ def undefined_tangents(
     for i in at:
         others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
         without = analytical.push(func, inputs, others)
-        zeros = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
-        for index, ((_, tangent), (_, expected)) in enumerate(zip(without, zeros, strict=True)):
+        with_zero = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
+        pairs = zip(without, with_zero, strict=True)
+        for index, ((_, tangent), (_, expected)) in enumerate(pairs):
             if not _are_same_tangents(tangent, expected):
                 raise GradcheckError(
                     f"Mismatch in tangent values for output with index: {index} when input: "
@@ -147,7 +149,7 @@ def batched_cotangents(
     except RuntimeError as error:
         raise _batch_error(error, "check_batched_grad") from error
     for index, gradient in enumerate(grads):
-        want = [e[index] for e in expected]
+        want = [gradients[index] for gradients in expected]
         if gradient is not None or want[0] is not None:
             _require_same(number, at[index], gradient, want, inputs[index], "check_batched_grad")
 
@@ -156,19 +158,21 @@ def batched_tangents(func: Callable[..., object], inputs: Sequence[object], inde
     """Check that vmap of the forward pass over tangents of input ``index`` equals a loop of it."""
     tangents = [torch.randn_like(plain(inputs[index])) for _ in range(2)]
 
-    def one(tensor: object) -> tuple[torch.Tensor, ...]:
-        tangents = []
-        for primal, tangent in analytical.push(func, inputs, {index: tensor}):
-            tangents.append(torch.zeros_like(primal) if tangent is None else tangent)
-        return tuple(tangents)
+    def push_one(direction: object) -> tuple[torch.Tensor, ...]:
+        # vmap takes no None, so a missing tangent becomes zeros
+        results = []
+        for primal, tangent in analytical.push(func, inputs, {index: direction}):
+            results.append(torch.zeros_like(primal) if tangent is None else tangent)
+        return tuple(results)
 
     expected = [analytical.push_densely(func, inputs, {index: tangent}) for tangent in tangents]
     try:
-        tangents_of_batch = vmap(one)(torch.stack(tangents))
+        tangents_of_batch = vmap(push_one)(torch.stack(tangents))
     except RuntimeError as error:
         raise _batch_error(error, "check_batched_forward_grad") from error
-    for k, t in enumerate(tangents_of_batch):
-        _require_same(k, index, t, [e[k] for e in expected], None, "check_batched_forward_grad")
+    for output, batch in enumerate(tangents_of_batch):
+        want = [tangents_of_one[output] for tangents_of_one in expected]
+        _require_same(output, index, batch, want, None, "check_batched_forward_grad")
 
 
 def _batch_error(error: RuntimeError, option: str) -> GradcheckError:
@@ -187,7 +191,8 @@ def _require_same(
 ) -> None:
     """Raise unless the batched derivative ``result`` is the batch of the derivatives ``expected``.
     None stands for zeros, of the shape of ``like``."""
-    want = torch.stack([zeros(like, *like.shape) if e is None else e for e in expected])
+    filled = [zeros(like, *like.shape) if each is None else each for each in expected]
+    want = torch.stack(filled)
     got = torch.zeros_like(want)
     if result is not None:
         got = plain(result)

@@ -124,11 +124,11 @@ def increment_version(tensor: torch.Tensor | Sequence[torch.Tensor]) -> None:
     """Count a write to the data of a tensor, or of several, that the dispatcher did not see, as
     ``torch.autograd.graph.increment_version``."""
     tensors = (tensor,) if isinstance(tensor, torch.Tensor) else tuple(tensor)
-    for t in tensors:
-        if isinstance(t, Value):
-            t.count_write()
+    for each in tensors:
+        if isinstance(each, Value):
+            each.count_write()
         else:
-            native_increment_version([t])
+            native_increment_version([each])
 
 
 class _Handle:
@@ -161,6 +161,7 @@ class _AllowMutationOnSavedContext:
         sid = storage_of(tensor)._cdata
         if tensor.is_nested:
             raise NestedTensor
+        # the version is part of the id: after a write the same tensor is another saved one
         tid = (
             sid,
             tensor.storage_offset(),
@@ -180,20 +181,23 @@ class _AllowMutationOnSavedContext:
 
     def unpack(self, handle: _Handle) -> torch.Tensor:
         """Return the tensor of ``handle``, or its copy. Raise if the block is left."""
-        t = self.cloned.get(handle)
-        if t is None:
-            t = self.original.get(handle)
-        if t is None:
+        # a handle is in one of the two tables: `before_write` moves it
+        tensor = self.cloned.get(handle)
+        if tensor is None:
+            tensor = self.original.get(handle)
+        if tensor is None:
             raise AssertionError(
                 "Trying to backward outside of the 'allow_mutation_on_saved_tensors' context "
                 "in which the graph was originally recorded."
             )
-        return t
+        return tensor
 
     def before_write(self, tensor: torch.Tensor) -> None:
         """Copy the tensors in the storage of ``tensor`` that graphs still need."""
+        # the whole storage: a write through one view changes what was saved through another
         for tid in self.sid_to_tid.pop(storage_of(bottom(tensor))._cdata, ()):
             handle = self.tid_to_weakhandle.pop(tid, None)
+            # None: the graph that had saved the tensor is gone
             if handle is not None:
                 self.cloned[handle] = self.original.pop(handle).clone()
 

@@ -90,9 +90,10 @@ def _adder_to(value: Any, masked: bool) -> Iterator[Callable[[torch.Tensor], obj
     version. Afterwards ``value`` gets its values back."""
     tensor = plain(value)
     if tensor.layout is torch.strided:
-        data = tensor.data
+        data = tensor.data  # writes to it are not counted as versions of the input
         before = data.clone()
         try:
+            # always from the first values: adding and taking back would leave rounding errors
             yield lambda step: data.copy_(before + step)
         finally:
             data.copy_(before)
@@ -155,20 +156,18 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
     rows: list[list[torch.Tensor]] = []
     for index, step in zip(product(*map(range, x.shape)), one_hots(x), strict=True):
         where = f"on index {index} "
-        moved = directional_derivatives(outputs, x, step, steps, where)
+        derivatives = directional_derivatives(outputs, x, step, steps, where)
         if x.is_complex():
-            moved = [
-                a + 1j * b
-                for a, b in zip(
-                    moved, directional_derivatives(outputs, x, 1j * step, steps, where), strict=True
-                )
-            ]
-        rows.append([m.reshape(-1) for m in moved])
-        if any(m.numel() != first.numel() for m, first in zip(rows[-1], rows[0], strict=True)):
+            imaginary = directional_derivatives(outputs, x, 1j * step, steps, where)
+            derivatives = [a + 1j * b for a, b in zip(derivatives, imaginary, strict=True)]
+        rows.append([derivative.reshape(-1) for derivative in derivatives])
+        pairs = zip(rows[-1], rows[0], strict=True)
+        if any(last.numel() != first.numel() for last, first in pairs):
             raise ValueError(
                 "the size of an output depends on which elements of a sparse input are "
                 "zero; pass masked=True"
             )
+    # an input without elements: a call shows the sizes of the outputs
     if not rows:
         return [output.new_zeros(0, output.numel()) for output in _snapshot(outputs)]
     return list(map(torch.stack, zip(*rows, strict=True)))

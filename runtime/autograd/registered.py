@@ -48,8 +48,8 @@ def _function_for(op: Op, rule: str) -> Callable[..., object] | None:
 def _lengths_of(every: Sequence[Any], lists: Sequence[bool]) -> Lengths:
     """Return the number of tensors of each argument that is a list. ``lists``: which are."""
     lengths: list[int | None] = []
-    for a, is_list in zip(every, lists, strict=True):
-        lengths.append(len(a) if is_list and a is not None else None)
+    for argument, is_list in zip(every, lists, strict=True):
+        lengths.append(len(argument) if is_list and argument is not None else None)
     return tuple(lengths)
 
 
@@ -57,13 +57,13 @@ def _spread(every: Sequence[Any], lengths: Lengths) -> list[object]:
     """Return one entry per tensor, from one entry per argument. The entry of a list may be None,
     which stands for None for each of its tensors."""
     entries: list[Any] = []
-    for a, n in zip(every, lengths, strict=True):
-        if n is None:
-            entries.append(a)
-        elif a is None:
-            entries += [None] * n
+    for entry, length in zip(every, lengths, strict=True):
+        if length is None:
+            entries.append(entry)
+        elif entry is None:
+            entries += [None] * length
         else:
-            entries += a
+            entries += entry
     return entries
 
 
@@ -71,11 +71,11 @@ def _gather(flat: Iterable[object], lengths: Lengths) -> tuple[object, ...]:
     """Return one entry per argument, from one entry per tensor."""
     each = iter(flat)
     every: list[object] = []
-    for n in lengths:
-        if n is None:
+    for length in lengths:
+        if length is None:
             every.append(next(each))
         else:
-            every.append([next(each) for _ in range(n)])
+            every.append([next(each) for _ in range(length)])
     return tuple(every)
 
 
@@ -109,6 +109,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
         @staticmethod
         def backward(ctx: object, *grads: object) -> Any:
             result = definition._backward_fn(ctx, *grads)
+            # the formula returns no gradients of keyword-only arguments
             each = (*as_outputs(result), *[None] * len(names))
             if len(each) != len(lengths):
                 return each  # the engine complains of the wrong number

@@ -83,7 +83,7 @@ def install(*, compile: str = "dynamo") -> None:
         patch_classes(patches)
         patch_modules(patches)
         patch_distributed(patches)
-        patch_scripts(patches)
+        patch_scripts(patches)  # after the others: it reads what they have replaced
         # a program may set it by torch's function
         patches.enter(fallback_policy(current_fallback_policy()))
         patches.callback(lasting.undo)

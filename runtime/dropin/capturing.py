@@ -134,6 +134,7 @@ class Programs:
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
+        # weak: a program that nobody uses must not keep two sets of tensors
         self._exchanges: weakref.WeakKeyDictionary[object, Exchange] = weakref.WeakKeyDictionary()
 
     def _receive(self, program: object, exchange: Exchange) -> object:
@@ -152,6 +153,7 @@ class Programs:
 
     def _call_on_plain(self, program: object, call: Callable[[], object]) -> Any:
         """Return ``call()`` while the drop-in is suspended and ``program`` has plain tensors."""
+        # a program that torch has made by itself has no entry yet
         exchange = self._exchanges.setdefault(program, Exchange())
         with aside(self._patches):
             self._turn(program, exchange.plain_tree)
@@ -200,6 +202,7 @@ class Programs:
 
         def module(program: object, *args: object, **kwargs: object) -> object:
             result = self._call_on_plain(program, lambda: original_module(program, *args, **kwargs))
+            # the module was built of plain tensors
             self._exchanges[program].session_module(result)
             return result
 

@@ -94,8 +94,8 @@ def _construct(cls: type, *args: Any, **kwargs: Any) -> object:
             return torch.nn.Parameter(*args, **kwargs)
         return torch.Tensor(*args, **kwargs)
     match args:
-        case [Tensor() as t] if not kwargs:
-            return t.as_subclass(cls)
+        case [Tensor() as tensor] if not kwargs:
+            return tensor.as_subclass(cls)
     # torch's constructor reads the items of a nested list below Python, where values have none
     args = tuple(
         readable(argument) if isinstance(argument, (list, tuple)) else argument for argument in args

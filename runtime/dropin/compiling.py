@@ -35,7 +35,7 @@ from ..torch_private.pytrees import pytree
 from .patches import Patches
 from .stepping_aside import Exchange, aside, ours_unless_aside
 
-_compile = torch.compile
+_compile = torch.compile  # torch's own: this module is imported before names are replaced
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
@@ -193,7 +193,7 @@ def _skip_own_frames() -> Iterator[None]:
     """Let Dynamo skip the runtime's own code in this block, as it skips torch's."""
     rules = importlib.import_module("torch._dynamo.trace_rules")
     rules.SKIP_DIRS.append(_OWN_FOLDER)
-    rules._recompile_re()
+    rules._recompile_re()  # Dynamo has made one pattern of the list
     try:
         yield
     finally:
@@ -335,17 +335,17 @@ def _guard_on_history(guards: Any) -> Callable[..., object]:
     def add_guard(builder: Any, guard: Any, value: object = None) -> None:
         guard_on(builder, guard, value)
         # Dynamo passes the tensor, a weak reference to it, or nothing
-        t = value
+        tensor = value
         if isinstance(value, guards.TensorWeakRef):
-            t = value()
-        if t is None:
-            t = builder.get(guard)
-        if not isinstance(t, Tensor):
+            tensor = value()
+        if tensor is None:
+            tensor = builder.get(guard)
+        if not isinstance(tensor, Tensor):
             return
-        history = _history(t)
+        history = _history(tensor)
         text = f"requires_grad, is_leaf, is_inference() of {builder.arg_ref(guard)} are {history}"
         builder.get_guard_manager(guard).add_lambda_guard(
-            lambda t: _history(t) == history,
+            lambda current: _history(current) == history,
             guards.get_verbose_code_parts([text], guard),
             guard.user_stack,
         )

@@ -46,21 +46,27 @@ class GradBucket:
         )
 
     def index(self) -> int:
+        """Return the number of the bucket."""
         return self._index
 
     def is_last(self) -> bool:
+        """Return whether no bucket of this pass follows."""
         return self._last
 
     def buffer(self) -> torch.Tensor:
+        """Return the gradients of all parameters in one vector."""
         return self._buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Replace the vector of gradients."""
         self._buffer = buffer
 
     def parameters(self) -> list[torch.Tensor]:
+        """Return the parameters whose gradients are in the bucket."""
         return self._parameters
 
     def gradients(self) -> list[torch.Tensor]:
+        """Return a view of the vector for each parameter, of its shape."""
         parts = self._buffer.split([parameter.numel() for parameter in self._parameters])
         return [
             part.view_as(parameter) for part, parameter in zip(parts, self._parameters, strict=True)
@@ -108,6 +114,8 @@ class Reducer:
         )
 
     def _mark(self, index: int) -> None:
+        """Note that a parameter has its gradient. The first one of a pass asks for the reduction
+        at its end."""
         if self._waiting:
             if not self._ready:
                 queue_callback(self._reduce)
@@ -137,13 +145,13 @@ class Reducer:
         flags = torch.tensor([float(index in ready) for index in range(len(self._params))])
         mask = unwrap(flags).to(self._params[0].device)
         dist.all_reduce(mask, group=self._group)
-        return {index for index, n in enumerate(mask.tolist()) if n}
+        return {index for index, count in enumerate(mask.tolist()) if count}
 
-    def _gradient(self, p: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of parameter ``p``, zeros if it has none in this process."""
-        if p.grad is None:
-            return unwrap(torch.zeros_like(p.detach()))
-        return unwrap(p.grad)
+    def _gradient(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Return the gradient of ``parameter``, zeros if it has none in this process."""
+        if parameter.grad is None:
+            return unwrap(torch.zeros_like(parameter.detach()))
+        return unwrap(parameter.grad)
 
     def _reduce_bucket(self, number: int, bucket: list[int], used: set[int]) -> None:
         """Replace the gradients of the parameters in ``bucket`` by their means.
@@ -164,15 +172,14 @@ class Reducer:
                 result = (result,)
             flat = unwrap(*result)
         # and back into the gradients, each at its place in the message
-        for i, part in zip(
-            bucket, flat.split([parameter.numel() for parameter in params]), strict=True
-        ):
-            p = self._params[i]
-            if i not in used:
+        parts = flat.split([parameter.numel() for parameter in params])
+        for index, parameter, part in zip(bucket, params, parts, strict=True):
+            if index not in used:
                 continue  # no process has a gradient for it
-            if p.grad is None:
-                p.grad = torch.empty_like(p.detach())
-            unwrap(p.grad).copy_(part.view(p.shape))
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter.detach())
+            # in place: the optimizer or the user may refer to the gradient
+            unwrap(parameter.grad).copy_(part.view(parameter.shape))
 
     def _reduce_sparse(self, bucket: list[int]) -> None:
         """Replace the sparse gradients of the parameters in ``bucket`` by their means."""
@@ -187,12 +194,15 @@ class Reducer:
             parameter.grad = wrap(grad)
 
     def prepare_for_forward(self) -> None:
+        """Forget what a pass that was not finished has marked."""
         self._ready = set()
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Reduce the next backward pass. Under ``no_sync()`` the module does not call this."""
         self._waiting = True
 
     def set_communication(self, state: object, hook: Callable[..., Any]) -> None:
+        """Let ``hook(state, bucket)`` average the buckets, in place of ``all_reduce``."""
         if self._hook is not None:
             raise RuntimeError(
                 "register_comm_hook or register_builtin_comm_hook can only be called once."
@@ -200,7 +210,7 @@ class Reducer:
         self._hook = state, hook
 
     def set_logger(self, logger: Logger) -> None:
-        pass
+        """Do nothing: there are no statistics."""
 
     def _rebuild_buckets(self) -> None:
         """Do nothing: buckets stay as they are."""
@@ -239,6 +249,8 @@ class Reducer:
 
 
 def _marker(reducer: weakref.ref[Reducer], index: int) -> object:
+    """Return the hook of a parameter. It does not keep the reducer alive."""
+
     def mark(_: Tensor) -> None:
         alive = reducer()
         if alive is not None:
@@ -265,6 +277,7 @@ class Logger:
 
 
 def _register_builtin(reducer: Reducer, kind: Any) -> None:
+    """Accept the built-in hook that the reducer does anyway. Raise for any other."""
     if kind.name != "ALLREDUCE":
         raise NotImplementedError(
             f"runtime.dropin: the built-in communication hook {kind} is not offered. Use the hook "
@@ -286,6 +299,8 @@ _REFUSED = (
 
 
 def _refuse(name: str) -> object:
+    """Return a constructor that raises, for the wrapper that users know as ``name``."""
+
     def __init__(self: object, *args: object, **kwargs: object) -> NoReturn:
         raise NotImplementedError(
             f"runtime.dropin: {name} works on nodes of torch's own tape and cannot run on "
@@ -305,8 +320,10 @@ class _WhenImported(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Return the usual spec of such a module, whose execution ends with our refusals."""
         if not any(name == module for module, _, _ in _REFUSED):
             return None
+        # the usual finder, not this one again
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
@@ -319,10 +336,12 @@ class _WhenImported(MetaPathFinder):
         return spec
 
     def close(self) -> None:
+        """Let later imports have their own wrappers."""
         sys.meta_path.remove(self)
 
 
 def _refuse_in(patches: Patches, module: ModuleType) -> None:
+    """Make the wrappers of an imported module raise."""
     for owner, cls, name in _REFUSED:
         if owner == module.__name__:
             patches.set(getattr(module, cls), "__init__", _refuse(name))

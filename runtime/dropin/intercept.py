@@ -62,7 +62,8 @@ _forward_ad: Any = vars(torch.autograd.forward_ad)
 def _apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply the custom Function ``cls`` of torch: by this package if it computes with its values,
     else by torch."""
-    args, kwargs = tuple(map(now, args)), {name: now(a) for name, a in kwargs.items()}
+    args = tuple(map(now, args))
+    kwargs = {name: now(argument) for name, argument in kwargs.items()}
     arguments = (*args, *kwargs.values())
     if VALUES.isdisjoint(map(type, arguments)) and not _has_tensor_of_capture(arguments):
         return _record(None, cls)(*args, **kwargs)
@@ -105,6 +106,7 @@ def _backward(
     *args: object,
     **kwargs: object,
 ) -> object:
+    """Run a backward pass of torch's engine. Raise if it begins or ends at a value of ours."""
     for tensor in (*outputs, *inputs):
         if isinstance(tensor, Value):
             _refuse(tensor)
@@ -192,6 +194,7 @@ def _trace(
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
 ) -> object:
+    """Run a call in a trace of torch. Raise if it has a value that the trace does not know."""
     result = _traced(self, func, types, args, kwargs)
     if result is NotImplemented and not VALUES.isdisjoint(types):
         _refuse_trace(f"meets {func} of a runtime tensor that is no input of it")

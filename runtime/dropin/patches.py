@@ -30,7 +30,7 @@ class Patches:
         self._table: Table = {}
         self._back: Table = {}
         self._scanned: dict[str, tuple[ModuleType, int]] = {}
-        self._lock = lock_of(self, "_lock", threading.RLock)
+        self._lock = lock_of(self, "_lock", threading.RLock)  # blocks of one thread nest
         self._suspensions = 0
 
     def enter(self, manager: contextlib.AbstractContextManager[object]) -> None:
@@ -87,6 +87,7 @@ class Patches:
     def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, object]]:
         """Yield the names of the objects in ``table``: (module, name, replacement). Modules without
         new names since the last call are skipped."""
+        # a list, as another thread may import a module meanwhile
         for module_name, module in list(sys.modules.items()):
             # an entry of sys.modules may be any object, and this package needs torch's originals
             names = getattr(module, "__dict__", None)

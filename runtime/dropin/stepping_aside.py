@@ -53,6 +53,7 @@ def _torch_class_of(cls: type) -> Any:
     members: dict[str, Any] = {}
     for kind in own:
         members.update(vars(kind))
+    # slots of the class itself, and what our Function has noted of it
     for name in ("__dict__", "__weakref__", "_runtime_definition"):
         members.pop(name, None)
     meta: Any = type(torch.autograd.Function)
@@ -105,6 +106,7 @@ def ours_unless_aside(
 def _with_history(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor with the memory of ``tensor`` that is no leaf for torch, so that a captured
     program may write to it."""
+    # the history comes from an empty tensor, so no memory is copied
     with torch.enable_grad():
         recorded = tensor.new_empty(0).requires_grad_().clone()
     recorded.data = tensor
@@ -162,9 +164,11 @@ class Exchange:
         return own
 
     def plain_tree(self, tree: Any) -> Any:
+        """Return ``tree`` with the plain tensor (:meth:`plain`) for each tensor of the session."""
         return pytree.tree_map_only(Tensor, self.plain, tree)
 
     def session_tree(self, tree: Any) -> Any:
+        """Return ``tree`` with the tensor of the session (:meth:`session`) for each plain one."""
         return pytree.tree_map_only(torch.Tensor, self.session, tree)
 
     def session_module(self, module: torch.nn.Module) -> None:
@@ -233,6 +237,7 @@ class ScriptAttributes:
         self._module: Any = module._c
 
     def items(self) -> list[tuple[str, torch.Tensor]]:
+        """List the tensors with their names."""
         attributes = script_tables(self._module)["named_attributes"]
         return [(name, value) for name, value in attributes if isinstance(value, torch.Tensor)]
 
@@ -367,10 +372,14 @@ class _Globals:
 
 def _names(code: CodeType) -> set[str]:
     """Return the global names in a function and those defined in it."""
-    return {*code.co_names}.union(*(_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    # the code of a function that is defined inside is a constant of the outer one
+    inner_codes = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return {*code.co_names}.union(*map(_names, inner_codes))
 
 
 def _of_torch(program: FunctionType | type) -> bool:
+    """Return whether torch or the runtime defines ``program``. Such code has no tensors of the
+    user's."""
     module: str = getattr(program, "__module__", None) or ""
     return module.partition(".")[0] in ("torch", "functorch") or is_own_module(module)
 

@@ -132,6 +132,7 @@ def patch_attributes(
 
 
 def _forget() -> None:
+    """Empty the tables, when torch's attributes are back."""
     PUBLIC.clear()
     NATIVE.clear()
     torch.overrides.get_default_nowrap_functions.cache_clear()

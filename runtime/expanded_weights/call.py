@@ -57,6 +57,7 @@ def call_for_per_sample_grads(
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         }
+        # the context ends before the backward pass, in which the delivery runs
         with Delivery(params, dim, loss_reduction, batch_size) as grads:
             grads.expect(_smaller(args, kwargs, dim, size))
             return module(*args, **kwargs)
@@ -86,11 +87,16 @@ def _check_arguments(module: object, batch_size: object, loss_reduction: object)
             )
 
 
+def _is_packed(argument: object) -> bool:
+    # a leaf, as a PackedSequence is a namedtuple of tensors that are no batches
+    return isinstance(argument, PackedSequence)
+
+
 def _tensors(arguments: Any, dim: int) -> list[torch.Tensor]:
     """Return the tensors that may be batches. A packed sequence has as many samples as sequences,
     so it is none."""
     tensors: list[torch.Tensor] = []
-    for leaf in pytree.tree_leaves(arguments, is_leaf=lambda a: isinstance(a, PackedSequence)):
+    for leaf in pytree.tree_leaves(arguments, is_leaf=_is_packed):
         if isinstance(leaf, torch.Tensor):
             tensors.append(leaf)
         else:
@@ -101,21 +107,20 @@ def _tensors(arguments: Any, dim: int) -> list[torch.Tensor]:
 def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -> int:
     """Return the size of the batch, which all tensors and packed sequences must agree on."""
     size: int | None = None
-    for argument in pytree.tree_leaves(
-        (args, kwargs), is_leaf=lambda a: isinstance(a, PackedSequence)
-    ):
+    for argument in pytree.tree_leaves((args, kwargs), is_leaf=_is_packed):
         if isinstance(argument, PackedSequence):
-            n = int(argument.batch_sizes[0])
+            # every sequence has a first time step
+            count = int(argument.batch_sizes[0])
         elif isinstance(argument, torch.Tensor) and argument.dim() > dim:
-            n = argument.shape[dim]
+            count = argument.shape[dim]
         else:
             continue
-        if size is not None and n != size:
+        if size is not None and count != size:
             raise RuntimeError(
                 "When computing batch size, found at least one input with batch size "
-                f"{size} and one with batch size {n}. Say which it is with batch_size=..."
+                f"{size} and one with batch size {count}. Say which it is with batch_size=..."
             )
-        size = n
+        size = count
     if size is None:
         raise RuntimeError(
             "ExpandedWeights cannot compute the batch size from the inputs: none is a tensor "
@@ -137,8 +142,8 @@ def _field_tensors(argument: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in the fields of a data class, and of those in its fields."""
     if not is_dataclass(argument) or isinstance(argument, type):
         return
-    for f in fields(argument):
-        value = getattr(argument, f.name)
+    for field in fields(argument):
+        value = getattr(argument, field.name)
         if isinstance(value, torch.Tensor):
             yield value
         else:
@@ -154,11 +159,11 @@ def _check_fields(
     """
     for leaf in pytree.tree_leaves((args, kwargs)):
         for tensor in _field_tensors(leaf):
-            n = size  # a tensor without that dimension is no batch
+            count = size  # a tensor without that dimension is no batch
             if tensor.dim() > dim:
-                n = tensor.shape[dim]
-            if n != size and not (smaller and n < size):
+                count = tensor.shape[dim]
+            if count != size and not (smaller and count < size):
                 raise RuntimeError(
                     "Expected ExpandedWeights to have batch size matching input but got input "
-                    f"batch size of {n} with ExpandedWeight of batch size {size}"
+                    f"batch size of {count} with ExpandedWeight of batch size {size}"
                 )

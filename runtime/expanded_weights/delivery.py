@@ -42,10 +42,10 @@ class Delivery(per_sample):
             grad = self._dense(parameter, 0, size)
             # as in torch: the rows that a smaller batch lacks are zeros
             if self.length is not None and grad.shape[0] < self.length:
-                grad = torch.cat(
-                    [grad, grad.new_zeros(self.length - grad.shape[0], *grad.shape[1:])]
-                )
+                missing = grad.new_zeros(self.length - grad.shape[0], *grad.shape[1:])
+                grad = torch.cat([grad, missing])
             add_to_grad_sample(leaf, grad)
+        # else the next backward pass would deliver them once more
         self._session.uses.clear()
 
 

@@ -160,14 +160,15 @@ def _run_layer(
     check_batch_size(args, kwargs)
     for argument in (*args[1:], *kwargs.values()):
         unpack_expanded_weight_or_tensor(argument)  # for its error
-    weights = [a for a in (*args, *kwargs.values()) if isinstance(a, ExpandedWeight)]
+    every = (*args, *kwargs.values())
+    weights = [argument for argument in every if isinstance(argument, ExpandedWeight)]
     first = weights[0]
     params = {f"weight {index}": weight.orig_weight for index, weight in enumerate(weights)}
     with Delivery(params, _batch_dim(first), first.loss_reduction, length=None) as grads:
         return func(
             grads.batch(args[0]),
             *map(_original, args[1:]),
-            **{name: _original(a) for name, a in kwargs.items()},
+            **{name: _original(argument) for name, argument in kwargs.items()},
         )
 
 
@@ -287,7 +288,7 @@ def forward_helper(
     check_input(func, expanded_args[0])
     check_batch_size(expanded_args, expanded_kwargs)
     args = [_to_plain(argument) for argument in expanded_args]
-    kwargs = {name: _to_plain(a) for name, a in expanded_kwargs.items()}
+    kwargs = {name: _to_plain(argument) for name, argument in expanded_kwargs.items()}
     return func(*args, **kwargs)
 
 

@@ -94,15 +94,18 @@ class BatchedValue(Value):
         )
 
     def tolist(self) -> Any:
+        """Raise: each element has numbers of its own."""
         raise BatchingError(f"{ITEM} tolist() was asked{called_from()}")
 
     def numpy(self, *, force: bool = False) -> Any:
+        """Raise: no level would see what is computed from an array."""
         raise BatchingError(
             "vmap: numpy() would leave the transform; compute with tensors instead. "
             f"It was asked{called_from()}"
         )
 
     def requires_grad_(self, requires_grad: bool = True) -> torch.Tensor:
+        """Raise: a batch has no history of its own."""
         self._refuse_leaf()
 
     def _set_requires_grad(self, requires_grad: bool) -> None:
@@ -110,6 +113,7 @@ class BatchedValue(Value):
 
     @property
     def data(self) -> Any:
+        """Return the same batch without its histories at outer levels."""
         return self._level.wrap(self._inner.data)
 
     @data.setter
@@ -218,18 +222,18 @@ class BatchLevel(Level):
         """
         out = list(args)
         flags: list[object] = [False] * len(out)
-        for index, a in enumerate(out):
-            kind = type(a)
+        for index, argument in enumerate(out):
+            kind = type(argument)
             if kind in VALUES:
-                if a._level is self:
-                    out[index] = a._inner
+                if argument._level is self:
+                    out[index] = argument._inner
                     flags[index] = True
             elif kind is list or kind is tuple:
-                mine = tuple(type(item) in VALUES and item._level is self for item in a)
+                mine = tuple(type(item) in VALUES and item._level is self for item in argument)
                 if any(mine):
                     out[index] = [
                         item._inner if is_mine else item
-                        for item, is_mine in zip(a, mine, strict=True)
+                        for item, is_mine in zip(argument, mine, strict=True)
                     ]
                     flags[index] = mine
         return out, tuple(flags)
@@ -244,20 +248,20 @@ class BatchLevel(Level):
         """
         out = []
         rank = widest = -1
-        for a in args:
-            kind = type(a)
-            if kind in VALUES and a._level is self:
-                a = a._inner
-                own_rank = a.dim()
+        for argument in args:
+            kind = type(argument)
+            if kind in VALUES and argument._level is self:
+                argument = argument._inner
+                own_rank = argument.dim()
                 if own_rank != rank:
                     if rank >= 0:
                         return None, rank
                     rank = own_rank
-            elif isinstance(a, torch.Tensor):
-                widest = max(widest, a.dim())
+            elif isinstance(argument, torch.Tensor):
+                widest = max(widest, argument.dim())
             elif kind in (list, tuple):
                 return None, rank
-            out.append(a)
+            out.append(argument)
         # a batch of 0-d tensors has rank 1, and promotes as a vector does
         promotes_alike = rank > 1 or widest < 0
         if widest < rank and promotes_alike:
@@ -292,7 +296,7 @@ class BatchLevel(Level):
     def _agree(self, op: Op, answers: list[object]) -> object:
         """Return the answer of an op that returns no tensor. Raise unless all elements give the
         same answer."""
-        if any(a != answers[0] for a in answers):
+        if any(answer != answers[0] for answer in answers):
             raise BatchingError(
                 f"vmap: {op.func} answers differently for the elements of the batch: "
                 f"{answers}{called_from()}"
@@ -355,11 +359,13 @@ class BatchLevel(Level):
 
     def element(self, physical: list[object], batched: BatchFlags, b: int) -> list[Any]:
         """List the arguments of element ``b`` of a call. ``batched``: see :meth:`physical`."""
-        return [_element_of(a, flag, b) for a, flag in zip(physical, batched, strict=True)]
+        pairs = zip(physical, batched, strict=True)
+        return [_element_of(argument, flag, b) for argument, flag in pairs]
 
     def _count_fallback(self, op: Op) -> None:
         """Count a loop over the batch. Warn of it or refuse it, as the policy says."""
         name = str(op.func)
+        # the stacked results of a loop would be no view
         if op.kind is VIEW or _FALLBACK.policy == "raise":
             raise MissingRule(name, "batch")
         fallbacks[name] += 1
@@ -455,7 +461,8 @@ class EmptyBatch(BatchLevel):
     def _zeros(self, args: object) -> list[object]:
         """Return ``args`` with one element of zeros in place of each batch."""
         physical, batched = self.physical(args)
-        one = [_one_of_zeros(a, flag) for a, flag in zip(physical, batched, strict=True)]
+        pairs = zip(physical, batched, strict=True)
+        one = [_one_of_zeros(argument, flag) for argument, flag in pairs]
         return self.element(one, batched, 0)
 
 

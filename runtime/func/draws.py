@@ -199,6 +199,7 @@ class Randomness:
             self.mode.__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, kind: object, error: object, tb: Any) -> None:
+        """Leave what was entered. Replace the error of the dispatcher's key by a ``DrawError``."""
         if self.mode is not None:
             self.mode.__exit__(kind, error, tb)  # type: ignore[no-untyped-call]
         elif self.randomness == "error":
@@ -243,6 +244,7 @@ class DrawPerElement(TorchDispatchMode):
         args: Arguments = (),
         kwargs: Keywords | None = None,
     ) -> object:
+        """Run a call in the mode, see :meth:`_run`."""
         before = is_excluded(VIEWS)
         reopen_keys(func)
         set_excluded(VIEWS, True)  # the dispatcher has already counted a write to a plain tensor
@@ -303,8 +305,8 @@ def without_draws(level: Batch) -> Iterator[None]:
     """Run the body of a ``with`` block, which draws nothing, outside of the
     :class:`DrawPerElement` of ``level`` if that mode is innermost. The mode costs each ATen call
     more than a small kernel does."""
-    n = number_of_dispatch_modes()
-    mode: Any = dispatch_mode_at(n - 1) if n else None
+    count = number_of_dispatch_modes()
+    mode: Any = dispatch_mode_at(count - 1) if count else None
     if not isinstance(mode, DrawPerElement) or mode.level is not level:
         yield
         return

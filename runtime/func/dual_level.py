@@ -41,13 +41,16 @@ class DualValue(Value):
     _detached: int = 0
 
     def tolist(self) -> Any:
+        """Return the numbers of the primal."""
         return self._inner.tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
+        """Return the primal as an array, which has no tangent."""
         return self._inner.numpy(force=force)
 
     @property
     def data(self) -> Any:
+        """Return the primal as a value without a tangent."""
         return self._level.wrap(self._inner.data)
 
     @data.setter
@@ -148,12 +151,12 @@ class DualLevel(Level):
                 raise MissingRule(str(op.func), "jvp")
             return self.run_inside(decomposed, args, kwargs)
         result = op.run(primals, kwargs)
-        ts = tangent_rule(op)(op, primals, tangents, kwargs, result)
-        if op.kind is not VIEW and any(
-            ts is tangent for tangent in tangents if tangent is not None
-        ):
-            ts = ts.clone()  # the caller gets both tangents, and may write to one
-        return self._wrap(op, args, kwargs, result, ts)
+        of_results = tangent_rule(op)(op, primals, tangents, kwargs, result)
+        is_argument = any(of_results is tangent for tangent in tangents if tangent is not None)
+        if is_argument and op.kind is not VIEW:
+            # the caller gets both tangents, and may write to one
+            of_results = of_results.clone()
+        return self._wrap(op, args, kwargs, result, of_results)
 
     def _constant(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Run a call while forward mode is off. Its results have no tangent. A tensor that it
@@ -186,14 +189,14 @@ class DualLevel(Level):
         for index in op.tensor_args:
             if index >= len(primals):
                 break
-            a = primals[index]
-            if isinstance(a, Value):
-                if a._level is self:
-                    primals[index] = a._inner
-                    tangents[index] = tangent_of(a)
+            argument = primals[index]
+            if isinstance(argument, Value):
+                if argument._level is self:
+                    primals[index] = argument._inner
+                    tangents[index] = tangent_of(argument)
                     any_tangent = any_tangent or tangents[index] is not None
-            elif type(a) is list or type(a) is tuple:
-                primals[index], tangents[index] = self._split_list(a)
+            elif type(argument) is list or type(argument) is tuple:
+                primals[index], tangents[index] = self._split_list(argument)
                 any_tangent = any_tangent or tangents[index] is not None
         return primals, tangents, any_tangent
 
@@ -227,15 +230,15 @@ class DualLevel(Level):
         tensor of the outer levels, unless it is a view."""
         view = op.kind is VIEW
 
-        def wrap_one(tensor: torch.Tensor, i: int | None) -> torch.Tensor:
-            """Return ``tensor``, the result of number ``i`` or the only one, with its tangent."""
+        def wrap_one(tensor: torch.Tensor, number: int | None) -> torch.Tensor:
+            """Return ``tensor``, the result of that number or the only one, with its tangent."""
             if not view and not is_floating(tensor):
                 return tensor
-            place = i or 0
+            place = number or 0
             tangent = tangents[place] if isinstance(tangents, (tuple, list)) else tangents
             value = self.wrap(tensor, None if place in op.nondiff else fit(tangent, tensor))
-            if view and not (i is None and op.nondiff):
-                self._mark(value, op, args, kwargs, i)
+            if view and not (number is None and op.nondiff):
+                self._mark(value, op, args, kwargs, number)
             return value
 
         return rewrapped(result, wrap_one)
@@ -256,11 +259,12 @@ class DualLevel(Level):
         source = args[0]
         if isinstance(source, Value) and source._level is self:
             step = ((op.func, tuple(args[1:]), kwargs, which),)
-            of = source._view
-            if of is None:
+            earlier = source._view
+            if earlier is None:
                 value._view = View(source, step, "")
             else:
-                value._view = View(of.base, of.chain + step, of.creation)
+                # a view of a view: its base is that of the first, by one step more
+                value._view = View(earlier.base, earlier.chain + step, earlier.creation)
             if op.func is _AS_STRIDED:
                 _show_memory_of_base(value)
 

@@ -41,15 +41,15 @@ def check(op: Op, args: Arguments, kwargs: dict[str, object]) -> None:
         return
     signature: list[object] = []
     # inlined, since most arguments are tensors and this runs for each call
-    for a in args:
-        kind = type(a)
+    for argument in args:
+        kind = type(argument)
         if kind in VALUES or kind is torch.Tensor:
-            signature.append(a.shape)
-            signature.append(a.dtype)
+            signature.append(argument.shape)
+            signature.append(argument.dtype)
         else:
-            signature.append(_signature_of(a))
-    for name, a in kwargs.items():
-        signature += (name, _signature_of(a))
+            signature.append(_signature_of(argument))
+    for name, argument in kwargs.items():
+        signature += (name, _signature_of(argument))
     key = tuple(signature)
     if symbols_may_occur() and any(map(has_symbols, key)):
         return  # a hash of such a size would fix it
@@ -108,13 +108,14 @@ def run(op: Op, args: Sequence[object], kwargs: Keywords, at: dict[int, int] | N
             stack.enter_context(_restore_after(generator_of(args, kwargs)))
         try:
             arguments = element(list(args))
-            options = {name: element(a) for name, a in kwargs.items()}
+            options = {name: element(argument) for name, argument in kwargs.items()}
         except (RuntimeError, NotImplementedError):
             # no element can be taken from some layouts, such as compressed sparse rows
             return
         try:
             op.func(*arguments, **options)
         except NotImplementedError:
+            # some ops have no kernel on the meta device, which says nothing of the element
             if not empty:
                 raise
 
@@ -138,18 +139,18 @@ def _restore_after(generator: torch.Generator) -> Iterator[None]:
         generator.set_state(state)
 
 
-def _element(a: object, at: dict[int, int], empty: bool, copied: bool) -> Any:
+def _element(argument: object, at: dict[int, int], empty: bool, copied: bool) -> Any:
     """Return one element of nested values, at the index ``at[number]`` of each batch level.
 
     The loop meets the innermost level first, and each batch dimension is in front. So the
     dimensions of the tensor at the bottom begin with the batch of the outermost level, and the
     indices are applied in reverse.
     """
-    if isinstance(a, (list, tuple)):
-        return [_element(item, at, empty, copied) for item in a]
-    if not isinstance(a, torch.Tensor):
-        return a
-    tensor: Any = a
+    if isinstance(argument, (list, tuple)):
+        return [_element(item, at, empty, copied) for item in argument]
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    tensor: Any = argument
     index: list[int] = []
     while type(tensor) in VALUES:
         if tensor._level.hidden:
@@ -157,7 +158,7 @@ def _element(a: object, at: dict[int, int], empty: bool, copied: bool) -> Any:
         tensor = tensor._inner
     if empty:
         return torch.empty_strided(
-            a.shape, tensor.stride()[len(index) :], dtype=tensor.dtype, device="meta"
+            argument.shape, tensor.stride()[len(index) :], dtype=tensor.dtype, device="meta"
         )
     for i in reversed(index):
         tensor = tensor.select(0, i)

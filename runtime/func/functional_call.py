@@ -46,8 +46,8 @@ def functional_call(
         if isinstance(module, kind):
             raise RuntimeError(f"The stateless API can't be used with {what}")
     tensors: dict[str, torch.Tensor] = {}
-    for d in dicts:
-        tensors.update(d)
+    for mapping in dicts:
+        tensors.update(mapping)
     if tie_weights:
         tensors = _tie(module, tensors)
     if strict:
@@ -70,10 +70,10 @@ def _as_dicts(state: object) -> Sequence[Mapping[str, torch.Tensor]]:
             "Expected parameter_and_buffer_dicts to be a dict, or a list/tuple of dicts, "
             f"but got {type(state)}"
         )
-    if not all(isinstance(d, Mapping) for d in dicts):
+    if not all(isinstance(mapping, Mapping) for mapping in dicts):
         raise ValueError("Expected all elements of parameter_and_buffer_dicts to be dictionaries")
     times = Counter(chain.from_iterable(dicts))
-    repeated = sorted(name for name, n in times.items() if n > 1)
+    repeated = sorted(name for name, count in times.items() if count > 1)
     if repeated:
         raise ValueError(
             f"{repeated} appeared in multiple dictionaries; "
@@ -147,10 +147,12 @@ class _Swapped:
         self.dicts = dicts
         self.before: dict[str, Any] = {}
         # a recurrent layer lists its weights once more, for its fused kernel
-        layers = {id(m): m for m, _ in self.places.values() if isinstance(m, nn.RNNBase)}
+        layers = {
+            id(owner): owner for owner, _ in self.places.values() if isinstance(owner, nn.RNNBase)
+        }
         self.caches = [
-            (m, m._flat_weights, list(m._flat_weights), m._flat_weight_refs)
-            for m in layers.values()
+            (layer, layer._flat_weights, list(layer._flat_weights), layer._flat_weight_refs)
+            for layer in layers.values()
         ]
 
     def __enter__(self) -> None:
@@ -158,6 +160,8 @@ class _Swapped:
             self.before[name] = _exchange(module, attribute, self.tensors[name])
 
     def __exit__(self, *exc: object) -> None:
+        """Give the module its tensors back, and the caller's dicts what it has bound in place of
+        theirs."""
         after = {}
         # in reverse, since each replaced property gave the module one more class
         for name, (module, attribute) in reversed(self.places.items()):
@@ -167,11 +171,12 @@ class _Swapped:
             weights[:] = own
             layer._flat_weights, layer._flat_weight_refs = weights, refs
         # a module that rebinds an attribute (a counter, a statistic) gives it to the caller's dict
-        for d in self.dicts:
-            if isinstance(d, MutableMapping):
-                for name in d:
-                    if after[name] is not _ABSENT and after[name] is not d[name]:
-                        d[name] = after[name]
+        for mapping in self.dicts:
+            if not isinstance(mapping, MutableMapping):
+                continue
+            for name in mapping:
+                if after[name] is not _ABSENT and after[name] is not mapping[name]:
+                    mapping[name] = after[name]
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
@@ -241,18 +246,23 @@ def stack_module_state(
 
     The stacked parameters are new leaves. Models of different classes, modes or shapes are
     a ``RuntimeError``.
+
+    >>> models = [torch.nn.Linear(2, 1) for _ in range(3)]
+    >>> parameters, buffers = stack_module_state(models)
+    >>> parameters["weight"].shape
+    torch.Size([3, 1, 2])
     """
     if len(models) == 0:
         raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
-    modes = [m.training for m in models]
+    modes = [model.training for model in models]
     if any(modes) and not all(modes):
         raise RuntimeError(
             "stack_module_state: Expected all models to have the same training/eval mode."
         )
-    if any(type(m) is not type(models[0]) for m in models):
+    if any(type(model) is not type(models[0]) for model in models):
         raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
-    parameters = [dict(m.named_parameters()) for m in models]
-    buffers = [dict(m.named_buffers()) for m in models]
+    parameters = [dict(model.named_parameters()) for model in models]
+    buffers = [dict(model.named_buffers()) for model in models]
     return _stack_by_name(parameters), _stack_by_name(buffers)
 
 

@@ -53,6 +53,7 @@ def versioned(value: object) -> Any:
         return value
     if not value.is_inference():
         return entered(value)
+    # `set_` and no view: a view of a tensor of inference mode has no version counter either
     alias = torch.empty(0, dtype=value.dtype, device=value.device).set_(
         storage_of(value), value.storage_offset(), value.shape, value.stride()
     )
@@ -137,9 +138,9 @@ def _pull(
     """Return the cotangents of ``inputs``, whose edges are ``input_edges``. Zeros where none
     arrives. ``outs``: the edges of the outputs."""
     roots = [
-        (e, cotangent)
-        for e, cotangent in zip(outs, cotangents, strict=True)
-        if e is not None and cotangent is not None
+        (edge, cotangent)
+        for edge, cotangent in zip(outs, cotangents, strict=True)
+        if edge is not None and cotangent is not None
     ]
     before = is_excluded(_AUTOGRAD)
     # torch must not record this pass for plain parameters that the program closed over
@@ -321,6 +322,7 @@ def grad_and_value(
                 selected = selected[0]
             inputs, spec = trees.flatten(selected)
             out_edges, input_edges = [_edge(level, out)], [_edge(level, x) for x in inputs]
+            # nobody else can reach the graph, so it is freed as the pass goes
             flat_grads = _pull(
                 level, out_edges, [torch.ones_like(value)], inputs, input_edges, False
             )
@@ -404,7 +406,8 @@ def _normalize_each(argnums: tuple[int, ...], n: int) -> tuple[int, ...]:
     for i in argnums:
         if not -n <= i < n:
             raise RuntimeError(f"Got argnum={i}, but only {n} positional inputs")
-    fixed = tuple(i % n for i in argnums)
-    if len(set(fixed)) != len(fixed):
-        raise RuntimeError(f"argnums elements must be unique, got {fixed}")
-    return fixed
+    # 0 and -n are the same argument, so repeats show only here
+    positions = tuple(i % n for i in argnums)
+    if len(set(positions)) != len(positions):
+        raise RuntimeError(f"argnums elements must be unique, got {positions}")
+    return positions

@@ -72,8 +72,8 @@ def _select(
 
     def partial(*chosen: object) -> Any:
         full = list(args)
-        for i, c in zip(each, chosen, strict=True):
-            full[i] = c
+        for index, argument in zip(each, chosen, strict=True):
+            full[index] = argument
         return func(*full)
 
     return partial, tuple(args[i] for i in each)
@@ -105,13 +105,17 @@ def jacrev(
     @wraps(func)
     def transformed(*args: object, **kwargs: object) -> Any:
         """Return the Jacobian at ``args``, with aux if ``has_aux``."""
-        f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
+        of_chosen, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         _require_real("jacrev", "inputs", trees.flatten(chosen)[0])
-        outs, pullback, *aux = vjp(f, *chosen, has_aux=has_aux)
+        outs, pullback, *aux = vjp(of_chosen, *chosen, has_aux=has_aux)
         flat, spec = trees.flatten(outs)
         _require_real("jacrev", "outputs", flat)
+
+        def pull(*cotangents: object) -> Any:
+            return pullback(trees.unflatten(list(cotangents), spec))
+
         # one vmap for the elements of all outputs, whose rows are then divided among the outputs
-        rows = _rows(lambda *ct: pullback(trees.unflatten(list(ct), spec)), flat, chunk_size)
+        rows = _rows(pull, flat, chunk_size)
         result = _blocks_by_output(rows, flat, spec, isinstance(argnums, tuple))
         if has_aux:
             return result, aux[0]
@@ -134,8 +138,8 @@ def _rows(pull: Callable[..., object], outs: list[torch.Tensor], chunk_size: int
 def _has_one_element(tensor: torch.Tensor) -> bool:
     """Return whether ``tensor`` has one element. A symbolic size is not compared: the answer would
     become a condition of the graph."""
-    n = tensor.numel()
-    return type(n) is int and n == 1
+    count = tensor.numel()
+    return type(count) is int and count == 1
 
 
 def _loop(pull: Callable[..., object]) -> Callable[..., object]:
@@ -146,7 +150,7 @@ def _loop(pull: Callable[..., object]) -> Callable[..., object]:
         if not len(basis[0]):
             # there is no row from which the structure of the result could be seen
             return vmap(pull)(*basis)
-        pulled = [trees.flatten(pull(*ct)) for ct in zip(*basis, strict=True)]
+        pulled = [trees.flatten(pull(*cotangents)) for cotangents in zip(*basis, strict=True)]
         each, specs = zip(*pulled, strict=True)
         columns = list(map(torch.stack, zip(*each, strict=True)))
         return trees.unflatten(columns, specs[0])
@@ -196,16 +200,17 @@ def jacfwd(
     @wraps(func)
     def transformed(*args: object, **kwargs: object) -> object:
         """Return the Jacobian at ``args``, with aux if ``has_aux``."""
-        f, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
+        of_chosen, chosen = _select(lambda *a: func(*a, **kwargs), args, argnums)
         flat, spec = trees.flatten(chosen)
         _require_real("jacfwd", "inputs", flat)
 
         aux_spec: trees.Spec = None
         writes = None
-        run = f
+        run = of_chosen
         if chunk_size is not None:
+            # each chunk runs `func` again, and its writes to outer tensors would add up
             writes = OutsideWrites()
-            run = writes.noting(f)
+            run = writes.noting(of_chosen)
 
         def push(*tangents: object) -> Any:
             """Return the tangents of the outputs along one basis tangent, the outputs, and aux."""
@@ -222,15 +227,15 @@ def jacfwd(
         columns, _, aux_tensors = vmap(push, randomness=randomness, chunk_size=chunk_size)(
             *_basis(flat)
         )
-        flat_c, out_spec = trees.flatten(columns)
-        _require_real("jacfwd", "outputs", flat_c)
+        flat_columns, out_spec = trees.flatten(columns)
+        _require_real("jacfwd", "outputs", flat_columns)
         # the batch of tangents is dimension 0 of each column, and becomes the input's dimensions
         sizes = [value.numel() for value in flat]
         per_output = []
-        for c in flat_c:
+        for column in flat_columns:
             blocks = [
-                part.movedim(0, -1).reshape((*c.shape[1:], *x.shape))
-                for part, x in zip(_parts(c, sizes), flat, strict=True)
+                part.movedim(0, -1).reshape((*column.shape[1:], *x.shape))
+                for part, x in zip(_parts(column, sizes), flat, strict=True)
             ]
             tree = trees.unflatten(blocks, spec)
             per_output.append(tree if isinstance(argnums, tuple) else tree[0])

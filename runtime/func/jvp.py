@@ -27,16 +27,15 @@ def own_memory(
     It is copied if it shares memory with one of ``tangents``, those of the caller, or if its
     elements share memory and those of ``result`` do not.
     """
-    expanded = any(
-        stride == 0 != stride_of_result and size > 1
-        for size, stride, stride_of_result in zip(
-            tensor.shape, tensor.stride(), result.stride(), strict=True
-        )
+    geometry = zip(tensor.shape, tensor.stride(), result.stride(), strict=True)
+    is_expanded = any(
+        stride == 0 and stride_of_result != 0 and size > 1
+        for size, stride, stride_of_result in geometry
     )
-    if expanded:
+    if is_expanded:
         return tensor.clone(memory_format=torch.contiguous_format)
     # the caller may write to a tangent that it gave, or to one that it got
-    if any(aliases(tensor, g) for g in tangents):
+    if any(aliases(tensor, tangent) for tangent in tangents):
         return tensor.clone()
     return tensor
 
@@ -78,21 +77,21 @@ def jvp(
         check_outputs("jvp(f, primals, tangents)", flat_out)
         results, result_tangents = [], []
         for output in flat_out:
-            # a constant output is no value of the level, and has no tangent
             refuse_closed(output, "the derivative")
-            inner, t = output, None
+            # a constant output is no value of the level, and has no tangent
+            inner, tangent = output, None
             if isinstance(output, Value) and output._level is level:
-                inner, t = output._inner, tangent_of(output)
-            if t is None and strict:
+                inner, tangent = output._inner, tangent_of(output)
+            if tangent is None and strict:
                 raise RuntimeError(
                     "jvp(f, primals, tangents, strict=True): The output of f is independent "
                     "of the inputs. With strict=False its tangent is zero."
                 )
             results.append(inner)
-            if t is None:
+            if tangent is None:
                 result_tangents.append(torch.zeros_like(inner))
             else:
-                result_tangents.append(own_memory(t, flat_t, inner))
+                result_tangents.append(own_memory(tangent, flat_t, inner))
         pass_mark_on(flat_out, (*results, *result_tangents))
         lowered = trees.map_tensors(level.lowered, aux)
     finally:

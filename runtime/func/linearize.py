@@ -42,10 +42,10 @@ def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Calla
     structure, shape or dtype, and if a tensor that it holds was written to in the meantime.
     """
     flat, spec = pytree.tree_flatten(primals)
-    for p in flat:
-        if not isinstance(p, torch.Tensor):
+    for primal in flat:
+        if not isinstance(primal, torch.Tensor):
             raise RuntimeError(
-                f"linearize(f, *primals): Expected all primals to be Tensors, got {type(p)}"
+                f"linearize(f, *primals): Expected all primals to be Tensors, got {type(primal)}"
             )
     writes = OutsideWrites()
     try:
@@ -122,11 +122,11 @@ def _record_derivative(
         )
         tangents = []
         for output in flat_out:
-            primal, t = _split_output(level, output)
+            primal, tangent = _split_output(level, output)
             results.append(primal)
-            has_tangent.append(t is not None)
-            if t is not None:
-                tangents.append(trace.lower_output(t))
+            has_tangent.append(tangent is not None)
+            if tangent is not None:
+                tangents.append(trace.lower_output(tangent))
         trace.graph.output(tangents)
     finally:
         level.close()
@@ -217,6 +217,7 @@ def _linear_part() -> type:
             last = next(
                 (node for node in reversed(self.graph.nodes) if node.op == "placeholder"), None
             )
+            # a list, since the loop changes the graph
             for node in list(self.graph.nodes):
                 if node.op == "get_attr":
                     name = str(node.target)

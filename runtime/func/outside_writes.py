@@ -76,6 +76,7 @@ class OutsideWrites(TorchDispatchMode):
         args: Arguments = (),
         kwargs: Keywords | None = None,
     ) -> object:
+        """Run a call, after a copy of what it writes to from outside."""
         kwargs = kwargs or {}
         op = op_of(func)
         # tensors that the call writes to and the run has not made
@@ -94,28 +95,29 @@ class OutsideWrites(TorchDispatchMode):
         finally:
             set_excluded(VIEWS, before)
         # asked after the call, so that a call that fails is not counted
-        if not self.lasting and any(self.inside_modes or _changes_history(t) for t in outside):
+        lasts = any(self.inside_modes or _changes_history(tensor) for tensor in outside)
+        if lasts and not self.lasting:
             self.lasting = f"{func}{called_from()}"
         # storages that appear in the results alone are the run's own, and need no copy
         if op.kind is FUNCTIONAL:
             self.own |= _addresses(result) - _addresses((args, kwargs))
         return result
 
-    def _below(self, t: object) -> Any:
-        """Return the tensor that existed before the run: ``t``, or the inner tensor of a value that
-        levels of the run have made."""
-        while isinstance(t, Value) and t._level.number > self.start:
-            t = t._inner
-        return t
+    def _below(self, tensor: object) -> Any:
+        """Return the tensor that existed before the run: ``tensor``, or the inner tensor of a value
+        that levels of the run have made."""
+        while isinstance(tensor, Value) and tensor._level.number > self.start:
+            tensor = tensor._inner
+        return tensor
 
     def _save(
         self, outside: list[torch.Tensor], op: Op, args: Arguments, kwargs: Mapping[str, object]
     ) -> None:
         """Copy the memory of the tensors in ``outside``, unless an earlier write has copied it."""
         with without_modes():  # a vmap in the run, which draws, has one
-            for t in outside:
-                if address(t) not in self.memory.tensors:
-                    self.memory.hold(t)
+            for tensor in outside:
+                if address(tensor) not in self.memory.tensors:
+                    self.memory.hold(tensor)
             self.memory.before(op, *trees.map_tensors(self._below, (args, kwargs)))
 
 

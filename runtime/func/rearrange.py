@@ -169,7 +169,7 @@ def _sizes_of_group(
             f"rearrange: the sizes of {open_axes} in {pattern!r} do not follow from "
             "the shape; give all but one as keywords"
         )
-    product = math.prod(n for (n,) in sizes.values())
+    product = math.prod(length for (length,) in sizes.values())
     # a size of zero divides nothing
     left_over = product == 0 or size % product
     if left_over or (not open_axes and product != size):

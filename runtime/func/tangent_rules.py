@@ -121,7 +121,7 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
             sources.append((False, *op.locate(parameter)))
         else:
             sources.append((True, at, None))
-    reach = 1 + max(at for _, at, _ in sources)
+    reach = 1 + max(at for _, at, _ in sources)  # how many operands of the call are looked at
 
     def call(
         primals: list[Any],
@@ -150,8 +150,11 @@ def _caller(op: Op, formula: Callable[..., object]) -> Callable[..., object]:
 def _sum_of_terms(op: Op, table: dict[str, Callable[..., object]]) -> TangentRule:
     """Return the rule of a table ``{argument: formula}``. Its tangent is the sum of one term per
     argument with a tangent."""
+    # a table may serve several overloads, and this one may lack an argument
     calls = [
-        (op.positions[name], _caller(op, f)) for name, f in table.items() if name in op.positions
+        (op.positions[name], _caller(op, formula))
+        for name, formula in table.items()
+        if name in op.positions
     ]
 
     def rule(
@@ -163,8 +166,8 @@ def _sum_of_terms(op: Op, table: dict[str, Callable[..., object]]) -> TangentRul
     ) -> Any:
         """Add the terms of the arguments that have a tangent."""
         total = None
-        for i, call in calls:
-            if i < len(tangents) and tangents[i] is not None:
+        for index, call in calls:
+            if index < len(tangents) and tangents[index] is not None:
                 total = _add(total, call(primals, tangents, kwargs, result))
         return total
 
@@ -186,26 +189,26 @@ def _linear(
     """Return the tangent of an op that is linear in all its differentiable arguments together: the
     op itself, of the tangents. Example: ``cat``."""
     # one argument has a tangent, else the rule would not run
-    like = next(t for t in items_of(tangents) if t is not None)
+    like = next(tangent for tangent in items_of(tangents) if tangent is not None)
 
-    def zeros(p: Any, tensor: object) -> Any:
+    def zeros(primal: Any, tensor: object) -> Any:
         """Return zeros in place of a missing tangent. They are made from another tangent, so that
         they are batched if that one is."""
-        if tensor is None and p is not None:
-            return like.new_zeros(p.shape, dtype=p.dtype)
+        if tensor is None and primal is not None:
+            return like.new_zeros(primal.shape, dtype=primal.dtype)
         return tensor
 
     actual = list(primals)
     for index in op.vjp_args:
         if index >= len(actual):
             continue
-        p, tangent = primals[index], tangents[index]
-        if isinstance(p, list):
-            actual[index] = [
-                zeros(a, b) for a, b in zip(p, tangent or [None] * len(p), strict=True)
-            ]
+        primal, tangent = primals[index], tangents[index]
+        if isinstance(primal, list):
+            of_parts = tangent or [None] * len(primal)
+            pairs = zip(primal, of_parts, strict=True)
+            actual[index] = [zeros(part, of_part) for part, of_part in pairs]
         else:
-            actual[index] = zeros(p, tangent)
+            actual[index] = zeros(primal, tangent)
     return op.func(*actual, **kwargs)
 
 

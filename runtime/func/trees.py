@@ -79,6 +79,6 @@ def spread(prefix: Tree, leaves: list[object], spec: Spec) -> list[Any] | None:
         return [prefix] * len(leaves)
     is_flat = type(spec) is int and type(prefix) is tuple and len(prefix) == spec
     # an entry that is a container may fit no leaf, which torch decides
-    if is_flat and all(type(p) in _PLAIN for p in prefix):
+    if is_flat and all(type(entry) in _PLAIN for entry in prefix):
         return list(prefix)
     return broadcast_and_flatten(prefix, torch_spec(spec))

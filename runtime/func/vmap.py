@@ -187,29 +187,29 @@ class MappedFunction:
     def _call(self) -> str:
         return f"vmap({self.name}, in_dims={self.in_dims}, ...)(<inputs>)"
 
-    def _dim(self, value: object, d: object) -> int:
-        """Return the batch dimension of the leaf ``value`` for its in_dim ``d``. Raise if it does
+    def _dim(self, value: object, in_dim: object) -> int:
+        """Return the batch dimension of the leaf ``value`` for its ``in_dim``. Raise if it does
         not fit."""
-        if not isinstance(d, int):
+        if not isinstance(in_dim, int):
             raise ValueError(
-                f"{self._call()}: Got in_dim={d} for an input but in_dim must be either "
+                f"{self._call()}: Got in_dim={in_dim} for an input but in_dim must be either "
                 "an integer dimension or None."
             )
         if not isinstance(value, torch.Tensor):
             raise ValueError(
-                f"{self._call()}: Got in_dim={d} for an input but the input is of type "
+                f"{self._call()}: Got in_dim={in_dim} for an input but the input is of type "
                 f"{type(value)}. "
                 "With in_dim=None every element of the batch gets the same one."
             )
         if value.is_nested:
             raise NestedTensor
-        if not -value.dim() <= d < value.dim():
+        if not -value.dim() <= in_dim < value.dim():
             raise ValueError(
-                f"{self._call()}: Got in_dim={d} for some input, "
+                f"{self._call()}: Got in_dim={in_dim} for some input, "
                 f"but that input is a Tensor of dimensionality {value.dim()} so expected in_dim "
                 f"to satisfy -{value.dim()} <= in_dim < {value.dim()}."
             )
-        return d % value.dim()
+        return in_dim % value.dim()
 
     def run(
         self,
@@ -222,6 +222,7 @@ class MappedFunction:
         """Run the function on the whole batch."""
         level = self.level(size)
         try:
+            # in a program that is captured, the values that stand there for outer tensors
             entering = [
                 value if dim is None else entered(value)
                 for value, dim in zip(leaves, dims, strict=True)
@@ -236,7 +237,7 @@ class MappedFunction:
             level.close()
 
     def level(self, size: int) -> BatchLevel:
-        """Return the level of one run."""
+        """Return the level of one run. ``per_sample_grads`` has a level of its own."""
         if not size:
             return EmptyBatch(size, self.randomness)
         return BatchLevel(size, self.randomness)
@@ -257,17 +258,18 @@ class MappedFunction:
         for start in range(0, size, piece):
             if states is not None:
                 states.restore()
-            n = min(piece, size - start)
+            count = min(piece, size - start)
             part = [
-                value if dim is None else value.narrow(dim, start, n)
+                value if dim is None else value.narrow(dim, start, count)
                 for value, dim in zip(leaves, dims, strict=True)
             ]
-            parts.append(self.run(part, dims, spec, n, kwargs))
+            parts.append(self.run(part, dims, spec, count, kwargs))
         outputs, specs = zip(*map(trees.flatten, parts), strict=True)
-        # each output of the pieces is joined where its batch is
+        # each output of the pieces is joined where its batch is; an `out_dims` that fits no output
+        # was refused in `run`, so there is always an answer
         where = self._out_dims(outputs[0], specs[0])
         pieces = zip(*outputs, strict=True)
-        joined = [_join(x, d) for x, d in zip(pieces, where or (), strict=True)]
+        joined = [_join(outs, dim) for outs, dim in zip(pieces, where or (), strict=True)]
         return trees.unflatten(joined, specs[0])
 
     def _out_dims(self, flat: list[object], spec: trees.Spec) -> list[Any] | None:
@@ -299,11 +301,11 @@ class MappedFunction:
         pass_mark_on(flat, tuple(results))
         return trees.unflatten(results, spec)
 
-    def _output(self, level: BatchLevel, output: object, d: int | None) -> Any:
-        """Return one output with the batch at dimension ``d``. None: as it is. Raise if ``d`` does
-        not fit it."""
+    def _output(self, level: BatchLevel, output: object, out_dim: int | None) -> Any:
+        """Return one output with the batch at dimension ``out_dim``. None: as it is. Raise if
+        that does not fit it."""
         mine = isinstance(output, Value) and output._level is level
-        if d is None:
+        if out_dim is None:
             if mine:
                 raise ValueError(
                     f"vmap({self.name}, ...): "
@@ -320,11 +322,11 @@ class MappedFunction:
         else:
             # the output depends on no batched argument, so all elements have the same one
             inner = output.unsqueeze(0).expand(level.size, *output.shape)
-        if not -inner.dim() <= d < inner.dim():
+        if not -inner.dim() <= out_dim < inner.dim():
             raise IndexError(
-                f"vmap: out_dim {d} is out of range for an output with {inner.dim()} "
+                f"vmap: out_dim {out_dim} is out of range for an output with {inner.dim()} "
                 "dimensions, batch included"
             )
-        if not d:
+        if not out_dim:
             return inner
-        return inner.movedim(0, int(d))
+        return inner.movedim(0, int(out_dim))

@@ -170,7 +170,8 @@ class BatchSession(StandIn):
         """Make the tensors of :meth:`lift` plain again, unless they have a history."""
         lifted = [reference() for reference in self.lifted]
         # all are asked before the first is given back, as a view asks its base
-        plain = [t for t in lifted if t is not None and edge_of(base_or_self(t)) is None]
+        alive = [tensor for tensor in lifted if tensor is not None]
+        plain = [tensor for tensor in alive if edge_of(base_or_self(tensor)) is None]
         for tensor in plain:
             give_back(SESSION, tensor)
         self.lifted.clear()
@@ -189,24 +190,27 @@ class BatchSession(StandIn):
         ``RuntimeError`` if an earlier batch has another number of samples.
         """
         # the first batch says how many samples there are
-        n = value.shape[dim]
+        count = value.shape[dim]
         if self.size is None:
-            self.size = n
-        if n != self.size:
+            self.size = count
+        if count != self.size:
             raise RuntimeError(
-                f"per_sample: a batch has {n} samples in dimension {dim}, "
+                f"per_sample: a batch has {count} samples in dimension {dim}, "
                 f"and another one has {self.size}"
             )
-        self.put(value, ALONE if n < 2 else Place(dim))
+        # a single sample has all of every tensor, so no op can lose its place
+        self.put(value, ALONE if count < 2 else Place(dim))
 
     def mark_rows(self, value: object, owners: Tensor) -> None:
         """Note that row i of ``value`` belongs to sample ``owners[i]``."""
-        n = int(owners.max()) + 1
+        count = int(owners.max()) + 1
         if self.size is None:
-            self.size = n
-        if n > self.size:
+            self.size = count
+        # fewer are no contradiction: a batch may have samples without a row
+        if count > self.size:
             raise RuntimeError(
-                f"per_sample: a packed sequence has {n} samples, and another batch has {self.size}"
+                f"per_sample: a packed sequence has {count} samples, "
+                f"and another batch has {self.size}"
             )
         self.put(value, ALONE if self.size < 2 else listed(0, owners, self.size, packed=True))
 
@@ -301,6 +305,7 @@ class BatchSession(StandIn):
         return outs
 
     def _put_all(self, results: list[object], where: list[object]) -> None:
+        """Give each result the place of its samples, if there is one."""
         for output, place in zip(results, where, strict=True):
             if place is not None and isinstance(output, Value):
                 self.put(output, place)
@@ -335,7 +340,7 @@ class BatchSession(StandIn):
                 "it is not linear in a sum or mean over the samples, "
                 "so the loss is no sum of those of the samples"
             )
-        if not all(equal(p.factor, pooled[0].factor) for p in pooled[1:]):
+        if not all(equal(other.factor, pooled[0].factor) for other in pooled[1:]):
             raise Mixed(
                 "it adds a sum and a mean over the samples. "
                 "Say which the gradients are of by reduction='sum' or 'mean'"
@@ -347,6 +352,8 @@ class BatchSession(StandIn):
         return pooled[0]
 
     def _put_parameters(self, outs: object) -> object:
+        """Note that the results follow from parameters alone. One without a history is a
+        constant."""
         for output in leaves_of(outs):
             if isinstance(output, Value) and edge_of(output) is not None:
                 self.put(output, PARAMETERS)
@@ -465,8 +472,8 @@ class BatchSession(StandIn):
         # one tap for all results, since a formula may need several cotangents
         uses = self._used_parameters(call, used, placed, tapped, where)
         tap = Tap(SESSION, edges, metas, uses.note)
-        for k, i in enumerate(tapped):
-            results[i] = SESSION.wrap(results[i]._inner, (tap, k))
+        for position, index in enumerate(tapped):
+            results[index] = SESSION.wrap(results[index]._inner, (tap, position))
         if isinstance(outs, torch.Tensor):
             return results[0]
         return type(outs)(results)
@@ -500,10 +507,11 @@ class BatchSession(StandIn):
     def _places_in_order(self, call: FollowedCall, placed: Placed) -> list[Any]:
         """Return the place in each of the arguments in one list."""
         if placed.size < 2:
-            return [
-                ALONE if isinstance(a, torch.Tensor) and not self.is_parameter(a) else None
-                for a in call.flat
+            of_samples = [
+                isinstance(argument, torch.Tensor) and not self.is_parameter(argument)
+                for argument in call.flat
             ]
+            return [ALONE if is_of_sample else None for is_of_sample in of_samples]
         # a rule has places by name, one for a tensor and a list for a list of tensors
         places: list[Any] = [None] * len(call.flat)
         for name, numbers in call.by_name(range(len(call.flat))).items():
@@ -511,8 +519,8 @@ class BatchSession(StandIn):
             if isinstance(numbers, int):
                 places[numbers] = place
             elif isinstance(place, list):
-                for index, p in zip(numbers, place, strict=True):
-                    places[index] = p
+                for index, place_of_entry in zip(numbers, place, strict=True):
+                    places[index] = place_of_entry
         return places
 
     def is_parameter(self, argument: object) -> bool:

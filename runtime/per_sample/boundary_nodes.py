@@ -29,7 +29,7 @@ class ParameterInput(Input):
 
     def __init__(self, inner: Tensor, name: str) -> None:
         super().__init__(SESSION, inner)
-        self.name_ = name
+        self.name_ = name  # `name` is a method of nodes
 
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool

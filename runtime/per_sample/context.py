@@ -127,6 +127,7 @@ class per_sample(PerSampleGrads):
     # the context
 
     def __enter__(self) -> per_sample:
+        """Begin to follow the calls of this thread. Raise if something else follows them."""
         if current_stand_in() is not None:
             raise RuntimeError(
                 "per_sample: another per_sample, or forward mode, is active in this thread"
@@ -192,29 +193,34 @@ class per_sample(PerSampleGrads):
                 return self._mark_fields(argument)
             return argument
 
-        return pytree.tree_map(mark_leaf, args, is_leaf=lambda a: isinstance(a, PackedSequence))
+        # a leaf: its rows are marked together, and its other tensors are no batches
+        return pytree.tree_map(
+            mark_leaf, args, is_leaf=lambda argument: isinstance(argument, PackedSequence)
+        )
 
     def _mark_fields(self, argument: Any) -> object:
         """Return a copy of a data class with marked fields. The same object if no field is a
         batch."""
-        values = {f.name: getattr(argument, f.name) for f in fields(argument) if f.init}
+        # `replace` computes the other fields again
+        own_fields = [field for field in fields(argument) if field.init]
+        values = {field.name: getattr(argument, field.name) for field in own_fields}
         marked = {name: self.marked(value) for name, value in values.items()}
         if all(marked[name] is value for name, value in values.items()):
             return argument
         return replace(argument, **marked)
 
-    def _mark_packed(self, a: PackedSequence) -> PackedSequence:
+    def _mark_packed(self, packed: PackedSequence) -> PackedSequence:
         """Return a packed sequence whose rows are marked with their samples.
 
         Its rows are the first elements of all sequences, then the second ones, and so on.
         """
-        data = _as_value(a.data)
-        if a.sorted_indices is None:
-            numbers = torch.arange(int(a.batch_sizes[0]))
-        else:
-            numbers = SESSION.lowered(a.sorted_indices)
-        self._session.mark_rows(data, torch.cat([numbers[:n] for n in a.batch_sizes.tolist()]))
-        return PackedSequence(data, a.batch_sizes, a.sorted_indices, a.unsorted_indices)
+        data = _as_value(packed.data)
+        sizes, indices = packed.batch_sizes, packed.sorted_indices
+        numbers = torch.arange(int(sizes[0])) if indices is None else SESSION.lowered(indices)
+        # longer sequences come first, so those that have a time step are the first ones
+        owners = torch.cat([numbers[:count] for count in sizes.tolist()])
+        self._session.mark_rows(data, owners)
+        return PackedSequence(data, sizes, indices, packed.unsorted_indices)
 
     def _mark_if_batch(self, x: Tensor) -> object:
         """Return ``x``, marked if it comes from outside and has the size of a batch."""
@@ -302,6 +308,7 @@ class _Functions(TorchFunctionMode):
         args: Sequence[object] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
+        """Call a function of torch with the values that stand for parameters."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         # the session replaces some functions of torch; the native one is compared
@@ -314,7 +321,7 @@ class _Functions(TorchFunctionMode):
         tensors: list[Tensor] = []
         args = [self._value(argument, tensors) for argument in args]
         if kwargs:
-            kwargs = {k: self._value(a, tensors) for k, a in kwargs.items()}
+            kwargs = {key: self._value(argument, tensors) for key, argument in kwargs.items()}
         # a module makes the first states of a recurrent layer itself, of zeros
         if name in LAYERS and len(args) > 3:
             args = with_placed_states(self.session, args)

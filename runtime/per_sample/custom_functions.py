@@ -179,6 +179,7 @@ def _class_with_places(cls: FunctionClass) -> FunctionClass:
                 step_down()
         return result
 
+    # the subclass must override the method that the user's class has
     name = "vjp" if defines(cls, "vjp") else "backward"
     meta: Any = type(cls)
     followed: FunctionClass = meta(
@@ -205,6 +206,7 @@ def _run_checkpoint(cls: FunctionClass, args: tuple[Any, ...]) -> object:
     differentiated if no argument requires grad.
     """
     function, preserve, *inputs = args
-    if not any(isinstance(a, torch.Tensor) and a.requires_grad for a in inputs):
+    tensors = [argument for argument in inputs if isinstance(argument, torch.Tensor)]
+    if not any(tensor.requires_grad for tensor in tensors):
         return run_forward(cls, args)[0]
     return checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)

@@ -85,7 +85,7 @@ class FollowedCall(NamedTuple):
         """Return whether a call of samples writes what follows from parameters."""
         # what a copy overwrites has no part in it
         read = self.states[1:] if self.op.base_name == "copy_" else self.states
-        return self.has_samples() and any(s is PARAMETERS for s in read)
+        return self.has_samples() and any(state is PARAMETERS for state in read)
 
     def puts_parameters_in_samples(self) -> bool:
         """Return whether parameters are the values, and nothing else, of an ``index_put``."""
@@ -115,8 +115,10 @@ class UsedParameters:
         if not self.call.size:
             self._note_no_samples()
             return
+        # one per parameter, in order; none at all if no result has a cotangent
         uses = zip(self.values, self.call.uses(self._by_sample(cotangents)), strict=False)
-        self.session.note_uses([(edge, self._in_rows(i, term)) for i, (edge, term) in uses])
+        in_rows = [(edge, self._in_rows(index, term)) for index, (edge, term) in uses]
+        self.session.note_uses(in_rows)
 
     def _note_no_samples(self) -> None:
         """Note gradients of shape (0, *parameter), for a batch without samples."""

@@ -39,7 +39,7 @@ class General(Term):
         self.position = position
         self.gs = gs
         parameter = args[position]
-        self.size = next(g.shape[0] for g in gs if g is not None)
+        self.size = next(cotangent.shape[0] for cotangent in gs if cotangent is not None)
         self.shape, self.dtype = parameter.shape, parameter.dtype
 
     def _one(self, *args: Tensor) -> tuple[Tensor, ...]:
@@ -48,10 +48,11 @@ class General(Term):
         results = outs
         if isinstance(outs, torch.Tensor):
             results = (outs,)
-        return tuple(output for output, g in zip(results, self.gs, strict=True) if g is not None)
+        pairs = zip(results, self.gs, strict=True)
+        return tuple(output for output, cotangent in pairs if cotangent is not None)
 
     def _cotangents(self) -> tuple[Tensor, ...]:
-        return tuple(g for g in self.gs if g is not None)
+        return tuple(cotangent for cotangent in self.gs if cotangent is not None)
 
     def _with(self, args: Sequence[Tensor], parameter: Tensor) -> list[Tensor]:
         """Return ``args`` with ``parameter`` in its position."""
@@ -62,17 +63,16 @@ class General(Term):
     def dense(self) -> Tensor:
         """Return the gradients, by a ``vmap`` of the op's pullback over the samples."""
 
-        def one(args: Sequence[Tensor], gs: tuple[Tensor, ...]) -> Tensor:
+        def gradient_of_one(args: Sequence[Tensor], cotangents: tuple[Tensor, ...]) -> Tensor:
             """Return the gradient of one sample."""
             _, pullback = vjp(
                 lambda parameter: self._one(*self._with(args, parameter)), args[self.position]
             )
-            gradient: Tensor = pullback(gs)[0]
+            gradient: Tensor = pullback(cotangents)[0]
             return gradient
 
-        gradients: Tensor = vmap(one, in_dims=(list(self.dims), 0), randomness="same")(
-            list(self.args), self._cotangents()
-        )
+        of_all = vmap(gradient_of_one, in_dims=(list(self.dims), 0), randomness="same")
+        gradients: Tensor = of_all(list(self.args), self._cotangents())
         return gradients
 
     def held(self) -> Sequence[Tensor]:
@@ -105,12 +105,11 @@ class General(Term):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the weighted sum of the gradients, by one pullback of the whole batch."""
         _, pullback = vjp(self._run_batch, self.args[self.position])
-        total: Tensor = pullback(
-            tuple(
-                scaled_by(weights, cotangent).to(cotangent.dtype)
-                for cotangent in self._cotangents()
-            )
-        )[0]
+        # the pullback is linear: the weights of the samples go into their cotangents
+        weighted = tuple(
+            scaled_by(weights, cotangent).to(cotangent.dtype) for cotangent in self._cotangents()
+        )
+        total: Tensor = pullback(weighted)[0]
         return total
 
     def dot(self, v: Tensor) -> Tensor:
@@ -169,7 +168,7 @@ class OwnRows(Term):
         self.term, self.place = term, place
         self.size, self.shape, self.dtype = term.size, torch.Size(shape), term.dtype
         self.first = 0  # the number of the first sample
-        self.whole = term.size
+        self.whole = term.size  # the number of parts; more than `size` after :meth:`part`
 
     def dense(self) -> Tensor:
         """Return gradients that are zero outside of each sample's part."""

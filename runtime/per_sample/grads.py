@@ -71,6 +71,7 @@ class PerSampleGrads:
         return self._own_parameters
 
     def _give_up(self) -> None:
+        """Drop the factors. Nothing can be asked afterwards."""
         self._own_parameters, self._held = None, []
 
     def __len__(self) -> int:
@@ -87,8 +88,9 @@ class PerSampleGrads:
         tree of such norms."""
         squares = self._squared_norms()
         if _check_per(per) == "parameter":
-            return trees.unflatten([s.sqrt() for s in squares], self._spec)
-        return _total([s.to(squares[0].device) for s in squares]).sqrt()
+            return trees.unflatten([square.sqrt() for square in squares], self._spec)
+        # parameters of one model may lie on several devices
+        return _total([square.to(squares[0].device) for square in squares]).sqrt()
 
     def weighted_sum(self, weights: Tensor, *, keep: bool = True) -> Any:
         """Return the sum of ``weights[b]`` times the gradient of sample ``b``, as a tree.
@@ -121,6 +123,7 @@ class PerSampleGrads:
     def _bounds(self, max_norm: object, per: str) -> list[Any]:
         """Return the largest norms: one, or with a tree one for each parameter."""
         bounds, spec = trees.flatten(max_norm)
+        # None is the structure of a single number
         if spec is not None and (per != "parameter" or spec != self._spec):
             raise ValueError(
                 'clipped_sum: max_norm must be a number, or with per="parameter" a tree of numbers '
@@ -216,7 +219,7 @@ class PerSampleGrads:
         tree, which is written to and returned."""
         self._refuse_written()
         if out is None:
-            return self._tree(lambda p: self._dense(p, 0, len(self)))
+            return self._tree(lambda parameter: self._dense(parameter, 0, len(self)))
         # all of it is checked before any of it is written
         leaves, spec = trees.flatten(out)
         shapes = [(len(self), *shape) for shape in self._shapes()]
@@ -233,9 +236,11 @@ class PerSampleGrads:
 
     def second_moment(self) -> Any:
         """Return the mean over the samples of the squared gradients, entry by entry, as a tree."""
-        return self._tree(
-            lambda p: self._sum_over_samples(p, lambda d: real(d.conj() * d)) / len(self)
-        )
+
+        def mean_square(parameter: Parameter) -> Tensor:
+            return self._sum_over_samples(parameter, _squares) / len(self)
+
+        return self._tree(mean_square)
 
     def variance(self) -> Any:
         """Return the variance over the samples of each entry of the gradients, as a tree. It
@@ -243,11 +248,11 @@ class PerSampleGrads:
 
         def variance_of(parameter: Parameter) -> Tensor:
             """Return the variance of each entry of one parameter's gradients."""
-            mean = self._sum_over_samples(parameter, lambda d: d) / len(self)
+            # two passes: the mean square less the squared mean would cancel digits
+            mean = self._sum_over_samples(parameter, lambda gradients: gradients) / len(self)
 
-            def squared_distance(d: Tensor) -> Tensor:
-                centered = d - mean
-                return real(centered.conj() * centered)
+            def squared_distance(gradients: Tensor) -> Tensor:
+                return _squares(gradients - mean)
 
             return self._sum_over_samples(parameter, squared_distance) / len(self)
 
@@ -310,7 +315,8 @@ class PerSampleGrads:
         # used
         if not keep:
             self._give_up()
-        for i in sorted(range(len(parameters)), key=lambda i: _bytes_of_sum(parameters[i])):
+        order = sorted(range(len(parameters)), key=lambda i: _bytes_of_sum(parameters[i]))
+        for i in order:
             sums[i] = self._sum_of(parameters[i], weights[i])
             parameters[i] = None  # the only reference to its factors, if `keep` is false
         return trees.unflatten(sums, self._spec)
@@ -377,7 +383,8 @@ class PerSampleGrads:
         dense = (
             flat(self._dense(parameter, start, stop)) for start, stop in self._parts(parameter)
         )
-        return torch.cat([real((d.conj() * d).sum(1)) for d in dense] or [self._zeros(len(self))])
+        squares = [real((rows.conj() * rows).sum(1)) for rows in dense]
+        return torch.cat(squares or [self._zeros(len(self))])
 
     def _gram_of(self, term: Term, other: Term) -> Tensor:
         """Return the products of the gradients of two terms, (B, B'). Dense gradients are computed
@@ -389,14 +396,18 @@ class PerSampleGrads:
         step = max(1, self.memory_limit // (2 * numel))
         rows = []
         for i in range(0, term.size, step):
+            part = term.part(i, min(i + step, term.size))
             blocks = [
-                term.part(i, min(i + step, term.size)).gram(
-                    other.part(j, min(j + step, other.size))
-                )
+                part.gram(other.part(j, min(j + step, other.size)))
                 for j in range(0, other.size, step)
             ]
             rows.append(torch.cat(blocks, 1))
         return torch.cat(rows)
+
+
+def _squares(tensor: Tensor) -> Tensor:
+    """Return the squared absolute value of each entry."""
+    return real(tensor.conj() * tensor)
 
 
 def _total(tensors: Sequence[Tensor]) -> Tensor:
@@ -407,6 +418,7 @@ def _in_factors(terms: Sequence[Term]) -> bool:
     """Return whether the norms of the sum of ``terms`` follow from factors."""
     if any(term.needs_dense() for term in terms):
         return False
+    # the products of two kinds of terms are computed of their dense gradients
     return len(set(map(type, terms))) == 1
 
 

@@ -35,14 +35,14 @@ def run(level: Any, x: Any, weight: object, bias: object) -> Any:
     history, *of_parameters = map(level.source, (x._inner, weight, bias))
     # the layer itself runs below both levels, on the whole batch
     with scope_outside(tape), without_draws(level):
-        inner = [tape.lowered(level.lowered(t)) for t in (x, weight, bias)]
+        inner = [tape.lowered(level.lowered(tensor)) for tensor in (x, weight, bias)]
         out = torch.nn.functional.linear(*inner)
         # nothing that it computes from has a gradient
         if history is None and all(edge is None for edge in of_parameters):
             return level.wrap(tape.wrap(out))
         node = _Linear(tape, (history,), (meta_of(out, out.dtype),))
         node.operands, node.parameters, node.samples = inner, of_parameters, level
-        node.versions = versions(inner[:2])
+        node.versions = versions(inner[:2])  # the backward pass does not read the bias
         return level.wrap(tape.wrap(out, (node, 0)))
 
 
@@ -102,6 +102,7 @@ class _Linear(Node):
         return (torch.matmul(g, weight),)
 
     def release(self) -> None:
+        """Drop what the backward pass reads."""
         self.operands, self.versions = None, []
 
 
@@ -110,4 +111,5 @@ def in_vectors(tensor: Tensor) -> Tensor:
     that layers on the same tensor share a factor."""
     if tensor.dim() == 3:
         return tensor
+    # no size of -1, which is ambiguous for a tensor without elements
     return tensor.reshape(tensor.shape[0], math.prod(tensor.shape[1:-1]), tensor.shape[-1])

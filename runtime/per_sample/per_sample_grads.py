@@ -194,7 +194,7 @@ class _Run:
         """Return the gradients of each use of a parameter, by where the tensor that is used comes
         from."""
         samples = self.batched.samples
-        assert samples is not None
+        assert samples is not None  # the run of the loss has set it
         # the losses are independent, so ones give each sample the gradient of its own loss
         edge = samples.source(losses)
         if edge is not None:

@@ -36,7 +36,8 @@ class Projection:
     def __init__(self, size: int, k: int, seed: int, limit: int, like: Tensor) -> None:
         self.size, self.k, self.seed, self.limit, self.like = size, k, seed, limit, like
         bits = max(1, math.ceil(math.log2(k)))
-        self.outer, self.inner = (_hadamard(n).to(like) for n in (bits // 2, bits - bits // 2))
+        self.outer = _hadamard(bits // 2).to(like)
+        self.inner = _hadamard(bits - bits // 2).to(like)
         self.rows = 1 << bits  # of the Hadamard matrix, which is the Kronecker product of two
         # in the first ``k`` columns many rows are dependent
         self.taken = torch.randperm(self.rows, generator=_generator((seed, k)))[:k]
@@ -46,33 +47,36 @@ class Projection:
         parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, self.k)
-        rows = n = _rows(shape)
+        rows = all_rows = _rows(shape)
         # some rows of a large matrix at a time, if the terms can compute them alone
         by_rows = len(shape) <= 2 and all(isinstance(term, _ROWS_KNOWN) for term in terms)
         if by_rows:
-            rows = min(n, max(1, _ENTRIES * n // shape.numel()))
+            rows = min(all_rows, max(1, _ENTRIES * all_rows // shape.numel()))
         # as many samples at a time as the limit allows
-        bytes_of_sample = _COPIES * rows * (shape.numel() // n) * terms[0].dtype.itemsize
+        columns_of_row = shape.numel() // all_rows
+        bytes_of_sample = _COPIES * rows * columns_of_row * terms[0].dtype.itemsize
         step = max(1, self.limit // bytes_of_sample)
         projections = []
         for start in range(0, self.size, step):
             parts = [term.part(start, min(start + step, self.size)) for term in terms]
             # pieces of a projection add up, since it is linear in the columns
-            pieces = self._pieces(parts, n, rows, by_rows)
+            pieces = self._pieces(parts, all_rows, rows, by_rows)
             each = (self._project(number, index, columns) for index, columns in enumerate(pieces))
             projections.append(functools.reduce(torch.add, each))
         whole: Tensor = torch.cat(projections) / self.k**0.5
         return whole
 
-    def _pieces(self, terms: Sequence[Term], n: int, rows: int, by_rows: bool) -> Iterator[Tensor]:
+    def _pieces(
+        self, terms: Sequence[Term], all_rows: int, rows: int, by_rows: bool
+    ) -> Iterator[Tensor]:
         """Iterate over columns of the dense gradients, as matrices of B rows.
 
-        ``n``: how many rows the parameter has. ``rows``: how many are computed at a time.
+        ``all_rows``: how many rows the parameter has. ``rows``: how many are computed at a time.
         ``by_rows``: whether the terms give some rows without the others.
         """
-        for first in range(0, n, rows):
+        for first in range(0, all_rows, rows):
             if by_rows:
-                last = min(first + rows, n)
+                last = min(first + rows, all_rows)
                 each = (_rows_of(term, first, last) for term in terms)
             else:
                 each = (flat(term.dense()) for term in terms)
@@ -84,17 +88,17 @@ class Projection:
         ``number``, ``piece``: the numbers of the parameter and of the piece in it, which the random
         signs follow from.
         """
-        n = columns.shape[1]
+        count = columns.shape[1]
         # the columns in blocks of the Hadamard matrix, the last one with zeros
-        blocks = -(-n // self.rows)
-        signed = columns * _signs((self.seed, number, piece, 0), (n,)).to(columns)
+        blocks = -(-count // self.rows)
+        signed = columns * _signs((self.seed, number, piece, 0), (count,)).to(columns)
         if blocks > 1:
-            padded = torch.nn.functional.pad(signed, (0, blocks * self.rows - n))
+            padded = torch.nn.functional.pad(signed, (0, blocks * self.rows - count))
         else:
             # the first rows of the matrix repeat, so those of two small parameters would often
             # depend on each other
             order = torch.randperm(self.rows, generator=_generator((self.seed, number, piece, 2)))
-            rows = order[:n].to(columns.device)
+            rows = order[:count].to(columns.device)
             padded = signed.new_zeros(len(signed), self.rows).index_copy(1, rows, signed)
         # the matrix is the Kronecker product of two small ones, so two products apply it
         outer, inner = self.outer.to(columns), self.inner.to(columns)
@@ -131,7 +135,7 @@ class TwoSided:
         parameters."""
         if not terms or not shape.numel():
             return self.like.new_zeros(self.size, *self.k)
-        n = _rows(shape)
+        all_rows = _rows(shape)
         device, dtype = terms[0].held()[-1].device, terms[0].dtype
 
         def matrix(side: int, rows: int) -> Tensor:
@@ -142,7 +146,7 @@ class TwoSided:
             scaled: Tensor = signs / k**0.5
             return scaled
 
-        left, right = matrix(0, n), matrix(1, shape.numel() // n)
+        left, right = matrix(0, all_rows), matrix(1, shape.numel() // all_rows)
         return functools.reduce(torch.add, [self._project(term, left, right) for term in terms])
 
     def _project(self, term: Term, left: Tensor, right: Tensor) -> Tensor:
@@ -175,9 +179,9 @@ def _rows_of(term: Term, first: int, last: int) -> Tensor:
     # rows of other indices count zero, and their indices only have to be valid
     if isinstance(term, Rows):
         own = (term.indices >= first) & (term.indices < last)
-        g = term.g.masked_fill(~own.unsqueeze(-1), 0)
+        cotangents = term.g.masked_fill(~own.unsqueeze(-1), 0)
         indices = (term.indices - first).clamp(0, last - first - 1)
-        return flat(Rows(indices, g, last - first).dense())
+        return flat(Rows(indices, cotangents, last - first).dense())
     dense = term.dense()
     if term.shape:
         dense = dense[:, first:last]
@@ -197,6 +201,7 @@ def _generator(place: Sequence[int]) -> torch.Generator:
     for number in place:
         mixed = (mixed ^ (number + 1)) * 0x9E37_79B9_7F4A_7C15 & 0xFFFF_FFFF_FFFF_FFFF
         mixed ^= mixed >> 29
+    # 40 bits: the seeds that a compiled program can set
     return own_generator(mixed >> 24)
 
 

@@ -168,17 +168,17 @@ def _layer(
     """Return the output of one direction of one layer, (N, T, p) for each sample, and its last
     states, (N, …)."""
     tape = level.tape
-    arguments = [level.spread_once(a)._inner for a in (value, *initial)]
+    arguments = [level.spread_once(argument)._inner for argument in (value, *initial)]
     # below both levels, with the samples as more sequences
     with scope_outside(tape), without_draws(level):
         inner = list(map(tape.lowered, arguments))
         flat = list(map(_in_rows, inner))
         plain_weights = Weights._make(map(tape.lowered, weights))
-        counts = [n * level.size for n in steps]
+        counts = [sequences * level.size for sequences in steps]
         unrolled = Unrolled(kind, flat[0], flat[1:], plain_weights, counts, reverse)
         # the way back reads the last states, so the user gets copies
-        finals = [s.clone() for s in unrolled.final]
-        outs = [_in_samples(t, level.size) for t in (unrolled.out, *finals)]
+        finals = [state.clone() for state in unrolled.final]
+        outs = [_in_samples(tensor, level.size) for tensor in (unrolled.out, *finals)]
     node = _Layer(
         tape,
         tuple(map(level.source, arguments)),
@@ -192,7 +192,7 @@ def _layer(
 
 def tensors_among(optional: Iterable[object]) -> list[Any]:
     """Return those that are there: a layer may have no biases and no projection."""
-    return [t for t in optional if t is not None]
+    return [tensor for tensor in optional if tensor is not None]
 
 
 class _Layer(Node):
@@ -233,14 +233,15 @@ class _Layer(Node):
         return _map_gradients(in_samples, (of_x, *cotangents.initial))
 
     def release(self) -> None:
+        """Drop what the backward pass reads."""
         self.unrolled, self.versions = None, []
 
 
 def _map_gradients(
-    f: Callable[[Tensor], Tensor], grads: Iterable[torch.Tensor | None]
+    function: Callable[[Tensor], Tensor], grads: Iterable[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Apply ``f`` to each gradient. None, of what nothing uses, stays None."""
-    return [None if grad is None else f(grad) for grad in grads]
+    """Apply ``function`` to each gradient. None, of what nothing uses, stays None."""
+    return [None if grad is None else function(grad) for grad in grads]
 
 
 def terms_of(
@@ -373,7 +374,9 @@ def _fits_layer(
         return False
     if not _fits_projection(weights.projection, out, hidden):
         return False
-    return all(state == (sequences, n) for state, n in zip(states, (out, hidden), strict=False))
+    # the second state, the memory of an LSTM, is not projected; other kinds have one state
+    pairs = zip(states, (out, hidden), strict=False)
+    return all(state == (sequences, features) for state, features in pairs)
 
 
 def _fits_projection(projection: torch.Tensor | None, out: int, hidden: int) -> bool:

@@ -202,15 +202,15 @@ class Samples(BatchLevel):
         def note(grads: Sequence[object]) -> None:
             """Note the gradients of the parameters, for cotangents of the tapped results."""
             each: list[Any] = [None] * n_results
-            for i, grad in zip(tapped, grads, strict=True):
-                each[i] = grad
+            for index, grad in zip(tapped, grads, strict=True):
+                each[index] = grad
             self.uses.add(call.uses(each))
 
         # one tap for all results, since a formula may need several cotangents
         metas = tuple(meta_of(tensor, tensor.dtype) for tensor in lowered)
         tap = Tap(self.tape, tuple(map(self.source, inner)), metas, note)
-        for k, (i, t) in enumerate(zip(tapped, lowered, strict=True)):
-            flat[i] = self.wrap(self.tape.wrap(t, (tap, k)))
+        for position, (index, tensor) in enumerate(zip(tapped, lowered, strict=True)):
+            flat[index] = self.wrap(self.tape.wrap(tensor, (tap, position)))
         return _rebuild(outs, flat)
 
     def _is_differentiable_batch(self, result: object) -> bool:

@@ -99,6 +99,7 @@ def _is_transpose(node: Node, end: Edge) -> bool:
         return False
     func = node.plan.op.func
     saved: Any = node
+    # modulo 2, as dimensions of a matrix may be counted from its end: -1 is 1, and -2 is 0
     if func is aten.permute.default:  # of ``w.T``
         return bool(saved._saved_dims[0] % 2 == 1)
     if func is aten.transpose.int:

@@ -75,8 +75,9 @@ class Writes:
         return state
 
 
-def _geometry(t: Tensor) -> tuple[object, ...]:
-    return t.shape, t.stride(), t.storage_offset()
+def _geometry(tensor: Tensor) -> tuple[object, ...]:
+    """Return which elements of its memory ``tensor`` shows."""
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
 
 
 def writes_to(value: Any) -> Writes:
@@ -177,6 +178,7 @@ class _Scale:
         self._copies: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, tensor: Tensor) -> Tensor:
+        """Return ``tensor`` times the factor, perhaps a view of an earlier result."""
         # the address of any other tensor does not say which elements it shows
         if type(tensor) is not torch.Tensor or not tensor.is_contiguous():
             return self._multiply(tensor)
@@ -315,10 +317,11 @@ class ParameterCall:
     def uses(self, gs: list[Any]) -> list[Use]:
         """Return the gradients of the parameters by the cotangents of the results. None for a
         result without one."""
-        if all(g is None for g in gs):
+        if all(cotangent is None for cotangent in gs):
             return []
         refuse_written(self.versions, f"an argument of {self.op.func}")
-        return [(edge, self._term(i, gs)) for i, edge in self.edges.items() if edge is not None]
+        edges = [(index, edge) for index, edge in self.edges.items() if edge is not None]
+        return [(edge, self._term(index, gs)) for index, edge in edges]
 
     def _shape(self, index: int) -> torch.Size:
         """Return the shape of an argument for one sample."""
@@ -338,7 +341,7 @@ class ParameterCall:
             if term is not None:
                 return term
         general = self._general(index, gs)
-        largest = max(g.numel() for g in gs if g is not None)
+        largest = max(cotangent.numel() for cotangent in gs if cotangent is not None)
         # dense gradients take no more memory than the cotangents that they follow from
         if general.shape.numel() * self.size <= largest:
             return _to_dtype(Dense(general.dense()), general.dtype)
@@ -377,15 +380,15 @@ class ParameterCall:
         cotangent and the arguments."""
         operands: list[Any] = []
         dims: list[int | None] = []
-        for p in parameters(formula):
-            number = call.numbers.get(p)
-            if p == "g":
+        for name in parameters(formula):
+            number = call.numbers.get(name)
+            if name == "g":
                 operands.append(grad)
                 dims.append(0)
-            elif p not in call.defaults:
+            elif name not in call.defaults:
                 return None
             elif number is None:
-                operands.append(call.defaults[p])
+                operands.append(call.defaults[name])
                 dims.append(None)
             else:
                 operands.append(self.arguments[number])
@@ -424,13 +427,13 @@ class ParameterCall:
 
     def _with_batch(self, number: int) -> object:
         """Return an argument, with a batch in front if it is a tensor."""
-        a = self.arguments[number]
-        if not isinstance(a, torch.Tensor) or self.batched[number]:
-            return a
-        return a.expand(self.size, *a.shape)
+        argument = self.arguments[number]
+        if not isinstance(argument, torch.Tensor) or self.batched[number]:
+            return argument
+        return argument.expand(self.size, *argument.shape)
 
-    def _general(self, i: int, gs: list[torch.Tensor | None]) -> General:
-        """Return the gradients of argument ``i`` by derivatives of the op itself."""
+    def _general(self, position: int, gs: list[torch.Tensor | None]) -> General:
+        """Return the gradients of argument ``position`` by derivatives of the op itself."""
         # vmap takes tensors by position
         tensors = [
             index
@@ -447,7 +450,8 @@ class ParameterCall:
             return self.op.func(*args, **kwargs)
 
         dims = [0 if self.batched[index] else None for index in tensors]
-        return General(op, [self.arguments[index] for index in tensors], dims, tensors.index(i), gs)
+        values = [self.arguments[index] for index in tensors]
+        return General(op, values, dims, tensors.index(position), gs)
 
 
 def _to_dtype(term: Dense, dtype: torch.dtype) -> Dense:

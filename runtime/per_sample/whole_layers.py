@@ -90,14 +90,14 @@ def _linear(session: Any, value: object, weight: object, bias: object = None) ->
     edges = list(map(_source, (value, weight, bias)))
     # nothing that it computes from has a gradient
     if edges.count(None) == len(edges):
-        v = SESSION.wrap(out)
+        result = SESSION.wrap(out)
     else:
         node = _Linear(SESSION, (edges[0],), (meta_of(out, out.dtype),))
         node.operands, node.parameters, node.session, node.place = inner, edges[1:], session, place
-        node.versions = versions(inner[:2])
-        v = SESSION.wrap(out, (node, 0))
-    session.put(v, place)
-    return v
+        node.versions = versions(inner[:2])  # the backward pass does not read the bias
+        result = SESSION.wrap(out, (node, 0))
+    session.put(result, place)
+    return result
 
 
 class _Linear(Node):
@@ -145,6 +145,7 @@ class _Linear(Node):
         return uses
 
     def release(self) -> None:
+        """Drop what the backward pass reads."""
         self.operands, self.versions = None, []
 
 
@@ -204,7 +205,7 @@ def _direction(
     plain_weights = Weights._make(map(_detach, weights))
     unrolled = Unrolled(kind, inner[0], inner[1:], plain_weights, steps, reverse)
     # the backward pass reads the last states, so the user gets copies
-    outs = [unrolled.out, *(s.clone() for s in unrolled.final)]
+    outs = [unrolled.out, *(state.clone() for state in unrolled.final)]
     place = session.state(value)
     node = _Recurrent(
         SESSION,
@@ -270,4 +271,5 @@ class _Recurrent(Node):
         return [cotangents.z_x @ unrolled.weights.x, *cotangents.initial]
 
     def release(self) -> None:
+        """Drop what the backward pass reads."""
         self.unrolled, self.versions = None, []

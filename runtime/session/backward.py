@@ -1,5 +1,9 @@
 """Runs ``backward`` and ``grad``: checks the arguments of users and turns them into edges for the
-engine."""
+engine.
+
+An error about how tensors were recorded is ``settled``: if a program is captured here, each later
+call of it raises the same.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +139,7 @@ def _device(node: Node) -> torch.device:
         node = stack.pop()
         if isinstance(node, AccumulateGrad):
             return node.variable.device
-        following = [n for n in nodes_after(node) if n not in visited]
+        following = [next_node for next_node in nodes_after(node) if next_node not in visited]
         visited.update(following)
         stack += following
     return torch.get_default_device()
@@ -145,7 +149,7 @@ def _ones(tensor: Any, edge: Any) -> torch.Tensor | None:
     """Return the default cotangent of a scalar of history ``edge``: one. Raise if it is no real
     scalar."""
     if edge is None:
-        return None
+        return None  # `run_pass` refuses it, and says which of the tensors it is
     is_tensor = type(tensor) in VALUES
     if is_tensor:
         shape, dtype = extent(tensor), tensor.dtype
@@ -173,19 +177,19 @@ def cotangents_of(
     tensors = list(outputs)
     if given is not None:
         tensors += listed(given)
-    for t in tensors:
-        refuse_tangent_of_torch(t)
+    for tensor in tensors:
+        refuse_tangent_of_torch(tensor)
     if given is None:
         return [_ones(output, edge) for output, edge in zip(outputs, edges, strict=True)]
     grads = listed(given)
     if len(grads) != len(outputs):
         raise settled(RuntimeError(f"got {len(outputs)} tensors and {len(grads)} gradients"))
     cotangents: list[torch.Tensor | None] = []
-    for index, (t, gradient) in enumerate(zip(outputs, grads, strict=True)):
+    for index, (output, gradient) in enumerate(zip(outputs, grads, strict=True)):
         if gradient is None:
-            cotangents.append(_ones(t, edges[index]))
+            cotangents.append(_ones(output, edges[index]))
             continue
-        _refuse_unfit_cotangent(gradient, t, index, batched)
+        _refuse_unfit_cotangent(gradient, output, index, batched)
         cotangents.append(gradient)
     return cotangents
 
@@ -330,9 +334,10 @@ def backward(
     captures = None
     if inputs is not None:
         captures = _inputs(inputs, "backward")
-        for t in captures:
-            if not isinstance(t, GradientEdge):
-                t.retain_grad()
+        for tensor in captures:
+            # a tensor that is no leaf gets a `.grad` only if it retains it
+            if not isinstance(tensor, GradientEdge):
+                tensor.retain_grad()
     outputs = listed(tensors)
     if captures is None:
         refuse_lost_gradients(outputs)
@@ -456,7 +461,7 @@ def _batched_grads(
 
     def run_element(*batched: object) -> tuple[object, ...]:
         grads = run(*batched)
-        # vmap returns nothing but tensors, so the others are left out
+        # vmap returns nothing but tensors, so the others are left out; only the pass shows which
         reached[:] = [index for index, grad in enumerate(grads) if grad is not None]
         return tuple(grads[i] for i in reached)
 
@@ -511,6 +516,7 @@ def _grads(
             )
         else:
             zeros = torch.zeros_like(tensor)
+            # as in torch, where every gradient of such a pass can be differentiated again
             if create_graph:
                 zeros = zeros.requires_grad_()
             grads.append(zeros)

@@ -152,7 +152,7 @@ def flatten_to_matrix(x: Part) -> Part:
 
 
 def _record_linear(x: Any, weight: Any, bias: Any) -> object:
-    """Return ``linear`` with a bias, recorded as :func:`product`.
+    """Return ``linear`` with a bias, recorded as its parts (:func:`linear_of_matrix`).
 
     A stack (..., in) is viewed as a matrix before, and gets its shape (..., out) after it. None if
     ATen would use other ops: the call has to go on to it."""
@@ -192,7 +192,7 @@ def _record_linear_without_bias(x: Any, weight: Any) -> object:
 
 def run_binary(op: Op, x: Part, y: Part, kernel: object = None) -> Part:
     """Run an op of two tensors. It is recorded if one of them requires grad. ``kernel``: as in
-    :func:`step`."""
+    :func:`run_op`."""
     x_edge, y_edge = x[1], y[1]
     inner = [x[0], y[0]]
     if x_edge is not None and y_edge is not None:

@@ -56,7 +56,8 @@ def unseen() -> bool:
     """Return whether only the session's tape would see a call of its tensors: there is no mode, no
     stand-in, and no trace or transform of torch itself."""
     return (
-        not (number_of_dispatch_modes() or number_of_function_modes())
+        not number_of_dispatch_modes()
+        and not number_of_function_modes()
         and current_stand_in() is None
         and tracing_state() is None
         and innermost_of_torch() is None
@@ -73,27 +74,28 @@ def _basic(index: tuple[object, ...]) -> bool:
     """Return whether ``index`` needs only view ops: integers, slices of integers with positive
     steps, None and at most one Ellipsis."""
     ellipses = 0
-    for i in index:
-        if type(i) is int or i is None:
+    for entry in index:
+        # by type: True and False are ints, too, but as an index they are a mask
+        if type(entry) is int or entry is None:
             continue
-        if i is Ellipsis:
+        if entry is Ellipsis:
             ellipses += 1
-        elif type(i) is not slice or not _is_plain_slice(i):
+        elif type(entry) is not slice or not _is_plain_slice(entry):
             return False
     return ellipses < 2
 
 
-def _is_plain_slice(i: slice) -> bool:
+def _is_plain_slice(entry: slice) -> bool:
     """Return whether the ends of a slice are integers and its step is positive."""
-    for end in (i.start, i.stop):
+    for end in (entry.start, entry.stop):
         if end is not None and type(end) is not int:
             return False
-    return i.step is None or (type(i.step) is int and i.step >= 1)
+    return entry.step is None or (type(entry.step) is int and entry.step >= 1)
 
 
 def _n_indexed(index: tuple[object, ...]) -> int:
     """Count the dimensions that ``index`` names one by one."""
-    return sum(i is not None and i is not Ellipsis for i in index)
+    return sum(entry is not None and entry is not Ellipsis for entry in index)
 
 
 def _parts(
@@ -103,36 +105,39 @@ def _parts(
     tuple ATen leaves out a slice of everything. ``lone``: the index is no tuple."""
     parts: list[tuple[Op, tuple[Any, ...]]] = []
     sizes = iter(shape)
-    skipped = len(shape) - _n_indexed(index)
+    skipped = len(shape) - _n_indexed(index)  # what an Ellipsis stands for
+    # the dimension of the result so far: an integer removes one, so the next entry has the same
     dim = 0
-    for place, i in enumerate(index):
-        if type(i) is int:
+    for place, entry in enumerate(index):
+        if type(entry) is int:
             size = next(sizes)
-            if not -size <= i < size:
+            if not -size <= entry < size:
                 raise settled(
-                    IndexError(f"index {i} is out of bounds for dimension {place} with size {size}")
+                    IndexError(
+                        f"index {entry} is out of bounds for dimension {place} with size {size}"
+                    )
                 )
-            parts.append((_SELECT, (dim, i)))
-        elif i is None:
+            parts.append((_SELECT, (dim, entry)))
+        elif entry is None:
             parts.append((_UNSQUEEZE, (dim,)))
             dim += 1
-        elif i is Ellipsis:
+        elif entry is Ellipsis:
             for _ in range(skipped):
                 next(sizes)
             dim += skipped
         else:
             size = next(sizes)
-            start, stop, step = _ends_of(i)
+            start, stop, step = _ends_of(entry)
             if lone or start or stop < size or step != 1:
                 parts.append((_SLICE, (dim, start, stop, step)))
             dim += 1
     return parts or [(_ALIAS, ())]
 
 
-def _ends_of(i: slice) -> tuple[int, int, int]:
+def _ends_of(entry: slice) -> tuple[int, int, int]:
     """Return the start, stop and step that ATen has for a slice."""
-    stop = _END if i.stop is None else i.stop
-    return i.start or 0, stop, i.step or 1
+    stop = _END if entry.stop is None else entry.stop
+    return entry.start or 0, stop, entry.step or 1
 
 
 def _part(tensor: torch.Tensor, *index: Any) -> torch.Tensor:
@@ -148,6 +153,7 @@ def _getitem(self: torch.Tensor, index: Any) -> object:
         each = (index,) if lone else index
         if _dense(inner) and _basic(each):
             edge = edge_of(self) if _grad_enabled() else None
+            # recorded, an index of too many dimensions is left to torch, for its error
             if edge is None or _n_indexed(each) <= inner.dim():
                 return _view(self, each, lone, edge)
     # not `each`: a list of lists is read as a tuple, but not inside a tuple
@@ -300,15 +306,15 @@ def _plain_operands(
     """Return ``args`` with the inner tensors of the session's. None if the write must be seen:
     an operand has a history, or is of another class."""
     plain = []
-    for a in args:
-        if type(a) is Tensor and (not recording or _no_history(a)):
-            a = a._inner
-        elif isinstance(a, (list, tuple)) or (
-            isinstance(a, torch.Tensor) and (not _dense(a) or a.requires_grad)
-        ):
+    for operand in args:
+        if type(operand) is Tensor and (not recording or _no_history(operand)):
+            operand = operand._inner
+        elif isinstance(operand, (list, tuple)):
+            return None  # it may hold tensors
+        elif isinstance(operand, torch.Tensor) and (not _dense(operand) or operand.requires_grad):
             return None
-        plain.append(a)
-    if kwargs and any(isinstance(a, torch.Tensor) for a in kwargs.values()):
+        plain.append(operand)
+    if kwargs and any(isinstance(argument, torch.Tensor) for argument in kwargs.values()):
         return None
     return plain
 
@@ -320,10 +326,13 @@ def _comparison_of(native: Callable[..., object]) -> Callable[..., object]:
     def compare(self: object, *args: object, **kwargs: object) -> object:
         if type(self) is not Tensor or kwargs or not unseen():
             return native(self, *args, **kwargs)
-        plain = [a._inner if type(a) is Tensor else a for a in (self, *args)]
+        plain = [
+            operand._inner if type(operand) is Tensor else operand for operand in (self, *args)
+        ]
         # a subclass handles the call
-        if any(isinstance(a, torch.Tensor) and type(a) is not torch.Tensor for a in plain):
-            return native(self, *args)
+        for operand in plain:
+            if isinstance(operand, torch.Tensor) and type(operand) is not torch.Tensor:
+                return native(self, *args)
         out = native(*plain)
         if type(out) is torch.Tensor:
             return SESSION.wrap(out)

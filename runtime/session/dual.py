@@ -59,6 +59,7 @@ class Tangents:
     __slots__ = ("holders",)
 
     def __init__(self) -> None:
+        # by id, because `==` of tensors compares their elements
         self.holders: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def put(self, inner: torch.Tensor, tangent: object) -> None:
@@ -130,6 +131,7 @@ class DualSession(StandIn):
                     "because it is an out= function"
                 )
             return self.record(func, args, kwargs)
+        # formulas exist for positional arguments only
         if in_kwargs:
             return written_out(op, "jvp")(*args, **kwargs)
         if not any_tangent:
@@ -155,7 +157,9 @@ class DualSession(StandIn):
         """Run a call that writes nothing, and compute the tangents of its results."""
         func, record = op.func, op.record
         if record is None and op.composite:
+            # its parts come here one by one
             return func.decompose(*args, **kwargs)
+        # no result can have a tangent
         if len(op.nondiff) >= op.n_results:
             return self.record(func, args, kwargs)
         decomposed = _decomposition_for_tangents(op)
@@ -167,8 +171,8 @@ class DualSession(StandIn):
             self._put_all(op, out, func(tangents[0], *args[1:], **kwargs))
             return out
         primals = list(map(self.without_tangent, args))
-        ts = tangent_rule(op)(op, primals, tangents, kwargs, self.without_tangent(out))
-        self._put_all(op, out, unshared(ts, tangents))
+        of_results = tangent_rule(op)(op, primals, tangents, kwargs, self.without_tangent(out))
+        self._put_all(op, out, unshared(of_results, tangents))
         return out
 
     def _owns(self, argument: object) -> bool:
@@ -190,27 +194,27 @@ class DualSession(StandIn):
         for index in op.tensor_args:
             if index >= len(args):
                 break
-            a = args[index]
-            if type(a) is not list and type(a) is not tuple:
-                tangents[index] = self._tangent_of(a)
+            argument = args[index]
+            if type(argument) is not list and type(argument) is not tuple:
+                tangents[index] = self._tangent_of(argument)
                 continue
-            of_parts = list(map(self._tangent_of, a))
+            of_parts = list(map(self._tangent_of, argument))
             if any(part is not None for part in of_parts):
                 tangents[index] = of_parts
         return tangents, any(tangent is not None for tangent in tangents)
 
-    def without_tangent(self, a: object) -> Any:
-        """Return ``a`` with its history and without its tangent. In a list or tuple: each
+    def without_tangent(self, argument: object) -> Any:
+        """Return ``argument`` with its history and without its tangent. In a list or tuple: each
         element."""
-        if isinstance(a, torch.Tensor):
-            if not isinstance(a, Value):
-                return self.session.wrap(a.detach())
-            if a._level is not self.session:
-                return a
-            return self.session.wrap(a._inner.detach(), edge_of(a))
-        if type(a) is list or type(a) is tuple:
-            return type(a)(map(self.without_tangent, a))
-        return a
+        if isinstance(argument, torch.Tensor):
+            if not isinstance(argument, Value):
+                return self.session.wrap(argument.detach())
+            if argument._level is not self.session:
+                return argument
+            return self.session.wrap(argument._inner.detach(), edge_of(argument))
+        if type(argument) is list or type(argument) is tuple:
+            return type(argument)(map(self.without_tangent, argument))
+        return argument
 
     def _put_all(self, op: Op, out: Any, tangents: Any) -> None:
         """Give each result of ``op`` that is differentiable its tangent. None: they have none."""
@@ -254,6 +258,7 @@ class DualSession(StandIn):
         functional = op.functional or op
         if functional.record is None:
             raise MissingRule(str(op.func), "jvp")
+        # the formula needs the values from before the write
         before = [_copy_shared(self.without_tangent(argument), target) for argument in args]
         own = self.tangents.of(target)
         if own is not None:
@@ -265,12 +270,12 @@ class DualSession(StandIn):
             # the dispatcher counts this write after we return, so the tape must not save
             # the target itself
             after = after.clone()
-        t = None
+        tangent = None
         if not functional.nondiff:
-            t = tangent_rule(functional)(functional, before, tangents, kwargs, after)
-        if t is not None:
-            t = fit(t, target)
-        self.assign(target, t, tangents)
+            tangent = tangent_rule(functional)(functional, before, tangents, kwargs, after)
+        if tangent is not None:
+            tangent = fit(tangent, target)
+        self.assign(target, tangent, tangents)
         return target
 
     def _detach(
@@ -300,6 +305,8 @@ class DualSession(StandIn):
         if t is None:
             return
         view = target._view
+        # a view that was given no tangent (an unpacked primal) gets one of its own; else the base
+        # gets one, and the view shows its part
         if view is None or tangents.entered(target._inner):
             tangents.put(target._inner, laid_out_like(unshared(t, inputs), target._inner))
             return
@@ -337,28 +344,28 @@ def _storage_of(tensor: object) -> Any:
     return None
 
 
-def _copy_shared(a: object, written: Value) -> object:
-    """Return ``a``, or a copy of it if it shares memory with ``written``. In a list or
+def _copy_shared(argument: object, written: Value) -> object:
+    """Return ``argument``, or a copy of it if it shares memory with ``written``. In a list or
     tuple: each element."""
-    if type(a) is list or type(a) is tuple:
-        return type(a)(_copy_shared(item, written) for item in a)
-    if isinstance(a, Value) and (
-        a is written or _storage_of(a._inner) == _storage_of(written._inner)
+    if type(argument) is list or type(argument) is tuple:
+        return type(argument)(_copy_shared(item, written) for item in argument)
+    if isinstance(argument, Value) and (
+        argument is written or _storage_of(argument._inner) == _storage_of(written._inner)
     ):
-        return a.clone()
-    return a
+        return argument.clone()
+    return argument
 
 
 def unshared(t: object, inputs: list[Any]) -> Any:
     """Return ``t``, or a copy if it shares memory with one of ``inputs``. Tangents are written in
     place, so no two values may share one."""
     if isinstance(t, (tuple, list)):
-        return [unshared(x, inputs) for x in t]
+        return [unshared(tensor, inputs) for tensor in t]
     if t is None or not isinstance(t, Value):
         return t
     own = _storage_of(t._inner)
-    for x in _tensors_in(inputs):
-        if t is x or (own is not None and own == _storage_of(x._inner)):
+    for tensor in _tensors_in(inputs):
+        if t is tensor or (own is not None and own == _storage_of(tensor._inner)):
             return t.clone()
     return t
 
@@ -380,64 +387,66 @@ def _tensors_in(inputs: list[object]) -> Iterator[Any]:
                 yield member
 
 
-def _have_same_strides(tensor: torch.Tensor, p: torch.Tensor) -> bool:
-    return p.numel() == 0 or all(
-        size == 1 or stride == b
-        for size, stride, b in zip(p.shape, tensor.stride(), p.stride(), strict=True)
-    )
+def _have_same_strides(tensor: torch.Tensor, primal: torch.Tensor) -> bool:
+    """Return whether the strides of both are equal wherever a step along them leads to another
+    element."""
+    if primal.numel() == 0:
+        return True
+    geometry = zip(primal.shape, tensor.stride(), primal.stride(), strict=True)
+    return all(size == 1 or stride == required for size, stride, required in geometry)
 
 
-def _have_same_layout(tensor: torch.Tensor, p: torch.Tensor) -> bool:
+def _have_same_layout(tensor: torch.Tensor, primal: torch.Tensor) -> bool:
     """Return whether views of both show the same elements: they have equal strides, offsets, lazy
     bits and sizes of storages."""
-    if tensor.is_conj() != p.is_conj() or tensor.is_neg() != p.is_neg():
+    if tensor.is_conj() != primal.is_conj() or tensor.is_neg() != primal.is_neg():
         return False
-    if not _have_same_strides(tensor, p):
+    if not _have_same_strides(tensor, primal):
         return False
     same_place = (
-        tensor.storage_offset() == p.storage_offset()
-        and storage_of(tensor).nbytes() == storage_of(p).nbytes()
+        tensor.storage_offset() == primal.storage_offset()
+        and storage_of(tensor).nbytes() == storage_of(primal).nbytes()
     )
-    return same_place or p.numel() == 0
+    return same_place or primal.numel() == 0
 
 
-def empty_like_laid_out(tensor: Any, p: torch.Tensor) -> Any:
-    """Return zeros created from ``tensor``, with the dtype and geometry of ``p`` in a storage of
-    the same size, so that every view of ``p`` can be taken of them. A view may have another dtype
-    than its base: ``z.real``."""
-    if p.layout is not torch.strided:
-        return tensor.new_zeros(p.shape, dtype=p.dtype)
-    cells = storage_of(p).nbytes() // p.itemsize
-    zeros = tensor.new_zeros(cells, dtype=p.dtype).as_strided(
-        p.shape, p.stride(), p.storage_offset()
+def empty_like_laid_out(tensor: Any, primal: torch.Tensor) -> Any:
+    """Return zeros created from ``tensor``, with the dtype and geometry of ``primal`` in a storage
+    of the same size, so that every view of ``primal`` can be taken of them. A view may have another
+    dtype than its base: ``z.real``."""
+    if primal.layout is not torch.strided:
+        return tensor.new_zeros(primal.shape, dtype=primal.dtype)
+    cells = storage_of(primal).nbytes() // primal.itemsize
+    zeros = tensor.new_zeros(cells, dtype=primal.dtype).as_strided(
+        primal.shape, primal.stride(), primal.storage_offset()
     )
-    if p.is_conj():
+    if primal.is_conj():
         zeros = zeros.conj()
-    if p.is_neg():
+    if primal.is_neg():
         zeros = neg_view(zeros)
     return zeros
 
 
-def laid_out_like(t: Any, p: torch.Tensor) -> object:
-    """Return ``t`` if it has the memory layout of ``p``, else a copy in that layout. For a value of
-    an inner level (a batch of tangents) only the strides are compared, because it has no memory of
-    its own."""
+def laid_out_like(tangent: Any, primal: torch.Tensor) -> object:
+    """Return ``tangent`` if it has the memory layout of ``primal``, else a copy in that layout. For
+    a value of an inner level (a batch of tangents) only the strides are compared, because it has no
+    memory of its own."""
     if (
-        type(p) is not torch.Tensor
-        or p.layout is not torch.strided
-        or t.layout is not torch.strided
+        type(primal) is not torch.Tensor
+        or primal.layout is not torch.strided
+        or tangent.layout is not torch.strided
     ):
-        return t
-    inner = t
-    if isinstance(t, Value) and t._home is not None:
-        inner = t._inner
+        return tangent
+    inner = tangent
+    if isinstance(tangent, Value) and tangent._home is not None:
+        inner = tangent._inner
     if type(inner) is torch.Tensor:
-        same = _have_same_layout(inner, p)
+        same = _have_same_layout(inner, primal)
     else:
-        same = _have_same_strides(inner, p)
+        same = _have_same_strides(inner, primal)
     if same:
-        return t
-    return empty_like_laid_out(t, p).copy_(t)
+        return tangent
+    return empty_like_laid_out(tangent, primal).copy_(tangent)
 
 
 __all__ = ["DualSession", "Tangents", "fwd_grad_enabled", "laid_out_like", "unshared"]

@@ -33,12 +33,14 @@ def as_leaf(tensor: torch.Tensor) -> torch.Tensor:
         return tensor
     if not tensor.requires_grad:
         return wrap(tensor)
+    # an id may be that of a tensor which is gone, or whose `.data` was set since
     entry = _leaves.get(id(tensor))
     if entry is not None and entry[0]() is tensor and _shows(tensor, entry[1]._inner):
         return _share_hooks(entry[1], tensor)
     if tensor.grad_fn is not None:
         raise RuntimeError(OF_TORCH)
     leaf = wrap(tensor.detach(), requires_grad=True)
+    # the callback refers to the id alone: with the tensor in it, that would live for ever
     number = id(tensor)
     source = weakref.ref(tensor, lambda _: _leaves.pop(number, None))
     leaf._deliver, leaf._stands_for = _delivery(source), source

@@ -43,6 +43,8 @@ class Nested(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Sequence[object] = (), kwargs: Any = None
     ) -> Any:
+        """Run a call on the tape of the session. Raise for values of a transform, and for a
+        tangent."""
         kwargs = kwargs or {}
         if _has_value_of_transform(args, kwargs):
             raise NestedTensor

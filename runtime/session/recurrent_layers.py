@@ -74,6 +74,8 @@ def _unary(op: Op, x: Part, *rest: object, kernel: object = None) -> Part:
     return run_op(op, [inner, *rest], (edge,), 1, kernel)
 
 
+# The names with an underscore write over their argument, as ATen does: it is the result of a sum or
+# a split that nothing else reads.
 def _sigmoid_(x: Part) -> Part:
     return _unary(_SIGMOID, x, kernel=_base.sigmoid_)
 
@@ -95,9 +97,9 @@ def _run_listing(op: Op, x: Part, *rest: object) -> list[Part]:
 
 def _join(op: Op, parts: list[Part], dim: int) -> Part:
     """Run and record ``stack`` or ``cat``."""
-    inner = [t for t, _ in parts]
+    inner = [tensor for tensor, _ in parts]
     out = op.kernel(inner, dim)
-    edges = tuple([e for _, e in parts])
+    edges = tuple([edge for _, edge in parts])
     if edges.count(None) == len(edges):
         return out, None
     node = OpNode.of(op, SESSION, edges, ((out.shape, out.dtype),), 1, {0: len(parts)})
@@ -106,6 +108,8 @@ def _join(op: Op, parts: list[Part], dim: int) -> Part:
 
 
 def _chunks(x: Part, number: int) -> list[Part]:
+    """Return the gates of one step, from the matrix in which they lie side by side."""
+    # the split of ATen's `unsafe_chunk`: its results are no views, so they can be written to
     return _run_listing(_SPLIT, x, x[0].shape[1] // number, 1)
 
 
@@ -203,6 +207,7 @@ def _sequence_gates(x: Part, weights: Weights) -> Part:
     sizes = [*tensor.shape[:2], weight[0].shape[0]]
     if tensor.is_contiguous():
         return _unary(UNFLATTEN, linear_of_matrix(flatten_to_matrix(x), weight, bias), sizes)
+    # ATen's `linear` uses `addmm` only for a contiguous stack, else `matmul`, and adds the bias
     rows: Part = (tensor.reshape(-1, tensor.shape[2]), edge)
     whole = run_binary(_MM, rows, _unary(_T, weight))
     return run_binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
@@ -288,13 +293,15 @@ class _LayerCall:
         inner = self.x[0]
         if inner.dim() != 3 or not inner.numel():
             return False
-        if not all(_is_on_cpu(t, inner.dtype) for t, _ in self.parts):
+        # on other devices torch has kernels for a whole layer
+        if not all(_is_on_cpu(tensor, inner.dtype) for tensor, _ in self.parts):
             return False
         if self.cell.is_paired and inner.dtype is not torch.float64:
             return False  # oneDNN runs it as a single op
         # a state has three dimensions, the first one for the layers and directions
         if any(state.shape[:-2] != (self.options.runs,) for state, _ in self.states):
             return False
+        # the two products are added
         return all(_are_of_equal_gates(weight[0][0], weight[1][0]) for weight in self.weights)
 
     def has_history(self) -> bool:
@@ -309,13 +316,14 @@ class _LayerCall:
             in_time_order = inner.transpose(0, 1)
         if in_time_order.is_contiguous():
             return False
+        # without a gradient of the weight ATen does not fold the input to a matrix, see `composite`
         first_layer = self.weights[: self.options.directions]
         return edge is not None or any(weights[0][1] is None for weights in first_layer)
 
     def run_native(self, native: Any) -> tuple[torch.Tensor, ...]:
         """Run torch's function ``native`` on the inner tensors, and record nothing."""
         states = self.cell.join_states([state for state, _ in self.states])
-        params = [t for t, _ in chain.from_iterable(self.weights)]
+        params = [tensor for tensor, _ in chain.from_iterable(self.weights)]
         outs = native(self.x[0], states, params, *self.options)
         return tuple(map(SESSION.wrap, outs))
 
@@ -325,6 +333,7 @@ class _LayerCall:
         if batch_first:
             x = _unary(_TRANSPOSE, x, 0, 1)
         split = [_run_listing(_UNBIND, state, 0) for state in self.states]
+        # one state per layer and direction; of an LSTM the pair of its hidden part and memory
         starts = cell.join_states(split)
         if cell.is_paired:
             starts = list(zip(*split, strict=True))
@@ -369,6 +378,7 @@ def _known_call(
         return None
     if options.dropout and options.training:
         return None
+    # with a projection there are five
     if len(params) != 4 * options.runs:
         return None
     first = 1 + len(states)
@@ -447,19 +457,19 @@ def _adopt_arguments(cell: Cell, *args: object) -> tuple[object, ...]:
     into a plain tensor."""
     value = entering()
 
-    def own(a: object) -> Any:
-        if isinstance(a, (list, tuple)):
-            return list(map(own, a))
+    def adopt(argument: object) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return list(map(adopt, argument))
         if value is not None:
-            a = value(a)
-        if isinstance(a, torch.Tensor) and not isinstance(a, Value):
-            return lifted(a, -1)
-        return a
+            argument = value(argument)
+        if isinstance(argument, torch.Tensor) and not isinstance(argument, Value):
+            return lifted(argument, -1)
+        return argument
 
     if SCOPE.levels:
         if innermost(args, None) is None:
             return args
-        return tuple(map(own, args))
+        return tuple(map(adopt, args))
     return args[0], _adopt_states(cell, args), *args[2:]
 
 
@@ -495,7 +505,7 @@ def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object,
         return x, hx
     # the sum with it is a batch, with a copy of the tensor per element
     zero = sum(tensor.new_zeros(()) for tensor in batched)
-    x, *states = (t + zero for t in (x, *states))
+    x, *states = (tensor + zero for tensor in (x, *states))
     return x, cell.join_states(states)
 
 
@@ -613,6 +623,7 @@ def _keep_shapes_of_states(overload: OpOverload) -> None:
                 states[index] = last.reshape(first.shape)
         return out, *states
 
+    # torch registers its decomposition under both keys, and caches what a call has found
     for key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):
         overload.py_kernels[key] = run
         overload._uncache_dispatch(key)

@@ -28,7 +28,9 @@ class Session(GradLevel):
 
     __slots__ = ("class_of", "nested_class", "value_class")
     what = "the session"
-    wrapped_dtypes = frozenset(d for d in vars(torch).values() if isinstance(d, torch.dtype))
+    wrapped_dtypes = frozenset(
+        dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
+    )
     packs = shows_values = restrides_views = releases_written = True
     leaves_parts = False
 
@@ -95,6 +97,7 @@ class Session(GradLevel):
         return dual.tangents.of(value)
 
     def copy_before_write(self, inner: torch.Tensor) -> torch.Tensor:
+        """Return a copy of ``inner``, with a copy of its tangent if a dual level gives it one."""
         dual = current_dual()
         if dual is None:
             return inner.clone()
@@ -112,6 +115,7 @@ class Session(GradLevel):
         """Do nothing: the session never closes."""
 
     def refuse_captured_write(self, what: object) -> NoReturn:
+        """Raise: the call ``what`` writes to a tensor that cannot take on the history."""
         raise InplaceError(
             f"{what} writes a value of the session that requires grad into a tensor "
             "that cannot take on its history, because it is older than the transform, "

@@ -239,6 +239,8 @@ class _BelowTheTape(TorchDispatchMode):
         args: Arguments = (),
         kwargs: Keywords | None = None,
     ) -> Any:
+        """Run a call below the tape: on the instances inside, or by the user's classes."""
+        # what torch asks a value for its sizes, the instance inside answers
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
             return answer(args[0]._inner, *args[1:])
@@ -246,10 +248,12 @@ class _BelowTheTape(TorchDispatchMode):
         if not composes(types):
             reopen_keys(func)
             if of_session:
+                # the call of any level, not that of the session, which would record it
                 return Level.call(SESSION, func, args, kwargs or {})
             return func(*args, **(kwargs or {}))
         if not of_session:
             return self._ask_classes(func, types, args, kwargs or {})
+        # torch leaves a mode while it handles a call, and the user's class makes further ones
         with self:
             return func(*SESSION.lowered_args(args), **SESSION.lowered_kwargs(kwargs or {}))
 
@@ -334,6 +338,7 @@ class _Wrapper(Subclassed):
         args: Arguments = (),
         kwargs: Keywords | None = None,
     ) -> Any:
+        """Record a call, and run its kernel on the instances, whose classes handle it."""
         answer = _ANSWERS.get(func)
         if answer is not None and isinstance(args[0], _Wrapper):
             with unseen_by_classes():
@@ -341,6 +346,7 @@ class _Wrapper(Subclassed):
         if SCOPE.levels or STAND_INS or innermost(args, kwargs) is not SESSION:
             return Subclassed.__torch_dispatch__(func, types, args, kwargs)
         reopen_keys(func)
+        # the hooks of this call return values of their own; an outer call goes on with its table
         around, HOOKS.made = HOOKS.made, {}
         try:
             return SESSION.call(_handled_below(func), args, kwargs or {})
@@ -348,11 +354,13 @@ class _Wrapper(Subclassed):
             HOOKS.made = around
 
     def __getattr__(self, name: str) -> Any:
+        # also `_inner`, for which this method would call itself without end
         if name in _STATE:
             raise AttributeError(name)
         return getattr(self._inner, name)
 
     def __setattr__(self, name: str, value: object) -> None:
+        # properties of tensors, such as `grad`, are those of the value
         if name in _STATE or name.startswith("__") or hasattr(_OF_TENSORS.get(name), "__set__"):
             object.__setattr__(self, name, value)
             return
@@ -404,6 +412,7 @@ def session_class(kind: type[torch.Tensor]) -> type[Tensor]:
     cls: Any = types.new_class(
         kind.__name__, (_silent(), *bases), {}, lambda namespace: namespace.update(body)
     )
+    # torch has put one there that does nothing, as above; the user's is inherited
     if "__torch_function__" in vars(cls):
         del cls.__torch_function__
     VALUES.add(cls)

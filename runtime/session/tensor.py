@@ -1,7 +1,8 @@
 """Defines the tensor of users: a value of level zero, the eager autograd session.
 
 It shares the storage of its inner tensor, so ``data_ptr``, ``_version`` and the like
-are torch's own.
+are torch's own. Many errors are ``settled``: if a program is captured here, each later call of it
+raises the same.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class Tensor(GradValue):
 
     @property
     def requires_grad(self) -> bool:
-        """Return whether a gradient of this tensor can be computed."""
+        """Return whether a gradient of this tensor can be computed: it is a leaf with the flag, has
+        a history, or is a view of a tensor that has one."""
         view = self._view
         if view is not None and view.generation != view.base._generation:
             # `edge_of` would take the history from the base, and may raise
@@ -421,6 +423,7 @@ class Tensor(GradValue):
         return set_state(leaf, state)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        """Return a copy with memory of its own, for ``copy.deepcopy``."""
         if id(self) in memo:
             return memo[id(self)]  # type: ignore[no-any-return]
         value = entering()
@@ -449,6 +452,7 @@ class Tensor(GradValue):
         return pickling.state_of(self, _STATE)
 
     def __repr__(self, *, tensor_contents: str | None = None) -> str:  # type: ignore[override]
+        """Return the text of torch for the inner tensor, with the history of this one."""
         _note_elements(self)
         kind = getattr(type(self), "_kind", torch.Tensor)
         suffixes = _suffixes_of_history(self)
@@ -476,8 +480,8 @@ class Tensor(GradValue):
         return f"Parameter({text})"
 
 
-def _refuse_unfit_gradient(t: Tensor, value: object) -> None:
-    """Raise unless ``value`` has the dtype, device and shape of a gradient of ``t``."""
+def _refuse_unfit_gradient(tensor: Tensor, value: object) -> None:
+    """Raise unless ``value`` has the dtype, device and shape of a gradient of ``tensor``."""
     if not isinstance(value, torch.Tensor):
         raise settled(
             TypeError(
@@ -485,9 +489,9 @@ def _refuse_unfit_gradient(t: Tensor, value: object) -> None:
                 f"{type(value).__name__}"
             )
         )
-    if value is t:
+    if value is tensor:
         raise settled(RuntimeError("can't assign Variable as its own grad"))
-    dtype = t.dtype_of_grad()
+    dtype = tensor.dtype_of_grad()
     if dtype is not None and value.dtype is not dtype:
         raise settled(
             RuntimeError(
@@ -495,16 +499,17 @@ def _refuse_unfit_gradient(t: Tensor, value: object) -> None:
                 f"grad_dtype '{dtype}'. Convert it, or set grad_dtype first."
             )
         )
-    if value.device.type != t.device.type:
+    if value.device.type != tensor.device.type:
         raise settled(
             RuntimeError(
                 f"attempting to assign a gradient with device type '{value.device.type}' "
-                f"to a tensor with device type '{t.device.type}'. "
+                f"to a tensor with device type '{tensor.device.type}'. "
                 "Move the gradient with .to(tensor.device)."
             )
         )
-    sizes = [extent(value), extent(t)]
+    sizes = [extent(value), extent(tensor)]
     if sizes[0] != sizes[1]:
+        # the extent of a nested tensor is no torch.Size
         got, own = (list(size) if isinstance(size, torch.Size) else size for size in sizes)
         raise settled(
             RuntimeError(
@@ -574,8 +579,9 @@ def _new(name: str) -> Callable[..., object]:
 for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"):
     setattr(Tensor, _name, _new(_name))
 
+# the attributes of the runtime itself, which are no attributes of the user's: see `__getstate__`
 _STATE = frozenset(
-    name for c in Tensor.__mro__ if issubclass(c, Value) for name in c.__annotations__
+    name for cls in Tensor.__mro__ if issubclass(cls, Value) for name in cls.__annotations__
 )
 SESSION = Session(Tensor)
 
@@ -650,7 +656,11 @@ def tensor(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return a tensor of the session, as ``torch.tensor``."""
+    """Return a tensor of the session with a copy of ``data``, as ``torch.tensor``.
+
+    >>> tensor([1.0, 2.0], requires_grad=True)
+    tensor([1., 2.], requires_grad=True)
+    """
     return wrap(without_wrappers(torch.tensor(data, dtype=dtype, device=device)), requires_grad)
 
 
