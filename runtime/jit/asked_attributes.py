@@ -67,6 +67,7 @@ class TensorAttributes:
         keys = {id(v): key for key, v in values.items()}
         known = attributes.found
 
+        # Python's own look-up has failed before, and raises its `AttributeError` once more.
         def ask(value: object, name: str) -> Any:
             if id(value) not in keys:
                 return object.__getattribute__(value, name)
@@ -79,6 +80,7 @@ class TensorAttributes:
             return _only_constant(known[which], name)
 
         def ask_all(name: str) -> list[object]:
+            # all at once, so that the program is captured once more and not once for each
             unknown = [(key, name) for key in values if (key, name) not in known]
             if unknown:
                 self.asked += unknown
@@ -102,8 +104,9 @@ def _start_versions(values: Mapping[Key, Any], known: Mapping[tuple[Key, str], A
 def refuse_lost(values: Iterable[object], what: str, state: ProgramState) -> None:
     """Refuse attributes that the program has given to ``values``, which a call would lose.
     ``what``: the values are."""
-    for v in values:
-        names = _given(v) if isinstance(v, Value) and v._level.number else ()
+    for value in values:
+        # level 0 is the session's, whose tensors stay: only values of the trace are lost
+        names = _given(value) if isinstance(value, Value) and value._level.number else ()
         if names:
             raise RuntimeError(
                 f"the program assigns to the attribute {names[0]!r} of {what}. A call would lose "

@@ -144,6 +144,7 @@ class _Check:
                     self._result = freeze(watched(function, *args, **kwargs), graph.knows)
             except Exception as error:
                 self._error = error
+        # before `put_back`, which takes away what the run has left
         self._calls = [(name, freeze(x, graph.knows)) for name, x in noted.calls]
         self._ignored = Holdings(self._ignore, (), graph)
         self._state = graph.outcome(self._ignored)

@@ -143,6 +143,7 @@ class Entered:
         self.kwargs = {name: entering.of(x) for name, x in kwargs.items()}
 
     def __enter__(self) -> Entered:
+        # `__exit__` does not run if this fails
         try:
             self._entering.fill()
             for place, value in zip(self._places, self.values, strict=True):
@@ -156,6 +157,7 @@ class Entered:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        # what the run leaves is noted first, and then put back
         self.left = [place.current() for place in self._places]
         pairs = self._orders_before
         self.orders = {id(node.owner): new_order(node, known) for node, known in pairs}

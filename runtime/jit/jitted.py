@@ -76,7 +76,8 @@ class Jitted:
     def _build_and_run(self, *args: object, **kwargs: object) -> object:
         """Run the first call of a copy, which has only its function and options yet."""
         with self._lock:
-            if self._run == self._build_and_run:  # no other thread was faster
+            # no other thread was faster; by `==`, as each access makes another bound method
+            if self._run == self._build_and_run:
                 self._build()
         return self._run(*args, **kwargs)
 
@@ -93,7 +94,7 @@ class Jitted:
             if error.draws:
                 undraw()
         except BesideEager as error:
-            if error.turns is not self._turns:
+            if error.turns is not self._turns:  # of a jitted function around this one
                 raise
             with self._turns.in_eager_mode():
                 return self.__wrapped__(*args, **kwargs)
@@ -111,7 +112,7 @@ class Jitted:
             f"{self.__name__} raises {raised!r} {when}, and not in eager mode, in which this call "
             "ran.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=3,  # the user's line, above this method and `__call__`
         )
         return result
 
@@ -124,6 +125,7 @@ class Jitted:
         name = getattr(self, "__qualname__", "")
         if _named(getattr(self, "__module__", None), name) is self:
             return str(name)
+        # what `object.__reduce_ex__` gives: no `__init__`, and `__setstate__` gets the rest
         make: Any = vars(copyreg)["__newobj__"]
         return make, (Jitted,), (self.__wrapped__, self.options)
 
@@ -319,6 +321,7 @@ def _partial(
     @functools.wraps(f)
     def without_static(*args: object, **kwargs: object) -> Any:
         known = {**static, **dict(zip(free, args, strict=False))}
+        # Up to the first parameter without a value. Behind such a gap only names can say which.
         positional = list(itertools.takewhile(known.__contains__, names))
         named = {name: value for name, value in known.items() if name not in positional}
         return f(*(known[name] for name in positional), *args[len(free) :], **named, **kwargs)
@@ -333,7 +336,7 @@ def _or_eager(
 ) -> Callable[..., object]:
     """Return a function that is ``run``, or ``f`` where that cannot be captured, with one
     warning."""
-    told: list[str] = []
+    told: list[str] = []  # one warning for all calls, as a loop makes many
 
     def call(*args: object, **kwargs: object) -> Any:
         try:

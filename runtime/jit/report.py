@@ -99,6 +99,8 @@ def _jitted(function: object) -> Jitted:
 
 
 def _text(name: str, graph: fx.Graph) -> str:
+    """Return a graph as a Python function. A line of the user's is named once for all of its
+    calls that follow one another."""
     lines = [f"def {name}({', '.join(n.name for n in graph.nodes if n.op == 'placeholder')}):"]
     before = None
     for node in graph.nodes:
@@ -109,24 +111,25 @@ def _text(name: str, graph: fx.Graph) -> str:
         if node.op == "get_attr":
             lines.append(f"    {node.name} = self.{node.target}")
         elif node.op == "call_function":
-            given = list(map(_spelled, node.args)) + [
-                f"{k}={_spelled(a)}" for k, a in node.kwargs.items()
-            ]
+            arguments = list(map(_spelled, node.args))
+            arguments += [f"{key}={_spelled(value)}" for key, value in node.kwargs.items()]
+            # an op of ATen says of itself `aten.sin.default`
             func = (
                 f"torch.ops.{node.target}"
                 if hasattr(node.target, "overloadpacket")
                 else getattr(node.target, "__name__", str(node.target))
             )
-            lines.append(f"    {node.name} = {func}({', '.join(given)})")
+            lines.append(f"    {node.name} = {func}({', '.join(arguments)})")
         elif node.op == "output":
             lines.append(f"    return {_spelled(node.args[0])}")
     return "\n".join(lines)
 
 
 def _spelled(argument: object) -> str:
-    if isinstance(argument, (list, tuple)):
-        inner = ", ".join(map(_spelled, argument))
-        return (
-            f"[{inner}]" if isinstance(argument, list) else f"({inner}{',' * (len(argument) == 1)})"
-        )
-    return repr(argument)  # of a node its name
+    if not isinstance(argument, (list, tuple)):
+        return repr(argument)  # of a node its name
+    inner = ", ".join(map(_spelled, argument))
+    if isinstance(argument, list):
+        return f"[{inner}]"
+    comma = "," if len(argument) == 1 else ""
+    return f"({inner}{comma})"
