@@ -65,6 +65,7 @@ def at_places(values: Sequence[tuple[Place, Any]]) -> Iterator[None]:
     """Have, while entered, ``values`` at places: what a run has left where the graph has an
     argument, which a backward pass reads after it."""
     before = [(place, place.current()) for place, _ in values]
+    # inside of `try`: where an assignment fails, those before it are put back
     try:
         for place, value in values:
             place.put(value)
@@ -163,6 +164,7 @@ class BackwardReads:
         """Raise ``RuntimeError`` if an object has something else than it had when it was
         ``found``."""
         nodes = found.nodes
+        # nothing has changed between the capture and the call, nor since: one question for all
         if nodes is self.nodes and self._guard.holds():
             nodes = []
         for node in nodes:
@@ -270,6 +272,7 @@ def _modules_of(nodes: Iterable[Node]) -> Iterator[ModuleType]:
     """Yield the modules whose names are among the objects of a program."""
     for node in nodes:
         if isinstance(node, Globals):
+            # by the name that the globals have; another module may have come under it
             module = sys.modules.get(str(node.owner.get("__name__")))
             if module is not None and vars(module) is node.owner:
                 yield module

@@ -72,9 +72,8 @@ class ClosedOver(EnteringMode):
     def value(self, tensor: Any) -> Any:
         """Return the value of a tensor from outside, one for each tensor. Anything else as it
         is."""
-        if (type(tensor) in VALUES and tensor._level is not SESSION) or not isinstance(
-            tensor, torch.Tensor
-        ):
+        is_inside = type(tensor) in VALUES and tensor._level is not SESSION
+        if is_inside or not isinstance(tensor, torch.Tensor):
             return tensor
         known = self._values.get(id(tensor))
         if known is None:
@@ -88,9 +87,8 @@ class ClosedOver(EnteringMode):
         entered: list[Any] = []
         for argument in args:
             kind = type(argument)
-            if (
-                kind in VALUES and argument._level is not SESSION
-            ):  # the most common case, without a frame
+            # the most common case, without a frame
+            if kind in VALUES and argument._level is not SESSION:
                 entered.append(argument)
             elif kind is tuple or kind is list:
                 entered.append(self._entered(argument))
@@ -135,18 +133,15 @@ class ClosedOver(EnteringMode):
 
     def _dispatched(self, func: Any, types: object, args: Any, kwargs: Any) -> Any:
         """Run a call of the dispatcher with values in place of tensors from outside."""
-        args, kwargs = (
-            self._entered(args),
-            dict(zip(kwargs, self._entered([*kwargs.values()]), strict=True)) if kwargs else {},
-        )
+        args = self._entered(args)
+        values = self._entered([*kwargs.values()]) if kwargs else []
+        kwargs = dict(zip(kwargs or (), values, strict=True))
         # torch's own detaches from torch's engine alone, and dispatches nothing
         if func is torch.ops.aten.detach_.default:
             return args[0].detach_()
         if torch.is_inference_mode_enabled() and op_of(func).kind is VIEW:
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-            ):  # the dispatcher makes the result a view of a normal tensor
+            # the dispatcher makes the result a view of a normal tensor
+            with torch.inference_mode(False), torch.no_grad():
                 return func(*args, **kwargs)
         result = call_below(func, types, args, kwargs)
         if func in _TURNS:

@@ -214,6 +214,7 @@ def _items(x: np.ndarray[Any, Any]) -> list[Any]:
 def _allow_writes(x: np.ndarray[Any, Any]) -> None:
     """Let ``x`` be written to. That of a view has the array below written to meanwhile."""
     base = x.base
+    # NumPy sets this flag of a view only while its base may be written to
     if not isinstance(base, np.ndarray) or base.flags.writeable:
         x.flags.writeable = True
         return
@@ -229,7 +230,7 @@ class Record(Node):
     owner: np.void
 
     def look(self) -> tuple[Any, ...]:
-        if self.owner.dtype.hasobject:
+        if self.owner.dtype.hasobject:  # the graph then takes the scalar for an object of C
             raise TypeError("objects in the fields of a scalar")
         return (repr(self.owner.dtype), np.void.tobytes(self.owner))
 
@@ -354,6 +355,7 @@ class Variable(Node):
         return ((x, self.name) for x in self.singles())
 
     def put(self, values: tuple[Any, ...]) -> None:
+        # only the token of the program's own `set` could take a value away
         if values[0] is not MISSING:
             self.owner.set(values[0])
 

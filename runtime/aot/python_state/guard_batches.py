@@ -104,7 +104,7 @@ class Versions(Batch):
     def __init__(self, found: Sequence[tuple[dict[Any, Any], Node]]) -> None:
         self._dictionaries = [d for d, _ in found]
         self._nodes = [node for _, node in found]
-        self._known = [-1] * len(found)
+        self._known = [-1] * len(found)  # no version, so that the first call compares
         self.question = Question("versions", self._dictionaries)
 
     def condition(self, constant: Constant) -> str:
@@ -145,6 +145,7 @@ class OwnVersions(Versions):
         if len(self._nodes) > FEW:
             now = f"map({constant(_own)}, {constant(self._owners)})"
             return f"list(map({version}, {now})) == {known}"
+        # by a plain look-up: `finds_own` has shown that it runs no code of the user's
         return " and ".join(
             f"{version}({constant(x)}.__dict__) == {known}[{index}]"
             for index, x in enumerate(self._owners)
@@ -174,6 +175,7 @@ class Items(Batch):
         )
 
     def compare(self) -> bool:
+        # before the nodes are asked, as in `Versions.compare`
         now = [list(dict.values(x)) for x in self._owners]
         if not _all_hold(self._nodes):
             return False
@@ -192,7 +194,7 @@ class OwnNames(Batch):
         self._places = [node.own for node, _ in places]
         self._names = [name for _, name in places]
         self._values = [node.had[name] for node, name in places]
-        self._lengths = [-1] * len(nodes)
+        self._lengths = [-1] * len(nodes)  # none, so that the first call compares
         self._present: list[str] = []
 
     def condition(self, constant: Constant) -> str:
@@ -371,9 +373,11 @@ class Functions(Batch):
 
     @staticmethod
     def _of_one(node: FunctionParts, constant: Constant) -> str:
-        f, code, defaults = constant(node.owner), constant(node.had[0]), constant(node.had[1])
+        function, code = constant(node.owner), constant(node.had[0])
+        defaults = constant(node.had[1])
         return (
-            f"{f}.__code__ is {code} and {f}.__defaults__ is {defaults} and not {f}.__kwdefaults__"
+            f"{function}.__code__ is {code} and {function}.__defaults__ is {defaults} "
+            f"and not {function}.__kwdefaults__"
         )
 
     def compare(self) -> bool:
@@ -389,6 +393,7 @@ class Cells(Batch):
         self._contents = [node.had[0] for node in nodes]
 
     def condition(self, constant: Constant) -> str:
+        # a call, since a variable without a value raises, which a condition cannot catch
         return f"{constant(self._same)}()"
 
     def _same(self) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 
 from .values import SIMPLE
 
+# texts of ASCII alone have an iterator of another class than texts with an accent
 _WITH_POSITION: tuple[type, ...] = tuple(
     map(type, (iter([]), iter(()), iter(""), iter("é"), iter(b""), iter(range(0)), reversed([])))
 )

@@ -235,7 +235,7 @@ class ObjectGraph(Snapshot):
             self.code.learn(names_behind(x), ())
         if kind in PLAIN_VALUES or x is MISSING or id(x) in self._reached:
             return
-        self._reached[id(x)] = x
+        self._reached[id(x)] = x  # the object, which keeps its identity from being another one's
         settings = facts_of(x)
         if settings:
             self.ask(settings)
@@ -266,6 +266,7 @@ class ObjectGraph(Snapshot):
         self._add(self._made(row.node, x, name))
 
     def _made(self, make: Callable[[Any, str], Node], x: object, name: str) -> Node | None:
+        """Return the node for ``x``; None if that cannot be compared, and is an object of C."""
         try:
             return make(x, name)
         except TypeError:  # an iterator of C that does not say how far it is
@@ -337,11 +338,12 @@ class ObjectGraph(Snapshot):
 
     def _ask(self, node: Named, names: Iterable[str]) -> None:
         """Let ``names`` of ``node`` count, and reach what is there."""
-        new = [n for n in dict.fromkeys(names) if n not in node.had and self.code.may_ask(n)]
-        for n, x in zip(new, node.pick(new), strict=True):
-            path = path_of(node.name, n)
+        unknown = [name for name in dict.fromkeys(names) if name not in node.had]
+        new = list(filter(self.code.may_ask, unknown))
+        for name, x in zip(new, node.pick(new), strict=True):
+            path = path_of(node.name, name)
             if type(x) is OrderedDict and issubclass(type(node.owner), torch.nn.Module):
-                self._dictionary_of_layer(n, x, path)
+                self._dictionary_of_layer(name, x, path)
             else:
                 self._pending.append((x, path))
 
@@ -491,6 +493,7 @@ class ObjectGraph(Snapshot):
         if "cache_info" in new:
             self._count_hits(*self.caches)
         self._ask_modules(self.code.texts_of_modules(new))
+        # first, since no node waits for a name any more after that
         if computes(new):
             self._look_through_all()
         self._ask_waiting(new)

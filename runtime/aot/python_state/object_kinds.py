@@ -95,6 +95,7 @@ _REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, tuple[int, ...]]] = (
 
 
 def _registered_with(abstract: type) -> tuple[int, ...]:
+    """Return the identities of the classes that are registered with ``abstract`` or below it."""
     registered: set[int] = set()
     for cls in walk([abstract], type.__subclasses__):
         if "_abc_impl" in vars(cls):
@@ -271,6 +272,8 @@ class Lock(Node):
             self.owner.release()
 
 
+# The first row that fits counts. So a class stands before one that it inherits from: SystemRandom,
+# which has no state, before Random, and streams before IOBase.
 ROWS: tuple[Row, ...] = (
     Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
     Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
@@ -355,6 +358,7 @@ def is_constant(x: Any) -> bool:
     """Return whether an object without attributes never changes: of a class of C that is known, of
     an enumeration of C++, or of a class of Python's without any slot."""
     kind = type(x)
+    # before the rest, as `np.ufunc` is among the constants
     if kind is np.ufunc:  # one of `np.frompyfunc`, of objects alone, holds a function of the user's
         return not x.types or not all(map(_OF_OBJECTS.issuperset, x.types))
     if issubclass(kind, _CONSTANTS) or "__members__" in vars(kind):
@@ -376,6 +380,8 @@ def has_unknown_part(kind: type) -> bool:
 
 
 def _is_of_c(cls: type) -> bool:
+    """Return whether a class is of C: a function of C makes its objects, or no class statement has
+    made it."""
     made_in_c = isinstance(vars(cls).get("__new__"), types.BuiltinFunctionType)
     return made_in_c or not cls.__flags__ & _HEAP_TYPE
 

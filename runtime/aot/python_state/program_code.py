@@ -131,7 +131,7 @@ class ProgramCode:
 
     def add(self, code: CodeType, names: dict[str, Any]) -> CodeNames:
         """Learn the names in ``code``. ``names``: its globals."""
-        self.entered[id(code)] = (code, names)
+        self.entered[id(code)] = (code, names)  # the code stays alive, and so its identity
         self._defined.update(id(x) for x in code.co_consts if isinstance(x, CodeType))
         found = names_of(code)
         self.loaded |= found.loaded
@@ -147,16 +147,16 @@ class ProgramCode:
         return id(code) in self._defined
 
     def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
-        # in an order, so that reports and errors are the same in each process
         """Let names and words of texts count, too."""
+        # in an order, so that reports and errors are the same in each process
         new = sorted({name for name in names if name not in self.names})
         if "graph" in new and _GRAPH not in self.names:
             new.append(_GRAPH)
         self.names.update(new)
-        words = sorted({w for w in words if w not in self.words})
+        words = sorted({word for word in words if word not in self.words})
         self.words.update(words)
         self.fresh += new
-        self.fresh += [w for w in words if w not in self.names]
+        self.fresh += [word for word in words if word not in self.names]
 
     def learn_scheduler(self, code: CodeType) -> set[str]:
         """Learn the names in the code of a scheduler. The new ones."""

@@ -124,7 +124,7 @@ class Effects:
         self.line = line
 
     def told(self) -> Effects:
-        """No effects. A warning tells of these."""
+        """Warn of these effects, and return none."""
         if self.changes:
             warnings.warn(
                 f"the program changes {self.what}. It does so when it is compiled, and in no "
@@ -136,6 +136,7 @@ class Effects:
         return Effects((), True)
 
     def carry_out(self) -> None:
+        """Make the changes again."""
         for change in self.changes:
             change.node.redo(change)
 
@@ -332,6 +333,8 @@ class ProgramState:
         return {id(node.owner): new_order(node, node.first_order()) for node in nodes}
 
     def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
+        """Return whether the program has made the container ``x``, of what was there, of what a
+        call has ``found``, and of further such containers."""
         if type(x) not in CONTAINERS_OF_TREES or self.graph.knows(x):
             return False
         inside = [*x, *x.values()] if isinstance(x, dict) else x
@@ -455,9 +458,10 @@ class ProgramState:
         owners: dict[int, str] = {}
         for place, value in zip(places, values, strict=True):
             for x in _containers_in(value):
-                if owners.setdefault(id(x), place) != place and not (self.graph.has(x) or found(x)):
+                first = owners.setdefault(id(x), place)
+                if first != place and not (self.graph.has(x) or found(x)):
                     raise RuntimeError(
-                        f"the program assigns one {type(x).__name__} to {owners[id(x)]} and to "
+                        f"the program assigns one {type(x).__name__} to {first} and to "
                         f"{place}. A call would make two of it. Assign a copy."
                         f"{happened_at(self.graph.code.first_line)}"
                     )
@@ -492,6 +496,7 @@ class ProgramState:
         kind = type(x)
         if issubclass(kind, (type, ModuleType)) or self.graph.has(x):
             return ()
+        # by Python's collector, since the methods of a subclass are the user's code
         if issubclass(kind, (dict, list, tuple, set, frozenset, deque)):
             own = attributes_of(x) or {}
             return [*gc.get_referents(x), *own.values()]
@@ -614,6 +619,7 @@ class ProgramState:
 
     def _refuse_moved(self, node: Node) -> NoReturn:
         """Refuse that the program has moved a random generator of Python's or an iterator."""
+        # the surest line first: of the call, of any `next`, of the name, of the program
         line = happened_at(
             self.seen.moved.get(id(node.owner))
             or self.seen.advanced
@@ -666,6 +672,7 @@ class ProgramState:
             guard.stays = self.graph.holds()
         if undo and effects.changes:
             self.restore()
+        # before the graph forgets them
         guard.opaque = tuple(dict.fromkeys(name for _, name in self.graph.opaque))
         self.graph.settle()
         self.early.nodes.clear()

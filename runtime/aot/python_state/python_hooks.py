@@ -151,6 +151,7 @@ class _Monitor:
 
     def _begin(self, number: int) -> None:
         events = self._monitoring.events
+        # of these two alone it matters when they return
         for code in (IMPORT, FIND_MODULE):
             self._ask(code, events.PY_RETURN | events.CALL)
         starts = events.PY_START | events.PY_RESUME

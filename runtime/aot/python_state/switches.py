@@ -302,6 +302,7 @@ def _facts_of_torch(name: str) -> Facts:
         found = dict(_questions(name))
         if found:
             return found
+        # it takes arguments that are not known here, so others of its subject are asked
     elif _SETTING.isdisjoint(_words_of(name)):
         return {}
     subject = frozenset(_words_of(name)) - _EVERYWHERE
@@ -335,7 +336,7 @@ def _questions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
     for args in _ARGUMENTS.get(function.__name__, [()]):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")
+                warnings.simplefilter("error")  # a deprecated one would warn in each call
                 found = function(*args)
         except (TypeError, RuntimeError, Warning):  # it takes others, or has no such device
             continue
