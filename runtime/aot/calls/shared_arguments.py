@@ -61,6 +61,7 @@ def refuse_untangled(
                 f"is a tensor subclass. This is not supported today: parts of a {group.parts_of} "
                 f"share memory ({what}), and the program writes to it. Pass a clone.{where}"
             )
+        # the members are in order, and tensors that the program closes over come last
         if group.members[-1] >= n_arguments:
             raise RuntimeError(
                 f"{what} share memory, and the program writes to it. "
@@ -426,6 +427,7 @@ def _refuse_array(x: object, line: Line | None) -> NoReturn:
 
 def _place_of(tensor: torch.Tensor) -> Range:
     """Return where the memory of ``tensor`` begins and ends."""
+    # no array has memory of another device
     if tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return 0, 0
     storage = tensor.untyped_storage()
@@ -442,8 +444,7 @@ def _place_of_array(owner: Any) -> Range:
     if not x.size:
         return 0, 0
     steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
-    below, above = (
-        sum(step for step in steps if step < 0),
-        sum(step for step in steps if step > 0),
-    )
+    # a negative stride, as of ``x[::-1]``, leads to memory before the first element
+    below = sum(step for step in steps if step < 0)
+    above = sum(step for step in steps if step > 0)
     return first + below, first + above + x.itemsize
