@@ -50,6 +50,7 @@ class TensorAttributes:
         arguments."""
         tensors = tensors_by_key((args, kwargs), {p.key: p.current() for p in places})
         found = {(k, name): answer_of(tensors.get(k), name) for k, name in self.asked}
+        # one object for each answer: a kind of call compares such an argument by identity
         kind = tuple([(which, constant(value)) for which, value in found.items()])
         return self._known.setdefault(kind, Attributes(found))
 
@@ -64,7 +65,7 @@ class TensorAttributes:
         """Show, while entered, the ``attributes`` of tensors by the ``values`` that stand for them.
         ``may_have``: tells whether the program's code may have a name. ``again``: makes the error
         that has the program captured with more of them."""
-        keys = {id(v): key for key, v in values.items()}
+        keys = {id(value): key for key, value in values.items()}
         known = attributes.found
 
         # Python's own look-up has failed before, and raises its `AttributeError` once more.
@@ -88,7 +89,8 @@ class TensorAttributes:
             return [known[key, name] for key in values]
 
         _start_versions(values, known)
-        edges = {id(v): getattr(v, "_edge", None) for v in values.values()}
+        # now: the program may give a value another history, and it is no given leaf any more
+        edges = {id(value): getattr(value, "_edge", None) for value in values.values()}
         with answering(ask, ask_all, may_have, edges):
             yield
 

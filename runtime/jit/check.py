@@ -93,11 +93,10 @@ class _Snapshot(ObjectGraph):
                 self.copies.append(TensorCopy(value, name))
             elif issubclass(type(value), torch.Generator):
                 self.generators_before.append((value, value.get_state()))
-            elif issubclass(
-                type(value), Optimizer
-            ):  # whose groups and state a capture follows itself
+            # whose groups and state a capture follows itself
+            elif issubclass(type(value), Optimizer):
                 self._pending += [
-                    (vars(value)[n], f"{name}.{n}") for n in ("param_groups", "state")
+                    (vars(value)[part], f"{name}.{part}") for part in ("param_groups", "state")
                 ]
         super()._reach(value, name)
 
@@ -113,7 +112,7 @@ class _Snapshot(ObjectGraph):
         return found
 
     def put_back(self) -> list[str]:
-        """Put back what was there before. The names of what cannot be."""
+        """Put back what was there before. Return the names of what cannot be."""
         self.restore()
         for copy in self.copies:
             copy.restore()

@@ -81,7 +81,7 @@ class _Entering:
     def of(self, value: Any) -> Any:
         """Return what stands for the original of a copy, also in tuples. Any other value as it
         is."""
-        if not self.originals:
+        if not self.originals:  # nothing is shared, and each copy stands for itself
             return value
         if not is_tuple(value):
             return self._by_copy.get(id(value), value)

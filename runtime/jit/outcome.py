@@ -85,13 +85,13 @@ class Entry:
 
     @property
     def given(self) -> dict[Key, Any]:
-        """The gradients, by id of the leaf or by key of the given tensor."""
+        """Return the gradients, by id of the leaf or by key of the given tensor."""
         keys = (id(x) if isinstance(x, torch.Tensor) else x for x in self.layout.asked)
         return dict(zip(keys, self.gradients, strict=True))
 
     @property
     def inputs(self) -> dict[Key, int]:
-        """The numbers of the inputs of the graph that are values at places, by key."""
+        """Return the numbers of the inputs of the graph that are values at places, by key."""
         keys = [
             (place.key, index)
             for place, value in zip(self.layout.places, self.values, strict=True)
@@ -120,6 +120,8 @@ def without_repetition(values: Iterable[Any]) -> list[Any]:
     first: dict[int, int] = {}
     found: list[Any] = []
     for index, value in enumerate(values):
+        # containers alone: a tensor that comes twice is marked as an argument, by
+        # `..aot.calls.identities.Repeat`
         known = first.setdefault(id(value), index) if is_made(value) else index
         found.append(value if known == index else _same_as(known))
     return found
@@ -221,7 +223,7 @@ class Destinations:
     ``orders``: of what is assigned to objects and dictionaries that had nothing there.
     ``containers``: what becomes of those from before.
 
-    No data class: the graph returns it as a constant."""
+    No data class, whose objects a capture takes apart: the graph returns this as a constant."""
 
     def __init__(
         self,
@@ -250,7 +252,8 @@ class Outcome(LateEffects):
     destinations: Destinations
 
     def carry_out(self, args: Any, kwargs: Any) -> Any:
-        """Put all where it belongs, in a call with these arguments. What is for the caller."""
+        """Put all where it belongs, in a call with these arguments. Return what is for the
+        caller."""
         to = self.destinations
         # leaves and containers are found by places, so before anything is put there
         leaves = owners(to.leaves, args, kwargs, to.containers.places)

@@ -206,7 +206,8 @@ class WithCalls:
         return [(call.function.name, call.made(values)) for call in self.calls.calls]
 
     def finish(self, turns: Turns) -> Any:
-        """Make the calls. The result of the program. ``turns``: of the function that is called."""
+        """Make the calls, and return the result of the program. ``turns``: of the function that is
+        called."""
         self.calls.run(self.values, turns)
         return self.result
 

@@ -58,7 +58,7 @@ class Report:
 
 
 def explain(f: object) -> Report:
-    """Return what ``f`` has captured. ``TypeError`` if it is not jitted.
+    """Return what ``f`` has captured, and why. ``TypeError`` if it is not jitted.
 
     >>> from runtime.jit import jit
     >>> f = jit(lambda x: x * 2)
@@ -88,6 +88,7 @@ def source(f: object) -> str:
 
 
 def _jitted(function: object) -> Jitted:
+    """Return the jitted function that a module or a bound method has."""
     found = (
         function._jitted
         if isinstance(function, JittedModule)

@@ -91,7 +91,7 @@ class StateValues:
         return bool(self._set_aside)
 
     def set_aside(self) -> bool:
-        """Let numbers be constants in the next run, as one has failed. Whether some were
+        """Let numbers be constants in the next run, as one has failed. Return whether some were
         arguments."""
         self._set_aside = [place for place in self.places if place.key in self._numbers]
         return self._drop(self._set_aside)
@@ -106,7 +106,7 @@ class StateValues:
         self._set_aside = []
 
     def fix(self, places: Sequence[Place]) -> bool:
-        """Let the values at ``places`` be constants from now on. Whether they were arguments."""
+        """Let the values at ``places`` be constants from now on. Return whether there are any."""
         return self._drop(places)
 
     def _drop(self, places: Sequence[Place]) -> bool:
@@ -120,7 +120,7 @@ class StateValues:
     def _found(self, state: ProgramState) -> list[Place]:
         """List where this capture finds other values than the last one, which are to be
         arguments."""
-        if self._last is None:
+        if self._last is None:  # most values never change, so the first capture takes constants
             return []
         taken = {place.key for place in self.places} | self._constant
         asks_types = self._last.graph.code.asks_types or state.graph.code.asks_types

@@ -188,12 +188,14 @@ class Steps:
         """Return how many arguments of a program are gradients and values of places."""
         if self.layout.is_empty:
             return 0
+        # the layout itself, the gradients, and all that the values at places consist of
         return 1 + len(self.layout.asked) + sum(self._sizes())
 
     def pinned(self, positions: Collection[int]) -> None:
         """Note that the program asks for the values of the arguments at ``positions``. Those of
         Python's state are constants from now on."""
         layout = self.layout
+        # the layout and the gradients, which are no numbers, belong to no place
         owners: list[Place | None] = [None] * (1 + len(layout.asked))
         for place, size in zip(layout.places, self._sizes(), strict=True):
             owners += [place] * size
@@ -341,9 +343,11 @@ class Steps:
         at_places = {p.key: value for p, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         given = opened.flatten((args, kwargs))[0]
+        # what the run is given it may return or leave, and has not made
         self._given = set(map(id, (*given, *tensors.values())))
         sharing = _first(ours, Sharing, None)
         entered = self._entered(places, values, args, kwargs, sharing)
+        # copies: a backward pass that comes to one would not see what the caller changes
         made = containers_given(entered.args, entered.kwargs)
         self._state.backward.given = frozenset(map(id, made))
         self._state.graph.on_miss = self._run_beside

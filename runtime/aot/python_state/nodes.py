@@ -366,6 +366,7 @@ class ClassNames(Named):
         return super().before(name) if name in self.defined else MISSING
 
     def assign(self, label: Label, value: object) -> None:
+        # by `type`, since a metaclass may have a `__setattr__` of the user's
         if value is not MISSING:
             type.__setattr__(self.owner, label, value)
         elif label in vars(self.owner):
@@ -487,6 +488,7 @@ class Attributes(Named):
             return False
         if self.slots and not all(same(self._slot(name), was) for name, was in self.slots.items()):
             return not self.differences()
+        # the keys first: most objects get no attribute, and C compares these
         return super().holds() and (self.own.keys() <= self.copy.keys() or not self._appeared())
 
     def _has_another(self) -> bool:
@@ -564,6 +566,7 @@ class Attributes(Named):
         self.copy = dict.fromkeys(self.copy)  # the names, and not what was there
 
     def singles(self) -> Iterable[Any]:
+        # the program has names for these, as in `layer.weight`, though dictionaries have them
         tensors: list[object] = []
         if isinstance(self.owner, torch.nn.Module):
             for name in ("_parameters", "_buffers"):

@@ -410,6 +410,7 @@ _WITH_KNOWN_PARTS: tuple[type, ...] = (
 
 def row_of(x: object) -> Row | None:
     """Return the row for an object; None if it has none."""
+    # rows first: a file is an iterator, too
     found = next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
     if found is None and iterating_class(type(x)) is not None:
         return Row((type(x),), _position)

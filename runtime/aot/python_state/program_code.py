@@ -159,7 +159,7 @@ class ProgramCode:
         self.fresh += [word for word in words if word not in self.names]
 
     def learn_scheduler(self, code: CodeType) -> set[str]:
-        """Learn the names in the code of a scheduler. The new ones."""
+        """Learn the names in the code of a scheduler. Return the new ones."""
         new = set(code.co_names) - self.of_schedulers
         self.of_schedulers |= new
         return new

@@ -63,7 +63,7 @@ class Snapshot:
         self._indexed = 0  # how many nodes are in these two
 
     def objects(self) -> Iterable[Any]:
-        """All that the graph has come to."""
+        """Return all that the graph has come to."""
         return list(self._reached.values())
 
     def holds(self) -> bool:

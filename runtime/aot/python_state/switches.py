@@ -63,7 +63,9 @@ _SETTING = frozenset(("set", "enable", "disable"))
 """Words of a function that changes something."""
 _MOVING = frozenset(("push", "pop", "enter", "exit", "increment", "decrement", "init", "sequence"))
 """Words of a function that tells where it is, and may go on."""
-# of what a capture itself changes, and of what torch's own compiler is asked
+# Names of what a capture itself changes, and of what torch's own compiler is asked. The modes of
+# grad and inference are part of the kind of each call, but for that of forward derivatives. Of
+# functorch it only counts whether a fallback is allowed.
 _PASSED = re.compile(
     r"dispatch|torch_function|_functorch\.(?!.*fallback)|trac|tls|inference|_dynamo|_time$"
     "|(?<!fwd_)grad_enabled|graph_task"
@@ -264,6 +266,7 @@ _OF_PYTHON: dict[Any, Callable[[], object]] = {
     },
     warnings.warn: warnings_that_raise,
     warnings.warn_explicit: warnings_that_raise,
+    # what `geterr`, `errstate` and `getbufsize` of NumPy call in C
     np.getbufsize.__globals__.get("_get_extobj_dict"): settings_of_numpy,
     decimal.getcontext: settings_of_decimals,
 }

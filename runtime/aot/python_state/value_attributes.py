@@ -29,6 +29,7 @@ def is_own(kind: Any, name: str) -> bool:
 @cache
 def _of_package(kind: Any) -> frozenset[str]:
     """Return the names that those classes of ``kind`` annotate which are the package's."""
+    # each class of the package annotates the attributes that it gives to its values
     ours = [cls for cls in kind.__mro__ if is_own_module(cls.__module__)]
     return frozenset().union(*(inspect.get_annotations(cls) for cls in ours))
 

@@ -96,6 +96,7 @@ def same(a: Any, b: Any) -> bool:
     compare = _COMPARISONS.get(kind)
     if compare is not None:
         return compare(a, b)
+    # by the methods of `tuple`, since a class of the user's may have its own
     if not issubclass(kind, tuple) or tuple.__len__(a) != tuple.__len__(b):
         return False
     return all(map(same, tuple.__iter__(a), tuple.__iter__(b)))
@@ -190,6 +191,7 @@ def is_tree(x: Any) -> bool:
     itself."""
     around: set[int] = set()
     done: set[int] = set()
+    # depth first without recursion: a second entry says that all inside of `y` is done
     pending = [(x, False)]
     while pending:
         y, ends = pending.pop()
