@@ -48,8 +48,8 @@ class TensorAttributes:
     def of(self, args: object, kwargs: object, places: Sequence[Place]) -> Attributes:
         """Return what a call is given beside its arguments. ``places``: whose values are
         arguments."""
-        tensors = tensors_by_key((args, kwargs), {p.key: p.current() for p in places})
-        found = {(k, name): answer_of(tensors.get(k), name) for k, name in self.asked}
+        tensors = tensors_by_key((args, kwargs), {place.key: place.current() for place in places})
+        found = {(key, name): answer_of(tensors.get(key), name) for key, name in self.asked}
         # one object for each answer: a kind of call compares such an argument by identity
         kind = tuple([(which, constant(value)) for which, value in found.items()])
         return self._known.setdefault(kind, Attributes(found))

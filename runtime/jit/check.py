@@ -103,10 +103,10 @@ class _Snapshot(ObjectGraph):
     def outcome(self, ignored: Holdings) -> dict[Any, tuple[str, Frozen]]:
         """Return what differs from before now, by place, and what the tensors have."""
         found: dict[Any, tuple[str, Frozen]] = {}
-        for c in self.changes():
-            if ignored.has(c.node.owner):
+        for change in self.changes():
+            if ignored.has(change.node.owner):
                 continue
-            found[place_of(c)] = c.what, freeze(c.now, self.knows)
+            found[place_of(change)] = change.what, freeze(change.now, self.knows)
         for copy in (copy for copy in self.copies if not ignored.has(copy.tensor)):
             found[id(copy.tensor), TensorCopy] = copy.name, copy.outcome()
         return found
@@ -118,7 +118,7 @@ class _Snapshot(ObjectGraph):
             copy.restore()
         for generator, state in self.generators_before:
             generator.set_state(state)
-        return [c.what for c in self.changes()]
+        return [change.what for change in self.changes()]
 
 
 class _Check:

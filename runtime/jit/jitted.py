@@ -132,13 +132,13 @@ class Jitted:
     def __repr__(self) -> str:
         return (
             f"<jitted {self.__name__}, "
-            f"{sum(len(c.captured) for c in self._captures.values())} programs>"
+            f"{sum(len(captures.captured) for captures in self._captures.values())} programs>"
         )
 
     @property
     def captured(self) -> list[Captured]:
         """List the programs, in the order of their captures."""
-        return [c for captures in self._captures.values() for c in captures.captured]
+        return [program for captures in self._captures.values() for program in captures.captured]
 
     @property
     def refused(self) -> list[str]:

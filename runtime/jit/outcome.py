@@ -268,8 +268,8 @@ class Outcome(LateEffects):
         if to.containers.marked:
             result = without_marks(result, found, given)
         returned, left, in_found, in_given = result
-        for i, place in to.puts:
-            place.put(left[i])
+        for index, place in to.puts:
+            place.put(left[index])
         for number, value in zip(to.containers.found, in_found, strict=True):
             put_contents(found[number], value)
         for number, value in zip(to.containers.given, in_given, strict=True):

@@ -232,7 +232,11 @@ class _Calls:
         if others[1] or turns.of_others != others:
             return
         if not same(before, after):
-            where = [w for w in {**after, **before} if not same(before.get(w), after.get(w))]
+            where = [
+                place
+                for place in {**after, **before}
+                if not same(before.get(place), after.get(place))
+            ]
             names = ", ".join(call.function.name for call in self.calls)
             raise RuntimeError(
                 f"{names}, left out of programs by jit.outside, changes {', '.join(where[:_NAMED])}"
@@ -337,11 +341,11 @@ class _Moment:
     def changed_until(self, later: _Moment) -> list[str]:
         """Return what the program has changed between this moment and a later one, in words."""
         found = [
-            c.what
-            for key, c in later.places.items()
-            if key not in self.places or not same(self.places[key].now, c.now)
+            change.what
+            for key, change in later.places.items()
+            if key not in self.places or not same(self.places[key].now, change.now)
         ]
-        found += [c.what for key, c in self.places.items() if key not in later.places]
+        found += [change.what for key, change in self.places.items() if key not in later.places]
         for key, (memory, generation) in later.written.items():
             if generation != self.written.get(key, (memory, 0))[1]:
                 line = memory.written_at

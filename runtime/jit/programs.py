@@ -144,7 +144,7 @@ class Captures:
             if _is_of_program(error, programs.recipe) and not programs.recipe.lost:
                 raise Raised from error
             raise
-        if all(c.program is not program for c in self.captured):
+        if all(known.program is not program for known in self.captured):
             dynamic = programs.recipe.dynamic
             self.captured.append(Captured(program, dynamic, before, arguments, why, around))
         return program, call

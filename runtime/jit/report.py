@@ -31,15 +31,17 @@ class Report:
 
     def __str__(self) -> str:
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
-        for index, c in enumerate(self.programs):
-            number = sum(node.op == "call_function" for node in c.program.joint.traced.graph.nodes)
+        for index, captured in enumerate(self.programs):
+            number = sum(
+                node.op == "call_function" for node in captured.program.joint.traced.graph.nodes
+            )
             rows.append(
                 (
                     str(index),
-                    "any" if c.dynamic else "fixed",
+                    "any" if captured.dynamic else "fixed",
                     str(number),
-                    ", ".join(c.arguments),
-                    c.why,
+                    ", ".join(captured.arguments),
+                    captured.why,
                 )
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -47,7 +49,11 @@ class Report:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        lines += [f"program {i} {x}" for i, c in enumerate(self.programs) for x in c.state.lines()]
+        lines += [
+            f"program {index} {line}"
+            for index, captured in enumerate(self.programs)
+            for line in captured.state.lines()
+        ]
         if self.programs:
             lines.append(f"guards compare {self.guards}")
         lines += [f"ignored {text}" for text in self.ignored]
@@ -82,8 +88,8 @@ def source(f: object) -> str:
     above the calls names the user's line that makes them. A program with gradients is shown as one
     function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
     return "\n\n".join(
-        _text(f"program_{index}", c.program.joint.traced.graph)
-        for index, c in enumerate(_jitted(f).captured)
+        _text(f"program_{index}", captured.program.joint.traced.graph)
+        for index, captured in enumerate(_jitted(f).captured)
     )
 
 

@@ -74,7 +74,9 @@ class StateValues:
         anew. Return whether some of them have to be arguments, too: tensors and numbers that it
         replaces."""
         known = {place.key for place in self.places} | self._constant
-        computed = [c for c in changes if _is_number(c.before) and _is_symbol(c.now)]
+        computed = [
+            change for change in changes if _is_number(change.before) and _is_symbol(change.now)
+        ]
         numbers = {place_of(change).key for change in computed}
         self._numbers |= numbers - known
         new = [place_of(change) for change in changes if holds_tensor(change.before)]
@@ -231,4 +233,4 @@ class Numbers:
 
     def places_of(self, error: AskedForNumber) -> list[Place]:
         """List the places of the numbers whose value a program has asked for."""
-        return [self._places[n] for n in error.number.sources if n in self._places]
+        return [self._places[node] for node in error.number.sources if node in self._places]

@@ -340,7 +340,7 @@ class Steps:
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
         attributes = _first(ours, Attributes, _NO_ATTRIBUTES)
-        at_places = {p.key: value for p, value in zip(places, values, strict=True)}
+        at_places = {place.key: value for place, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         given = opened.flatten((args, kwargs))[0]
         # what the run is given it may return or leave, and has not made
@@ -653,7 +653,7 @@ def _gradient_of(leaf: Any) -> Any:
 
 def _refuse_retained(results: Sequence[object]) -> None:
     """Refuse ``retain_grad()`` of a result, which no graph repeats."""
-    if any(isinstance(t, GradValue) and t._retains for t in results):
+    if any(isinstance(result, GradValue) and result._retains for result in results):
         raise RuntimeError(
             "the program calls retain_grad() of a tensor that it returns. "
             "Call it of the result, or return the gradient."

@@ -114,4 +114,6 @@ class Turns:
         me = threading.get_ident()
         if self._alone != me:
             self._alone = None
-        self._eager = Counter({value: n for value, n in self._eager.items() if value == me})
+        self._eager = Counter(
+            {thread: count for thread, count in self._eager.items() if thread == me}
+        )

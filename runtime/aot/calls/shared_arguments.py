@@ -346,7 +346,7 @@ def refuse_shared_writes(
     if not arrays:
         return
     identities = {identity for identity, _ in changed}
-    places = [(_place_of(unwrap(t)), entry) for t, entry in tensors]
+    places = [(_place_of(unwrap(tensor)), entry) for tensor, entry in tensors]
     for x in arrays:
         for entry in _sharing(_place_of_array(x), places):
             if entry.written or id(x) in identities:

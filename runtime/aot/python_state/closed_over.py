@@ -98,16 +98,16 @@ class ClosedOver(EnteringMode):
 
     def _written(self) -> list[torch.Tensor]:
         """Return the tensors from outside that the program has written to."""
-        return [t for t in self.found if _is_written(self._values[id(t)])]
+        return [tensor for tensor in self.found if _is_written(self._values[id(tensor)])]
 
     def overtakes(self, address: int) -> bool:
-        return any(address_of(t) == address for t in self._written())
+        return any(address_of(tensor) == address for tensor in self._written())
 
     def refuse_shared_writes(self) -> None:
         """Raise if the program has written to a tensor whose memory it has as an array."""
         with memory_gate() as gate:
-            for t in self._written() if gate.shared else ():
-                gate.refuse_written(t)
+            for tensor in self._written() if gate.shared else ():
+                gate.refuse_written(tensor)
 
     def note_elements(self, tensor: torch.Tensor) -> None:
         if all(tensor is not known for known, _ in self.elements):
@@ -151,7 +151,7 @@ class ClosedOver(EnteringMode):
 
     def _shown_by(self, value: object) -> list[torch.Tensor]:
         """Return the tensors from outside for which the program has ``value``."""
-        return [t for t in self.found if self._values[id(t)] is value]
+        return [tensor for tensor in self.found if self._values[id(tensor)] is value]
 
 
 class _Geometry:
@@ -217,9 +217,9 @@ def generators_of(f: object) -> list[torch.Generator]:
             list(map(x.__globals__.get, x.__code__.co_names)) if isinstance(x, FunctionType) else []
         )
         found |= {
-            id(g): g
-            for g in (x, *names)
-            if isinstance(g, torch.Generator) and g is not torch.default_generator
+            id(generator): generator
+            for generator in (x, *names)
+            if isinstance(generator, torch.Generator) and generator is not torch.default_generator
         }
     return list(found.values())
 
@@ -279,7 +279,7 @@ def at_hand(function: object, depth: int) -> Iterator[Any]:
         below = [function.__self__, function.__func__]
     elif isinstance(function, FunctionType):
         below = [
-            *(c.cell_contents for c in function.__closure__ or () if _is_set(c)),
+            *(cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)),
             getattr(function, "__wrapped__", None),
         ]
         below += [

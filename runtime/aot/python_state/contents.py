@@ -77,14 +77,18 @@ class SequenceItems(OneByOne):
         return bool(self.free) and not self.differences()
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
-        return [(c.label, c.before, c.now) for c in self.changes() if c.label not in self.free]
+        return [
+            (change.label, change.before, change.now)
+            for change in self.changes()
+            if change.label not in self.free
+        ]
 
     def changes(self) -> list[Change]:
         now, had = self.look(), self.had
         if len(now) != len(had):
             return [Change(self, None, had, now)]
         pairs = enumerate(zip(had, now, strict=True))
-        return [Change(self, i, a, b) for i, (a, b) in pairs if not same(a, b)]
+        return [Change(self, index, was, now) for index, (was, now) in pairs if not same(was, now)]
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ((x, f"{self.name}[{index}]") for index, x in enumerate(self.had))

@@ -102,7 +102,7 @@ class Versions(Batch):
     that differs, the dictionary is compared, and the new version is noted."""
 
     def __init__(self, found: Sequence[tuple[dict[Any, Any], Node]]) -> None:
-        self._dictionaries = [d for d, _ in found]
+        self._dictionaries = [dictionary for dictionary, _ in found]
         self._nodes = [node for _, node in found]
         self._known = [-1] * len(found)  # no version, so that the first call compares
         self.question = Question("versions", self._dictionaries)
@@ -112,8 +112,8 @@ class Versions(Batch):
         if len(self._nodes) > FEW:
             return f"list(map({version}, {constant(self._dictionaries)})) == {known}"
         return " and ".join(
-            f"{version}({constant(d)}) == {known}[{index}]"
-            for index, d in enumerate(self._dictionaries)
+            f"{version}({constant(dictionary)}) == {known}[{index}]"
+            for index, dictionary in enumerate(self._dictionaries)
         )
 
     def compare(self) -> bool:
@@ -324,8 +324,12 @@ class Classes(Batch):
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) > FEW:
             owners = constant([node.owner for node in self._nodes])
-            return _identities(constant, f"map(type, {owners})", [n.kind for n in self._nodes])
-        return " and ".join(f"type({constant(n.owner)}) is {constant(n.kind)}" for n in self._nodes)
+            return _identities(
+                constant, f"map(type, {owners})", [node.kind for node in self._nodes]
+            )
+        return " and ".join(
+            f"type({constant(node.owner)}) is {constant(node.kind)}" for node in self._nodes
+        )
 
     def compare(self) -> bool:
         return _all_hold(self._nodes)
@@ -345,7 +349,8 @@ class Dictionaries(Batch):
             now = f"map({get}, {owners}, {constant(repeat)}('__dict__'))"
             return _identities(constant, now, [node.own for node in self._nodes])
         return " and ".join(
-            f"{get}({constant(n.owner)}, '__dict__') is {constant(n.own)}" for n in self._nodes
+            f"{get}({constant(node.owner)}, '__dict__') is {constant(node.own)}"
+            for node in self._nodes
         )
 
     def compare(self) -> bool:

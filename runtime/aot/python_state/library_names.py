@@ -75,7 +75,9 @@ class LibraryGlobals(Globals):
 
     def changes(self) -> list[Change]:
         """Return what a run has changed, and not what the library has loaded meanwhile."""
-        return [c for c in super().changes() if self.named(c.label) or _is_switch(c)]
+        return [
+            change for change in super().changes() if self.named(change.label) or _is_switch(change)
+        ]
 
 
 class LibraryNames:

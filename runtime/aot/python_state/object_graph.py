@@ -202,7 +202,7 @@ class ObjectGraph(Snapshot):
         new = self.code.learn_scheduler(code)
         for node in list(self._named.values()):
             if issubclass(type(node.owner), LRScheduler):
-                self._ask(node, [n for n in new if n in node.names])
+                self._ask(node, [name for name in new if name in node.names])
         self._drain()
 
     def _learn_code(self, code: CodeType, names: dict[str, object]) -> None:
@@ -210,7 +210,7 @@ class ObjectGraph(Snapshot):
             return
         found = self.code.add(code, names)
         self._ask(self._globals(names, str(names.get("__name__"))), found.globals)
-        of_python = [n for n in found.globals if n not in names]
+        of_python = [name for name in found.globals if name not in names]
         self._ask(self._globals(vars(builtins), "builtins"), of_python)
 
     # --- objects ----------------------------------------------------------------------------------
@@ -487,9 +487,9 @@ class ObjectGraph(Snapshot):
         """Ask all that is known for the new names."""
         new = self.code.take_fresh()
         self._pending += self._libraries.ask(new)
-        self.ask({n: FACTS_OF_NAMES[n] for n in new if n in FACTS_OF_NAMES})
-        for n in new:
-            self._ask_loaded(n)
+        self.ask({name: FACTS_OF_NAMES[name] for name in new if name in FACTS_OF_NAMES})
+        for name in new:
+            self._ask_loaded(name)
         if "cache_info" in new:
             self._count_hits(*self.caches)
         self._ask_modules(self.code.texts_of_modules(new))

@@ -125,7 +125,9 @@ def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
     its caller how to call it. By ``__import__`` one comes to any module that is loaded."""
     if x is __import__:
         loaded = list(sys.modules.values())
-        return tuple(m for m in loaded if type(m) is types.ModuleType and follows(m))
+        return tuple(
+            module for module in loaded if type(module) is types.ModuleType and follows(module)
+        )
     owner = x.__self__
     if isinstance(owner, types.ModuleType) or module_of(type(owner)) == "pybind11_builtins":
         return ()
@@ -441,7 +443,11 @@ NOT_HELD = (types.ModuleType, types.FrameType, types.TracebackType)
 
 def _global_hooks(module: str) -> list[tuple[str, Any]]:
     names = vars(sys.modules[module]).items()
-    return [(n, x) for n, x in names if n.startswith("_global_") and n.endswith("hooks")]
+    return [
+        (name, hooks)
+        for name, hooks in names
+        if name.startswith("_global_") and name.endswith("hooks")
+    ]
 
 
 HOOKS_OF_ALL: dict[str, list[tuple[str, Any]]] = {

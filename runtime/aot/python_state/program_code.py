@@ -210,7 +210,7 @@ class ProgramCode:
         if self.has_name(name):
             return name not in _OF_OPTIMIZERS or not issubclass(kind, torch.optim.Optimizer)
         if issubclass(kind, tuple(NAMED_ALONE)):
-            read = next(names for c, names in NAMED_ALONE.items() if issubclass(kind, c))
+            read = next(names for cls, names in NAMED_ALONE.items() if issubclass(kind, cls))
             return name in read or name in self.of_schedulers
         if issubclass(kind, type):
             of_torch = issubclass(x, torch.nn.Module) and name == "forward"
@@ -377,7 +377,7 @@ class NameIndex:
     def nodes_of(self, names: Iterable[str]) -> list[tuple[str, Named]]:
         """Return the nodes that have waited for these names, each with the name. They wait no
         longer."""
-        return [(n, node) for n in names for node in self._nodes.pop(n, ())]
+        return [(name, node) for name in names for node in self._nodes.pop(name, ())]
 
     def forget_nodes(self) -> None:
         """Let no node wait: all names count."""

@@ -229,7 +229,7 @@ class ProgramState:
         for node in self.graph.nodes:
             if not isinstance(node.owner, functools._lru_cache_wrapper):
                 continue
-            if not node.changes() and not any(node.owner is c for c in self.seen.cleared):
+            if not node.changes() and not any(node.owner is cache for cache in self.seen.cleared):
                 continue
             if all_of_them or any(map(self._holds_value, gc.get_referents(node.owner))):
                 node.owner.cache_clear()
@@ -324,12 +324,14 @@ class ProgramState:
     def made_anew(self, changes: Sequence[Change], found: Callable[[Any], bool]) -> list[Change]:
         """Return the changes that assign a container of Python's own that the program has made,
         with constants inside, or one of the call's, which it has ``found``."""
-        places = [c for c in changes if _is_place(c) and is_tree(c.now)]
-        return [c for c in places if found(c.now) or self._is_new(c.now, found)]
+        places = [change for change in changes if _is_place(change) and is_tree(change.now)]
+        return [change for change in places if found(change.now) or self._is_new(change.now, found)]
 
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
         """Return the orders that ``changes`` leave, by identity of the owner."""
-        nodes = {id(c.node): c.node for c in changes if isinstance(c.node, OneByOne)}.values()
+        nodes = {
+            id(change.node): change.node for change in changes if isinstance(change.node, OneByOne)
+        }.values()
         return {id(node.owner): new_order(node, node.first_order()) for node in nodes}
 
     def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
@@ -590,7 +592,7 @@ class ProgramState:
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
         refuse_opaque_objects(self.graph)
         self._watch_reads()
-        self.written = frozenset((id(c.node.owner), c.label) for c in found)
+        self.written = frozenset((id(change.node.owner), change.label) for change in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
         return Effects(unlinked, repeats, left, self.graph.code.first_line)

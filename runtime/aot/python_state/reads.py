@@ -196,9 +196,11 @@ def asked_by_name(names: Collection[str], tensors: Sequence[torch.Tensor]) -> li
     """Return the questions to ``tensors`` for which a program has ``names``."""
     reads: list[Read] = []
     for name in filter(names.__contains__, OF_MEMORY):
-        reads += [Read(t, name, look_up(t, name)) for t in filter(has_place, tensors)]
+        reads += [
+            Read(tensor, name, look_up(tensor, name)) for tensor in filter(has_place, tensors)
+        ]
     for name in filter(names.__contains__, OF_OBJECT):
-        reads += [Read(t, name, look_up(t, name)) for t in tensors]
+        reads += [Read(tensor, name, look_up(tensor, name)) for tensor in tensors]
     return reads
 
 

@@ -70,7 +70,7 @@ def _is_followed_module(name: str) -> bool:
         return True
     root = name.partition(".")[0]
     # a part of an extension module, as `torch._C._profiler`, has no file
-    files = (getattr(sys.modules.get(m), "__file__", None) for m in (name, root))
+    files = (getattr(sys.modules.get(module), "__file__", None) for module in (name, root))
     file = next(filter(None, files), None)
     if file is None:
         return not (root in sys.stdlib_module_names or root in _PACKAGES or root in RUNNERS)

@@ -108,5 +108,5 @@ class ValueAttributes(Named):
 
     def _appeared(self) -> list[str]:
         """List the attributes that count, and that the tensor did not have."""
-        new = [n for n in self.names if n not in self.had and n not in self.copy]
-        return [n for n in new if n not in self.free and self.counts(self.owner, n)]
+        new = [name for name in self.names if name not in self.had and name not in self.copy]
+        return [name for name in new if name not in self.free and self.counts(self.owner, name)]
