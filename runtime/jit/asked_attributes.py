@@ -70,6 +70,7 @@ class TensorAttributes:
 
         # Python's own look-up has failed before, and raises its `AttributeError` once more.
         def ask(value: object, name: str) -> Any:
+            """Return what the tensor of ``value`` has under ``name``, or begin once more."""
             if id(value) not in keys:
                 return object.__getattribute__(value, name)
             which = keys[id(value)], name
@@ -81,6 +82,7 @@ class TensorAttributes:
             return _only_constant(known[which], name)
 
         def ask_all(name: str) -> list[object]:
+            """Return what all tensors have under ``name``, or begin once more."""
             # all at once, so that the program is captured once more and not once for each
             unknown = [(key, name) for key in values if (key, name) not in known]
             if unknown:

@@ -96,6 +96,7 @@ class Beginning:
         if not (draws_again or may_refuse or lost or asks):
             return None if self.require_alone is None else self._alone
 
+        # What refuses the call comes first, before anything is taken or dropped.
         def begin(call: Call) -> Sequence[str]:
             self._alone(call)
             self._refuse(call)

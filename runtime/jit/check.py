@@ -58,6 +58,8 @@ class CheckedCalls:
         self._lock = lock_of(self, "_lock", threading.RLock)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call, and one whose number ``every`` divides also in eager mode."""
+        # a transform or a program around would have both runs in its own graph
         if _is_inner_call():
             return self._run(*args, **kwargs)
         with self._lock:

@@ -84,6 +84,8 @@ class Jitted:
     __name__: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call by its program, or in eager mode where that raises what eager mode may not,
+        or where another thread runs in eager mode."""
         try:
             result = self._run(*args, **kwargs)
             return result.finish(self._turns) if type(result) is WithCalls else result
@@ -98,6 +100,7 @@ class Jitted:
                 raise
             with self._turns.in_eager_mode():
                 return self.__wrapped__(*args, **kwargs)
+        # behind `except`: an error of the eager run does not have this one as its context
         return self._eager(raised, when, args, kwargs)
 
     def _eager(self, raised: BaseException | None, when: str, args: Any, kwargs: Any) -> object:
@@ -155,6 +158,7 @@ class Jitted:
         }
         static |= {name: value for name, value in kwargs.items() if name in named}
         try:
+            # the order of keywords makes no other program
             key = tuple((name, _key_of(x)) for name, x in sorted(static.items()))
             run = self._runs.get(key)
         except TypeError as error:

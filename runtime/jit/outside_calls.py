@@ -57,6 +57,7 @@ class _Argument:
     spec: pytree.TreeSpec
 
     def made(self, values: Iterator[object]) -> Any:
+        """Return the argument. ``values``: its tensors and numbers, and those of further ones."""
         leaves = list(self.leaves)
         for i in self.computed:
             leaves[i] = next(values)
@@ -392,6 +393,7 @@ class OutsideCalls:
         self.f = function
         self._state: ProgramState | None = None
 
+        # without its attributes: those of a module are its parts
         @wraps(function, updated=())
         def program(*args: object, **kwargs: object) -> Any:
             state = self._state

@@ -30,6 +30,7 @@ class Report:
     guards: str = ""
 
     def __str__(self) -> str:
+        """Return the table, then what each program has to do with Python's state."""
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
         for index, captured in enumerate(self.programs):
             number = sum(

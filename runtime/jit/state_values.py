@@ -170,6 +170,7 @@ class StateValues:
 
 
 def place_of(change: Change) -> Place:
+    """Return the place to which a change has assigned, which can be assigned by itself."""
     assert isinstance(change.node, OneByOne)
     return Place(change.node, change.label)
 

@@ -318,6 +318,7 @@ class _Question(NamedTuple):
     of_class: Any
 
     def leave(self) -> None:
+        """Let the class have again what it has at other times, which may be inherited."""
         if self.of_class is _ABSENT:
             delattr(self.cls, self.name)
         else:

@@ -129,6 +129,8 @@ class BackwardReads:
         repeats: bool,
         known: Sequence[Node],
     ) -> BackwardReads:
+        """Return what the functions in ``entries`` may have read, as a graph of objects of their
+        own. ``repeats``, ``known``: see :meth:`all_of` and the class."""
         codes = list(entries.codes.values())
         # in a tuple, as the code of an object that is found has not run
         graph = ObjectGraph([tuple(entries.found.values())])
@@ -186,6 +188,7 @@ class BackwardReads:
         return self.repeats and _may_run_on(type(node.owner), str(label))
 
     def _refuse(self, what: str) -> None:
+        """Raise ``RuntimeError``: ``what`` has changed since the call."""
         where = "in a custom Function or in a hook"
         if self.repeats:
             where = "in a checkpointed function"

@@ -117,6 +117,7 @@ class ClosedOver(EnteringMode):
         self._values[id(tensor)] = value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a call of the program with values in place of tensors from outside."""
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the program's text: no tensor from outside
         # which calls without a dtype have, and each call of the graph finds its own

@@ -525,6 +525,8 @@ class Positions:
         self._staying: set[int] = set()  # identities of iterators that are not put back
 
     def add(self, node: Position) -> None:
+        """Add an iterator, and let it stay if it, or what takes items from it, cannot be put
+        back."""
         self._known[id(node.owner)] = node
         if isinstance(node.owner, GeneratorType):
             self.of_frames[id(node.owner.gi_frame)] = node

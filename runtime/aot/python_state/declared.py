@@ -77,6 +77,7 @@ class Holdings(ObjectGraph):
         self, declared: Iterable[object], ignore: Iterable[Any], graph: ObjectGraph
     ) -> None:
         super().__init__(declared, ignore)
+        # They lead where the program's code can follow: by the names that it has, or by all.
         self.code.of_schedulers = set(graph.code.of_schedulers)
         with unseen_by_handlers():
             if graph.code.computed:

@@ -125,6 +125,7 @@ class DictItems(OneByOne):
             return [(None, "its keys", "a key whose __hash__ or __eq__ raises an error")]
 
     def _differences(self) -> list[tuple[Label, Any, Any]]:
+        """List the differences by look-ups, which may run code of the keys."""
         found = [
             (key, was, now)
             for key, was in self.had.items()
@@ -144,6 +145,7 @@ class DictItems(OneByOne):
         return changes
 
     def _changes(self) -> list[Change]:
+        """Return the changes, also of a dictionary whose keys are not all found."""
         if not self.had and not dict.__len__(self.owner):  # as most are, in modules
             return []
         items, had = list(self.base.items(self.owner)), self.had

@@ -175,7 +175,9 @@ class OneByOne(Node):
         return had.items() if isinstance(had, Mapping) else enumerate(had)
 
     def without_memory(self) -> OneByOne:
-        """Return a node of the same object that finds its values and has remembered none."""
+        """Return a node of the same object that finds its values and has remembered none.
+
+        A place of it may outlive the capture, and keeps nothing alive that was there."""
         found = copy.copy(self)
         found.had, found.free = (), frozenset()
         return found

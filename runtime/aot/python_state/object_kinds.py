@@ -87,6 +87,7 @@ def _position(x: object, name: str) -> Node:
     return Position(x, name, position_of)
 
 
+# nothing public of `abc` says which classes are registered
 _get_dump: Any = vars(importlib.import_module("_abc"))["_get_dump"]
 _REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, tuple[int, ...]]] = (
     weakref.WeakKeyDictionary()

@@ -226,6 +226,7 @@ class ProgramCode:
             return self.computed
         if name == _GRAPH and issubclass(kind, fx.GraphModule):
             return self.computed or self.has_name("graph")
+        # torch's own code asks each layer for these: its tables begin with an underscore
         of_layers = name[0] == "_" or name in ("training", "forward")
         if of_layers and issubclass(kind, torch.nn.Module):
             return True

@@ -231,6 +231,7 @@ class ProgramState:
                 continue
             if not node.changes() and not any(node.owner is cache for cache in self.seen.cleared):
                 continue
+            # a cache of C tells nobody but Python's collector what it holds
             if all_of_them or any(map(self._holds_value, gc.get_referents(node.owner))):
                 node.owner.cache_clear()
 

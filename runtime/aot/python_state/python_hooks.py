@@ -64,6 +64,7 @@ class ProfileHook(CaptureHook):
         _set(self)
 
     def pause(self) -> bool:
+        """Put the hook from before in place. Return whether this one was there."""
         if _get() is not self:  # the capture ends with an error
             self.replaced = True
             return False
@@ -71,6 +72,7 @@ class ProfileHook(CaptureHook):
         return True
 
     def refuse_replaced(self) -> None:
+        """Raise ``RuntimeError`` if the program has set another hook."""
         if self.replaced:
             raise RuntimeError(
                 "the program sets a profile hook of Python's, by which its capture learns which "

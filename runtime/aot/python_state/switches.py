@@ -47,6 +47,7 @@ def _functions_in_c(modules: tuple[ModuleType, ...]) -> Iterator[tuple[str, Any]
     for x in vars(m).values():
         if type(x) is BuiltinFunctionType:
             yield f"{m.__name__}.{x.__name__}", x
+        # a module may lead back to one above it
         elif type(x) is ModuleType and x.__name__.startswith(f"{root}.") and x not in modules:
             yield from _functions_in_c((*modules, x))
 

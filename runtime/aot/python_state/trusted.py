@@ -66,6 +66,7 @@ def follows(m: ModuleType) -> bool:
 
 
 def _is_followed_module(name: str) -> bool:
+    """Return the answer of :func:`is_followed_module`, which remembers it."""
     if name == "__main__":
         return True
     root = name.partition(".")[0]

@@ -162,6 +162,7 @@ def look_into(cell: CellType) -> Any:
 
 
 def slot_value(slot: MemberDescriptorType, x: object) -> Any:
+    """Return what ``x`` has in a slot, or ``MISSING``."""
     try:
         return slot.__get__(x)
     except AttributeError:
