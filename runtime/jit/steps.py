@@ -411,7 +411,7 @@ class Steps:
         self._refuse_returned(results[0])
         refuse_lost(opened.flatten(results)[0], "what it returns or leaves", self._state)
         names = [change.what for change in made]
-        # not strict: `left` goes on with what is made, at places that had no value before
+        # not strict: `left` goes on with what is made, at places that are no arguments
         entries = list(zip(places, entered.values, left, strict=False))
         names += [place.what for place, was, now in entries if _grows(was, now)]
         # what is only read is not assigned: another thread may have put something else there
