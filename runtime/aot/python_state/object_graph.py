@@ -338,8 +338,11 @@ class ObjectGraph(Snapshot):
 
     def _ask(self, node: Named, names: Iterable[str]) -> None:
         """Let ``names`` of ``node`` count, and reach what is there."""
-        unknown = [name for name in dict.fromkeys(names) if name not in node.had]
-        new = list(filter(self.code.may_ask, unknown))
+        new = [
+            name
+            for name in dict.fromkeys(names)
+            if name not in node.had and self.code.may_ask(name)
+        ]
         for name, x in zip(new, node.pick(new), strict=True):
             path = path_of(node.name, name)
             if type(x) is OrderedDict and issubclass(type(node.owner), torch.nn.Module):

@@ -361,7 +361,6 @@ def is_constant(x: Any) -> bool:
     """Return whether an object without attributes never changes: of a class of C that is known, of
     an enumeration of C++, or of a class of Python's without any slot."""
     kind = type(x)
-    # before the rest, as `np.ufunc` is among the constants
     if kind is np.ufunc:  # one of `np.frompyfunc`, of objects alone, holds a function of the user's
         return not x.types or not all(map(_OF_OBJECTS.issuperset, x.types))
     if issubclass(kind, _CONSTANTS) or "__members__" in vars(kind):
