@@ -48,8 +48,9 @@ class TensorAttributes:
     def of(self, args: object, kwargs: object, places: Sequence[Place]) -> Attributes:
         """Return what a call is given beside its arguments. ``places``: whose values are
         arguments."""
-        tensors = tensors_by_key((args, kwargs), {p.key: p.current() for p in places})
-        found = {(k, name): answer_of(tensors.get(k), name) for k, name in self.asked}
+        tensors = tensors_by_key((args, kwargs), {place.key: place.current() for place in places})
+        found = {(key, name): answer_of(tensors.get(key), name) for key, name in self.asked}
+        # one object for each answer: a kind of call compares such an argument by identity
         kind = tuple([(which, constant(value)) for which, value in found.items()])
         return self._known.setdefault(kind, Attributes(found))
 
@@ -64,10 +65,12 @@ class TensorAttributes:
         """Show, while entered, the ``attributes`` of tensors by the ``values`` that stand for them.
         ``may_have``: tells whether the program's code may have a name. ``again``: makes the error
         that has the program captured with more of them."""
-        keys = {id(v): key for key, v in values.items()}
+        keys = {id(value): key for key, value in values.items()}
         known = attributes.found
 
+        # Python's own look-up has failed before, and raises its `AttributeError` once more.
         def ask(value: object, name: str) -> Any:
+            """Return what the tensor of ``value`` has under ``name``, or begin once more."""
             if id(value) not in keys:
                 return object.__getattribute__(value, name)
             which = keys[id(value)], name
@@ -79,6 +82,8 @@ class TensorAttributes:
             return _only_constant(known[which], name)
 
         def ask_all(name: str) -> list[object]:
+            """Return what all tensors have under ``name``, or begin once more."""
+            # all at once, so that the program is captured once more and not once for each
             unknown = [(key, name) for key in values if (key, name) not in known]
             if unknown:
                 self.asked += unknown
@@ -86,7 +91,8 @@ class TensorAttributes:
             return [known[key, name] for key in values]
 
         _start_versions(values, known)
-        edges = {id(v): getattr(v, "_edge", None) for v in values.values()}
+        # now: the program may give a value another history, and it is no given leaf any more
+        edges = {id(value): getattr(value, "_edge", None) for value in values.values()}
         with answering(ask, ask_all, may_have, edges):
             yield
 
@@ -102,8 +108,9 @@ def _start_versions(values: Mapping[Key, Any], known: Mapping[tuple[Key, str], A
 def refuse_lost(values: Iterable[object], what: str, state: ProgramState) -> None:
     """Refuse attributes that the program has given to ``values``, which a call would lose.
     ``what``: the values are."""
-    for v in values:
-        names = _given(v) if isinstance(v, Value) and v._level.number else ()
+    for value in values:
+        # level 0 is the session's, whose tensors stay: only values of the trace are lost
+        names = _given(value) if isinstance(value, Value) and value._level.number else ()
         if names:
             raise RuntimeError(
                 f"the program assigns to the attribute {names[0]!r} of {what}. A call would lose "

@@ -82,19 +82,21 @@ class Beginning:
         not undo. None if that is nothing."""
         module = joint.traced
         may_refuse = any(map(refuses, module.graph.nodes))
-        takes, dropped = self.donates and not may_refuse, self.leaves
-        if may_refuse:
-            dropped = ()
+        # a call that is refused runs by another program, which needs both
+        takes = self.donates and not may_refuse
+        dropped = () if may_refuse else self.leaves
         lost = ["the donated tensors are empty"] if takes else []
         if dropped:
             count = len(dropped)
             lost.append(f".grad is None of {count} tensor{'s' * (count != 1)}")
+        # Where something is lost the call cannot run once more, so nothing is drawn again.
         draws_again = draws(module) and not lost
         own = generators_of(module)
         asks = bool(self.arguments or self.differentiated)
         if not (draws_again or may_refuse or lost or asks):
             return None if self.require_alone is None else self._alone
 
+        # What refuses the call comes first, before anything is taken or dropped.
         def begin(call: Call) -> Sequence[str]:
             self._alone(call)
             self._refuse(call)

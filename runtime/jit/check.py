@@ -58,6 +58,8 @@ class CheckedCalls:
         self._lock = lock_of(self, "_lock", threading.RLock)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call, and one whose number ``every`` divides also in eager mode."""
+        # a transform or a program around would have both runs in its own graph
         if _is_inner_call():
             return self._run(*args, **kwargs)
         with self._lock:
@@ -93,33 +95,32 @@ class _Snapshot(ObjectGraph):
                 self.copies.append(TensorCopy(value, name))
             elif issubclass(type(value), torch.Generator):
                 self.generators_before.append((value, value.get_state()))
-            elif issubclass(
-                type(value), Optimizer
-            ):  # whose groups and state a capture follows itself
+            # whose groups and state a capture follows itself
+            elif issubclass(type(value), Optimizer):
                 self._pending += [
-                    (vars(value)[n], f"{name}.{n}") for n in ("param_groups", "state")
+                    (vars(value)[part], f"{name}.{part}") for part in ("param_groups", "state")
                 ]
         super()._reach(value, name)
 
     def outcome(self, ignored: Holdings) -> dict[Any, tuple[str, Frozen]]:
         """Return what differs from before now, by place, and what the tensors have."""
         found: dict[Any, tuple[str, Frozen]] = {}
-        for c in self.changes():
-            if ignored.has(c.node.owner):
+        for change in self.changes():
+            if ignored.has(change.node.owner):
                 continue
-            found[place_of(c)] = c.what, freeze(c.now, self.knows)
+            found[place_of(change)] = change.what, freeze(change.now, self.knows)
         for copy in (copy for copy in self.copies if not ignored.has(copy.tensor)):
             found[id(copy.tensor), TensorCopy] = copy.name, copy.outcome()
         return found
 
     def put_back(self) -> list[str]:
-        """Put back what was there before. The names of what cannot be."""
+        """Put back what was there before. Return the names of what cannot be."""
         self.restore()
         for copy in self.copies:
             copy.restore()
         for generator, state in self.generators_before:
             generator.set_state(state)
-        return [c.what for c in self.changes()]
+        return [change.what for change in self.changes()]
 
 
 class _Check:
@@ -144,6 +145,7 @@ class _Check:
                     self._result = freeze(watched(function, *args, **kwargs), graph.knows)
             except Exception as error:
                 self._error = error
+        # before `put_back`, which takes away what the run has left
         self._calls = [(name, freeze(x, graph.knows)) for name, x in noted.calls]
         self._ignored = Holdings(self._ignore, (), graph)
         self._state = graph.outcome(self._ignored)

@@ -56,13 +56,14 @@ def _freeze(x: object, known: Callable[[Any], bool], seen: dict[int, object]) ->
         return _Elements(_copy(x), x.requires_grad)
     if isinstance(x, SIMPLE) or id(x) in seen or (not isinstance(x, tuple) and known(x)):
         return x
-    seen[id(x)] = x
+    seen[id(x)] = x  # the object stays alive, so that no other one gets its identity
     return _Parts(type(x), {k: _freeze(y, known, seen) for k, y in _parts_of(x).items()})
 
 
 def _parts_of(x: object) -> dict[Any, Any]:
     """Return what a container holds, by key or position. Of a set only constants are compared, and
     how many items there are. Of an object: its attributes."""
+    # keys that are tensors by identity: they compare by elements
     if isinstance(x, dict):
         return {id(k) if isinstance(k, torch.Tensor) else k: y for k, y in x.items()}
     if isinstance(x, _SEQUENCES):

@@ -63,7 +63,7 @@ def donate_arguments(
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         # The level of the session has number 0. A value of another one belongs to a transform or
         # to the capture of a program around this one, which may need it after this call.
-        if any(isinstance(t, Value) and t._level.number for t in tensors):
+        if any(isinstance(tensor, Value) and tensor._level.number for tensor in tensors):
             return run(*args, **kwargs)
         for tensor in tensors:
             _refuse_unfit(tensor)
@@ -116,8 +116,10 @@ def take(call: Call, joint: Joint) -> None:
     nothing is taken.
     """
     donated_ids = set(map(id, _DONATED.tensors))
-    donated = {index: t for index, t in enumerate(call.plain) if id(t) in donated_ids}
-    if any(id(unwrap(t)) in donated_ids for t in joint.closed_over):
+    donated = {
+        index: tensor for index, tensor in enumerate(call.plain) if id(tensor) in donated_ids
+    }
+    if any(id(unwrap(tensor)) in donated_ids for tensor in joint.closed_over):
         raise RuntimeError(
             "the program also closes over a tensor that is donated. "
             "Let it use the argument, or donate a clone."

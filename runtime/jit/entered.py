@@ -81,7 +81,7 @@ class _Entering:
     def of(self, value: Any) -> Any:
         """Return what stands for the original of a copy, also in tuples. Any other value as it
         is."""
-        if not self.originals:
+        if not self.originals:  # nothing is shared, and each copy stands for itself
             return value
         if not is_tuple(value):
             return self._by_copy.get(id(value), value)
@@ -143,6 +143,7 @@ class Entered:
         self.kwargs = {name: entering.of(x) for name, x in kwargs.items()}
 
     def __enter__(self) -> Entered:
+        # `__exit__` does not run if this fails
         try:
             self._entering.fill()
             for place, value in zip(self._places, self.values, strict=True):
@@ -156,6 +157,7 @@ class Entered:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        # what the run leaves is noted first, and then put back
         self.left = [place.current() for place in self._places]
         pairs = self._orders_before
         self.orders = {id(node.owner): new_order(node, known) for node, known in pairs}

@@ -101,7 +101,7 @@ class Jit:
         state: object = None,
         check: int | None = None,
     ) -> Any:
-        """``f`` jitted, or without ``f`` a decorator."""
+        """Return ``f`` jitted, or a decorator if there is no ``f``. See :class:`Jit`."""
         from .options import Options
 
         options = Options(

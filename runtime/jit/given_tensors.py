@@ -38,5 +38,5 @@ def owners(leaves: Sequence[Any], args: Any, kwargs: Any, places: Sequence[Place
     is there. None where the call has nothing at that key."""
     if all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return list(leaves)
-    found = leaves_by_key((args, kwargs), {p.key: p.current() for p in places})
+    found = leaves_by_key((args, kwargs), {place.key: place.current() for place in places})
     return [x if isinstance(x, torch.Tensor) else found.get(x) for x in leaves]

@@ -76,13 +76,16 @@ class Jitted:
     def _build_and_run(self, *args: object, **kwargs: object) -> object:
         """Run the first call of a copy, which has only its function and options yet."""
         with self._lock:
-            if self._run == self._build_and_run:  # no other thread was faster
+            # no other thread was faster; by `==`, as each access makes another bound method
+            if self._run == self._build_and_run:
                 self._build()
         return self._run(*args, **kwargs)
 
     __name__: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a call by its program, or in eager mode where that raises what eager mode may not,
+        or where another thread runs in eager mode."""
         try:
             result = self._run(*args, **kwargs)
             return result.finish(self._turns) if type(result) is WithCalls else result
@@ -93,10 +96,11 @@ class Jitted:
             if error.draws:
                 undraw()
         except BesideEager as error:
-            if error.turns is not self._turns:
+            if error.turns is not self._turns:  # of a jitted function around this one
                 raise
             with self._turns.in_eager_mode():
                 return self.__wrapped__(*args, **kwargs)
+        # behind `except`: an error of the eager run does not have this one as its context
         return self._eager(raised, when, args, kwargs)
 
     def _eager(self, raised: BaseException | None, when: str, args: Any, kwargs: Any) -> object:
@@ -111,7 +115,7 @@ class Jitted:
             f"{self.__name__} raises {raised!r} {when}, and not in eager mode, in which this call "
             "ran.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=3,  # the user's line, above this method and `__call__`
         )
         return result
 
@@ -124,19 +128,20 @@ class Jitted:
         name = getattr(self, "__qualname__", "")
         if _named(getattr(self, "__module__", None), name) is self:
             return str(name)
+        # what `object.__reduce_ex__` gives: no `__init__`, and `__setstate__` gets the rest
         make: Any = vars(copyreg)["__newobj__"]
         return make, (Jitted,), (self.__wrapped__, self.options)
 
     def __repr__(self) -> str:
         return (
             f"<jitted {self.__name__}, "
-            f"{sum(len(c.captured) for c in self._captures.values())} programs>"
+            f"{sum(len(captures.captured) for captures in self._captures.values())} programs>"
         )
 
     @property
     def captured(self) -> list[Captured]:
         """List the programs, in the order of their captures."""
-        return [c for captures in self._captures.values() for c in captures.captured]
+        return [program for captures in self._captures.values() for program in captures.captured]
 
     @property
     def refused(self) -> list[str]:
@@ -153,6 +158,7 @@ class Jitted:
         }
         static |= {name: value for name, value in kwargs.items() if name in named}
         try:
+            # the order of keywords makes no other program
             key = tuple((name, _key_of(x)) for name, x in sorted(static.items()))
             run = self._runs.get(key)
         except TypeError as error:
@@ -319,6 +325,7 @@ def _partial(
     @functools.wraps(f)
     def without_static(*args: object, **kwargs: object) -> Any:
         known = {**static, **dict(zip(free, args, strict=False))}
+        # Up to the first parameter without a value. Behind such a gap only names can say which.
         positional = list(itertools.takewhile(known.__contains__, names))
         named = {name: value for name, value in known.items() if name not in positional}
         return f(*(known[name] for name in positional), *args[len(free) :], **named, **kwargs)
@@ -333,7 +340,7 @@ def _or_eager(
 ) -> Callable[..., object]:
     """Return a function that is ``run``, or ``f`` where that cannot be captured, with one
     warning."""
-    told: list[str] = []
+    told: list[str] = []  # one warning for all calls, as a loop makes many
 
     def call(*args: object, **kwargs: object) -> Any:
         try:

@@ -54,8 +54,9 @@ class Options:
     def refuse_others(
         self, function: Callable[..., object], name: str, names: Sequence[str]
     ) -> None:
-        """``ValueError`` for arguments that ``function`` does not take. ``name``: of ``function``.
-        ``names``: of its positional parameters."""
+        """Raise ``ValueError`` for arguments that ``function`` does not take. ``name``: of
+        ``function``. ``names``: of its positional parameters; none if they are not known."""
+        # `donate` takes positions and names, so it is asked twice
         for keyword, positions in (
             ("static_argnums", self.static_argnums),
             ("donate", self.donate),
@@ -90,6 +91,7 @@ def _compiler(compiler: str | Compiler) -> Compiler:
 
 
 def _several(given: Any) -> tuple[Any, ...]:
+    # a name is one argument, and not a sequence of letters
     return (given,) if isinstance(given, (int, str)) else tuple(given)
 
 

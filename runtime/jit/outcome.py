@@ -33,7 +33,6 @@ from .same_containers import (
 
 NO_LEAF = "backward() in a jitted function reaches an argument that is no leaf. Pass its detach()."
 
-
 _READS = 1000
 """How often values are read again that another thread changes meanwhile."""
 
@@ -86,19 +85,20 @@ class Entry:
 
     @property
     def given(self) -> dict[Key, Any]:
-        """The gradients, by id of the leaf or by key of the given tensor."""
+        """Return the gradients, by id of the leaf or by key of the given tensor."""
         keys = (id(x) if isinstance(x, torch.Tensor) else x for x in self.layout.asked)
         return dict(zip(keys, self.gradients, strict=True))
 
     @property
     def inputs(self) -> dict[Key, int]:
-        """The numbers of the inputs of the graph that are values at places, by key."""
+        """Return the numbers of the inputs of the graph that are values at places, by key."""
         keys = [
             (place.key, index)
             for place, value in zip(self.layout.places, self.values, strict=True)
             for index in range(len(opened.flatten(value)[0]))
         ]
-        return {key: 1 + len(self.gradients) + i for i, key in enumerate(keys)}
+        # the layout is a leaf of the entry, too, and comes first
+        return {key: 1 + len(self.gradients) + index for index, key in enumerate(keys)}
 
 
 class SameAs:
@@ -120,6 +120,8 @@ def without_repetition(values: Iterable[Any]) -> list[Any]:
     first: dict[int, int] = {}
     found: list[Any] = []
     for index, value in enumerate(values):
+        # containers alone: a tensor that comes twice is marked as an argument, by
+        # `..aot.calls.identities.Repeat`
         known = first.setdefault(id(value), index) if is_made(value) else index
         found.append(value if known == index else _same_as(known))
     return found
@@ -140,7 +142,9 @@ def values_at(places: Sequence[Place]) -> list[Any]:
 
 
 def _at_one_time(places: Sequence[Place], found: list[Any]) -> list[object]:
-    """Return what two reads in turn have found. ``found``: by the first one."""
+    """Return what two reads in turn have found. ``found``: by the first one.
+
+    A lock would not do: the other thread assigns in the user's code, which takes none."""
     for _ in range(_READS):
         again = _read(places)
         if all(map(operator.is_, found, again)):
@@ -169,13 +173,14 @@ def _as_argument(value: Any) -> object:
 
 
 def _as_float(x: float) -> Float:
+    # every bit of it, and not on a default device of the user's
     return Float(torch.tensor(x, dtype=torch.float64, device="cpu"))
 
 
 def _without_history_of_torch(value: Any) -> object:
-    """``value``, what is at a place to which the program assigns. Most often the program
-    does not compute with it, so that only a gradient that comes to what torch has
-    recorded of it is an error."""
+    """Return ``value``, what is at a place to which the program assigns, with a history that
+    raises in place of torch's own. Most often the program does not compute with it, so that only a
+    gradient that comes to what torch has recorded of it is an error."""
     if (
         not isinstance(value, torch.Tensor)
         or isinstance(value, Tensor)
@@ -218,7 +223,7 @@ class Destinations:
     ``orders``: of what is assigned to objects and dictionaries that had nothing there.
     ``containers``: what becomes of those from before.
 
-    No data class: the graph returns it as a constant."""
+    No data class, whose objects a capture takes apart: the graph returns this as a constant."""
 
     def __init__(
         self,
@@ -247,28 +252,32 @@ class Outcome(LateEffects):
     destinations: Destinations
 
     def carry_out(self, args: Any, kwargs: Any) -> Any:
-        """Put all where it belongs, in a call with these arguments. What is for the caller."""
+        """Put all where it belongs, in a call with these arguments. Return what is for the
+        caller."""
         to = self.destinations
+        # leaves and containers are found by places, so before anything is put there
         leaves = owners(to.leaves, args, kwargs, to.containers.places)
         for key, leaf, grad in zip(to.leaves, leaves, self.gradients, strict=True):
             if leaf is not key and not leaf.is_leaf:
                 raise RuntimeError(NO_LEAF)
             leaf.grad = grad
-        for t in to.frozen:
-            t.requires_grad_(False)
+        for tensor in to.frozen:
+            tensor.requires_grad_(False)
         result = self._with_histories() if to.spent else self.result
         found, given = to.containers.of_call(args, kwargs)
         if to.containers.marked:
             result = without_marks(result, found, given)
         returned, left, in_found, in_given = result
-        for i, place in to.puts:
-            place.put(left[i])
+        for index, place in to.puts:
+            place.put(left[index])
         for number, value in zip(to.containers.found, in_found, strict=True):
             put_contents(found[number], value)
         for number, value in zip(to.containers.given, in_given, strict=True):
             put_contents(given[number], value)
+        # last of all: only what has been put above can be moved
         for node, labels in to.orders:
             node.move_last(labels)
+        # what this call has left is no change for its own backward pass
         if self.recorded is not None:
             self.recorded.look()
         return returned

@@ -57,6 +57,7 @@ class _Argument:
     spec: pytree.TreeSpec
 
     def made(self, values: Iterator[object]) -> Any:
+        """Return the argument. ``values``: its tensors and numbers, and those of further ones."""
         leaves = list(self.leaves)
         for i in self.computed:
             leaves[i] = next(values)
@@ -71,7 +72,8 @@ def _taken_apart(value: object) -> tuple[_Argument, list[object]]:
         index for index, leaf in enumerate(leaves) if isinstance(leaf, (torch.Tensor, *SYMBOLIC))
     ]
     if not computed:
-        return _Argument((value,), (), pytree.tree_flatten(None)[1]), []
+        one_leaf = pytree.tree_flatten(None)[1]  # pytree takes None for a leaf
+        return _Argument((value,), (), one_leaf), []
     values = [leaves[i] for i in computed]
     for i in computed:
         leaves[i] = None
@@ -116,6 +118,8 @@ class Outside:
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Call the function in eager mode, or note the call in a program that is captured.
+        ``RuntimeError`` in a transform, branch or loop inside of a program."""
         call, values = self._noted(args, kwargs)
         if entering_mode() is None:
             if _PROGRAM.noted is not None:
@@ -139,6 +143,7 @@ class Outside:
         return f"<{self.name}, outside of programs>"
 
     def _noted(self, args: Any, kwargs: Any) -> tuple[OutsideCall, list[Any]]:
+        """Return the call, and the tensors and numbers of its arguments in their order."""
         parts = list(map(_taken_apart, (*args, *kwargs.values())))
         arguments = tuple(argument for argument, _ in parts)
         call = OutsideCall(self, arguments, tuple(kwargs), here())
@@ -202,7 +207,8 @@ class WithCalls:
         return [(call.function.name, call.made(values)) for call in self.calls.calls]
 
     def finish(self, turns: Turns) -> Any:
-        """Make the calls. The result of the program. ``turns``: of the function that is called."""
+        """Make the calls, and return the result of the program. ``turns``: of the function that is
+        called."""
         self.calls.run(self.values, turns)
         return self.result
 
@@ -219,6 +225,7 @@ class _Calls:
         is another after a call of another thread is not asked: that call may have changed it."""
         found = iter(values)
         others = turns.of_others
+        # not compared with the capture: the program's own changes are differences, too
         before = self._differences()
         for call in self.calls:
             call.run(found)
@@ -226,7 +233,11 @@ class _Calls:
         if others[1] or turns.of_others != others:
             return
         if not same(before, after):
-            where = [w for w in {**after, **before} if not same(before.get(w), after.get(w))]
+            where = [
+                place
+                for place in {**after, **before}
+                if not same(before.get(place), after.get(place))
+            ]
             names = ", ".join(call.function.name for call in self.calls)
             raise RuntimeError(
                 f"{names}, left out of programs by jit.outside, changes {', '.join(where[:_NAMED])}"
@@ -268,6 +279,7 @@ class _CapturedProgram:
         return is_innermost and next(inside, None) is None
 
     def add(self, call: OutsideCall, values: Sequence[object]) -> None:
+        """Note a call. The first one marks what the program may have changed until then."""
         self.calls.append(call)
         self.values += values
         if self._before is None:
@@ -287,13 +299,13 @@ class _CapturedProgram:
         return _Calls(self.calls, self.state)
 
     def _moment(self) -> _Moment:
+        """Return what the program has changed until now, of all tensors that it can write to: those
+        that it is given, and those from outside that it has used."""
         gradients: Any = CAPTURE.gradients
         values = [*self._arguments, *map(self._mode.value, self._mode.found)]
-        return _Moment(
-            self.state,
-            [v for v in values if isinstance(v, torch.Tensor)],
-            [] if gradients is None else gradients.changed,
-        )
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        changed = [] if gradients is None else gradients.changed
+        return _Moment(self.state, tensors, changed)
 
 
 def place_of(change: Change) -> tuple[int, Any]:
@@ -319,26 +331,27 @@ class _Moment:
     def __init__(
         self, state: ProgramState, tensors: Sequence[object], gradients: Sequence[Any]
     ) -> None:
-        self.places = {place_of(c): c for c in state.changes()}
-        memories = [
-            v._store.memory for t in tensors for v in values_of(t) if isinstance(v, FunctionalValue)
-        ]
-        self.written = {id(m): (m, m.generation) for m in memories}
+        self.places = {place_of(change): change for change in state.changes()}
+        values = [value for tensor in tensors for value in values_of(tensor)]
+        memories = [x._store.memory for x in values if isinstance(x, FunctionalValue)]
+        # each with its memory, which keeps the identity from being another one's
+        self.written = {id(memory): (memory, memory.generation) for memory in memories}
         self.gradients = {id(leaf): grad for leaf, grad in gradients}
         self.facts = {id(read.owner): read.current() for read in state.graph.tensors.values()}
 
     def changed_until(self, later: _Moment) -> list[str]:
         """Return what the program has changed between this moment and a later one, in words."""
         found = [
-            c.what
-            for key, c in later.places.items()
-            if key not in self.places or not same(self.places[key].now, c.now)
+            change.what
+            for key, change in later.places.items()
+            if key not in self.places or not same(self.places[key].now, change.now)
         ]
-        found += [c.what for key, c in self.places.items() if key not in later.places]
+        found += [change.what for key, change in self.places.items() if key not in later.places]
         for key, (memory, generation) in later.written.items():
             if generation != self.written.get(key, (memory, 0))[1]:
                 line = memory.written_at
                 found.append("a tensor" if line is None else f"a tensor (at {text_of(line)})")
+        # `self` is no gradient, and None is one
         if any(self.gradients.get(key, self) is not grad for key, grad in later.gradients.items()):
             found.append(".grad of a tensor")
         if any(later.facts.get(key) != known for key, known in self.facts.items()):
@@ -380,6 +393,7 @@ class OutsideCalls:
         self.f = function
         self._state: ProgramState | None = None
 
+        # without its attributes: those of a module are its parts
         @wraps(function, updated=())
         def program(*args: object, **kwargs: object) -> Any:
             state = self._state
@@ -399,10 +413,13 @@ class OutsideCalls:
         return start
 
     def _captured(self, state: ProgramState, args: Any, kwargs: Any) -> Any:
+        """Run ``f`` under capture, and return its result with the calls that it has made."""
         program = _CapturedProgram(state, opened.flatten((args, kwargs))[0])
         _PROGRAM.captured = program
         try:
             result = watched(self.f, *args, **kwargs)
         finally:
             _PROGRAM.captured = None
-        return result if not program.calls else WithCalls(result, program.values, program.finish())
+        if not program.calls:
+            return result
+        return WithCalls(result, program.values, program.finish())

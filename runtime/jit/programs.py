@@ -102,7 +102,7 @@ class Captures:
             except Exception:  # a program of these sizes alone says what is wrong, if anything is
                 if self.any.recipe.lost:
                     raise
-                self.refused.pop()
+                self.refused.pop()  # nothing is refused, if the program of these sizes is captured
                 self._bound.add(kind)
                 return self._captured(self.fixed, around, spec, given, entered)
 
@@ -114,9 +114,11 @@ class Captures:
         given: Sequence[object],
         entered: Call,
     ) -> tuple[CompiledProgram, Call]:
+        """Find or capture a program among ``programs``, and note a new one with its reason."""
         leading = programs.recipe.before.leading
         before = tuple(map(described, entered.plain[1:leading]))
         arguments = tuple(map(described, entered.plain[leading:]))
+        # before the capture, which may leave changes that are not its reasons
         why = self._why(around, before, arguments)
         kind = (*around, *entered.kinds)
         if kind in self._broken:
@@ -137,18 +139,18 @@ class Captures:
             raise Break(str(error)) from error
         except KeyboardInterrupt:
             raise
-        except (
-            BaseException
-        ) as error:  # such as SystemExit, or what has the capture begin once more
+        # such as SystemExit, or what has the capture begin once more
+        except BaseException as error:
             if _is_of_program(error, programs.recipe) and not programs.recipe.lost:
                 raise Raised from error
             raise
-        if all(c.program is not program for c in self.captured):
+        if all(known.program is not program for known in self.captured):
             dynamic = programs.recipe.dynamic
             self.captured.append(Captured(program, dynamic, before, arguments, why, around))
         return program, call
 
     def _why(self, around: Kind, before: tuple[str, ...], arguments: tuple[str, ...]) -> str:
+        """Return what a call has that the call of the last program had not, in words."""
         if not self.captured:
             return "the first call"
         last = self.captured[-1]

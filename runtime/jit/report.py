@@ -30,16 +30,19 @@ class Report:
     guards: str = ""
 
     def __str__(self) -> str:
+        """Return the table, then what each program has to do with Python's state."""
         rows = [("program", "sizes", "ops", "arguments", "captured because of")]
-        for index, c in enumerate(self.programs):
-            number = sum(node.op == "call_function" for node in c.program.joint.traced.graph.nodes)
+        for index, captured in enumerate(self.programs):
+            number = sum(
+                node.op == "call_function" for node in captured.program.joint.traced.graph.nodes
+            )
             rows.append(
                 (
                     str(index),
-                    "any" if c.dynamic else "fixed",
+                    "any" if captured.dynamic else "fixed",
                     str(number),
-                    ", ".join(c.arguments),
-                    c.why,
+                    ", ".join(captured.arguments),
+                    captured.why,
                 )
             )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -47,8 +50,11 @@ class Report:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ]
-        lines += [f"program {i} {x}" for i, c in enumerate(self.programs) for x in c.state.lines()]
-        lines += [f"program {i} {x}" for i, c in enumerate(self.programs) for x in c.program.serves]
+        lines += [
+            f"program {index} {line}"
+            for index, captured in enumerate(self.programs)
+            for line in (*captured.state.lines(), *captured.program.serves)
+        ]
         if self.programs:
             lines.append(f"guards compare {self.guards}")
         lines += [f"ignored {text}" for text in self.ignored]
@@ -59,7 +65,7 @@ class Report:
 
 
 def explain(f: object) -> Report:
-    """Return what ``f`` has captured. ``TypeError`` if it is not jitted.
+    """Return what ``f`` has captured, and why. ``TypeError`` if it is not jitted.
 
     >>> from runtime.jit import jit
     >>> f = jit(lambda x: x * 2)
@@ -83,12 +89,13 @@ def source(f: object) -> str:
     above the calls names the user's line that makes them. A program with gradients is shown as one
     function: the results, then the gradients. ``TypeError`` if ``f`` is not jitted."""
     return "\n\n".join(
-        _text(f"program_{index}", c.program.joint.traced.graph)
-        for index, c in enumerate(_jitted(f).captured)
+        _text(f"program_{index}", captured.program.joint.traced.graph)
+        for index, captured in enumerate(_jitted(f).captured)
     )
 
 
 def _jitted(function: object) -> Jitted:
+    """Return the jitted function that a module or a bound method has."""
     found = (
         function._jitted
         if isinstance(function, JittedModule)
@@ -100,6 +107,8 @@ def _jitted(function: object) -> Jitted:
 
 
 def _text(name: str, graph: fx.Graph) -> str:
+    """Return a graph as a Python function. A line of the user's is named once for all of its
+    calls that follow one another."""
     lines = [f"def {name}({', '.join(n.name for n in graph.nodes if n.op == 'placeholder')}):"]
     before = None
     for node in graph.nodes:
@@ -110,24 +119,25 @@ def _text(name: str, graph: fx.Graph) -> str:
         if node.op == "get_attr":
             lines.append(f"    {node.name} = self.{node.target}")
         elif node.op == "call_function":
-            given = list(map(_spelled, node.args)) + [
-                f"{k}={_spelled(a)}" for k, a in node.kwargs.items()
-            ]
+            arguments = list(map(_spelled, node.args))
+            arguments += [f"{key}={_spelled(value)}" for key, value in node.kwargs.items()]
+            # an op of ATen says of itself `aten.sin.default`
             func = (
                 f"torch.ops.{node.target}"
                 if hasattr(node.target, "overloadpacket")
                 else getattr(node.target, "__name__", str(node.target))
             )
-            lines.append(f"    {node.name} = {func}({', '.join(given)})")
+            lines.append(f"    {node.name} = {func}({', '.join(arguments)})")
         elif node.op == "output":
             lines.append(f"    return {_spelled(node.args[0])}")
     return "\n".join(lines)
 
 
 def _spelled(argument: object) -> str:
-    if isinstance(argument, (list, tuple)):
-        inner = ", ".join(map(_spelled, argument))
-        return (
-            f"[{inner}]" if isinstance(argument, list) else f"({inner}{',' * (len(argument) == 1)})"
-        )
-    return repr(argument)  # of a node its name
+    if not isinstance(argument, (list, tuple)):
+        return repr(argument)  # of a node its name
+    inner = ", ".join(map(_spelled, argument))
+    if isinstance(argument, list):
+        return f"[{inner}]"
+    comma = "," if len(argument) == 1 else ""
+    return f"({inner}{comma})"

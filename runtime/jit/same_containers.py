@@ -132,7 +132,10 @@ def put_contents(value: Any, contents: Any) -> None:
             value[label] = x
         return
     value.clear()
-    value.update(contents) if isinstance(value, dict) else value.extend(contents)
+    if isinstance(value, dict):
+        value.update(contents)
+    else:
+        value.extend(contents)
 
 
 def _fits(value: Any, contents: Any) -> bool:
@@ -200,11 +203,13 @@ class _Marks:
         if mark is not None:
             self.any = True
             return mark
+        # before its parts: a call counts the containers that it makes from the outside in
         self._numbers[id(x)] = len(self._numbers)
         if opened.is_object(x):
-            made = object.__new__(type(x))
+            made = object.__new__(type(x))  # the user's __init__ has run, and may have effects
             opened.set_contents(made, {n: self.marked(y) for n, y in opened.contents(x).items()})
             return made
+        # one level deep: what is inside is marked before it is taken apart
         parts, spec = pytree.tree_flatten(x, is_leaf=lambda y: y is not x)
         return pytree.tree_unflatten(map(self.marked, parts), spec)
 
@@ -213,7 +218,7 @@ class _Marks:
         None for any other."""
         if id(value) in self._numbers:
             return _Repeat(self._numbers[id(value)])
-        # the container at a place or of an argument is another one in another call
+        # before `_Known`: what is at a place or an argument is another one in another call
         number = self._found.number_of(value)
         if number is not None:
             return _Found(number)
@@ -325,6 +330,7 @@ class SharedContainers:
             weak: identities of those that may go, since weak references lead to them.
         """
         for x, place in holders:
+            # the identity may have been that of another object, which is gone
             if id(x) not in self._state or self._state[id(x)][0]() is not x:
                 get = weakref.ref(x) if id(x) in weak else partial(_itself, x)
                 self._state[id(x)] = get, {}
@@ -377,6 +383,7 @@ class SharedContainers:
         first: dict[int, int] = {}
         carried = {place.key for place in places}
         own = set(map(id, (*found, *given)))
+        # those of places first, so that an argument refers to a place, and not the reverse
         numbered = [(-1 - number, x) for number, x in enumerate(found)]
         numbered += enumerate(given)
         for number, x in numbered:

@@ -56,6 +56,7 @@ class Sides:
                 result = run(side)
             except OtherSide as error:
                 undraw()
+                # the one that has come furthest says most of the way of this call
                 other = max(other, error, key=_length)
                 continue
             self._put_first(side)
@@ -89,7 +90,8 @@ class Sides:
         )
 
     def _put_first(self, side: Side | None) -> None:
-        self.known = [side, *(s for s in self.known if s is not side)]
+        """Let the next call try the program for ``side`` first."""
+        self.known = [side, *(known for known in self.known if known is not side)]
 
 
 def _length(other: OtherSide) -> int:

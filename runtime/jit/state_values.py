@@ -61,8 +61,9 @@ class StateValues:
     def begin(self, state: ProgramState) -> bool:
         """Begin a capture of a program that finds ``state``. Return whether further values are
         arguments from now on."""
+        # numbers that are resumed may also have changed since the last capture
         resumed = {place.key for place in self._resumed}
-        found = [p for p in self._found(state) if p.key not in resumed]
+        found = [place for place in self._found(state) if place.key not in resumed]
         found, self._resumed = [*self._resumed, *found], []
         self._last, self._made = state, frozenset()
         self.places += found
@@ -73,14 +74,17 @@ class StateValues:
         anew. Return whether some of them have to be arguments, too: tensors and numbers that it
         replaces."""
         known = {place.key for place in self.places} | self._constant
-        numbers = {place_of(c).key for c in changes if _is_number(c.before) and _is_symbol(c.now)}
+        computed = [
+            change for change in changes if _is_number(change.before) and _is_symbol(change.now)
+        ]
+        numbers = {place_of(change).key for change in computed}
         self._numbers |= numbers - known
-        new = [place_of(c) for c in changes if holds_tensor(c.before)]
-        new += [place_of(c) for c in changes if place_of(c).key in numbers]
+        new = [place_of(change) for change in changes if holds_tensor(change.before)]
+        new += [place_of(change) for change in changes if place_of(change).key in numbers]
         new = [place for place in new if place.key not in known]
         self.places += new
-        self._set_aside = []
-        self._made = frozenset(place_of(c).key for c in changes)
+        self._set_aside = []  # the run has come to its end, so that the constants stay
+        self._made = frozenset(place_of(change).key for change in changes)
         return bool(new)
 
     @property
@@ -89,9 +93,9 @@ class StateValues:
         return bool(self._set_aside)
 
     def set_aside(self) -> bool:
-        """Let numbers be constants in the next run, as one has failed. Whether some were
+        """Let numbers be constants in the next run, as one has failed. Return whether some were
         arguments."""
-        self._set_aside = [p for p in self.places if p.key in self._numbers]
+        self._set_aside = [place for place in self.places if place.key in self._numbers]
         return self._drop(self._set_aside)
 
     def resume(self) -> None:
@@ -104,10 +108,11 @@ class StateValues:
         self._set_aside = []
 
     def fix(self, places: Sequence[Place]) -> bool:
-        """Let the values at ``places`` be constants from now on. Whether they were arguments."""
+        """Let the values at ``places`` be constants from now on. Return whether there are any."""
         return self._drop(places)
 
     def _drop(self, places: Sequence[Place]) -> bool:
+        """Let the values at ``places`` be constants. Return whether there are any."""
         keys = {place.key for place in places}
         self._constant |= keys
         self._numbers -= keys
@@ -117,7 +122,7 @@ class StateValues:
     def _found(self, state: ProgramState) -> list[Place]:
         """List where this capture finds other values than the last one, which are to be
         arguments."""
-        if self._last is None:
+        if self._last is None:  # most values never change, so the first capture takes constants
             return []
         taken = {place.key for place in self.places} | self._constant
         asks_types = self._last.graph.code.asks_types or state.graph.code.asks_types
@@ -164,12 +169,14 @@ class StateValues:
         return place.key in self._last.written or place.key in self._made
 
     def _is_often(self, place: Place, of_group: bool) -> bool:
+        """Count a change of a place. Return whether it has changed often enough for an argument."""
         of_program = self._is_of_program(place)
         self._changed[place.key] += _OFTEN if of_program or of_group else 1
         return self._changed[place.key] >= _OFTEN
 
 
 def place_of(change: Change) -> Place:
+    """Return the place to which a change has assigned, which can be assigned by itself."""
     assert isinstance(change.node, OneByOne)
     return Place(change.node, change.label)
 
@@ -231,4 +238,4 @@ class Numbers:
 
     def places_of(self, error: AskedForNumber) -> list[Place]:
         """List the places of the numbers whose value a program has asked for."""
-        return [self._places[n] for n in error.number.sources if n in self._places]
+        return [self._places[node] for node in error.number.sources if node in self._places]

@@ -81,6 +81,8 @@ from .turns import BesideEager, Turns
 _BESIDE = (Entry, Sharing, Side, Attributes)
 _NO_ENTRY, _NO_SIDE, _NO_ATTRIBUTES = Entry(Layout(), [], []), Side(), Attributes({})
 T = TypeVar("T")
+# Runs of one capture that in a row find other shared containers than the run before. The first run
+# learns which ones are shared, and the second one finds these. More mean that a thread moves them.
 _RUNS_FOR_SHARING = 8
 
 
@@ -186,12 +188,14 @@ class Steps:
         """Return how many arguments of a program are gradients and values of places."""
         if self.layout.is_empty:
             return 0
+        # the layout itself, the gradients, and all that the values at places consist of
         return 1 + len(self.layout.asked) + sum(self._sizes())
 
     def pinned(self, positions: Collection[int]) -> None:
         """Note that the program asks for the values of the arguments at ``positions``. Those of
         Python's state are constants from now on."""
         layout = self.layout
+        # the layout and the gradients, which are no numbers, belong to no place
         owners: list[Place | None] = [None] * (1 + len(layout.asked))
         for place, size in zip(layout.places, self._sizes(), strict=True):
             owners += [place] * size
@@ -213,6 +217,8 @@ class Steps:
     def around(self, run: Callable[..., object]) -> Callable[..., Any]:
         """Return what a call of ``f`` is, by ``run``, which runs the programs."""
 
+        # The fast path needs no lock and looks nothing up. Where it does not fit, the call begins
+        # once more by `_call`: a graph that refuses has changed nothing but the generators.
         def call(*args: object, **kwargs: object) -> Any:
             if self._is_plain:
                 try:
@@ -227,16 +233,15 @@ class Steps:
         return call
 
     def _call(self, run: Callable[..., object], args: Any, kwargs: Any) -> Any:
-        # A part of another program takes no lock: who has it may wait for the end of this trace.
         """Run a call that may assign. No two threads do so at once: what one call finds and assigns
         is no other call's meanwhile."""
+        # A part of another program takes no lock: who has it may wait for the end of this trace.
         if self._assigns is False or TRACING.now:
             try:
                 return self._result(run, args, kwargs)
             except _Unlocked as unlocked:
                 if unlocked.steps is not self:
                     raise
-        # what one call finds and assigns is no other call's meanwhile
         with self._turns.alone():
             self._is_plain = False
             try:
@@ -269,7 +274,7 @@ class Steps:
         """Run a call by the program for ``side``, as often as a capture finds that programs have to
         take more."""
         while True:
-            layout = self.layout
+            layout = self.layout  # another thread may assign it between here and the run
             try:
                 asks = side is not None or self.shared.matters or self.attributes.asked
                 if layout.is_empty and not asks:
@@ -309,6 +314,7 @@ class Steps:
 
     @staticmethod
     def _entry(layout: Layout, args: Any, kwargs: Any) -> Entry:
+        """Return the gradients and values that this call finds where ``layout`` says."""
         leaves = owners(layout.asked, args, kwargs, layout.places)
         gradients = list(map(_gradient_of, leaves))
         return Entry(layout, gradients, values_at(layout.places))
@@ -323,6 +329,7 @@ class Steps:
         of_another = self._found is None or RUN.state is not self._found
         if of_another or CAPTURE.gradients is not None:
             return watched(self.f, *args, **kwargs)
+        # inputs of the graph before the user's arguments, whose numbers are counted without these
         self._offset = len(opened.flatten(ours)[0])
         entry, side = _first(ours, Entry, _NO_ENTRY), _first(ours, Side, _NO_SIDE)
         self._inputs = entry.inputs
@@ -333,15 +340,19 @@ class Steps:
         pairs = zip(entry.values, places, strict=True)
         values = with_repetition([numbers.read(x, place) for x, place in pairs])
         attributes = _first(ours, Attributes, _NO_ATTRIBUTES)
-        at_places = {p.key: value for p, value in zip(places, values, strict=True)}
+        at_places = {place.key: value for place, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         given = opened.flatten((args, kwargs))[0]
+        # what the run is given it may return or leave, and has not made
         self._given = set(map(id, (*given, *tensors.values())))
         sharing = _first(ours, Sharing, None)
         entered = self._entered(places, values, args, kwargs, sharing)
+        # copies: a backward pass that comes to one would not see what the caller changes
         made = containers_given(entered.args, entered.kwargs)
         self._state.backward.given = frozenset(map(id, made))
         self._state.graph.on_miss = self._run_beside
+        # The order matters. `_with_sharing` reads what `entered` notes when it ends, so it lies
+        # around it. `_restarts` lies inside of all, so that a restart puts everything back.
         with (
             going(side.way),
             self.attributes.shown(
@@ -383,6 +394,8 @@ class Steps:
             self._run_beside()
         self._state.refuse_returned_cycle(result)
         made, orders = self._made(entered)
+        # `_made` has put back what a call assigns. No call would repeat what is still changed with
+        # an argument's container inside, of which this run had a copy.
         self._state.refuse_kept(entered.given.containers)
         orders |= entered.orders  # which knows what the run has left at places
         left = [*entered.left, *(change.now for change in made)]
@@ -398,9 +411,11 @@ class Steps:
         self._refuse_returned(results[0])
         refuse_lost(opened.flatten(results)[0], "what it returns or leaves", self._state)
         names = [change.what for change in made]
+        # not strict: `left` goes on with what is made, at places that are no arguments
         entries = list(zip(places, entered.values, left, strict=False))
-        names += [p.what for p, x, y in entries if _grows(x, y)]
-        same = {index for index, (_, x, y) in enumerate(entries) if x is y}
+        names += [place.what for place, was, now in entries if _grows(was, now)]
+        # what is only read is not assigned: another thread may have put something else there
+        same = {index for index, (_, was, now) in enumerate(entries) if was is now}
         puts = [(index, place) for index, place in enumerate(to) if index not in same]
         puts.sort(key=_in_order)
         carried = chain.from_iterable(entered.originals)
@@ -447,6 +462,8 @@ class Steps:
     def _learn_sharing(
         self, places: Sequence[Place], entered: Entered, sharing: Sharing | None
     ) -> None:
+        """Learn the containers of the state. Begin once more if the call is of another kind than
+        ``sharing``, by what the run has come to."""
         found, given = entered.originals
         if not found and not given:
             return
@@ -458,7 +475,8 @@ class Steps:
         changes |= any(map(is_made, (*owners, *entered.values)))
         now = self.shared.of(places, found, given, self._state.values_before())
         self.shared.matters |= changes or bool(now)
-        if now == [x for x in (sharing,) if x is not None]:
+        known = [] if sharing is None else [sharing]
+        if now == known:
             self._runs_for_sharing = 0
             return
         self._runs_for_sharing += 1
@@ -515,14 +533,17 @@ class Steps:
             raise
         self._changes = bool(changes)
         self._assigns = self._assigns or self._changes
-        made += [c for c in self._state.made_anew(changes, entered.has) if c not in made]
+        anew = self._state.made_anew(changes, entered.has)
+        made += [change for change in anew if change not in made]
         if self.values.take(made):
             raise self._again()
+        # the orders are read while the values are there, which are then put back
         orders = self._state.orders(made)
         self._state.put_back(made)
         return made, orders
 
     def _refuse_made(self, places: Sequence[Place], values: Sequence[object]) -> None:
+        """Refuse what the program leaves at places and a call would not make anew."""
         for place, value in zip(places, values, strict=True):
             for x in opened.flatten(value)[0]:
                 if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)):
@@ -542,6 +563,7 @@ class Steps:
                 self._state.refuse_made("a container that it is given", x)
 
     def _refuse_returned(self, result: object) -> None:
+        """Refuse a result that may change, and that all calls would share."""
         for x in opened.flatten(result)[0]:
             if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
                 self._state.refuse_returned(x)
@@ -567,12 +589,14 @@ class Steps:
             )
             return result[0]
         self._assigns = True
-        spent = [index for index, t in enumerate(flat) if gradients.is_spent(t)]
-        for i in spent:
-            flat[i] = flat[i].detach()
+        # The program has freed their histories. `Outcome.carry_out` gives them one that raises.
+        spent = [index for index, leaf in enumerate(flat) if gradients.is_spent(leaf)]
+        for index in spent:
+            flat[index] = flat[index].detach()
         if spent:
             result = opened.unflatten(flat, spec)
-        leaves, values = [leaf for leaf, _ in changed], [g for _, g in changed]
+        leaves = [leaf for leaf, _ in changed]
+        values = [gradient for _, gradient in changed]
         _refuse_histories(values)
         self._note_gradients(gradients, leaves)
         to = Destinations(leaves, gradients.frozen, spent, puts, orders, containers)
@@ -584,6 +608,7 @@ class Steps:
         """Return what a call does before the graph of a program that leaves no gradients and
         returns no value of a place. It may assign objects, or write to tensors of Python's state,
         such as a buffer: of two such calls at once one would write what the other has not seen."""
+        # tensors that the program closes over are the last inputs
         n_arguments = len(joint.boundary.inputs) - len(joint.closed_over)
         writes = any(x.written for x in joint.boundary.inputs[n_arguments:])
         self._assigns = self._assigns or writes
@@ -620,13 +645,15 @@ def _tensors(leaves: Sequence[object]) -> list[torch.Tensor]:
 
 
 def _gradient_of(leaf: Any) -> Any:
+    """Return the gradient that a leaf has now, None if the call has no tensor in its place."""
     if not isinstance(leaf, torch.Tensor):  # this call has none there
         return None
     return leaf._grad if isinstance(leaf, Tensor) else leaf.grad
 
 
 def _refuse_retained(results: Sequence[object]) -> None:
-    if any(isinstance(t, GradValue) and t._retains for t in results):
+    """Refuse ``retain_grad()`` of a result, which no graph repeats."""
+    if any(isinstance(result, GradValue) and result._retains for result in results):
         raise RuntimeError(
             "the program calls retain_grad() of a tensor that it returns. "
             "Call it of the result, or return the gradient."
@@ -634,6 +661,7 @@ def _refuse_retained(results: Sequence[object]) -> None:
 
 
 def _refuse_histories(gradients: Sequence[Any]) -> None:
+    """Refuse gradients with a history, as those of ``backward(create_graph=True)``."""
     if any(grad is not None and grad.requires_grad for grad in gradients):
         raise RuntimeError(
             "backward(create_graph=True) leaves a gradient with a history behind, "

@@ -51,7 +51,7 @@ def answer_of(tensor: Any, name: str) -> object:
         return getattr(tensor, name)()
     if name == _GRAD_DTYPE and not tensor.is_leaf:
         return _NO_LEAF
-    if name == VERSION and tensor.is_inference():
+    if name == VERSION and tensor.is_inference():  # torch raises: it counts no versions there
         return MISSING
     return getattr(tensor, name, MISSING)
 
@@ -86,7 +86,7 @@ def answering(
     """Answer by ``ask(value, name)``, while entered, when this thread asks for an attribute that
     Python does not find. At other times the class has no ``__getattr__``: Dynamo takes one for a
     reason to know nothing of the tensors of a class. See :class:`_Asking`."""
-    around = dict(vars(_ASKING))
+    around = dict(vars(_ASKING))  # as a whole: outside of a capture some have no value
     _ASKING.ask, _ASKING.ask_all, _ASKING.edges = ask, ask_all, edges
     _ASKING.may_have = may_have
     _ask_of_values(1)
@@ -104,6 +104,8 @@ def _ask_of_values(change: int) -> None:
     global _count
     with _LOCK:
         before, _count = _count, _count + change
+        # The classes are those of all threads. One that captures nothing has no `ask`, so that it
+        # gets the answers of the classes.
         if not before:
             Value.__getattr__ = _answer  # type: ignore[attr-defined]
             for question in _OF_VALUES:
@@ -316,6 +318,7 @@ class _Question(NamedTuple):
     of_class: Any
 
     def leave(self) -> None:
+        """Let the class have again what it has at other times, which may be inherited."""
         if self.of_class is _ABSENT:
             delattr(self.cls, self.name)
         else:

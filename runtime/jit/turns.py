@@ -89,6 +89,7 @@ class Turns:
     def in_eager_mode(self) -> Iterator[None]:
         """Run user's code in eager mode, after what runs alone in another thread."""
         me = threading.get_ident()
+        # only to count: the user's code may wait for a thread that waits for this lock
         with self._lock:
             self._eager[me] += 1
             self._begun[me] += 1
@@ -97,7 +98,7 @@ class Turns:
         finally:
             with self._lock:
                 self._eager[me] -= 1
-                if not self._eager[me]:
+                if not self._eager[me]:  # `require_alone` takes each key for a thread that runs
                     del self._eager[me]
 
     @property
@@ -113,4 +114,6 @@ class Turns:
         me = threading.get_ident()
         if self._alone != me:
             self._alone = None
-        self._eager = Counter({value: n for value, n in self._eager.items() if value == me})
+        self._eager = Counter(
+            {thread: count for thread, count in self._eager.items() if thread == me}
+        )

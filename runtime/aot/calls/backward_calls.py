@@ -281,7 +281,7 @@ def _saved_primals_of(
 ) -> dict[int, int]:
     """Return for each primal among the ``saved`` nodes its place there."""
     primal_of = {placeholders[j]: i for i, j in joint.whole_primals()}
-    return {primal_of[n]: index for index, n in enumerate(saved) if n in primal_of}
+    return {primal_of[node]: index for index, node in enumerate(saved) if node in primal_of}
 
 
 def _roots_of(tangents: Sequence[Layout | None]) -> list[int]:
@@ -525,9 +525,9 @@ class CompiledBackward(Node):
         for i, version in zip(exposed, self.versions, strict=False):
             if saved[i]._version != version:
                 raise modified(saved[i], version)
-        for t, version in self.watched:
-            if t._version != version:
-                raise modified(t, version)
+        for tensor, version in self.watched:
+            if tensor._version != version:
+                raise modified(tensor, version)
         return saved
 
     def _zeros(self, index: int) -> torch.Tensor:
@@ -543,8 +543,8 @@ class CompiledBackward(Node):
     def _write(self, values: Sequence[torch.Tensor]) -> None:
         """Write ``values`` to the arguments that the backward writes to."""
         # in no_grad mode, as there is no second derivative
-        for t, value in zip(self.written, values, strict=True):
-            t.copy_(value)
+        for tensor, value in zip(self.written, values, strict=True):
+            tensor.copy_(value)
 
     def _apply_pullback(
         self, saved: list[Any], grads: list[torch.Tensor | None], present: int | None
@@ -588,9 +588,9 @@ class CompiledBackward(Node):
         for at, i in enumerate(backward.reread, backward.n_kept):
             of_saved[at] = targets.get(i)
         packed = list(self.saved)
-        for at, t in enumerate(self.saved):
-            if isinstance(t, torch.Tensor):
-                packed[at] = pack(SESSION, t, _edge(of_saved.get(at)), *hooks)
+        for at, tensor in enumerate(self.saved):
+            if isinstance(tensor, torch.Tensor):
+                packed[at] = pack(SESSION, tensor, _edge(of_saved.get(at)), *hooks)
         self.saved = packed
         self.versions = None
 

@@ -84,7 +84,9 @@ def aot_function(
     values for which the same graph is right.
 
     What ``fn`` does at its boundary happens as without the compiler: writes to arguments and to
-    closed-over tensors, changes of their geometry, results that are arguments or views, XX
+    closed-over tensors, changes of their geometry, results that are arguments or views, random
+    draws. Results are ``runtime.Tensor`` where a gradient flows through them. Inside a transform, a
+    mode or a dual level of ``forward_ad`` ``fn`` itself runs.
 
     ``num_params_buffers``: how many leading arguments stay alive in any case, so that min cut saves
     them for nothing. ``keep_primals``: whether a call keeps arguments and random numbers that only
@@ -132,6 +134,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
         """Run the program for these arguments, or ``fn`` itself where others see its calls."""
         leaves, spec = flatten(args, kwargs)
         recording, autocast = _grad_enabled(), is_autocast_enabled()
+        # others would see the calls of the graph, which are not those of `fn`
         if _is_seen(may_save):
             return fn(*args, **kwargs)
         flags = () if recording else flags_of(leaves)
@@ -155,6 +158,7 @@ def function_of(recipe: Recipe, programs: Finder | None = None) -> Callable[...,
             program, call = program_and_call
         if not autocast:
             return program(call)
+        # the graph has the casts of autocast already
         with without_autocast():
             return program(call)
 

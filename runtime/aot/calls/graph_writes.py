@@ -38,7 +38,7 @@ def count(placed: Mapping[int, int], leaves: Sequence[torch.Tensor]) -> None:
     for i, behind in placed.items():
         tensor = leaves[i]
         if isinstance(tensor, Tensor):
-            unrecorded(tensor)
+            unrecorded(tensor)  # so that its views ask for their history again
         for _ in range(behind):
             increment_version([tensor])
 

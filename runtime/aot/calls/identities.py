@@ -173,6 +173,7 @@ class Apart:
 
     def holds(self, given: Sequence[object]) -> bool:
         """Return whether it is so for the arguments ``given``."""
+        # a value of Python's state may be the tensor that it was at the capture, and no other one
         before, after = given[: self.leading], given[self.leading :]
         return not (_has_one_of(before, self.others) or _has_one_of(after, self.known))
 
@@ -208,6 +209,7 @@ def none_among(
     asked = [f"id({tensor})" for tensor in tensors]
     if not asked or not known:
         return []
+    # by identity: `in` would compare tensors, which compare by elements
     if len(asked) == 1:
         return [f"{asked[0]} not in {constant(known)}"]
     return [f"{constant(known)}.isdisjoint(({', '.join(asked)}))"]

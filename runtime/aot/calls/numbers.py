@@ -109,7 +109,7 @@ def pinned_numbers(joint: Joint, unknown: Collection[int]) -> list[int]:
 def _is_number(kind: Kind) -> bool:
     """Return whether it is the kind of an ``int`` of 64 bits or of a finite ``float``. Arithmetic
     on symbols is not right for others."""
-    if kind[1] is float:
+    if kind[1] is float:  # of which a kind has the text: 0.0 and -0.0 are equal, and not the same
         return math.isfinite(float(str(kind[2])))
     return kind[1] is int and in_range(kind[2])
 

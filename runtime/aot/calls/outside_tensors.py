@@ -75,13 +75,13 @@ class OutsideTensors:
         questions = []
         if self._values:
             questions += self._conditions_of_values(constant)
-        for t, kind in self._others:
+        for tensor, kind in self._others:
             questions.append(
-                f"{constant(kind_of)}({constant(t)}, {kind[0]}, False) == {constant(kind)}"
+                f"{constant(kind_of)}({constant(tensor)}, {kind[0]}, False) == {constant(kind)}"
             )
         questions += [
-            f"{constant(t)}.requires_grad is {flag}"
-            for t, flag in zip(self._undetermined, self._flags, strict=True)
+            f"{constant(tensor)}.requires_grad is {flag}"
+            for tensor, flag in zip(self._undetermined, self._flags, strict=True)
         ]
         return questions
 
@@ -92,7 +92,7 @@ class OutsideTensors:
         """
         if not sharing:
             return self._shown
-        return [*self._shown, *(t for t in self.plain if id(t) not in self._aliases)]
+        return [*self._shown, *(tensor for tensor in self.plain if id(tensor) not in self._aliases)]
 
     def _conditions_of_values(self, constant: Callable[[Any], str]) -> list[str]:
         """Write the questions about tensors of the session: are they leaves as they were?"""

@@ -79,7 +79,7 @@ class PlainTensors:
         """
         known = self._tensors
         by_place = dict.fromkeys(id(tensor) for tensor in placed if id(tensor) in known)
-        elsewhere = [t for identity, t in known.items() if identity not in by_place]
+        elsewhere = [tensor for identity, tensor in known.items() if identity not in by_place]
         conditions = self._ask("tensors and their memory", [known[i] for i in by_place], constant)
         conditions += self._ask("tensors", elsewhere, constant)
         others = [tensor for tensor in placed if id(tensor) not in known]
@@ -109,8 +109,8 @@ class PlainTensors:
 
     def _histories(self, tensors: Sequence[torch.Tensor], constant: Constant) -> list[str]:
         """Write the question which of the tensors are leaves, where the program has asked that."""
-        leaves = [t for t in tensors if self._leaves.get(id(t)) is True]
-        recorded = [t for t in tensors if self._leaves.get(id(t)) is False]
+        leaves = [tensor for tensor in tensors if self._leaves.get(id(tensor)) is True]
+        recorded = [tensor for tensor in tensors if self._leaves.get(id(tensor)) is False]
         return [
             f"{quantity}(map({constant(_is_leaf)}, {constant(some)}))"
             for quantity, some in (("all", leaves), ("not any", recorded))

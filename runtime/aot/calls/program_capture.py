@@ -415,7 +415,9 @@ class _Capture:
         ]
         reads = [*unchanged(asked_for(said, compared, beside.carried)), *beside.reads]
         # these stay although the program may have changed them: then it is captured once more
-        return once([*reads, *(Read(t, ELEMENTS, old) for t, old in joint.elements)])
+        return once(
+            [*reads, *(Read(tensor, ELEMENTS, elements) for tensor, elements in joint.elements)]
+        )
 
     # --- the compilers ----------------------------------------------------------------------------
 
@@ -476,10 +478,10 @@ def _with_uses(joint: Joint, tensors: Sequence[Any]) -> list[Any]:
     anew before it reads it is such a tensor."""
     if joint.layouts is not None:
         return list(tensors)
-    placeholders = [n for n in joint.traced.graph.nodes if n.op == "placeholder"]
+    placeholders = [node for node in joint.traced.graph.nodes if node.op == "placeholder"]
     used: list[Any] = []
-    for tensor, n, entry in zip(tensors, placeholders, joint.boundary.inputs, strict=False):
-        used.append(tensor if n.users or _changes(entry) else None)
+    for tensor, node, entry in zip(tensors, placeholders, joint.boundary.inputs, strict=False):
+        used.append(tensor if node.users or _changes(entry) else None)
     return used
 
 

@@ -79,7 +79,9 @@ class ProgramGuard:
 
     def moved(self) -> list[tuple[str, Any, Any]]:
         """List what has changed in Python's state since the capture: name, old value, new value."""
-        changes = [(str(r), r.value, r.current()) for r in self.reads if not r.holds()]
+        changes = [
+            (str(read), read.value, read.current()) for read in self.reads if not read.holds()
+        ]
         return [*self.state.differences(), *changes]
 
     def way(self, given: Sequence[object], kinds: Sequence[Kind], tracked: bool) -> Take | None:

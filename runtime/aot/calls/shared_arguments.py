@@ -62,6 +62,7 @@ def refuse_untangled(
                 f"is a tensor subclass. This is not supported today: parts of a {group.parts_of} "
                 f"share memory ({what}), and the program writes to it. Pass a clone.{where}"
             )
+        # the members are in order, and tensors that the program closes over come last
         if group.members[-1] >= n_arguments:
             raise RuntimeError(
                 f"{what} share memory, and the program writes to it. "
@@ -346,7 +347,7 @@ def refuse_shared_writes(
     if not arrays:
         return
     identities = {identity for identity, _ in changed}
-    places = [(_place_of(unwrap(t)), entry) for t, entry in tensors]
+    places = [(_place_of(unwrap(tensor)), entry) for tensor, entry in tensors]
     for x in arrays:
         for entry in _sharing(_place_of_array(x), places):
             if entry.written or id(x) in identities:
@@ -427,6 +428,7 @@ def _refuse_array(x: object, line: Line | None) -> NoReturn:
 
 def _place_of(tensor: torch.Tensor) -> Range:
     """Return where the memory of ``tensor`` begins and ends; nowhere if it has none on the CPU."""
+    # no array has memory of another device
     if tensor.device.type != "cpu":
         return 0, 0
     return extent_of(tensor) or (0, 0)
@@ -442,8 +444,7 @@ def _place_of_array(owner: Any) -> Range:
     if not x.size:
         return 0, 0
     steps = [(size - 1) * stride for size, stride in zip(x.shape, x.strides, strict=True)]
-    below, above = (
-        sum(step for step in steps if step < 0),
-        sum(step for step in steps if step > 0),
-    )
+    # a negative stride, as of ``x[::-1]``, leads to memory before the first element
+    below = sum(step for step in steps if step < 0)
+    above = sum(step for step in steps if step > 0)
     return first + below, first + above + x.itemsize

@@ -84,10 +84,10 @@ def fake_mode_of(leaves: Sequence[object]) -> FakeTensorMode | None:
 def refuse_fake_state(state: Mapping[str, torch.Tensor], arguments: Sequence[object]) -> None:
     """Refuse a module of fake parameters: there is nothing to run it on."""
     mode = fake_mode_of(arguments)
-    for name, t in state.items():
+    for name, tensor in state.items():
         if any(
             isinstance(part, FakeTensor) and part.fake_mode is not mode
-            for part in flattened(plain(t))
+            for part in flattened(plain(tensor))
         ):
             raise AssertionError(
                 f"Unexpected fake parameter or buffer {name!r}. "
@@ -365,8 +365,8 @@ def _enter_examples(leaves: Sequence[object], recording: bool, abstract: bool) -
 
 def _refuse_fakes(closed_over: Iterable[object]) -> None:
     """Refuse a module that closes over a fake tensor."""
-    for t in closed_over:
-        if any(isinstance(part, FakeTensor) for part in flattened(plain(t))):
+    for tensor in closed_over:
+        if any(isinstance(part, FakeTensor) for part in flattened(plain(tensor))):
             raise AssertionError(
                 "Unexpected fake tensor: the module closes over one. Pass it as an argument."
             )

@@ -69,6 +69,7 @@ def without_handlers(forward: Boxed, primals: Sequence[object]) -> Boxed:
                 given[at] = given[at].as_subclass(torch.Tensor)
         return forward(given)
 
+    # a compiled program asks its function what that writes itself
     for name in ("placed", "writes"):
         setattr(boxed, name, getattr(forward, name, {}))
     return boxed

@@ -65,6 +65,7 @@ def at_places(values: Sequence[tuple[Place, Any]]) -> Iterator[None]:
     """Have, while entered, ``values`` at places: what a run has left where the graph has an
     argument, which a backward pass reads after it."""
     before = [(place, place.current()) for place, _ in values]
+    # inside of `try`: where an assignment fails, those before it are put back
     try:
         for place, value in values:
             place.put(value)
@@ -129,6 +130,8 @@ class BackwardReads:
         repeats: bool,
         known: Sequence[Node],
     ) -> BackwardReads:
+        """Return what the functions in ``entries`` may have read, as a graph of objects of their
+        own. ``repeats``, ``known``: see :meth:`all_of` and the class."""
         codes = list(entries.codes.values())
         # in a tuple, as the code of an object that is found has not run
         graph = ObjectGraph([(*entries.found.values(), *entries.layers.values())])
@@ -165,6 +168,7 @@ class BackwardReads:
         """Raise ``RuntimeError`` if an object has something else than it had when it was
         ``found``."""
         nodes = found.nodes
+        # nothing has changed between the capture and the call, nor since: one question for all
         if nodes is self.nodes and self._guard.holds():
             nodes = []
         for node in nodes:
@@ -187,6 +191,7 @@ class BackwardReads:
         return runs and _may_run_on(type(node.owner), str(label))
 
     def _refuse(self, what: str) -> None:
+        """Raise ``RuntimeError``: ``what`` has changed since the call."""
         where = "in a custom Function or in a hook"
         if self.repeats:
             where = "in a checkpointed function"
@@ -274,6 +279,7 @@ def _modules_of(nodes: Iterable[Node]) -> Iterator[ModuleType]:
     """Yield the modules whose names are among the objects of a program."""
     for node in nodes:
         if isinstance(node, Globals):
+            # by the name that the globals have; another module may have come under it
             module = sys.modules.get(str(node.owner.get("__name__")))
             if module is not None and vars(module) is node.owner:
                 yield module

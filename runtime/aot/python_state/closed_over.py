@@ -72,9 +72,8 @@ class ClosedOver(EnteringMode):
     def value(self, tensor: Any) -> Any:
         """Return the value of a tensor from outside, one for each tensor. Anything else as it
         is."""
-        if (type(tensor) in VALUES and tensor._level is not SESSION) or not isinstance(
-            tensor, torch.Tensor
-        ):
+        is_inside = type(tensor) in VALUES and tensor._level is not SESSION
+        if is_inside or not isinstance(tensor, torch.Tensor):
             return tensor
         known = self._values.get(id(tensor))
         if known is None:
@@ -88,9 +87,8 @@ class ClosedOver(EnteringMode):
         entered: list[Any] = []
         for argument in args:
             kind = type(argument)
-            if (
-                kind in VALUES and argument._level is not SESSION
-            ):  # the most common case, without a frame
+            # the most common case, without a frame
+            if kind in VALUES and argument._level is not SESSION:
                 entered.append(argument)
             elif kind is tuple or kind is list:
                 entered.append(self._entered(argument))
@@ -100,16 +98,16 @@ class ClosedOver(EnteringMode):
 
     def _written(self) -> list[torch.Tensor]:
         """Return the tensors from outside that the program has written to."""
-        return [t for t in self.found if _is_written(self._values[id(t)])]
+        return [tensor for tensor in self.found if _is_written(self._values[id(tensor)])]
 
     def overtakes(self, address: int) -> bool:
-        return any(address_of(t) == address for t in self._written())
+        return any(address_of(tensor) == address for tensor in self._written())
 
     def refuse_shared_writes(self) -> None:
         """Raise if the program has written to a tensor whose memory it has as an array."""
         with memory_gate() as gate:
-            for t in self._written() if gate.shared else ():
-                gate.refuse_written(t)
+            for tensor in self._written() if gate.shared else ():
+                gate.refuse_written(tensor)
 
     def note_elements(self, tensor: torch.Tensor) -> None:
         if all(tensor is not known for known, _ in self.elements):
@@ -119,6 +117,7 @@ class ClosedOver(EnteringMode):
         self._values[id(tensor)] = value
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a call of the program with values in place of tensors from outside."""
         if func is torch.ops.aten.lift_fresh.default:
             return func(*args)  # a literal of the program's text: no tensor from outside
         # which calls without a dtype have, and each call of the graph finds its own
@@ -135,18 +134,15 @@ class ClosedOver(EnteringMode):
 
     def _dispatched(self, func: Any, types: object, args: Any, kwargs: Any) -> Any:
         """Run a call of the dispatcher with values in place of tensors from outside."""
-        args, kwargs = (
-            self._entered(args),
-            dict(zip(kwargs, self._entered([*kwargs.values()]), strict=True)) if kwargs else {},
-        )
+        args = self._entered(args)
+        values = self._entered([*kwargs.values()]) if kwargs else []
+        kwargs = dict(zip(kwargs or (), values, strict=True))
         # torch's own detaches from torch's engine alone, and dispatches nothing
         if func is torch.ops.aten.detach_.default:
             return args[0].detach_()
         if torch.is_inference_mode_enabled() and op_of(func).kind is VIEW:
-            with (
-                torch.inference_mode(False),
-                torch.no_grad(),
-            ):  # the dispatcher makes the result a view of a normal tensor
+            # the dispatcher makes the result a view of a normal tensor
+            with torch.inference_mode(False), torch.no_grad():
                 return func(*args, **kwargs)
         result = call_below(func, types, args, kwargs)
         if func in _TURNS:
@@ -156,7 +152,7 @@ class ClosedOver(EnteringMode):
 
     def _shown_by(self, value: object) -> list[torch.Tensor]:
         """Return the tensors from outside for which the program has ``value``."""
-        return [t for t in self.found if self._values[id(t)] is value]
+        return [tensor for tensor in self.found if self._values[id(tensor)] is value]
 
 
 class _Geometry:
@@ -222,9 +218,9 @@ def generators_of(f: object) -> list[torch.Generator]:
             list(map(x.__globals__.get, x.__code__.co_names)) if isinstance(x, FunctionType) else []
         )
         found |= {
-            id(g): g
-            for g in (x, *names)
-            if isinstance(g, torch.Generator) and g is not torch.default_generator
+            id(generator): generator
+            for generator in (x, *names)
+            if isinstance(generator, torch.Generator) and generator is not torch.default_generator
         }
     return list(found.values())
 
@@ -284,7 +280,7 @@ def at_hand(function: object, depth: int) -> Iterator[Any]:
         below = [function.__self__, function.__func__]
     elif isinstance(function, FunctionType):
         below = [
-            *(c.cell_contents for c in function.__closure__ or () if _is_set(c)),
+            *(cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)),
             getattr(function, "__wrapped__", None),
         ]
         below += [

@@ -83,13 +83,13 @@ class CodeNames:
 
     def _sort(self, code: CodeType) -> None:
         """Add the names of ``code`` that are globals, and those that it does not only store to."""
-        for i in dis.get_instructions(code):
-            if i.opcode not in dis.hasname:
+        for instruction in dis.get_instructions(code):
+            if instruction.opcode not in dis.hasname:
                 continue
-            if i.opname not in _OF_OBJECTS:
-                self.globals.add(i.argval)
-            if not i.opname.startswith(_STORING):
-                self.loaded.add(i.argval)
+            if instruction.opname not in _OF_OBJECTS:
+                self.globals.add(instruction.argval)
+            if not instruction.opname.startswith(_STORING):
+                self.loaded.add(instruction.argval)
 
 
 # by id of the code, which is held: the names in it

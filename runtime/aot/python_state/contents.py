@@ -77,14 +77,18 @@ class SequenceItems(OneByOne):
         return bool(self.free) and not self.differences()
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
-        return [(c.label, c.before, c.now) for c in self.changes() if c.label not in self.free]
+        return [
+            (change.label, change.before, change.now)
+            for change in self.changes()
+            if change.label not in self.free
+        ]
 
     def changes(self) -> list[Change]:
         now, had = self.look(), self.had
         if len(now) != len(had):
             return [Change(self, None, had, now)]
         pairs = enumerate(zip(had, now, strict=True))
-        return [Change(self, i, a, b) for i, (a, b) in pairs if not same(a, b)]
+        return [Change(self, index, was, now) for index, (was, now) in pairs if not same(was, now)]
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ((x, f"{self.name}[{index}]") for index, x in enumerate(self.had))
@@ -214,6 +218,7 @@ def _items(x: np.ndarray[Any, Any]) -> list[Any]:
 def _allow_writes(x: np.ndarray[Any, Any]) -> None:
     """Let ``x`` be written to. That of a view has the array below written to meanwhile."""
     base = x.base
+    # NumPy sets this flag of a view only while its base may be written to
     if not isinstance(base, np.ndarray) or base.flags.writeable:
         x.flags.writeable = True
         return
@@ -229,7 +234,7 @@ class Record(Node):
     owner: np.void
 
     def look(self) -> tuple[Any, ...]:
-        if self.owner.dtype.hasobject:
+        if self.owner.dtype.hasobject:  # the graph then takes the scalar for an object of C
             raise TypeError("objects in the fields of a scalar")
         return (repr(self.owner.dtype), np.void.tobytes(self.owner))
 
@@ -354,6 +359,7 @@ class Variable(Node):
         return ((x, self.name) for x in self.singles())
 
     def put(self, values: tuple[Any, ...]) -> None:
+        # only the token of the program's own `set` could take a value away
         if values[0] is not MISSING:
             self.owner.set(values[0])
 
@@ -519,6 +525,8 @@ class Positions:
         self._staying: set[int] = set()  # identities of iterators that are not put back
 
     def add(self, node: Position) -> None:
+        """Add an iterator, and let it stay if it, or what takes items from it, cannot be put
+        back."""
         self._known[id(node.owner)] = node
         if isinstance(node.owner, GeneratorType):
             self.of_frames[id(node.owner.gi_frame)] = node

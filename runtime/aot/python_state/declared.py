@@ -77,6 +77,7 @@ class Holdings(ObjectGraph):
         self, declared: Iterable[object], ignore: Iterable[Any], graph: ObjectGraph
     ) -> None:
         super().__init__(declared, ignore)
+        # They lead where the program's code can follow: by the names that it has, or by all.
         self.code.of_schedulers = set(graph.code.of_schedulers)
         with unseen_by_handlers():
             if graph.code.computed:
@@ -114,9 +115,11 @@ def refuse_undeclared(
         node for node in graph.nodes if not _is_constant(node) and not holdings.has(node.owner)
     ]
     if undeclared:
-        _refuse(graph, "comes to", [_describe(graph, n) for n in _outermost(undeclared, graph)])
-    changes = [c for c in (*graph.changes(), *made) if not _is_ignored(c)]
-    changed = [c.what for c in changes if not holdings.has(c.node.owner)]
+        _refuse(
+            graph, "comes to", [_describe(graph, node) for node in _outermost(undeclared, graph)]
+        )
+    changes = [change for change in (*graph.changes(), *made) if not _is_ignored(change)]
+    changed = [change.what for change in changes if not holdings.has(change.node.owner)]
     if changed:
         _refuse(graph, "changes", changed)
     numbers = _undeclared_numbers(graph, holdings, carried)
@@ -129,7 +132,9 @@ def _undeclared_numbers(
 ) -> list[str]:
     """List the names of the places in ``carried`` whose owners ``holdings`` does not have."""
     nodes = {id(node.owner): node for node in graph.nodes if not holdings.has(node.owner)}
-    return [Change(nodes[i], label, None, None).what for i, label in carried if i in nodes]
+    return [
+        Change(nodes[owner], label, None, None).what for owner, label in carried if owner in nodes
+    ]
 
 
 def _parts_of_classes(graph: ObjectGraph) -> Iterator[object]:
@@ -165,7 +170,7 @@ def _describe(graph: ObjectGraph, node: Node) -> str:
     kind = type(node.owner).__name__
     for place in graph.nodes:
         if isinstance(place, Globals):
-            names = [n for n, x in place.had.items() if x is node.owner]
+            names = [name for name, x in place.had.items() if x is node.owner]
             if names:
                 return f"{names[0]!r} of {place.name} ({kind})"
         elif isinstance(place, Cell) and place.had[0] is node.owner:

@@ -125,14 +125,15 @@ class DictItems(OneByOne):
             return [(None, "its keys", "a key whose __hash__ or __eq__ raises an error")]
 
     def _differences(self) -> list[tuple[Label, Any, Any]]:
+        """List the differences by look-ups, which may run code of the keys."""
         found = [
             (key, was, now)
             for key, was in self.had.items()
             if not same(now := self.at(key), was) and key not in self.free
         ]
         keys = self.order()
-        new = [k for k in keys if k not in self.had and k not in self.free]
-        found += [(k, MISSING, self.at(k)) for k in new]
+        new = [key for key in keys if key not in self.had and key not in self.free]
+        found += [(key, MISSING, self.at(key)) for key in new]
         if not found and not all(map(same, keys, self.had)):
             found.append((None, "its order", "another order"))
         return found
@@ -144,6 +145,7 @@ class DictItems(OneByOne):
         return changes
 
     def _changes(self) -> list[Change]:
+        """Return the changes, also of a dictionary whose keys are not all found."""
         if not self.had and not dict.__len__(self.owner):  # as most are, in modules
             return []
         items, had = list(self.base.items(self.owner)), self.had
@@ -167,5 +169,5 @@ class DictItems(OneByOne):
             self.assign(change.label, change.before)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        keys = ((k, f"a key of {self.name}") for k in self.had)
-        return (*keys, *((x, f"{self.name}[{shown(k)}]") for k, x in self.had.items()))
+        keys = ((key, f"a key of {self.name}") for key in self.had)
+        return (*keys, *((x, f"{self.name}[{shown(key)}]") for key, x in self.had.items()))

@@ -276,6 +276,7 @@ class _Watcher:
 
     def entered(self, frame: FrameType) -> None:
         """Learn that a function begins, or that a generator goes on."""
+        # what looks for a module, such as finders of other packages, is no part of the program
         if self.finding is not None:
             return
         code = frame.f_code
@@ -285,11 +286,13 @@ class _Watcher:
         if id(code) in _NOTICED:
             self._notice(frame)
         if id(code) not in self.known:
+            # with the code, which keeps its identity from being that of another one
             self.known[id(code)] = (code, _is_followed(frame))
             self._learn_code(frame)
         if not self.known[id(code)][1]:
             self._learn_library(frame)
             return
+        # each time: functions of one code may have different variables around them
         if code.co_freevars:
             self.graph.enter_closure(code, frame.f_locals)
         if self.graph.on_miss is not None and self._is_missed(frame):
@@ -321,6 +324,7 @@ class _Watcher:
             return
         if not self._is_of_program(frame.f_back):
             return
+        # it computes with sizes for the capture, and not for the program
         if str(frame.f_globals.get("__name__")).startswith(modules_of_symbols):
             return
         self.libraries.add(id(code))
@@ -399,7 +403,7 @@ class _Watcher:
 
     def _resumed(self, node: Position, caller: FrameType | None) -> None:
         """Learn that a generator from outside goes on."""
-        if not node.steps:
+        if not node.steps:  # before its first step, which may change what its variables hold
             self.graph.enter_generator(node.owner, node.name)
             self._refuse_opaque()
         node.steps += 1
@@ -432,11 +436,12 @@ class _Watcher:
         if isinstance(owner, torch.Generator) and function.__name__ == "initial_seed":
             self._refuse_seed(frame, owner)
         of_tensor = issubclass(type(owner), torch.Tensor) and function.__name__ in QUESTIONS
-        if of_tensor and self._is_programs(frame):  # under another name, perhaps
+        # code need not have the name of the method: `ask = w.data_ptr` outside, and `ask()` inside
+        if of_tensor and self._is_programs(frame):
             self.graph.code.learn((function.__name__,), ())
         if id(function) in FACTS_OF_PROGRAM and self._is_asked_by_program(frame):
             self.graph.ask(FACTS_OF_PROGRAM[id(function)])
-        if type(owner) is ContextVar:  # which a library has for itself
+        if type(owner) is ContextVar:  # it may be a library's, which no name leads to
             self.graph.reach_object(owner, owner.name)
         facts = facts_before(function)
         if facts:
@@ -533,6 +538,7 @@ def _asks(function: object, owner: object) -> str | None:
     name = _name_of(function)
     if _is_written_file(owner):
         return f"{type(owner).__name__}.{name}"
+    # a function says its module; a method is of the module of its class
     if owner is None or issubclass(type(owner), ModuleType):
         origin = getattr(function, "__module__", None)
     else:
@@ -568,9 +574,11 @@ def watching(graph: ObjectGraph, errors: LeftErrors | None = None) -> Iterator[S
     catches; None for a run in eager mode, which may catch any."""
     watcher = _Watcher(graph)
     left = errors or LeftErrors(here)
+    refusing = nullcontext() if errors is None else errors.refusing()
     with watched_by(watcher) as hook, capturing(hook, left, graph.mark, watcher.repeat):
-        with nullcontext() if errors is None else errors.refusing():
+        with refusing:
             yield watcher.seen
+        # now, when it shows which of them Python has found
         graph.enter_imports(watcher.imports)
         # a refusal that the program has caught; Python drops a profile hook that raises
         asked = any(not is_kept(name) for name in watcher.seen.asked)

@@ -102,9 +102,9 @@ class Versions(Batch):
     that differs, the dictionary is compared, and the new version is noted."""
 
     def __init__(self, found: Sequence[tuple[dict[Any, Any], Node]]) -> None:
-        self._dictionaries = [d for d, _ in found]
+        self._dictionaries = [dictionary for dictionary, _ in found]
         self._nodes = [node for _, node in found]
-        self._known = [-1] * len(found)
+        self._known = [-1] * len(found)  # no version, so that the first call compares
         self.question = Question("versions", self._dictionaries)
 
     def condition(self, constant: Constant) -> str:
@@ -112,8 +112,8 @@ class Versions(Batch):
         if len(self._nodes) > FEW:
             return f"list(map({version}, {constant(self._dictionaries)})) == {known}"
         return " and ".join(
-            f"{version}({constant(d)}) == {known}[{index}]"
-            for index, d in enumerate(self._dictionaries)
+            f"{version}({constant(dictionary)}) == {known}[{index}]"
+            for index, dictionary in enumerate(self._dictionaries)
         )
 
     def compare(self) -> bool:
@@ -145,6 +145,7 @@ class OwnVersions(Versions):
         if len(self._nodes) > FEW:
             now = f"map({constant(_own)}, {constant(self._owners)})"
             return f"list(map({version}, {now})) == {known}"
+        # by a plain look-up: `finds_own` has shown that it runs no code of the user's
         return " and ".join(
             f"{version}({constant(x)}.__dict__) == {known}[{index}]"
             for index, x in enumerate(self._owners)
@@ -174,6 +175,7 @@ class Items(Batch):
         )
 
     def compare(self) -> bool:
+        # before the nodes are asked, as in `Versions.compare`
         now = [list(dict.values(x)) for x in self._owners]
         if not _all_hold(self._nodes):
             return False
@@ -192,7 +194,7 @@ class OwnNames(Batch):
         self._places = [node.own for node, _ in places]
         self._names = [name for _, name in places]
         self._values = [node.had[name] for node, name in places]
-        self._lengths = [-1] * len(nodes)
+        self._lengths = [-1] * len(nodes)  # none, so that the first call compares
         self._present: list[str] = []
 
     def condition(self, constant: Constant) -> str:
@@ -322,8 +324,12 @@ class Classes(Batch):
     def condition(self, constant: Constant) -> str:
         if len(self._nodes) > FEW:
             owners = constant([node.owner for node in self._nodes])
-            return _identities(constant, f"map(type, {owners})", [n.kind for n in self._nodes])
-        return " and ".join(f"type({constant(n.owner)}) is {constant(n.kind)}" for n in self._nodes)
+            return _identities(
+                constant, f"map(type, {owners})", [node.kind for node in self._nodes]
+            )
+        return " and ".join(
+            f"type({constant(node.owner)}) is {constant(node.kind)}" for node in self._nodes
+        )
 
     def compare(self) -> bool:
         return _all_hold(self._nodes)
@@ -343,7 +349,8 @@ class Dictionaries(Batch):
             now = f"map({get}, {owners}, {constant(repeat)}('__dict__'))"
             return _identities(constant, now, [node.own for node in self._nodes])
         return " and ".join(
-            f"{get}({constant(n.owner)}, '__dict__') is {constant(n.own)}" for n in self._nodes
+            f"{get}({constant(node.owner)}, '__dict__') is {constant(node.own)}"
+            for node in self._nodes
         )
 
     def compare(self) -> bool:
@@ -371,9 +378,11 @@ class Functions(Batch):
 
     @staticmethod
     def _of_one(node: FunctionParts, constant: Constant) -> str:
-        f, code, defaults = constant(node.owner), constant(node.had[0]), constant(node.had[1])
+        function, code = constant(node.owner), constant(node.had[0])
+        defaults = constant(node.had[1])
         return (
-            f"{f}.__code__ is {code} and {f}.__defaults__ is {defaults} and not {f}.__kwdefaults__"
+            f"{function}.__code__ is {code} and {function}.__defaults__ is {defaults} "
+            f"and not {function}.__kwdefaults__"
         )
 
     def compare(self) -> bool:
@@ -389,6 +398,7 @@ class Cells(Batch):
         self._contents = [node.had[0] for node in nodes]
 
     def condition(self, constant: Constant) -> str:
+        # a call, since a variable without a value raises, which a condition cannot catch
         return f"{constant(self._same)}()"
 
     def _same(self) -> bool:

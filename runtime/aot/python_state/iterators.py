@@ -22,11 +22,13 @@ from typing import Any
 
 from .values import SIMPLE
 
+# texts of ASCII alone have an iterator of another class than texts with an accent
 _WITH_POSITION: tuple[type, ...] = tuple(
     map(type, (iter([]), iter(()), iter(""), iter("é"), iter(b""), iter(range(0)), reversed([])))
 )
 _OF_SOURCES: tuple[type, ...] = (zip, map, filter)
-_OF_CALLS = type(iter(int, 1))
+_OF_CALLS = type(iter(int, 1))  # of ``iter(callable, sentinel)``
+# what the iterators of one `tee` have in common: the items that one of them has not given yet
 _SHARED_ITEMS: Any = vars(itertools)["_tee_dataobject"]
 _MANY_ITEMS = 10_000
 

@@ -75,7 +75,9 @@ class LibraryGlobals(Globals):
 
     def changes(self) -> list[Change]:
         """Return what a run has changed, and not what the library has loaded meanwhile."""
-        return [c for c in super().changes() if self.named(c.label) or _is_switch(c)]
+        return [
+            change for change in super().changes() if self.named(change.label) or _is_switch(change)
+        ]
 
 
 class LibraryNames:
@@ -108,6 +110,7 @@ class LibraryNames:
         return self._of_class(cls)
 
     def _of_class(self, cls: type) -> list[tuple[object, str]]:
+        """Do :meth:`of_class` where the class is no sign that the program itself calls it."""
         found: list[tuple[object, str]] = []
         for kind in cls.__mro__:
             if id(kind) in self._known or not _may_be_written(kind):
@@ -160,6 +163,7 @@ class LibraryNames:
         return self._ask(node, sorted(common))
 
     def _ask(self, node: Named, names: Iterable[str]) -> list[tuple[object, str]]:
+        """Let ``names`` of ``node`` count. Return what is to be followed from there."""
         asked = filter(self._code.may_ask, dict.fromkeys(names))
         new = [name for name in asked if _may_count(node, name)]
         found: list[tuple[object, str]] = []

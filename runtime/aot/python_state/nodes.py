@@ -175,7 +175,9 @@ class OneByOne(Node):
         return had.items() if isinstance(had, Mapping) else enumerate(had)
 
     def without_memory(self) -> OneByOne:
-        """Return a node of the same object that finds its values and has remembered none."""
+        """Return a node of the same object that finds its values and has remembered none.
+
+        A place of it may outlive the capture, and keeps nothing alive that was there."""
         found = copy.copy(self)
         found.had, found.free = (), frozenset()
         return found
@@ -294,11 +296,13 @@ class Globals(Named):
         return super().holds() and not self._appeared()
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
-        new = [(n, MISSING, self.owner[n]) for n in self._appeared() if n not in self.free]
+        new = [
+            (name, MISSING, self.owner[name]) for name in self._appeared() if name not in self.free
+        ]
         return [*super().differences(), *new]
 
     def changes(self) -> list[Change]:
-        new = [Change(self, n, MISSING, self.owner[n]) for n in self._appeared()]
+        new = [Change(self, name, MISSING, self.owner[name]) for name in self._appeared()]
         return [*super().changes(), *new]
 
     def _appeared(self) -> list[str]:
@@ -338,16 +342,22 @@ class ClassNames(Named):
         return super().holds() and not self._appeared()
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
-        return [*super().differences(), *((n, MISSING, self.at(n)) for n in self._appeared())]
+        return [
+            *super().differences(),
+            *((name, MISSING, self.at(name)) for name in self._appeared()),
+        ]
 
     def changes(self) -> list[Change]:
-        new = [Change(self, n, MISSING, self.at(n)) for n in self._appeared()]
-        return [*super().changes(), *(c for c in new if c.label not in self.had)]
+        new = [Change(self, name, MISSING, self.at(name)) for name in self._appeared()]
+        # a name that code has and the class had not is among those of `super`
+        return [*super().changes(), *(change for change in new if change.label not in self.had)]
 
     def _appeared(self) -> list[str]:
         """List the names that count, and that the class did not define."""
         new = vars(self.owner).keys() - self.defined - NOTES
-        return [n for n in sorted(new) if n not in self.free and self.counts(self.owner, n)]
+        return [
+            name for name in sorted(new) if name not in self.free and self.counts(self.owner, name)
+        ]
 
     @property
     def names(self) -> Mapping[str, Any]:
@@ -358,6 +368,7 @@ class ClassNames(Named):
         return super().before(name) if name in self.defined else MISSING
 
     def assign(self, label: Label, value: object) -> None:
+        # by `type`, since a metaclass may have a `__setattr__` of the user's
         if value is not MISSING:
             type.__setattr__(self.owner, label, value)
         elif label in vars(self.owner):
@@ -426,7 +437,7 @@ class Attributes(Named):
         self.counts = counts
         self.kind = type(owner)
         super().__init__(owner, name)
-        self.slots = {s.__name__: slot_value(s, owner) for s in slots_of(type(owner))}
+        self.slots = {slot.__name__: slot_value(slot, owner) for slot in slots_of(type(owner))}
 
     @property
     def names(self) -> Mapping[str, Any]:
@@ -456,7 +467,8 @@ class Attributes(Named):
         return self.copy
 
     def _slot(self, name: str) -> object:
-        found = next(s for s in slots_of(type(self.owner)) if s.__name__ == name)
+        # of the class that the object has now, which may be another one than at the capture
+        found = next(slot for slot in slots_of(type(self.owner)) if slot.__name__ == name)
         return slot_value(found, self.owner)
 
     def assign(self, label: Label, value: object) -> None:
@@ -476,8 +488,9 @@ class Attributes(Named):
     def holds(self) -> bool:
         if self.kind is not None and (type(self.owner) is not self.kind or self._has_another()):
             return False
-        if self.slots and not all(same(self._slot(n), was) for n, was in self.slots.items()):
+        if self.slots and not all(same(self._slot(name), was) for name, was in self.slots.items()):
             return not self.differences()
+        # the keys first: most objects get no attribute, and C compares these
         return super().holds() and (self.own.keys() <= self.copy.keys() or not self._appeared())
 
     def _has_another(self) -> bool:
@@ -486,17 +499,17 @@ class Attributes(Named):
 
     def _appeared(self) -> list[str]:
         """List the attributes that count, and that the object did not have."""
-        new = [n for n in self.own if n not in self.had and n not in self.copy]
-        return [n for n in new if n not in self.free and self.counts(self.owner, n)]
+        new = [name for name in self.own if name not in self.had and name not in self.copy]
+        return [name for name in new if name not in self.free and self.counts(self.owner, name)]
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
         found = super().differences()
         found += [
-            (n, was, now)
-            for n, was in self.slots.items()
-            if not same(now := self._slot(n), was) and n not in self.free
+            (name, was, now)
+            for name, was in self.slots.items()
+            if not same(now := self._slot(name), was) and name not in self.free
         ]
-        found += [(n, MISSING, self.own[n]) for n in self._appeared()]
+        found += [(name, MISSING, self.own[name]) for name in self._appeared()]
         if self.kind is not None and type(self.owner) is not self.kind:
             found.append(("__class__", self.kind, type(self.owner)))
         if self.kind is not None and self._has_another():
@@ -506,15 +519,15 @@ class Attributes(Named):
     def changes(self) -> list[Change]:
         own, copy = self.own, self.copy
         found = [
-            Change(self, n, was, now)
-            for n, was in copy.items()
-            if not same(now := own.get(n, MISSING), was)
+            Change(self, name, was, now)
+            for name, was in copy.items()
+            if not same(now := own.get(name, MISSING), was)
         ]
-        found += [Change(self, n, MISSING, now) for n, now in own.items() if n not in copy]
+        found += [Change(self, name, MISSING, now) for name, now in own.items() if name not in copy]
         found += [
-            Change(self, n, was, now)
-            for n, was in self.slots.items()
-            if not same(now := self._slot(n), was)
+            Change(self, name, was, now)
+            for name, was in self.slots.items()
+            if not same(now := self._slot(name), was)
         ]
         if type(self.owner) is not self.kind:
             found.append(Change(self, "__class__", self.kind, type(self.owner)))
@@ -523,11 +536,12 @@ class Attributes(Named):
         return found
 
     def restore(self) -> None:
+        # the class and the dictionary first: what follows looks slots and names up in these
         if type(self.owner) is not self.kind:
             object.__setattr__(self.owner, "__class__", self.kind)
         if self._has_another():
             object.__setattr__(self.owner, "__dict__", self.own)
-        # a dictionary only gets its order back by being filled anew
+        # a dictionary only gets its order back when it is filled anew
         if list(self.own) != list(self.copy):
             self.own.clear()
         changes = self.changes()
@@ -554,6 +568,7 @@ class Attributes(Named):
         self.copy = dict.fromkeys(self.copy)  # the names, and not what was there
 
     def singles(self) -> Iterable[Any]:
+        # the program has names for these, as in `layer.weight`, though dictionaries have them
         tensors: list[object] = []
         if isinstance(self.owner, torch.nn.Module):
             for name in ("_parameters", "_buffers"):
@@ -561,7 +576,7 @@ class Attributes(Named):
         return (*super().singles(), *self.slots.values(), *tensors)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ((x, f"{self.name}.{n}") for n, x in self.slots.items())
+        return ((x, f"{self.name}.{name}") for name, x in self.slots.items())
 
     def let_go(self) -> None:
         """Drop the object, and keep its dictionary. Slots are only in the object, so one with slots
@@ -625,6 +640,7 @@ class FunctionParts(Node):
 
     def look(self) -> tuple[Any, ...]:
         function: FunctionType = self.owner
+        # a copy of its items: somebody may write to this dictionary in place
         named = function.__kwdefaults__
         return (
             function.__code__,

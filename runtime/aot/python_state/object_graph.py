@@ -202,7 +202,7 @@ class ObjectGraph(Snapshot):
         new = self.code.learn_scheduler(code)
         for node in list(self._named.values()):
             if issubclass(type(node.owner), LRScheduler):
-                self._ask(node, [n for n in new if n in node.names])
+                self._ask(node, [name for name in new if name in node.names])
         self._drain()
 
     def _learn_code(self, code: CodeType, names: dict[str, object]) -> None:
@@ -210,7 +210,7 @@ class ObjectGraph(Snapshot):
             return
         found = self.code.add(code, names)
         self._ask(self._globals(names, str(names.get("__name__"))), found.globals)
-        of_python = [n for n in found.globals if n not in names]
+        of_python = [name for name in found.globals if name not in names]
         self._ask(self._globals(vars(builtins), "builtins"), of_python)
 
     # --- objects ----------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class ObjectGraph(Snapshot):
             self.code.learn(names_behind(x), ())
         if kind in PLAIN_VALUES or x is MISSING or id(x) in self._reached:
             return
-        self._reached[id(x)] = x
+        self._reached[id(x)] = x  # the object, which keeps its identity from being another one's
         settings = facts_of(x)
         if settings:
             self.ask(settings)
@@ -266,6 +266,7 @@ class ObjectGraph(Snapshot):
         self._add(self._made(row.node, x, name))
 
     def _made(self, make: Callable[[Any, str], Node], x: object, name: str) -> Node | None:
+        """Return the node for ``x``; None if that cannot be compared, and is an object of C."""
         try:
             return make(x, name)
         except TypeError:  # an iterator of C that does not say how far it is
@@ -337,11 +338,15 @@ class ObjectGraph(Snapshot):
 
     def _ask(self, node: Named, names: Iterable[str]) -> None:
         """Let ``names`` of ``node`` count, and reach what is there."""
-        new = [n for n in dict.fromkeys(names) if n not in node.had and self.code.may_ask(n)]
-        for n, x in zip(new, node.pick(new), strict=True):
-            path = path_of(node.name, n)
+        new = [
+            name
+            for name in dict.fromkeys(names)
+            if name not in node.had and self.code.may_ask(name)
+        ]
+        for name, x in zip(new, node.pick(new), strict=True):
+            path = path_of(node.name, name)
             if type(x) is OrderedDict and issubclass(type(node.owner), torch.nn.Module):
-                self._dictionary_of_layer(n, x, path)
+                self._dictionary_of_layer(name, x, path)
             else:
                 self._pending.append((x, path))
 
@@ -485,12 +490,13 @@ class ObjectGraph(Snapshot):
         """Ask all that is known for the new names."""
         new = self.code.take_fresh()
         self._pending += self._libraries.ask(new)
-        self.ask({n: FACTS_OF_NAMES[n] for n in new if n in FACTS_OF_NAMES})
-        for n in new:
-            self._ask_loaded(n)
+        self.ask({name: FACTS_OF_NAMES[name] for name in new if name in FACTS_OF_NAMES})
+        for name in new:
+            self._ask_loaded(name)
         if "cache_info" in new:
             self._count_hits(*self.caches)
         self._ask_modules(self.code.texts_of_modules(new))
+        # first, since no node waits for a name any more after that
         if computes(new):
             self._look_through_all()
         self._ask_waiting(new)

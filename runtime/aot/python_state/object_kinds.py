@@ -87,6 +87,7 @@ def _position(x: object, name: str) -> Node:
     return Position(x, name, position_of)
 
 
+# nothing public of `abc` says which classes are registered
 _get_dump: Any = vars(importlib.import_module("_abc"))["_get_dump"]
 _REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, tuple[int, ...]]] = (
     weakref.WeakKeyDictionary()
@@ -95,6 +96,7 @@ _REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, tuple[int, ...]]] = (
 
 
 def _registered_with(abstract: type) -> tuple[int, ...]:
+    """Return the identities of the classes that are registered with ``abstract`` or below it."""
     registered: set[int] = set()
     for cls in walk([abstract], type.__subclasses__):
         if "_abc_impl" in vars(cls):
@@ -124,7 +126,9 @@ def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:
     its caller how to call it. By ``__import__`` one comes to any module that is loaded."""
     if x is __import__:
         loaded = list(sys.modules.values())
-        return tuple(m for m in loaded if type(m) is types.ModuleType and follows(m))
+        return tuple(
+            module for module in loaded if type(module) is types.ModuleType and follows(module)
+        )
     owner = x.__self__
     if isinstance(owner, types.ModuleType) or module_of(type(owner)) == "pybind11_builtins":
         return ()
@@ -271,6 +275,8 @@ class Lock(Node):
             self.owner.release()
 
 
+# The first row that fits counts. So a class stands before one that it inherits from: SystemRandom,
+# which has no state, before Random, and streams before IOBase.
 ROWS: tuple[Row, ...] = (
     Row((types.MethodType,), None, lambda x: (x.__self__, x.__func__)),
     Row((types.BuiltinMethodType, types.MethodWrapperType), None, _self_of),
@@ -376,6 +382,8 @@ def has_unknown_part(kind: type) -> bool:
 
 
 def _is_of_c(cls: type) -> bool:
+    """Return whether a class is of C: a function of C makes its objects, or no class statement has
+    made it."""
     made_in_c = isinstance(vars(cls).get("__new__"), types.BuiltinFunctionType)
     return made_in_c or not cls.__flags__ & _HEAP_TYPE
 
@@ -404,6 +412,7 @@ _WITH_KNOWN_PARTS: tuple[type, ...] = (
 
 def row_of(x: object) -> Row | None:
     """Return the row for an object; None if it has none."""
+    # rows first: a file is an iterator, too
     found = next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
     if found is None and iterating_class(type(x)) is not None:
         return Row((type(x),), _position)
@@ -434,7 +443,11 @@ NOT_HELD = (types.ModuleType, types.FrameType, types.TracebackType)
 
 def _global_hooks(module: str) -> list[tuple[str, Any]]:
     names = vars(sys.modules[module]).items()
-    return [(n, x) for n, x in names if n.startswith("_global_") and n.endswith("hooks")]
+    return [
+        (name, hooks)
+        for name, hooks in names
+        if name.startswith("_global_") and name.endswith("hooks")
+    ]
 
 
 HOOKS_OF_ALL: dict[str, list[tuple[str, Any]]] = {

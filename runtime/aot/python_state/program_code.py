@@ -133,7 +133,7 @@ class ProgramCode:
 
     def add(self, code: CodeType, names: dict[str, Any]) -> CodeNames:
         """Learn the names in ``code``. ``names``: its globals."""
-        self.entered[id(code)] = (code, names)
+        self.entered[id(code)] = (code, names)  # the code stays alive, and so its identity
         self._defined.update(id(x) for x in code.co_consts if isinstance(x, CodeType))
         found = names_of(code)
         self.loaded |= found.loaded
@@ -149,19 +149,19 @@ class ProgramCode:
         return id(code) in self._defined
 
     def learn(self, names: Iterable[str], words: Iterable[str]) -> None:
-        # in an order, so that reports and errors are the same in each process
         """Let names and words of texts count, too."""
+        # in an order, so that reports and errors are the same in each process
         new = sorted({name for name in names if name not in self.names})
         if "graph" in new and _GRAPH not in self.names:
             new.append(_GRAPH)
         self.names.update(new)
-        words = sorted({w for w in words if w not in self.words})
+        words = sorted({word for word in words if word not in self.words})
         self.words.update(words)
         self.fresh += new
-        self.fresh += [w for w in words if w not in self.names]
+        self.fresh += [word for word in words if word not in self.names]
 
     def learn_scheduler(self, code: CodeType) -> set[str]:
-        """Learn the names in the code of a scheduler. The new ones."""
+        """Learn the names in the code of a scheduler. Return the new ones."""
         new = set(code.co_names) - self.of_schedulers
         self.of_schedulers |= new
         return new
@@ -212,7 +212,7 @@ class ProgramCode:
         if self.has_name(name):
             return name not in _OF_OPTIMIZERS or not issubclass(kind, torch.optim.Optimizer)
         if issubclass(kind, tuple(NAMED_ALONE)):
-            read = next(names for c, names in NAMED_ALONE.items() if issubclass(kind, c))
+            read = next(names for cls, names in NAMED_ALONE.items() if issubclass(kind, cls))
             return name in read or name in self.of_schedulers
         if issubclass(kind, type):
             of_torch = issubclass(x, torch.nn.Module) and name == "forward"
@@ -228,6 +228,7 @@ class ProgramCode:
             return self.computed
         if name == _GRAPH and issubclass(kind, fx.GraphModule):
             return self.computed or self.has_name("graph")
+        # torch's own code asks each layer for these: its tables begin with an underscore
         of_layers = name[0] == "_" or name in ("training", "forward")
         if of_layers and issubclass(kind, torch.nn.Module):
             return True
@@ -379,7 +380,7 @@ class NameIndex:
     def nodes_of(self, names: Iterable[str]) -> list[tuple[str, Named]]:
         """Return the nodes that have waited for these names, each with the name. They wait no
         longer."""
-        return [(n, node) for n in names for node in self._nodes.pop(n, ())]
+        return [(name, node) for name in names for node in self._nodes.pop(name, ())]
 
     def forget_nodes(self) -> None:
         """Let no node wait: all names count."""

@@ -124,7 +124,7 @@ class Effects:
         self.line = line
 
     def told(self) -> Effects:
-        """No effects. A warning tells of these."""
+        """Warn of these effects, and return none."""
         if self.changes:
             warnings.warn(
                 f"the program changes {self.what}. It does so when it is compiled, and in no "
@@ -136,6 +136,7 @@ class Effects:
         return Effects((), True)
 
     def carry_out(self) -> None:
+        """Make the changes again."""
         for change in self.changes:
             change.node.redo(change)
 
@@ -228,8 +229,9 @@ class ProgramState:
         for node in self.graph.nodes:
             if not isinstance(node.owner, functools._lru_cache_wrapper):
                 continue
-            if not node.changes() and not any(node.owner is c for c in self.seen.cleared):
+            if not node.changes() and not any(node.owner is cache for cache in self.seen.cleared):
                 continue
+            # a cache of C tells nobody but Python's collector what it holds
             if all_of_them or any(map(self._holds_value, gc.get_referents(node.owner))):
                 node.owner.cache_clear()
 
@@ -323,15 +325,19 @@ class ProgramState:
     def made_anew(self, changes: Sequence[Change], found: Callable[[Any], bool]) -> list[Change]:
         """Return the changes that assign a container of Python's own that the program has made,
         with constants inside, or one of the call's, which it has ``found``."""
-        places = [c for c in changes if _is_place(c) and is_tree(c.now)]
-        return [c for c in places if found(c.now) or self._is_new(c.now, found)]
+        places = [change for change in changes if _is_place(change) and is_tree(change.now)]
+        return [change for change in places if found(change.now) or self._is_new(change.now, found)]
 
     def orders(self, changes: Sequence[Change]) -> dict[int, Order]:
         """Return the orders that ``changes`` leave, by identity of the owner."""
-        nodes = {id(c.node): c.node for c in changes if isinstance(c.node, OneByOne)}.values()
+        nodes = {
+            id(change.node): change.node for change in changes if isinstance(change.node, OneByOne)
+        }.values()
         return {id(node.owner): new_order(node, node.first_order()) for node in nodes}
 
     def _is_new(self, x: Any, found: Callable[[Any], bool]) -> bool:
+        """Return whether the program has made the container ``x``, of what was there, of what a
+        call has ``found``, and of further such containers."""
         if type(x) not in CONTAINERS_OF_TREES or self.graph.knows(x):
             return False
         inside = [*x, *x.values()] if isinstance(x, dict) else x
@@ -455,9 +461,10 @@ class ProgramState:
         owners: dict[int, str] = {}
         for place, value in zip(places, values, strict=True):
             for x in _containers_in(value):
-                if owners.setdefault(id(x), place) != place and not (self.graph.has(x) or found(x)):
+                first = owners.setdefault(id(x), place)
+                if first != place and not (self.graph.has(x) or found(x)):
                     raise RuntimeError(
-                        f"the program assigns one {type(x).__name__} to {owners[id(x)]} and to "
+                        f"the program assigns one {type(x).__name__} to {first} and to "
                         f"{place}. A call would make two of it. Assign a copy."
                         f"{happened_at(self.graph.code.first_line)}"
                     )
@@ -492,6 +499,7 @@ class ProgramState:
         kind = type(x)
         if issubclass(kind, (type, ModuleType)) or self.graph.has(x):
             return ()
+        # by Python's collector, since the methods of a subclass are the user's code
         if issubclass(kind, (dict, list, tuple, set, frozenset, deque)):
             own = attributes_of(x) or {}
             return [*gc.get_referents(x), *own.values()]
@@ -585,7 +593,7 @@ class ProgramState:
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
         refuse_opaque_objects(self.graph)
         self._watch_reads()
-        self.written = frozenset((id(c.node.owner), c.label) for c in found)
+        self.written = frozenset((id(change.node.owner), change.label) for change in found)
         # what was there before is not the program's to keep alive
         unlinked = [change._replace(before=None) for change in found]
         return Effects(unlinked, repeats, left, self.graph.code.first_line)
@@ -614,6 +622,7 @@ class ProgramState:
 
     def _refuse_moved(self, node: Node) -> NoReturn:
         """Refuse that the program has moved a random generator of Python's or an iterator."""
+        # the surest line first: of the call, of any `next`, of the name, of the program
         line = happened_at(
             self.seen.moved.get(id(node.owner))
             or self.seen.advanced
@@ -666,6 +675,7 @@ class ProgramState:
             guard.stays = self.graph.holds()
         if undo and effects.changes:
             self.restore()
+        # before the graph forgets them
         guard.opaque = tuple(dict.fromkeys(name for _, name in self.graph.opaque))
         self.graph.settle()
         self.early.nodes.clear()

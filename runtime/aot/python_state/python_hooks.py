@@ -64,6 +64,7 @@ class ProfileHook(CaptureHook):
         _set(self)
 
     def pause(self) -> bool:
+        """Put the hook from before in place. Return whether this one was there."""
         if _get() is not self:  # the capture ends with an error
             self.replaced = True
             return False
@@ -71,6 +72,7 @@ class ProfileHook(CaptureHook):
         return True
 
     def refuse_replaced(self) -> None:
+        """Raise ``RuntimeError`` if the program has set another hook."""
         if self.replaced:
             raise RuntimeError(
                 "the program sets a profile hook of Python's, by which its capture learns which "
@@ -151,6 +153,7 @@ class _Monitor:
 
     def _begin(self, number: int) -> None:
         events = self._monitoring.events
+        # of these two alone it matters when they return
         for code in (IMPORT, FIND_MODULE):
             self._ask(code, events.PY_RETURN | events.CALL)
         starts = events.PY_START | events.PY_RESUME

@@ -56,9 +56,10 @@ class Read:
         return same(self.current(), self.value)
 
     def condition(self, constant: Callable[[Any], str]) -> str:
-        """Python source of the question whether the same is still there. ``constant``: a
-        name for an object."""
+        """Write the question whether the same is still there as Python source. ``constant``: gives
+        an object a name."""
         value = constant(self.value)
+        # a guard asks this in each call, so it saves the frame of `holds`
         if self.name is FACTS:
             return f"{constant(facts)}({constant(self.owner)}) == {value}"
         if isinstance(self.owner, Mapping):
@@ -67,6 +68,7 @@ class Read:
         else:
             name = repr(self.name) if type(self.name) is str else constant(self.name)
             now = f"{constant(look_up)}({constant(self.owner)}, {name})"
+        # equal constants may be two objects; of most the identity already tells
         if isinstance(self.value, (*SIMPLE, tuple)):
             return f"({now} is {value} or {constant(same)}({now}, {value}))"
         return f"{now} is {value}"
@@ -170,6 +172,8 @@ def _count(hooks: Any) -> int:
     return len(hooks or ())
 
 
+# The conditions stand where torch raises or warns: for `.grad` and `grad_dtype` of what is no leaf,
+# for `is_coalesced` of what is not sparse, for `_version` in inference mode.
 OF_OBJECT: dict[str, Callable[[Any], Any]] = {
     "_backward_hooks": lambda t: _count(t._backward_hooks),
     "_grad": lambda t: t.grad is None if t.is_leaf else None,
@@ -193,9 +197,11 @@ def asked_by_name(names: Collection[str], tensors: Sequence[torch.Tensor]) -> li
     """Return the questions to ``tensors`` for which a program has ``names``."""
     reads: list[Read] = []
     for name in filter(names.__contains__, OF_MEMORY):
-        reads += [Read(t, name, look_up(t, name)) for t in filter(has_place, tensors)]
+        reads += [
+            Read(tensor, name, look_up(tensor, name)) for tensor in filter(has_place, tensors)
+        ]
     for name in filter(names.__contains__, OF_OBJECT):
-        reads += [Read(t, name, look_up(t, name)) for t in tensors]
+        reads += [Read(tensor, name, look_up(tensor, name)) for tensor in tensors]
     return reads
 
 
@@ -276,8 +282,8 @@ def look_up(owner: Any, name: Any) -> Any:
 def asked_for(
     reads: Sequence[Read], known: Iterable[torch.Tensor], carried: frozenset[tuple[int, object]]
 ) -> list[Read]:
-    """Those of ``reads`` that a call asks for: none of ``carried``, and nothing that a tensor says
-    of itself which is ``known``."""
+    """Return those of ``reads`` that a call asks for: none of ``carried``, and nothing that a
+    tensor says of itself which is ``known``."""
     gone = set(map(id, known))
     return [
         read
@@ -288,12 +294,12 @@ def asked_for(
 
 
 def once(reads: Iterable[Read]) -> list[Read]:
-    """``reads``, of each place one."""
-    return list({(id(r.owner), r.name): r for r in reads}.values())
+    """Return ``reads``, of each place the last one."""
+    return list({(id(read.owner), read.name): read for read in reads}.values())
 
 
 def unchanged(reads: Sequence[Read]) -> list[Read]:
-    """Those of ``reads`` that the program has not changed while it was captured. A warning
+    """Return those of ``reads`` that the program has not changed while it was captured. A warning
     tells of the others."""
     holding = [read.holds() for read in reads]
     changed = dict.fromkeys(

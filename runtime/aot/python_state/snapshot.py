@@ -63,7 +63,7 @@ class Snapshot:
         self._indexed = 0  # how many nodes are in these two
 
     def objects(self) -> Iterable[Any]:
-        """All that the graph has come to."""
+        """Return all that the graph has come to."""
         return list(self._reached.values())
 
     def holds(self) -> bool:
@@ -126,7 +126,7 @@ class Snapshot:
                 self._keepers.setdefault(id(node.own_dictionary()), node)
         self._indexed = len(self.nodes)
         likely = [self._keepers.get(id(dictionary)), *self._functions]
-        return next((n for n in likely if n and n.own_dictionary() is dictionary), None)
+        return next((node for node in likely if node and node.own_dictionary() is dictionary), None)
 
     def identities(self) -> set[int]:
         """Return the identities of the tensors that the program may compare with another by

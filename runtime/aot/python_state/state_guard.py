@@ -75,7 +75,8 @@ class StateGuard:
 
     @cached_property
     def holds(self) -> Callable[[], bool]:
-        """Whether a call finds what the program has found. A function, made when it is needed."""
+        """The function that says whether a call finds what the program has found. It is made when
+        it is needed: many programs are called once."""
         return answer(
             lambda constant: " and ".join(f"({c})" for c in self.conditions(constant)) or "True",
             "holds",
@@ -97,7 +98,7 @@ class StateGuard:
         return [(batch, _noted(batch)) for batch in batches]
 
     def differences(self) -> list[tuple[str, Any, Any]]:
-        """Where a call finds something else: the name, what was there, what is."""
+        """List where a call finds something else: the name, what was there, what is."""
         return [
             (node.name if label is None else f"{shown(label)} of {node.name}", was, now)
             for node in self.nodes
@@ -148,6 +149,7 @@ class _Sorted:
                 self.others.append(node)
 
     def batches(self) -> list[Batch]:
+        """Return a batch for each kind of which there are nodes."""
         kinds: list[tuple[Callable[[Any], Batch], Sequence[Any]]] = [
             (Versions, self.versioned),
             (Empty, self.empty),
@@ -168,6 +170,8 @@ class _Sorted:
         return [batch(nodes) for batch, nodes in kinds if nodes]
 
     def _add_named(self, node: Node) -> bool:
+        """Add a node of names. Return whether it is one that a batch takes."""
+        # subclasses of `Named` first, each of which has its names in another way
         if isinstance(node, Attributes):
             return self._add_attributes(node)
         if isinstance(node, ValueAttributes):
@@ -181,10 +185,14 @@ class _Sorted:
         return isinstance(node, Named)
 
     def _add_attributes(self, node: Attributes) -> bool:
+        """Add the attributes of an object, by what tells of a change. Return whether anything
+        does."""
+        # slots are in no dictionary, and a ``threading.local`` has one for each thread
         if node.slots or issubclass(type(node.owner), threading.local):
             return False
         if node.kind is not None and node.kind not in PLAIN_TENSORS:  # whose facts are compared
             self.objects.append(node)
+        # Asked by the object, one question sees both a write and another dictionary.
         by_owner = node.kind is not None and finds_own(node.owner)
         if by_owner and not node.size:
             self.without_attributes.append(node)
@@ -192,6 +200,7 @@ class _Sorted:
         if by_owner and VERSIONS_TELL:
             self.own.append(node)
             return True
+        # else the dictionary that was found is asked, and whether the object still has it
         if node.kind is not None:
             self.replaced.append(node)
         if not node.size:
@@ -213,11 +222,11 @@ class _Sorted:
         if isinstance(node, DictItems):
             if VERSIONS_TELL:
                 self.versioned.append((node.owner, node))
-            elif node.free:
+            elif node.free:  # a batch compares all items, and these differ in each call
                 return False
             else:
                 self.items.append(node)
-            if kind is OrderedDict:
+            if kind is OrderedDict:  # whose order is apart from its items
                 self.ordered.append(node)
             return True
         if isinstance(node, SequenceItems) and not node.free:
@@ -226,6 +235,8 @@ class _Sorted:
         return False
 
     def _add_of_one(self, node: Node) -> bool:
+        """Add a function, a variable or a class. Return whether it is one that a batch takes."""
+        # not one with defaults by keyword: `Functions` asks that there are none
         if isinstance(node, FunctionParts) and not node.had[2]:
             self.functions.append(node)
             return True

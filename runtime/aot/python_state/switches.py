@@ -47,6 +47,7 @@ def _functions_in_c(modules: tuple[ModuleType, ...]) -> Iterator[tuple[str, Any]
     for x in vars(m).values():
         if type(x) is BuiltinFunctionType:
             yield f"{m.__name__}.{x.__name__}", x
+        # a module may lead back to one above it
         elif type(x) is ModuleType and x.__name__.startswith(f"{root}.") and x not in modules:
             yield from _functions_in_c((*modules, x))
 
@@ -63,7 +64,9 @@ _SETTING = frozenset(("set", "enable", "disable"))
 """Words of a function that changes something."""
 _MOVING = frozenset(("push", "pop", "enter", "exit", "increment", "decrement", "init", "sequence"))
 """Words of a function that tells where it is, and may go on."""
-# of what a capture itself changes, and of what torch's own compiler is asked
+# Names of what a capture itself changes, and of what torch's own compiler is asked. The modes of
+# grad and inference are part of the kind of each call, but for that of forward derivatives. Of
+# functorch it only counts whether a fallback is allowed.
 _PASSED = re.compile(
     r"dispatch|torch_function|_functorch\.(?!.*fallback)|trac|tls|inference|_dynamo|_time$"
     "|(?<!fwd_)grad_enabled|graph_task"
@@ -264,6 +267,7 @@ _OF_PYTHON: dict[Any, Callable[[], object]] = {
     },
     warnings.warn: warnings_that_raise,
     warnings.warn_explicit: warnings_that_raise,
+    # what `geterr`, `errstate` and `getbufsize` of NumPy call in C
     np.getbufsize.__globals__.get("_get_extobj_dict"): settings_of_numpy,
     decimal.getcontext: settings_of_decimals,
 }
@@ -302,6 +306,7 @@ def _facts_of_torch(name: str) -> Facts:
         found = dict(_questions(name))
         if found:
             return found
+        # it takes arguments that are not known here, so others of its subject are asked
     elif _SETTING.isdisjoint(_words_of(name)):
         return {}
     subject = frozenset(_words_of(name)) - _EVERYWHERE
@@ -335,7 +340,7 @@ def _questions(name: str) -> Iterator[tuple[str, Callable[[], object]]]:
     for args in _ARGUMENTS.get(function.__name__, [()]):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("error")
+                warnings.simplefilter("error")  # a deprecated one would warn in each call
                 found = function(*args)
         except (TypeError, RuntimeError, Warning):  # it takes others, or has no such device
             continue

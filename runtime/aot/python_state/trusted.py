@@ -66,11 +66,12 @@ def follows(m: ModuleType) -> bool:
 
 
 def _is_followed_module(name: str) -> bool:
+    """Return the answer of :func:`is_followed_module`, which remembers it."""
     if name == "__main__":
         return True
     root = name.partition(".")[0]
     # a part of an extension module, as `torch._C._profiler`, has no file
-    files = (getattr(sys.modules.get(m), "__file__", None) for m in (name, root))
+    files = (getattr(sys.modules.get(module), "__file__", None) for module in (name, root))
     file = next(filter(None, files), None)
     if file is None:
         return not (root in sys.stdlib_module_names or root in _PACKAGES or root in RUNNERS)

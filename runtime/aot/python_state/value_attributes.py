@@ -29,6 +29,7 @@ def is_own(kind: Any, name: str) -> bool:
 @cache
 def _of_package(kind: Any) -> frozenset[str]:
     """Return the names that those classes of ``kind`` annotate which are the package's."""
+    # each class of the package annotates the attributes that it gives to its values
     ours = [cls for cls in kind.__mro__ if is_own_module(cls.__module__)]
     return frozenset().union(*(inspect.get_annotations(cls) for cls in ours))
 
@@ -107,5 +108,5 @@ class ValueAttributes(Named):
 
     def _appeared(self) -> list[str]:
         """List the attributes that count, and that the tensor did not have."""
-        new = [n for n in self.names if n not in self.had and n not in self.copy]
-        return [n for n in new if n not in self.free and self.counts(self.owner, n)]
+        new = [name for name in self.names if name not in self.had and name not in self.copy]
+        return [name for name in new if name not in self.free and self.counts(self.owner, name)]

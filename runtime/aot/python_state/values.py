@@ -96,6 +96,7 @@ def same(a: Any, b: Any) -> bool:
     compare = _COMPARISONS.get(kind)
     if compare is not None:
         return compare(a, b)
+    # by the methods of `tuple`, since a class of the user's may have its own
     if not issubclass(kind, tuple) or tuple.__len__(a) != tuple.__len__(b):
         return False
     return all(map(same, tuple.__iter__(a), tuple.__iter__(b)))
@@ -161,6 +162,7 @@ def look_into(cell: CellType) -> Any:
 
 
 def slot_value(slot: MemberDescriptorType, x: object) -> Any:
+    """Return what ``x`` has in a slot, or ``MISSING``."""
     try:
         return slot.__get__(x)
     except AttributeError:
@@ -190,6 +192,7 @@ def is_tree(x: Any) -> bool:
     itself."""
     around: set[int] = set()
     done: set[int] = set()
+    # depth first without recursion: a second entry says that all inside of `y` is done
     pending = [(x, False)]
     while pending:
         y, ends = pending.pop()
