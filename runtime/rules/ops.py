@@ -184,6 +184,7 @@ def _picker(where: list[int]) -> Callable[[list[Any]], object]:
         return itemgetter(*where)
     if not where:
         return lambda values: ()
+    # For -1 the end is None, because a slice from -1 to 0 is empty.
     return itemgetter(slice(where[0], where[0] + 1 or None))  # a list of one
 
 

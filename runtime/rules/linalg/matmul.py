@@ -392,6 +392,8 @@ def _third(a: object, b: object, c: object, *dims: object) -> object:
     return aten._trilinear(conj(a), conj(b), conj(c), *dims)
 
 
+# The cotangent lacks the dimensions that were summed, and a gradient lacks those that its argument
+# lacked. So `sumdim` and the `expand` of that argument change places.
 multilinear(
     "_trilinear",
     {
