@@ -173,6 +173,8 @@ class Map:
                 groups.setdefault((key.split("::")[0], op_of(key)), []).append(key)
         count, done, reported = sum(map(len, groups.values())), 0, time.monotonic()
         for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
+            # None for all cells of the job, and then what it tells of those that pass. It tells
+            # nothing if it killed its process.
             self._cells.update(dict.fromkeys(job.arguments))
             self._cells.update(
                 {key: Reach(key, seconds, rules) for key, seconds, rules in result or ()}

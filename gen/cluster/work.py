@@ -35,6 +35,8 @@ class Process:
         # open as long as the process
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         mine, its = Pipe()
+        # Nobody writes to this pipe. The child ends when the worker's end closes, as it does if the
+        # worker is killed.
         ours, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "gen.cluster.serving", str(its.fileno())]
         self._connection = mine

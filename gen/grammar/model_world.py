@@ -160,7 +160,10 @@ class Layer:
 
 
 class Norm:
-    """Batch normalization of three columns, with running statistics."""
+    """Batch normalization of three columns, with running statistics.
+
+    The momentum of a tenth and the epsilon of 1e-5 are the defaults of ``torch.nn.BatchNorm1d``.
+    """
 
     def __init__(self) -> None:
         self.training = True
@@ -181,6 +184,7 @@ class Norm:
             raise Refused("a batch of one has no variance")
         mean = x.sum(0) * (1.0 / count)
         variance = (x - mean).square().sum(0) * (1.0 / count)
+        # As torch: the running variance is the unbiased one, but the batch is divided by the other.
         self._note(mean.detach(), variance.detach() * (count / (count - 1)))
         return (x - mean) * (variance + 1e-5)._each(n.reciprocal_root)
 

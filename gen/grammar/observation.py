@@ -191,5 +191,6 @@ def _add(
         if g is not None:
             seen.values[f"{word} of leaf {index}"] = _numbers(g)
         else:
+            # A gradient that is absent is compared as zeros, which the model has there.
             count = leaf.numel() * (2 if leaf.is_complex() else 1)
             seen.values[f"{word} of leaf {index}"] = [0.0] * count

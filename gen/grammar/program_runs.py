@@ -1,7 +1,7 @@
 """Run a program by the model, by torch, and by a level of a target.
 
 truth = by_model(program)
-eager = by_torch(program, LEVELS["eager"])
+eager = by_torch(program, LEVELS["eager"]())
 """
 
 from __future__ import annotations

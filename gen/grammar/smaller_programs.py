@@ -72,6 +72,7 @@ def _fewer_calls(program: Program) -> Iterator[Program]:
 def _joined_statements(program: Program) -> Iterator[Program]:
     """Yield programs without a statement, whose result is another variable that it reads."""
     for number, statement in enumerate(program.statements):
+        # a drawn program calls its variables p to z, and its arguments a to c
         made = re.match(r"([p-z]) = ", statement.text)
         if made is None:
             continue

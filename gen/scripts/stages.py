@@ -267,6 +267,7 @@ class Plain(Written):
         if transform in ("jacrev", "jacfwd"):
             transform = "jacobian"
         helper = f"engine_{transform.removeprefix('engine_')}"
+        # Differences of differences would have few digits left.
         outermost = len(self.tracer.scopes) == 1
         if self.differences and outermost:
             helper = _BY_DIFFERENCES.get(transform, helper)

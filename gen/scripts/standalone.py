@@ -213,6 +213,7 @@ def _worst_result(comparison: Comparison) -> int | None:
         return None
 
     def off(pair: tuple[Tensor, Tensor]) -> float:
+        """Return the relative error of a result, infinite if only one of the two has a NaN."""
         a, e = pair
         if a.shape != e.shape or a.dtype is not e.dtype:
             return float("inf")

@@ -259,6 +259,7 @@ class Tensor(Viewed):
         one, two = _alike(*_broadcast(self, _tensor(other)))
         found = map(function, one.elements(), two.elements())
         result = Tensor.of(list(found), one.shape, one.kind)
+        # torch gives a result the order in memory of its arguments
         result.memory.is_ordered = self.is_in_order and _tensor(other).keeps_order_of(self)
         return result
 
@@ -267,9 +268,9 @@ class Tensor(Viewed):
     def copy_(self, other: Tensor | Scalar) -> Tensor:
         """Write the numbers of `other`."""
         source = _tensor(other)
-        if self.kind == "bool" != source.kind:
+        if self.kind == "bool" and source.kind != "bool":
             raise Refused("numbers that become truths")
-        if source.kind == "complex" != self.kind:
+        if source.kind == "complex" and self.kind != "complex":
             raise Refused("a complex number in a real tensor")
         self._require_apart(source)
         spread = _alike(self, source.broadcast_to(self.shape))[1]

@@ -221,10 +221,12 @@ class Stored:
 
 
 def parts_of(element: Element) -> tuple[Cell, ...]:
+    """Return the cells of an element: one, or the two parts of a complex number."""
     return element if isinstance(element, tuple) else (element,)
 
 
 def copy_of(element: Element) -> Element:
+    """Return an element of new numbers, each computed from that of `element`."""
     if isinstance(element, tuple):
         return n.same(element[0]), n.same(element[1])
     return n.same(element)

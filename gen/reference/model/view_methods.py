@@ -211,6 +211,7 @@ class Viewed(Stored):
         return self._view(geometry)
 
     def _with_all_dimensions(self, keys: tuple[Any, ...]) -> list[Any]:
+        """Return `keys`, with a whole slice for each dimension that they leave out."""
         given = sum(key is not None and key is not Ellipsis for key in keys)
         if given > self.dim():
             raise Refused(f"{self.dim()} dimensions take no {given} indices")
@@ -234,6 +235,7 @@ class Viewed(Stored):
         return len(rows), *inner
 
     def _rows(self, keys: tuple[Any, ...]) -> list[Self]:
+        """Return the rows at a list of indices, or the elements at which a mask is true."""
         if len(keys) != 1:
             raise Refused("one list of indices or one mask is known to the model")
         (key,) = keys
@@ -256,6 +258,7 @@ def is_gathered(keys: tuple[Any, ...]) -> bool:
 
 
 def sizes_of(sizes: tuple[Any, ...]) -> Shape:
+    """Return the sizes that a method got, as ``view(2, 3)`` or as ``view((2, 3))``."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         return tuple(sizes[0])
     return sizes
