@@ -233,10 +233,11 @@ def _unpack(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
         return frozenset(kind for number, kind in enumerate(data["kinds"]) if bits >> number & 1)
 
     for key, cell in data["cells"].items():
+        if cell is None:
+            yield key, None
+            continue
+        seconds, rules = cell
         yield (
             key,
-            cell
-            and Reach(
-                key, cell[0], {data["rules"][number]: kinds(bits) for number, bits in cell[1]}
-            ),
+            Reach(key, seconds, {data["rules"][number]: kinds(bits) for number, bits in rules}),
         )

@@ -31,6 +31,7 @@ class Process:
     """A process that runs cells of one job."""
 
     def __init__(self, job: Job) -> None:
+        """Start the process. Raises WrongVersion if this machine is not of the job."""
         self.job = job
         # open as long as the process
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115

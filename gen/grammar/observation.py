@@ -89,6 +89,8 @@ def of_torch(
     seen = Observation()
     objects = {id(argument): f"argument {name}" for name, argument in arguments.items()}
     owners: dict[int, str] = {}
+    # The first to have a memory is its owner. A result is told by the argument whose memory it
+    # shows.
     for name, x in arguments.items():
         owners.setdefault(_memory(x), f"argument {name}")
         seen.values[f"argument {name} afterwards"] = _numbers(x)

@@ -96,6 +96,7 @@ class Search:
         return new
 
     def _try_level(self, program: Program, level: Level, number: int) -> Finding | None:
+        """Return what is new on a level, as small as it gets. None if nothing is."""
         difference = difference_of(program, level)
         if difference is None:
             return None

@@ -47,6 +47,7 @@ def without_call(program: Program, number: int) -> Program | None:
 
 
 def _smaller(program: Program) -> Iterator[Program]:
+    """Yield programs with one part less, or with a simpler one."""
     # the order matters: a call less makes all further tries faster
     yield from _fewer_calls(program)
     for number in reversed(range(len(program.statements))):

@@ -136,6 +136,7 @@ def _with(
     _require_program_of(target)
     tracer = Tracer()
     names = [f"x{k}" for k in range(len(inputs))]
+    # x0, x1, … are the inputs, and the tracer's own names go on behind them
     tracer.skip("x", len(names) - 1)
     used: set[str] = set()
     worst = _worst_result(comparison)

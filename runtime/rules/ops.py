@@ -121,6 +121,7 @@ class Plan:
     __slots__ = ("at", "elementwise", "names", "needs", "op", "reach", "slots", "steps")
 
     def __init__(self, op: Op, wanted: int) -> None:
+        """Plan for the arguments ``wanted``, a bit for each position."""
         assert op.record is not None and op.record.vjp is not None
         self.op = op
         self.elementwise = op.record.elementwise
@@ -245,6 +246,7 @@ class Op:
     )  # fmt: skip
 
     def __init__(self, func: OpOverload, nested: bool = False) -> None:
+        """Compute the facts of ``func``. ``nested``: for calls with a nested tensor."""
         self.func = func
         self.kernel: Callable[..., Any] = func
         if type(func) is OpOverload:

@@ -127,6 +127,7 @@ class Viewed(Stored):
     def as_strided(self, shape: Shape, strides: Shape) -> Self:
         """Return other elements of the tensor's own, by sizes and strides."""
         step = STEPS[self.kind]
+        # torch's strides count elements, and those of the model cells
         scaled = tuple(step * stride for stride in strides)
         found = Geometry(tuple(shape), scaled, self.geometry.offset)
         if not self.memory.is_ordered:
@@ -184,6 +185,7 @@ class Viewed(Stored):
         """Return the imaginary parts."""
         if self.kind != "complex":
             raise Refused("a real tensor has no imaginary part")
+        # A conjugate negates the imaginary parts. Each is the second cell of its element.
         negative = self.negative != self.conjugate
         moved = replace(self.geometry, offset=self.geometry.offset + 1)
         return self._view(moved, kind="real", conjugate=False, negative=negative)
@@ -207,6 +209,7 @@ class Viewed(Stored):
             elif isinstance(key, slice):
                 geometry, d = geometry.cut(d, key), d + 1
             else:
+                # an integer takes its dimension away, so the next key has the same number
                 geometry = geometry.select(d, key)
         return self._view(geometry)
 

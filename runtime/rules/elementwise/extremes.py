@@ -127,6 +127,7 @@ def _first_between() -> None:
 
     def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: object) -> torch.Tensor:
         """Return the gradient of the lower bound."""
+        # With bounds in the wrong order the upper one is the result.
         at = self < min
         if max is not None:
             at = at & (min < max)

@@ -598,4 +598,5 @@ def _segments_back(
 
 
 register("segment_reduce", vjp={"data": _segments_back}, batch=_segments_batch, family="reduction")
+# first derivatives alone, as in torch
 register("_segment_reduce_backward", batch=_segments_batch, family="reduction")

@@ -18,6 +18,9 @@ from ..record import kernels, overload, register
 
 aten = torch.ops.aten
 
+# A batch rule that is a lambda has short names for its parameters: f, n, b, a and k stand for func,
+# size, batched, args and kwargs, see `batch_rules`.
+
 register("detach", nondiff=True, batch=batch.elementwise, inverse=lambda part: part, family="view")
 register(
     "view.dtype",

@@ -175,6 +175,7 @@ register(
     draws="values",
     abstract=lambda self: self.new_empty(self.shape),
 )
+# torch has no derivatives for these draws and gradients of draws either; one raises MissingRule
 register(
     "_standard_gamma_grad",
     abstract=lambda self, output: torch.empty_like(self + output),
