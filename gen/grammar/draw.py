@@ -93,7 +93,7 @@ class Drawing:
         count = self.random.choice((1, 2, 2, 2, 3))
         made: list[Input] = []
         for name in "abc"[:count]:
-            kinds = [k for k, v in self.grammar.inputs.items() if made or not v.of]
+            kinds = [word for word, how in self.grammar.inputs.items() if made or not how.of]
             # shapes of fresh inputs fit each other, so that more statements find a place
             weights = [6 if kind == "fresh" else 1 for kind in kinds]
             (kind,) = self.random.choices(kinds, weights)

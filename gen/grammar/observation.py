@@ -178,9 +178,11 @@ def _in_one(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Te
 
 def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
     total: Tensor | None = None
-    for r, x in pairs:
+    for number, x in pairs:
         whole = _flat_reals(x)
-        weights = torch.tensor([weight_of(r, i) for i in range(whole.numel())], dtype=whole.dtype)
+        weights = torch.tensor(
+            [weight_of(number, i) for i in range(whole.numel())], dtype=whole.dtype
+        )
         part = (whole * weights).sum()
         total = part if total is None else total + part
     return total

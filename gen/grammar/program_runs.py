@@ -102,15 +102,15 @@ def _add_derivatives(
     """Add first and second derivatives of the loss by each leaf."""
     numbers = list(itertools.chain.from_iterable(leaves))
     roots: list[tuple[chain_rule.Cell, chain_rule.Cell]] = []
-    for r, x in enumerate(results):
+    for number, x in enumerate(results):
         if x.kind != "bool":
-            roots += [(cell, weight_of(r, i)) for i, cell in enumerate(x.numbers())]
+            roots += [(cell, weight_of(number, i)) for i, cell in enumerate(x.numbers())]
     first = chain_rule.derivatives(roots, numbers)
     second = chain_rule.derivatives([(g, weight_of(0, i)) for i, g in enumerate(first)], numbers)
     for word, gradients in (("gradient", first), ("second gradient", second)):
         rest = map(chain_rule.value_of, gradients)
-        for k, own in enumerate(leaves):
-            seen.values[f"{word} of leaf {k}"] = list(itertools.islice(rest, len(own)))
+        for number, own in enumerate(leaves):
+            seen.values[f"{word} of leaf {number}"] = list(itertools.islice(rest, len(own)))
 
 
 def _require_small(seen: Observation) -> None:

@@ -144,7 +144,7 @@ class Written:
             result = self.tracer.assign(call)
             texts = [result]
             if len(outputs) > 1:
-                texts = [f"{result}[{k}]" for k in range(len(outputs))]
+                texts = [f"{result}[{index}]" for index in range(len(outputs))]
             shapes = [args[place].shape for place in argnums]
             orders = 2 if transform == "hessian" else 1
             return tuple(

@@ -135,7 +135,7 @@ def _with(
     target = case.target.name
     _require_program_of(target)
     tracer = Tracer()
-    names = [f"x{k}" for k in range(len(inputs))]
+    names = [f"x{index}" for index in range(len(inputs))]
     # x0, x1, … are the inputs, and the tracer's own names go on behind them
     tracer.skip("x", len(names) - 1)
     used: set[str] = set()
@@ -263,7 +263,7 @@ def _actual(
         text = tracer.assign(f"{compiled}({', '.join(names)})")
         parts = [text]
         if len(outputs) > 1:
-            parts = [f"{text}[{k}]" for k in range(len(outputs))]
+            parts = [f"{text}[{index}]" for index in range(len(outputs))]
         results: Sequence[Any] = list(map(tracer.named, parts, outputs))
     else:
         results = f(*arguments)

@@ -154,7 +154,7 @@ class Tracer:
         name = self.assign(expression, pure=pure)
         if isinstance(like, Tensor):
             return self.named(name, like)
-        return type(like)(self.named(f"{name}[{index}]", t) for index, t in enumerate(like))
+        return type(like)(self.named(f"{name}[{index}]", part) for index, part in enumerate(like))
 
     def function(
         self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False

@@ -120,8 +120,6 @@ def _by_right(g: torch.Tensor, left: torch.Tensor, geometry: Any) -> torch.Tenso
     def multiplied(g: torch.Tensor, left: torch.Tensor, batched: BatchFlags) -> torch.Tensor:
         """Return the product, as a transpose if the factor was one."""
         if strides == (1, rows) and not any(batched):
-            # the result has the strides of the factor, a transpose, and so the weight's gradient is
-            # contiguous
             return torch.mm(g.t(), conj(left)).t()
         return product(adjoint(left), g, batched[1], batched[0])
 

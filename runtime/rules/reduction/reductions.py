@@ -221,6 +221,15 @@ def _norm_slope(
     return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
 
 
+def _vector_norm_batch(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords
+) -> object:
+    """Run the op on a batch. The dimensions stand behind the order, which a call may leave out."""
+    if len(args) == 1:
+        args = [*args, 2]
+    return batch.along(2)(func, size, batched, args, kwargs)
+
+
 def _norm(
     self: torch.Tensor,
     p: object = None,
@@ -241,7 +250,7 @@ reduction(
     lambda self, result, ord, dim: _norm_slope(
         self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim
     ),
-    lambda f, n, b, a, k: batch.along(2)(f, n, b, [*a, 2][: max(2, len(a))], k),
+    _vector_norm_batch,
 )
 for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
     register(_name, decomposition=_norm, family="reduction")
