@@ -221,6 +221,7 @@ def _elu_decomposed(
 
 
 diagonal("elu", elementwise=False, self=_elu)
+# celu is elu with its argument divided by alpha
 diagonal(
     "celu", elementwise=False, self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha)
 )

@@ -54,7 +54,8 @@ elementwise(
 elementwise("add.Scalar sub.Scalar", {"self": lambda g: g}, {"self": lambda self_t: self_t})
 pointwise("rsub.Scalar", self=lambda alpha: -alpha)
 
-# products and quotients
+# products and quotients. The latter are written out, as in torch: `pointwise` would multiply with a
+# reciprocal, which rounds once more.
 elementwise(
     "mul.Tensor",
     {"self": lambda g, other: g * conj(other), "other": lambda g, self: g * conj(self)},
