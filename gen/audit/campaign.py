@@ -60,6 +60,7 @@ class Finding(Generic[F]):
     cells: int = 0
 
     def line(self) -> str:
+        """Return the finding as a line of the report."""
         if not self.applied:
             return f"{self.fault}: redrawn, {self.why}"
         return f"{self.fault}: " + (
@@ -142,9 +143,9 @@ class Campaign:
                     why=f"the corruption itself raised {type(planted.broken).__name__}",
                     cells=tried,
                 )
-            if verdict.outcome in ("skipped", "lacking", "not covered") or (
-                verdict.failed and not self._passes(check, cell)
-            ):
+            # a cell that did not run, or fails without the fault as well, says nothing of it
+            did_not_run = verdict.outcome in ("skipped", "lacking", "not covered")
+            if did_not_run or (verdict.failed and not self._passes(check, cell)):
                 continue
             changed |= planted.differed
             if verdict.failed:
@@ -172,7 +173,10 @@ def _runs(where: str, check: Check, cell: Cell) -> bool:
     if WHERE[where] not in check.stages:
         return False
     of = cell.axes.of
-    return of == where if where in ANSWERS else where != "per_sample" or of is None
+    if where in ANSWERS:
+        return of == where
+    # a cell that asks for an answer does not call `per_sample` itself, see `Planted`
+    return where != "per_sample" or of is None
 
 
 def _may_change(kind: str, cell: Cell) -> bool:

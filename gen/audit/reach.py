@@ -173,6 +173,8 @@ class Map:
                 groups.setdefault((key.split("::")[0], op_of(key)), []).append(key)
         count, done, reported = sum(map(len, groups.values())), 0, time.monotonic()
         for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
+            # None for all cells of the job, and then what it tells of those that pass. It tells
+            # nothing if it killed its process.
             self._cells.update(dict.fromkeys(job.arguments))
             self._cells.update(
                 {key: Reach(key, seconds, rules) for key, seconds, rules in result or ()}
@@ -231,10 +233,11 @@ def _unpack(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
         return frozenset(kind for number, kind in enumerate(data["kinds"]) if bits >> number & 1)
 
     for key, cell in data["cells"].items():
+        if cell is None:
+            yield key, None
+            continue
+        seconds, rules = cell
         yield (
             key,
-            cell
-            and Reach(
-                key, cell[0], {data["rules"][number]: kinds(bits) for number, bits in cell[1]}
-            ),
+            Reach(key, seconds, {data["rules"][number]: kinds(bits) for number, bits in rules}),
         )

@@ -136,8 +136,10 @@ class Rules:
         for name, some in self._running.items():
             if name.split()[0] == rule.op:
                 running.update(op_of(reach.key) for reach in some)
+        if known := running.intersection(ops):
+            return known
         word = rule.op.split(".")[0].removesuffix("_backward").strip("_")
-        return running & set(ops) or {op for op in ops if word in op}
+        return {op for op in ops if word in op}
 
     def findings(
         self, faults: Sequence[RuleFault], workers: Workers, further: Callable[[set[Rule]], None]

@@ -75,6 +75,8 @@ class Workers:
             running: dict[Future[object], Job] = {}
             try:
                 while left or running:
+                    # Twice as many jobs as processes, so that none waits. All of them are suspects
+                    # after a death.
                     while left and len(running) < 2 * self._count:
                         job = left.pop()
                         running[pool.submit(_do, job)] = job

@@ -67,6 +67,7 @@ class Group:
 
     def split(self, parts: int) -> list[Group]:
         """Return at most `parts` groups, about equal, with the same cells."""
+        # rounded up, so that there are not more parts
         size = -(-len(self.cells) // parts)
         return [
             Group(self.module, self.cells[begin : begin + size])

@@ -31,10 +31,13 @@ class Process:
     """A process that runs cells of one job."""
 
     def __init__(self, job: Job) -> None:
+        """Start the process. Raises WrongVersion if this machine is not of the job."""
         self.job = job
         # open as long as the process
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         mine, its = Pipe()
+        # Nobody writes to this pipe. The child ends when the worker's end closes, as it does if the
+        # worker is killed.
         ours, self._lifeline = os.pipe()
         command = [sys.executable, "-m", "gen.cluster.serving", str(its.fileno())]
         self._connection = mine

@@ -62,6 +62,7 @@ class Drawing:
         return None
 
     def _try(self) -> Program:
+        """Return one program with the triple. ``Refused`` if the model does not run it."""
         inputs = self._inputs()
         first = Call("first", inputs)
         world = ModelWorld()
@@ -88,10 +89,11 @@ class Drawing:
     # --- inputs -----------------------------------------------------------------------------------
 
     def _inputs(self) -> tuple[Input, ...]:
+        """Return one to three inputs. The first one shares no memory with another."""
         count = self.random.choice((1, 2, 2, 2, 3))
         made: list[Input] = []
         for name in "abc"[:count]:
-            kinds = [k for k, v in self.grammar.inputs.items() if made or not v.of]
+            kinds = [word for word, how in self.grammar.inputs.items() if made or not how.of]
             # shapes of fresh inputs fit each other, so that more statements find a place
             weights = [6 if kind == "fresh" else 1 for kind in kinds]
             (kind,) = self.random.choices(kinds, weights)
@@ -102,6 +104,8 @@ class Drawing:
     def _input(
         self, name: str, kind: str, grad: str, before: Sequence[Input], n: int, m: int
     ) -> Input:
+        """Return an input of a kind. `before`: those that it may share memory with. `n`, `m`: the
+        sizes of its base."""
         found = self.grammar.inputs[kind]
         if found.of:
             if not before:
@@ -155,6 +159,7 @@ class Drawing:
     def _results(
         self, variables: Sequence[str], inputs: Sequence[str], found: dict[str, Any]
     ) -> tuple[Statement, ...]:
+        """Return one to three results. What the model refuses becomes a plain variable."""
         results = []
         for _ in range(self.random.choice((1, 1, 2, 2, 3))):
             (kind,) = self.random.choices(list(self.grammar.results))
@@ -186,6 +191,7 @@ class Drawing:
         return program
 
     def _call(self, kind: str, program: Program) -> Call:
+        """Return a call that differs from the first one as the grammar says of its kind."""
         how = self.grammar.calls[kind]
         before = program.calls[-1]
         if how.same:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gen.grammar.prelude import Options, value
-from gen.reference.model import chain_rule as n
+from gen.reference.model import chain_rule
 from gen.reference.model.cell_geometry import Refused
 from gen.reference.model.model_tensor import Tensor, joined
 from gen.reference.model.stored_cells import recording
@@ -33,10 +33,15 @@ class Transforms:
         def derivative(x: Tensor) -> Tensor:
             if x.kind != "real":
                 raise Refused("a derivative by real numbers")
-            places = [n.Number(n.value_of(c), n.sources_of(c)) for c in x.numbers()]
+            places = [
+                chain_rule.Number(chain_rule.value_of(c), chain_rule.sources_of(c))
+                for c in x.numbers()
+            ]
             with recording(True):
                 roots = function(Tensor.of(list(places), x.shape)).numbers()
-            return Tensor.of(n.derivatives([(root, 1.0) for root in roots], places), x.shape)
+            return Tensor.of(
+                chain_rule.derivatives([(root, 1.0) for root in roots], places), x.shape
+            )
 
         return derivative
 
@@ -124,12 +129,14 @@ class Names:
         return replace(x, kind="complex", geometry=x.geometry.without(x.dim() - 1))
 
     def __getattr__(self, name: str) -> Callable[..., Tensor]:
+        """Return a method of the tensor as a function, which may write to `out`."""
+
         def call(x: Tensor, *args: Any, out: Tensor | None = None, **kwargs: Any) -> Tensor:
             result: Tensor = getattr(x, name)(*args, **kwargs)
             if out is None:
                 return result
             if out.memory.has_history or any(
-                isinstance(cell, n.Number) for cell in result.numbers()
+                isinstance(cell, chain_rule.Number) for cell in result.numbers()
             ):
                 raise Refused("out= takes no tensors with a history")
             return out.take(result, x, *args)
@@ -160,7 +167,10 @@ class Layer:
 
 
 class Norm:
-    """Batch normalization of three columns, with running statistics."""
+    """Batch normalization of three columns, with running statistics.
+
+    The momentum of a tenth and the epsilon of 1e-5 are the defaults of ``torch.nn.BatchNorm1d``.
+    """
 
     def __init__(self) -> None:
         self.training = True
@@ -175,14 +185,15 @@ class Norm:
         if x.kind != "real" or x.dim() != 2 or x.shape[1] != 3:
             raise Refused("a batch of three columns")
         if not self.training:
-            return (x - self.mean) * (self.variance + 1e-5)._each(n.reciprocal_root)
+            return (x - self.mean) * (self.variance + 1e-5)._each(chain_rule.reciprocal_root)
         count = x.shape[0]
         if count < 2:
             raise Refused("a batch of one has no variance")
         mean = x.sum(0) * (1.0 / count)
         variance = (x - mean).square().sum(0) * (1.0 / count)
+        # As torch: the running variance is the unbiased one, but the batch is divided by the other.
         self._note(mean.detach(), variance.detach() * (count / (count - 1)))
-        return (x - mean) * (variance + 1e-5)._each(n.reciprocal_root)
+        return (x - mean) * (variance + 1e-5)._each(chain_rule.reciprocal_root)
 
     def _note(self, mean: Tensor, variance: Tensor) -> None:
         """Move the running statistics a tenth of the way."""
@@ -251,7 +262,10 @@ def _complex_numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def _with_slopes(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:
     """Return a function of each number, with a handwritten backward."""
-    found = [n.with_slope(function(n.value_of(cell)), cell, slope) for cell in x.numbers()]
+    found = [
+        chain_rule.with_slope(function(chain_rule.value_of(cell)), cell, slope)
+        for cell in x.numbers()
+    ]
     if x.kind == "complex":
         return Tensor.of(list(zip(found[::2], found[1::2], strict=True)), x.shape, x.kind)
     return Tensor.of(found, x.shape, x.kind)

@@ -89,6 +89,8 @@ def of_torch(
     seen = Observation()
     objects = {id(argument): f"argument {name}" for name, argument in arguments.items()}
     owners: dict[int, str] = {}
+    # The first to have a memory is its owner. A result is told by the argument whose memory it
+    # shows.
     for name, x in arguments.items():
         owners.setdefault(_memory(x), f"argument {name}")
         seen.values[f"argument {name} afterwards"] = _numbers(x)
@@ -176,9 +178,11 @@ def _in_one(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Te
 
 def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
     total: Tensor | None = None
-    for r, x in pairs:
+    for number, x in pairs:
         whole = _flat_reals(x)
-        weights = torch.tensor([weight_of(r, i) for i in range(whole.numel())], dtype=whole.dtype)
+        weights = torch.tensor(
+            [weight_of(number, i) for i in range(whole.numel())], dtype=whole.dtype
+        )
         part = (whole * weights).sum()
         total = part if total is None else total + part
     return total
@@ -191,5 +195,6 @@ def _add(
         if g is not None:
             seen.values[f"{word} of leaf {index}"] = _numbers(g)
         else:
+            # A gradient that is absent is compared as zeros, which the model has there.
             count = leaf.numel() * (2 if leaf.is_complex() else 1)
             seen.values[f"{word} of leaf {index}"] = [0.0] * count

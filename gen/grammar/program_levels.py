@@ -51,6 +51,7 @@ def _comparable() -> Iterator[None]:
 
 
 def _compiled(name: str, backend: str, dynamic: bool | None = None) -> Level:
+    """Return the level of torch.compile with a backend."""
     from gen.torch_private.compilers import reset_dynamo
 
     compiled = partial(torch.compile, backend=backend, dynamic=dynamic)
@@ -93,6 +94,7 @@ def _exported() -> Level:
 
 
 def _session() -> Level:
+    """Return the level of eager mode with the engine of `runtime` in torch's place."""
     from runtime import dropin
 
     around = dropin.installed
@@ -100,6 +102,7 @@ def _session() -> Level:
 
 
 def _jit() -> Level:
+    """Return the level of `runtime.jit`, with the drop-in installed around it."""
     from runtime import dropin, jit
 
     return Level(

@@ -1,7 +1,7 @@
 """Run a program by the model, by torch, and by a level of a target.
 
 truth = by_model(program)
-eager = by_torch(program, LEVELS["eager"])
+eager = by_torch(program, LEVELS["eager"]())
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gen.grammar.observation import (
     weight_of,
 )
 from gen.grammar.prelude import World
-from gen.reference.model import chain_rule as n
+from gen.reference.model import chain_rule
 from gen.reference.model.cell_geometry import Refused
 from gen.reference.model.model_tensor import Tensor as ModelTensor
 from gen.reference.model.stored_cells import recording
@@ -87,9 +87,9 @@ def of_model(
     seen = Observation()
     found = [x for _, x in flat(results, ModelTensor)]
     for place, x in flat(results, ModelTensor):
-        seen.values[f"result {place[1:]}"] = list(map(n.value_of, x.numbers()))
+        seen.values[f"result {place[1:]}"] = list(map(chain_rule.value_of, x.numbers()))
     for name, x in arguments.items():
-        seen.values[f"argument {name} afterwards"] = list(map(n.value_of, x.numbers()))
+        seen.values[f"argument {name} afterwards"] = list(map(chain_rule.value_of, x.numbers()))
     add_numbers(seen, results)
     if records:
         _add_derivatives(seen, [leaf.memory.leaves for leaf in world.leaves], found)
@@ -97,20 +97,20 @@ def of_model(
 
 
 def _add_derivatives(
-    seen: Observation, leaves: Sequence[Sequence[n.Number]], results: Sequence[ModelTensor]
+    seen: Observation, leaves: Sequence[Sequence[chain_rule.Number]], results: Sequence[ModelTensor]
 ) -> None:
     """Add first and second derivatives of the loss by each leaf."""
     numbers = list(itertools.chain.from_iterable(leaves))
-    roots: list[tuple[n.Cell, n.Cell]] = []
-    for r, x in enumerate(results):
+    roots: list[tuple[chain_rule.Cell, chain_rule.Cell]] = []
+    for number, x in enumerate(results):
         if x.kind != "bool":
-            roots += [(cell, weight_of(r, i)) for i, cell in enumerate(x.numbers())]
-    first = n.derivatives(roots, numbers)
-    second = n.derivatives([(g, weight_of(0, i)) for i, g in enumerate(first)], numbers)
+            roots += [(cell, weight_of(number, i)) for i, cell in enumerate(x.numbers())]
+    first = chain_rule.derivatives(roots, numbers)
+    second = chain_rule.derivatives([(g, weight_of(0, i)) for i, g in enumerate(first)], numbers)
     for word, gradients in (("gradient", first), ("second gradient", second)):
-        rest = map(n.value_of, gradients)
-        for k, own in enumerate(leaves):
-            seen.values[f"{word} of leaf {k}"] = list(itertools.islice(rest, len(own)))
+        rest = map(chain_rule.value_of, gradients)
+        for number, own in enumerate(leaves):
+            seen.values[f"{word} of leaf {number}"] = list(itertools.islice(rest, len(own)))
 
 
 def _require_small(seen: Observation) -> None:
@@ -131,6 +131,7 @@ def _by_eager(program: Program, level: Level) -> list[Observation | Exception]:
 
 
 def _by_level(program: Program, level: Level) -> list[Observation | Exception]:
+    """Run all calls of a program by a level, up to the first error."""
     seen: list[Observation | Exception] = []
     level.reset()
     with warnings.catch_warnings(), level.around():

@@ -1,7 +1,8 @@
 """Compare a program with the model and with torch, and make what differs as small as it gets.
 
-    for finding in Search(grammar, levels).until(end, seed=0):
-        print(finding.text)
+    search = Search(grammar, levels, seed=0)
+    for finding in search.try_number(7):
+        print(finding.difference.message, finding.program.text())
 
 The model says what values and gradients a program has. Torch without a compiler says the rest:
 strides, flags, shared memory. A level is wrong where it differs from one of both, and where it
@@ -95,6 +96,7 @@ class Search:
         return new
 
     def _try_level(self, program: Program, level: Level, number: int) -> Finding | None:
+        """Return what is new on a level, as small as it gets. None if nothing is."""
         difference = difference_of(program, level)
         if difference is None:
             return None
@@ -156,6 +158,7 @@ def difference_of(program: Program, level: Level) -> Difference | None:
                 return None
             part, severity = _part_of_error(seen), severity_of_error(seen)
             return Difference(level.name, part, _first_line(seen), number, severity)
+        # torch may have stopped at an error before this call
         plain = next((one for one in eager[number:][:1] if isinstance(one, Observation)), seen)
         expected = expected_of(level, truth[number], plain)
         message = seen.differs(expected, tolerance_of(program, number))
@@ -167,7 +170,7 @@ def difference_of(program: Program, level: Level) -> Difference | None:
 def expected_of(level: Level, truth: Observation, eager: Observation) -> Observation:
     """Return the values of the model, and what it does not know as torch has it."""
     facts = eager.facts if level.keeps_facts else {}
-    # the results come first, as the model has them
+    # the model's values twice: first for their order, results first, and last since they prevail
     return Observation({**truth.values, **eager.values, **truth.values}, facts)
 
 
@@ -229,7 +232,9 @@ def _of_one_call(program: Program, differs: Callable[[Program], bool], last: int
     calls = program.calls[: last + 1]
     # most differences need one call; those of a stale program need one before it, with others
     for first in (len(calls) - 1, *range(len(calls) - 1)):
-        few = (calls[first], *calls[last:][: first != last])
+        few = calls[first : first + 1]
+        if first != last:
+            few = (*few, calls[last])
         if any(call.repeats for call in few):
             continue
         smaller = replace(program, calls=few)

@@ -47,6 +47,7 @@ def without_call(program: Program, number: int) -> Program | None:
 
 
 def _smaller(program: Program) -> Iterator[Program]:
+    """Yield programs with one part less, or with a simpler one."""
     # the order matters: a call less makes all further tries faster
     yield from _fewer_calls(program)
     for number in reversed(range(len(program.statements))):
@@ -72,6 +73,7 @@ def _fewer_calls(program: Program) -> Iterator[Program]:
 def _joined_statements(program: Program) -> Iterator[Program]:
     """Yield programs without a statement, whose result is another variable that it reads."""
     for number, statement in enumerate(program.statements):
+        # a drawn program calls its variables p to z, and its arguments a to c
         made = re.match(r"([p-z]) = ", statement.text)
         if made is None:
             continue

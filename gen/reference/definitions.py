@@ -90,6 +90,7 @@ def _log_softmax(x: Array, dim: int) -> Array:
 
 def _logcumsumexp(x: Array, dim: int) -> Array:
     top = x.max(axis=dim, keepdims=True)
+    # One top for the whole row: the exponents of mpmath have no bound, so nothing underflows.
     return log(numpy.cumsum(exp(x - top), axis=dim)) + top
 
 
@@ -112,6 +113,7 @@ def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
 
 def _mean(x: Array, axis: object, keepdims: bool) -> Array:
     total = numpy.asarray(x.sum(axis=axis, keepdims=keepdims), dtype=object)
+    # Each total is of as many numbers: the size of `x` over that of the totals.
     return total * total.size / mpf(x.size)
 
 
@@ -462,6 +464,7 @@ def _ctc(
             word += [int(letter), blank]
         probability = _probability_of(word, x[:, index], steps, blank)
         losses.append(-log(probability))
+        # as in torch, an empty target is divided by one letter
         lengths.append(max(length, 1))
     if reduction == "mean":
         by_letter = [loss / length for loss, length in zip(losses, lengths, strict=True)]

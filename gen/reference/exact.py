@@ -291,7 +291,7 @@ def _one_order_less(orders: Sequence[int]) -> Iterator[tuple[int, ...]]:
 ZERO = 1e-60  # a derivative below this is zero: differences at 0 leave no less
 FINE = 100  # bits by which a step is smaller than the argument
 UNDERFLOW = 1300  # bits below 1 that show: a double has 1074
-AGREE = mpf(2) ** -60
+AGREE = mpf(2) ** -60  # of the size: a double has 53 bits
 
 
 def partial(
@@ -312,6 +312,7 @@ def partial(
     # Enough bits for the argument, for every step that is added to it, and for what cancels.
     spread = max((abs(math.log2(abs(x))) for x in point if x), default=0.0)
     at_zero = 0.0 in point
+    # At 0 a step is 2 ** -300, see `_smallest_step`.
     bits = int(UNDERFLOW + spread + order * (FINE + 20 + spread + 300 * at_zero))
     if order and closed is not None:
         bits = int(300 + 2 * spread)
@@ -322,6 +323,8 @@ def partial(
             return _value(f, *map(mpf, point))
         if closed is not None:
             return _value(closed, order, *map(mpf, point))
+        # Forwards, backwards, and by a larger step: a smooth function has one slope for all of
+        # them.
         differences = [_difference(f, orders, list(map(mpf, point)), step) for step in (1, -1, 32)]
         size = max(map(abs, differences))
         vanishing = mpf(2) ** (-250 if at_zero else -1100)

@@ -196,6 +196,7 @@ def _limit(near: float | None, far: float | None) -> float | None:
         return far
     if abs(far) <= VANISHING:
         return 0.0
+    # even a logarithm doubles from the one place to the other
     if near * far > 0 and abs(far) >= 1.5 * abs(near):
         return math.copysign(math.inf, far)
     return None

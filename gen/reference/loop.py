@@ -144,6 +144,8 @@ class Loop:
 
         def g(*args: Tensor) -> Any:
             count = len(argnums)
+            # jacfwd returns blocks without their structure, so the inner call tells the number of
+            # outputs.
             outputs_count = 0
 
             def first(*xs: Tensor) -> tuple[Tensor, ...]:
@@ -332,6 +334,7 @@ class Loop:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
+        """Record what is computed inside, for a derivative that is running."""
         self._depth += 1
         try:
             with torch.enable_grad():
@@ -373,6 +376,7 @@ class Loop:
                 list(xs),
                 seeds,
                 create_graph=self._depth > 0,
+                # a pullback is called once for each row of a Jacobian
                 retain_graph=True,
                 allow_unused=True,
                 materialize_grads=True,

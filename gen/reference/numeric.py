@@ -236,4 +236,5 @@ def _extrapolate(
     half_jump = (half_up + half_down - 2 * centre).abs() * (2 / h)
     bound = 1e-4 * (1 + fine.abs())
     unknown = ((coarse - fine).abs() > bound) | ((half_jump > 0.75 * jump) & (half_jump > bound))
+    # Richardson's extrapolation: the error of the half step is a quarter of the other's.
     return torch.where(unknown, torch.full_like(fine, torch.nan), (4 * fine - coarse) / 3)

@@ -104,6 +104,7 @@ def _erfinv_start(y: Any) -> object:
     if y == 0:
         return mpf(0)
     a = mpf("0.147")
+    # For a quantile of a number near 0 or 1, y rounds to -1 or 1.
     tail = mp.log1p(-y * y) if abs(y) < 1 else mpf(-700)
     b = 2 / (mp.pi * a) + tail / 2
     return _sign(y) * mp.sqrt(mp.sqrt(b * b - tail / a) - b)
@@ -115,6 +116,7 @@ def _inverse(f: Scalar, slope: Scalar, y: object, start: object) -> object:
     for _ in range(200):
         step = (f(x) - y) / slope(x)
         x -= step
+        # all bits agree but the last eight, which rounding may change for ever
         if abs(step) <= abs(x) * mpf(2) ** (8 - mp.prec) or step == 0:
             return x
     raise Undefined("Newton's method did not converge")
@@ -187,6 +189,7 @@ def _threshold(x: Any, threshold: float, value: float) -> object:
 
 
 def _selu(x: object) -> object:
+    # the constants of the paper on self-normalizing networks (Klambauer et al., 2017)
     return _elu(
         x, mpf("1.6732632423543772848170429916717"), mpf("1.0507009873554804934193349852946")
     )

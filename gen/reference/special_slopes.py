@@ -80,6 +80,7 @@ def clamp(x: float, min: Any = None, max: Any = None) -> Slopes:
     bounds = [bound for bound in (min, max) if bound is not None]
     if x in bounds or some_nan(x, *bounds):
         return (None,) * 3
+    # With bounds in the wrong order the upper one is the result.
     if len(bounds) == 2 and min >= max:
         return (0.0, None, None) if min == max else (0.0, 0.0, 1.0)
     below, above = min is not None and x < min, max is not None and x > max

@@ -295,12 +295,15 @@ def _rows(sample: Called, x: Array) -> _Rows:
     args, kwargs = sample.rebuild((x,))
     options = dict(zip(_PARAMETERS.get(name, ("dim", "keepdim")), args[1:], strict=False))
     options |= kwargs
+    # `vector_norm` calls the order `ord`, and an overload of `var` has `unbiased` in the place of
+    # `dim`.
     if "ord" in options:
         options["p"] = options.pop("ord")
     if isinstance(options.get("dim"), bool):
         options["unbiased"] = options.pop("dim")
     dim, keepdim = options.pop("dim", None), bool(options.pop("keepdim", False))
     options.pop("dtype", None)
+    # of a row both mean the default, 2
     if options.get("p") in (None, "fro") and "p" in options:
         options.pop("p")
     line = LINES[name]

@@ -144,7 +144,7 @@ class Written:
             result = self.tracer.assign(call)
             texts = [result]
             if len(outputs) > 1:
-                texts = [f"{result}[{k}]" for k in range(len(outputs))]
+                texts = [f"{result}[{index}]" for index in range(len(outputs))]
             shapes = [args[place].shape for place in argnums]
             orders = 2 if transform == "hessian" else 1
             return tuple(
@@ -267,6 +267,7 @@ class Plain(Written):
         if transform in ("jacrev", "jacfwd"):
             transform = "jacobian"
         helper = f"engine_{transform.removeprefix('engine_')}"
+        # Differences of differences would have few digits left.
         outermost = len(self.tracer.scopes) == 1
         if self.differences and outermost:
             helper = _BY_DIFFERENCES.get(transform, helper)

@@ -135,7 +135,8 @@ def _with(
     target = case.target.name
     _require_program_of(target)
     tracer = Tracer()
-    names = [f"x{k}" for k in range(len(inputs))]
+    names = [f"x{index}" for index in range(len(inputs))]
+    # x0, x1, … are the inputs, and the tracer's own names go on behind them
     tracer.skip("x", len(names) - 1)
     used: set[str] = set()
     worst = _worst_result(comparison)
@@ -213,6 +214,7 @@ def _worst_result(comparison: Comparison) -> int | None:
         return None
 
     def off(pair: tuple[Tensor, Tensor]) -> float:
+        """Return the relative error of a result, infinite if only one of the two has a NaN."""
         a, e = pair
         if a.shape != e.shape or a.dtype is not e.dtype:
             return float("inf")
@@ -261,7 +263,7 @@ def _actual(
         text = tracer.assign(f"{compiled}({', '.join(names)})")
         parts = [text]
         if len(outputs) > 1:
-            parts = [f"{text}[{k}]" for k in range(len(outputs))]
+            parts = [f"{text}[{index}]" for index in range(len(outputs))]
         results: Sequence[Any] = list(map(tracer.named, parts, outputs))
     else:
         results = f(*arguments)

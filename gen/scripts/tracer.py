@@ -27,6 +27,7 @@ from gen.torch_private.loaded_with_torch import (
 )
 
 Tensor = torch.Tensor
+# Methods that ask for facts of a tensor. Their answers stand in the text as literals.
 _ASKING = {
     "size",
     "dim",
@@ -80,7 +81,9 @@ class Scope:
         by its expression.
         """
         lines = list(map(replace, self.lines))
+        # The results as one more user, with a separator that no expression has.
         last = Line("results", "\0".join(results))
+        # From the last line on: a line that is dropped no longer uses the names of earlier ones.
         for place in reversed(range(len(lines))):
             line, later = lines[place], [*lines[place + 1 :], last]
             users = [other for other in later if other.uses(line.name)]
@@ -92,7 +95,7 @@ class Scope:
         return list(map(str, lines)), last.expression.split("\0")
 
 
-_LONGEST = 110
+_LONGEST = 110  # characters of two expressions together, up to which one is put into the other
 
 
 def _is_primary(text: str) -> bool:
@@ -151,7 +154,7 @@ class Tracer:
         name = self.assign(expression, pure=pure)
         if isinstance(like, Tensor):
             return self.named(name, like)
-        return type(like)(self.named(f"{name}[{index}]", t) for index, t in enumerate(like))
+        return type(like)(self.named(f"{name}[{index}]", part) for index, part in enumerate(like))
 
     def function(
         self, f: Callable[..., Any], values: Sequence[Tensor], scalar: bool = False
@@ -231,6 +234,7 @@ class Traced(torch.Tensor):
         name = getattr(func, "__name__", "")
         if name in _ASKING or not _has_tensor(result):
             return result
+        # The name of an in-place op ends in one underscore, that of a method of Python in two.
         writes = "out" in kwargs or bool(re.fullmatch(r"\w*[^_]_", name))
         return _write_call(traced[0].tracer, _call(func, args, kwargs), result, pure=not writes)
 

@@ -121,6 +121,7 @@ class Plan:
     __slots__ = ("at", "elementwise", "names", "needs", "op", "reach", "slots", "steps")
 
     def __init__(self, op: Op, wanted: int) -> None:
+        """Plan for the arguments ``wanted``, a bit for each position."""
         assert op.record is not None and op.record.vjp is not None
         self.op = op
         self.elementwise = op.record.elementwise
@@ -184,6 +185,7 @@ def _picker(where: list[int]) -> Callable[[list[Any]], object]:
         return itemgetter(*where)
     if not where:
         return lambda values: ()
+    # For -1 the end is None, because a slice from -1 to 0 is empty.
     return itemgetter(slice(where[0], where[0] + 1 or None))  # a list of one
 
 
@@ -244,6 +246,7 @@ class Op:
     )  # fmt: skip
 
     def __init__(self, func: OpOverload, nested: bool = False) -> None:
+        """Compute the facts of ``func``. ``nested``: for calls with a nested tensor."""
         self.func = func
         self.kernel: Callable[..., Any] = func
         if type(func) is OpOverload:
@@ -391,7 +394,9 @@ class Op:
         """Return the value of argument ``i`` in a call, or its default."""
         if i < len(args):
             return args[i]
-        return kwargs.get(self.arg_names[i], self.defaults[i]) if kwargs else self.defaults[i]
+        if kwargs:
+            return kwargs.get(self.arg_names[i], self.defaults[i])
+        return self.defaults[i]
 
     def operands(self, args: Arguments, kwargs: Keywords, outs: Any, reach: int) -> list[Any]:
         """Return ``[*arguments, *results]`` of a call, which slots index.
@@ -399,18 +404,18 @@ class Op:
         The first ``reach`` arguments get their defaults if they are absent.
         """
         count = len(args)
-        operands = [
-            *args,
-            *(
-                (self.argument(index, args, kwargs) for index in range(count, reach))
-                if kwargs
-                else self.defaults[count:reach]
-            ),
-        ]
+        operands = list(args)
+        if kwargs:
+            operands += [self.argument(index, args, kwargs) for index in range(count, reach)]
+        else:
+            operands += self.defaults[count:reach]
         if self.n_results == 1:
             operands.append(outs)
-        else:  # an in-place op has one result, but its functional form may have more
-            operands.extend((outs,) * self.n_results if isinstance(outs, torch.Tensor) else outs)
+        # an in-place op has one result, but its functional form may have more
+        elif isinstance(outs, torch.Tensor):
+            operands += (outs,) * self.n_results
+        else:
+            operands += outs
         return operands
 
     def run(self, args: Arguments, kwargs: Keywords) -> Any:
@@ -421,12 +426,10 @@ class Op:
         """
         if self.kind is FUNCTIONAL:
             level = innermost(args, kwargs)
-            if (
-                level is not None
-                and (handed := hand_over_directly(level, self.func, args, kwargs))
-                is not NotImplemented
-            ):
-                return handed
+            if level is not None:
+                handed = hand_over_directly(level, self.func, args, kwargs)
+                if handed is not NotImplemented:
+                    return handed
         if not self.fills:
             return self.kernel(*args, **kwargs)
         # `uncounted`, without its frame: sparse kernels fill results through views

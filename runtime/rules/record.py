@@ -198,6 +198,8 @@ def register(
 ) -> Record:
     """Make a record for the overloads in ``names`` (one string, separated by spaces) and store it.
     An overload has one record per table."""
+    # A record for a removed op alone is made all the same, so callers need not ask which torch
+    # runs.
     each = of_this_torch(names)
     if unknown := sorted(rules.keys() - _FIELDS):
         raise ValueError(
@@ -206,6 +208,7 @@ def register(
         )
     record = Record(names=each, **rules)
     funcs = list(map(overload, each))
+    # the ops of `REMOVED`, in a torch without them
     if not funcs:
         return record
     for func in funcs:
@@ -215,6 +218,7 @@ def register(
                 "An op has one record with all of its rules. "
                 f"The first is from register({' '.join(into[func].names)!r}, …) or a family"
             )
+    # Before anything is stored, so that a record that is refused leaves no overload behind.
     _check(record, funcs)
     into.update(dict.fromkeys(funcs, record))
     # caches of facts of ops, which may have been computed without this record
@@ -482,6 +486,7 @@ class NestedMeta:
             return None
         return cls(getattr(t, "_inner", t)._nested_tensor_size(), t.dtype, t.device)
 
+    # A dataclass would compare tuples of fields, and a comparison of tensors is no bool.
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NestedMeta) and torch.equal(self.sizes, other.sizes)
 
@@ -495,6 +500,8 @@ class NestedMeta:
         if buffer.storage_offset():  # ATen would ignore the offset
             buffer = buffer.clone()
         lengths = self.sizes.prod(1)
+        # The stride of a dimension is the product of the sizes behind it, in the rows of all
+        # components at once.
         strides = self.sizes.flip(1).cumprod(1).flip(1).roll(-1, 1)
         strides[:, -1:] = 1
         return nested_view_from_buffer(buffer, self.sizes, strides, lengths.cumsum(0) - lengths)

@@ -36,6 +36,7 @@ class Geometry:
     def places(self) -> list[int]:
         """Return the cell of each element."""
         ranges = [
+            # `range` refuses a step of 0
             range(0, size * stride, stride) if stride else [0] * size
             for size, stride in zip(self.shape, self.strides, strict=True)
         ]
@@ -101,6 +102,7 @@ class Geometry:
         ):
             raise Refused(f"{self.shape} does not expand to {shape}")
         steps = zip(self.strides, self.shape, shape[front:], strict=True)
+        # a dimension that is repeated gets the stride 0
         strides = [stride * (size == wanted) for stride, size, wanted in steps]
         return Geometry(shape, (*(0,) * front, *strides), self.offset)
 

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+# Called only when a derivative is asked for. The slope of `exponential` is an exponential, which
+# has a slope itself, and so on without an end.
 Slope = Callable[[], "Cell"]
 
 
@@ -145,6 +147,7 @@ def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> l
         if isinstance(root, Number):
             totals[id(root)] = add(totals.get(id(root), 0.0), weight)
     for number in _from_last([root for root, _ in roots if isinstance(root, Number)]):
+        # By now all shares have come in, since each number follows those computed from it.
         total = totals.get(id(number), 0.0)
         for factor in number.factors:
             total = scale(total, factor)
@@ -157,6 +160,7 @@ def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> l
 
 def _from_last(roots: Iterable[Number]) -> list[Number]:
     """Return the numbers that `roots` were computed from, each before its sources."""
+    # With a stack of its own, as a history may be deeper than Python's recursion.
     order: list[Number] = []
     seen: set[int] = set()
     for root in roots:

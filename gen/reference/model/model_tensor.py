@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gen.reference.model import chain_rule as n
+from gen.reference.model import chain_rule
 from gen.reference.model.cell_geometry import Geometry, Refused, common_shape
 from gen.reference.model.chain_rule import Cell, Number
 from gen.reference.model.stored_cells import STEPS, Element, copy_of
@@ -68,12 +68,12 @@ class Tensor(Viewed):
             raise Refused("numbers that are too large") from None
         return Tensor.of(found, self.shape)
 
-    sin = _by_element(n.sine)
-    cos = _by_element(n.cosine)
-    tanh = _by_element(n.tanh)
-    exp = _by_element(n.exponential)
-    relu = _by_element(n.positive_part)
-    abs = _by_element(n.magnitude)
+    sin = _by_element(chain_rule.sine)
+    cos = _by_element(chain_rule.cosine)
+    tanh = _by_element(chain_rule.tanh)
+    exp = _by_element(chain_rule.exponential)
+    relu = _by_element(chain_rule.positive_part)
+    abs = _by_element(chain_rule.magnitude)
 
     def neg(self) -> Tensor:
         """Return the negative."""
@@ -103,7 +103,7 @@ class Tensor(Viewed):
         if self.numel() != 1 or self.kind != "real":
             raise Refused("one real number")
         (cell,) = self.numbers()
-        return n.value_of(cell)
+        return chain_rule.value_of(cell)
 
     def contiguous(self) -> Tensor:
         """Return the tensor itself if its cells lie in order, else a copy."""
@@ -128,14 +128,16 @@ class Tensor(Viewed):
         divisor = _tensor(other)
         if divisor.kind != "real" or _is_near_zero(divisor):
             raise Refused("a quotient near a pole")
-        return self.mul(divisor._each(n.reciprocal))
+        return self.mul(divisor._each(chain_rule.reciprocal))
 
     def gt(self, other: Tensor | Scalar) -> Tensor:
         """Return where the numbers are greater."""
         one, two = _broadcast(self, _tensor(other))
         if "complex" in (one.kind, two.kind):
             raise Refused("complex numbers have no order")
-        truths = map(operator.gt, n.values_of(one.numbers()), n.values_of(two.numbers()))
+        truths = map(
+            operator.gt, chain_rule.values_of(one.numbers()), chain_rule.values_of(two.numbers())
+        )
         return Tensor.of(list(map(float, truths)), one.shape, "bool")
 
     def where(self, condition: Tensor, other: Tensor | Scalar) -> Tensor:
@@ -252,6 +254,7 @@ class Tensor(Viewed):
         return whole
 
     def _with(self, other: Tensor | Scalar, function: Callable[..., Element]) -> Tensor:
+        """Return a function of two tensors element by element, broadcast and made alike."""
         if self.kind == "bool" and _tensor(other).kind != "real":
             raise Refused("truths are computed with numbers alone")
         if self.kind == "bool" and not isinstance(other, Tensor):
@@ -259,6 +262,7 @@ class Tensor(Viewed):
         one, two = _alike(*_broadcast(self, _tensor(other)))
         found = map(function, one.elements(), two.elements())
         result = Tensor.of(list(found), one.shape, one.kind)
+        # torch gives a result the order in memory of its arguments
         result.memory.is_ordered = self.is_in_order and _tensor(other).keeps_order_of(self)
         return result
 
@@ -267,9 +271,9 @@ class Tensor(Viewed):
     def copy_(self, other: Tensor | Scalar) -> Tensor:
         """Write the numbers of `other`."""
         source = _tensor(other)
-        if self.kind == "bool" != source.kind:
+        if self.kind == "bool" and source.kind != "bool":
             raise Refused("numbers that become truths")
-        if source.kind == "complex" != self.kind:
+        if source.kind == "complex" and self.kind != "complex":
             raise Refused("a complex number in a real tensor")
         self._require_apart(source)
         spread = _alike(self, source.broadcast_to(self.shape))[1]
@@ -362,7 +366,7 @@ class Tensor(Viewed):
         if self.numel() != 1 or self.kind == "complex":
             raise Refused("one number has a truth")
         (cell,) = self.numbers()
-        return bool(n.value_of(cell))
+        return bool(chain_rule.value_of(cell))
 
     t_ = _in_other_geometry("t")
     squeeze_ = _in_other_geometry("squeeze")
@@ -417,15 +421,18 @@ def joined(parts: Sequence[Tensor], d: int, new: bool = False) -> Tensor:
 
 def _product(x: Any, y: Any) -> Element:
     if not isinstance(x, tuple):
-        return n.multiply(x, y)
-    real = n.add(n.multiply(x[0], y[0]), n.scale(n.multiply(x[1], y[1]), -1.0))
-    return real, n.add(n.multiply(x[0], y[1]), n.multiply(x[1], y[0]))
+        return chain_rule.multiply(x, y)
+    # (a + ib)·(c + id) = (ac - bd) + i(ad + bc)
+    (a, b), (c, d) = x, y
+    bd = chain_rule.multiply(b, d)
+    real = chain_rule.add(chain_rule.multiply(a, c), chain_rule.scale(bd, -1.0))
+    return real, chain_rule.add(chain_rule.multiply(a, d), chain_rule.multiply(b, c))
 
 
 def _sum(x: Any, y: Any) -> Element:
     if not isinstance(x, tuple):
-        return n.add(x, y)
-    return n.add(x[0], y[0]), n.add(x[1], y[1])
+        return chain_rule.add(x, y)
+    return chain_rule.add(x[0], y[0]), chain_rule.add(x[1], y[1])
 
 
 def _total(elements: Sequence[Element], kind: str) -> Element:
@@ -438,7 +445,7 @@ def _chosen(condition: Element, one: Element, other: Element) -> Element:
 
 
 def _is_near_zero(tensor: Tensor) -> bool:
-    return any(abs(value) < 0.1 for value in n.values_of(tensor.numbers()))
+    return any(abs(value) < 0.1 for value in chain_rule.values_of(tensor.numbers()))
 
 
 def _tensor(x: Tensor | Scalar) -> Tensor:

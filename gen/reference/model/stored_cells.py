@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from gen.reference.model import chain_rule as n
+from gen.reference.model import chain_rule
 from gen.reference.model.cell_geometry import Geometry, Refused, Shape
 from gen.reference.model.chain_rule import Cell, Number
 
@@ -62,9 +62,9 @@ class Memory:
     def write(self, place: int, cell: Cell) -> None:
         """Put a number into a cell."""
         if not _RECORDING.on:
-            cell = n.value_of(cell)
+            cell = chain_rule.value_of(cell)
             if self.leaves:  # a new value of the same leaf
-                cell = n.with_slope(cell, self.leaves[place], 1.0)
+                cell = chain_rule.with_slope(cell, self.leaves[place], 1.0)
         self.cells[place] = cell
 
 
@@ -91,7 +91,7 @@ class Stored:
         for element in elements:
             cells += parts_of(element)
         if not _RECORDING.on:
-            cells = [*n.values_of(cells)]
+            cells = [*chain_rule.values_of(cells)]
         return cls(Memory(cells), Geometry.packed(tuple(shape), STEPS[kind]), kind)
 
     def in_order(self) -> Self:
@@ -114,12 +114,13 @@ class Stored:
         """Make a leaf of a new tensor: its cells are numbers to differentiate by."""
         if self.memory.has_history or self.kind == "bool":
             raise Refused("a tensor with a history is no leaf")
-        self.memory.leaves = list(map(Number, n.values_of(self.memory.cells)))
+        self.memory.leaves = list(map(Number, chain_rule.values_of(self.memory.cells)))
         self.memory.cells = list(self.memory.leaves)
         return self
 
     def _view(self, geometry: Geometry, **changes: Any) -> Self:
         if not _RECORDING.on:
+            # as in torch, a view that is made under no_grad has no history
             changes = {"history": False, **changes}
         return replace(self, geometry=geometry, hooks=(*self.hooks, []), **changes)
 
@@ -166,11 +167,11 @@ class Stored:
     def _signed(self, place: int, sign: float) -> Cell:
         cell = self.memory.cells[place]
         if not self.history or not _RECORDING.on:
-            cell = n.value_of(cell)
-        cell = n.scale(cell, sign)
+            cell = chain_rule.value_of(cell)
+        cell = chain_rule.scale(cell, sign)
         if not self.hooks or not isinstance(cell, Number):
             return cell
-        return n.computed(cell.value, (cell, self._factor))
+        return chain_rule.computed(cell.value, (cell, self._factor))
 
     def _factor(self) -> float:
         """Return the product of the factors of all hooks."""
@@ -181,7 +182,7 @@ class Stored:
         places = self.geometry.places()
         self._require_writable(places, elements)
         for place, element in zip(places, elements, strict=True):
-            signed = map(n.scale, parts_of(element), self._signs)
+            signed = map(chain_rule.scale, parts_of(element), self._signs)
             for step, cell in enumerate(signed):
                 self.memory.write(place + step, cell)
         return self
@@ -221,10 +222,12 @@ class Stored:
 
 
 def parts_of(element: Element) -> tuple[Cell, ...]:
+    """Return the cells of an element: one, or the two parts of a complex number."""
     return element if isinstance(element, tuple) else (element,)
 
 
 def copy_of(element: Element) -> Element:
+    """Return an element of new numbers, each computed from that of `element`."""
     if isinstance(element, tuple):
-        return n.same(element[0]), n.same(element[1])
-    return n.same(element)
+        return chain_rule.same(element[0]), chain_rule.same(element[1])
+    return chain_rule.same(element)

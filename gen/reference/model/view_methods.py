@@ -127,6 +127,7 @@ class Viewed(Stored):
     def as_strided(self, shape: Shape, strides: Shape) -> Self:
         """Return other elements of the tensor's own, by sizes and strides."""
         step = STEPS[self.kind]
+        # torch's strides count elements, and those of the model cells
         scaled = tuple(step * stride for stride in strides)
         found = Geometry(tuple(shape), scaled, self.geometry.offset)
         if not self.memory.is_ordered:
@@ -184,6 +185,7 @@ class Viewed(Stored):
         """Return the imaginary parts."""
         if self.kind != "complex":
             raise Refused("a real tensor has no imaginary part")
+        # A conjugate negates the imaginary parts. Each is the second cell of its element.
         negative = self.negative != self.conjugate
         moved = replace(self.geometry, offset=self.geometry.offset + 1)
         return self._view(moved, kind="real", conjugate=False, negative=negative)
@@ -207,10 +209,12 @@ class Viewed(Stored):
             elif isinstance(key, slice):
                 geometry, d = geometry.cut(d, key), d + 1
             else:
+                # an integer takes its dimension away, so the next key has the same number
                 geometry = geometry.select(d, key)
         return self._view(geometry)
 
     def _with_all_dimensions(self, keys: tuple[Any, ...]) -> list[Any]:
+        """Return `keys`, with a whole slice for each dimension that they leave out."""
         given = sum(key is not None and key is not Ellipsis for key in keys)
         if given > self.dim():
             raise Refused(f"{self.dim()} dimensions take no {given} indices")
@@ -234,6 +238,7 @@ class Viewed(Stored):
         return len(rows), *inner
 
     def _rows(self, keys: tuple[Any, ...]) -> list[Self]:
+        """Return the rows at a list of indices, or the elements at which a mask is true."""
         if len(keys) != 1:
             raise Refused("one list of indices or one mask is known to the model")
         (key,) = keys
@@ -256,6 +261,7 @@ def is_gathered(keys: tuple[Any, ...]) -> bool:
 
 
 def sizes_of(sizes: tuple[Any, ...]) -> Shape:
+    """Return the sizes that a method got, as ``view(2, 3)`` or as ``view((2, 3))``."""
     if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
         return tuple(sizes[0])
     return sizes

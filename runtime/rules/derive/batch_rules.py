@@ -165,6 +165,7 @@ def shift(dim: int, rank: int) -> int:
     if rank == 0:
         rank = 1
     if not -rank <= dim < rank:
+        # The words are ATen's, whose own message would count the batch dimension.
         raise IndexError(
             f"Dimension out of range (expected to be in range of [{-rank}, "
             f"{rank - 1}], but got {dim})"

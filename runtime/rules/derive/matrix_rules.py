@@ -131,6 +131,8 @@ def eye_like(t: torch.Tensor, n: int, m: int | None = None) -> torch.Tensor:
 
 def differences(x: torch.Tensor) -> torch.Tensor:
     """Return ``F[i, j] = 1 / (x[j] - x[i])``, zero on the diagonal."""
+    # Ones on the diagonal of the denominator: a quotient 1/0 that is masked afterwards would put
+    # NaN into derivatives.
     one = eye_like(x, x.shape[-1])
     return (1 - one) / (x.unsqueeze(-2) - x.unsqueeze(-1) + one)
 

@@ -134,6 +134,8 @@ def selecting(
         """Scatter the cotangents to the elements that were picked."""
         if shape and not has_dim:
             g, indices = g.unsqueeze(d), indices.unsqueeze(d)
+        # No index occurs twice along `d`: it is one pick, or a permutation. So nothing is to be
+        # added.
         return g.new_zeros(shape).scatter(d, indices, g)
 
     def forward(

@@ -45,11 +45,13 @@ def slope_kernel(
 
     def by_x(g: torch.Tensor, grad_output: torch.Tensor, x: torch.Tensor, *values: object) -> Any:
         """Return the gradient by x, from the curvature."""
+        # `g` and not the product is conjugated, because the kernel is antiholomorphic in x.
         return conj(g) * grad_output * conj(curvature(x, *values))
 
     register(
         name,
         vjp={
+            # The transpose multiplies by slope(x), which is the conjugate of slope(conj(x)).
             "grad_output": asking("g", *asks)(lambda g, x, *values: run(g, conj(x), *values)),
             at: asking("g", "grad_output", *asks)(by_x),
         },
@@ -65,6 +67,7 @@ def slope_kernel(
     )
 
 
+# From the result, as in torch: `relu_` overwrites its argument.
 diagonal("relu", self=lambda g, result: kernels.threshold_backward(g, result, 0))
 diagonal(
     "threshold", self=lambda g, self, threshold: kernels.threshold_backward(g, self, threshold)
@@ -75,6 +78,7 @@ diagonal(
     self=lambda g: torch.zeros_like(g),
 )
 
+# Both slopes are functions of the result y: y·(1 - y) and 1 - y². These are their derivatives.
 for _name, _curvature in (
     ("sigmoid", lambda output: 1 - 2 * output),
     ("tanh", lambda output: -2 * output),
@@ -102,6 +106,7 @@ def _silu_curvature(self: torch.Tensor) -> torch.Tensor:
     return s * self.neg().sigmoid() * (2 + self * (1 - 2 * s))  # not 1 - s, which is 0 in the tail
 
 
+# ATen's backward kernel does not conjugate the slope, so complex numbers do not use it.
 elementwise(
     "silu",
     {
@@ -119,6 +124,7 @@ slope_kernel("silu_backward", "self", _silu_curvature)
 
 
 def _mish_curvature(self: torch.Tensor) -> torch.Tensor:
+    # mish(x) = x·tanh(u) with u = softplus(x), whose derivative is s
     u, s = torch.nn.functional.softplus(self), self.sigmoid()
     # not 1 - tanh², which is 0 in the tail
     return s * u.cosh().reciprocal().square() * (2 + self * (1 - s - 2 * s * u.tanh()))
@@ -215,6 +221,7 @@ def _elu_decomposed(
 
 
 diagonal("elu", elementwise=False, self=_elu)
+# celu is elu with its argument divided by alpha
 diagonal(
     "celu", elementwise=False, self=lambda g, self, alpha: _elu(g, self, alpha, 1.0, 1.0 / alpha)
 )
@@ -247,6 +254,7 @@ diagonal(
 )
 register(
     "log_sigmoid_forward",
+    # Not 1 - sigmoid(x), which is 0 for large x. The second result is a buffer of the kernel.
     vjp={"self": lambda gs, self: None if gs[0] is None else gs[0] * torch.sigmoid(-self)},
     jvp=lambda self_t, self, result1: (self_t * torch.sigmoid(-self), torch.zeros_like(result1)),
     batch=broadcast,

@@ -77,6 +77,7 @@ def _in_halves_but_nan(op: str, other: str, order: Order) -> None:
     _of_two(
         op,
         other,
+        # A comparison with NaN is false, so `loses` would be false for x = NaN, which loses here.
         lambda g, x, y: _halves(x, y, ~(order.reaches(x, y) | y.isnan()), g),
         lambda g, x, y: _halves(y, x, order.wins(x, y) | y.isnan(), g),
     )
@@ -126,6 +127,7 @@ def _first_between() -> None:
 
     def low(g: torch.Tensor, self: torch.Tensor, min: Any, max: object) -> torch.Tensor:
         """Return the gradient of the lower bound."""
+        # With bounds in the wrong order the upper one is the result.
         at = self < min
         if max is not None:
             at = at & (min < max)
@@ -181,6 +183,7 @@ _in_halves("minimum", "other", LESSER)
     "1.0": lambda: _between_numbers(operator.ge, operator.le),
     "0.0": lambda: _between_numbers(operator.gt, operator.lt),
 }[probe("clamp_min", "gradient at [0.0]")]()
+# A key is what the probe prints: the gradients of both arguments where they are equal.
 _of_bound = {"1.0 0.0": _to_first, "0.5 0.5": _in_halves}[
     probe("clamp_min.Tensor", "gradients, equal")
 ]

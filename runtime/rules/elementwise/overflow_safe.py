@@ -17,6 +17,8 @@ from ..record import register
 Tensor = torch.Tensor
 
 _LIBRARY = torch.library.Library("torch_transform_matrix", "FRAGMENT")
+# Ops with records of their own. Written in plain ops, a derivative of `times` would again contain
+# `*`.
 _LIBRARY.define("times(Tensor self, Tensor other) -> Tensor")
 _LIBRARY.define("running_product(Tensor self, int dim) -> Tensor")
 
@@ -27,6 +29,7 @@ def _times(self: Tensor, other: Tensor) -> Tensor:
 
 def _running_product(self: Tensor, dim: int) -> Tensor:
     zero = self == 0
+    # A plain cumprod that has overflowed is NaN from the first zero on.
     return self.masked_fill(zero, 1).cumprod(dim).masked_fill_(zero.cumsum(dim) > 0, 0)
 
 

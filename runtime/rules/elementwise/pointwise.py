@@ -54,7 +54,8 @@ elementwise(
 elementwise("add.Scalar sub.Scalar", {"self": lambda g: g}, {"self": lambda self_t: self_t})
 pointwise("rsub.Scalar", self=lambda alpha: -alpha)
 
-# products and quotients
+# products and quotients. The latter are written out, as in torch: `pointwise` would multiply with a
+# reciprocal, which rounds once more.
 elementwise(
     "mul.Tensor",
     {"self": lambda g, other: g * conj(other), "other": lambda g, self: g * conj(self)},
@@ -63,6 +64,7 @@ elementwise(
 )
 pointwise("mul.Scalar", self=lambda other: other)
 elementwise(
+    # Divided twice, because the square of `other` overflows or vanishes before the quotient does.
     "div.Tensor",
     {
         "self": lambda g, other: g / conj(other),
@@ -81,6 +83,8 @@ elementwise(
 
 
 def _by_mode(t: Any, other: object, rounding_mode: object) -> object:
+    """Return ``t / other``, or zeros with a rounding mode: a rounded quotient is a step
+    function."""
     return t / other if rounding_mode is None else torch.zeros_like(t)
 
 
@@ -125,6 +129,7 @@ pointwise(
     end=lambda weight: weight,
     weight=lambda self, end: end - self,
 )
+# A remainder is `self - other·n`, where n is a rounded quotient and so has no slope.
 pointwise("fmod.Scalar", self=lambda: 1)
 pointwise(
     "fmod.Tensor",
@@ -144,6 +149,7 @@ def _hypot_slope(self: torch.Tensor, other: torch.Tensor, result: torch.Tensor) 
     not subtract ``x²/r³`` from ``1/r``."""
     larger = (self.abs() > other.abs()) & self.isfinite()
     quotient = torch.where(larger, other, 0.0) / torch.where(larger, self, 1.0)
+    # At the origin 0/0 is NaN, as in torch.
     return torch.where(larger, self.sgn() * (1 + quotient * quotient).rsqrt(), self / result)
 
 
@@ -184,7 +190,10 @@ def _power_by_exponent(
     if not isinstance(self, torch.Tensor) and self != 0:
         if isinstance(self, complex) or exponent.is_complex():
             return result * cmath.log(self)
+        # Python's log raises for a negative number, where torch's is NaN.
         return result * (math.log(self) if self > 0 else math.nan)
+    # Complex numbers have no order. The masks below negate `>=`, which is false for NaN, so that
+    # the gradient of a NaN exponent stays NaN.
     real = exponent.real if exponent.is_complex() else exponent
     # a base of zero for all elements
     if not isinstance(self, torch.Tensor):
@@ -291,7 +300,8 @@ pointwise(
 
 
 def _acosh_slope(self: torch.Tensor) -> torch.Tensor:
-    # the product of two roots is on the principal branch
+    # The product of two roots is on the principal branch. A real x below -1 has no result, but
+    # torch gives it the slope of |x|.
     size = self if self.is_complex() else self.abs()
     return (size + 1).rsqrt() * (size - 1).rsqrt()
 
@@ -332,7 +342,8 @@ elementwise(
     {"self": lambda self_t, self: zero_wins(self_t, _sinc_slope(self))},
 )
 
-# magnitudes and phases: real-linear, not holomorphic
+# Magnitudes and phases: real-linear, not holomorphic. Where the result is real, the dual level
+# takes the real part of the tangent.
 elementwise(
     "abs",
     {"self": lambda g, self: g * self.sgn()},
@@ -434,7 +445,7 @@ elementwise(
     lambda self_t, result1: (self_t / result1.exp2(), None),
 )
 
-# selection
+# selection: by `where`, because in a product with the mask an infinite cotangent would become NaN
 elementwise(
     "where.self",
     {
@@ -459,6 +470,7 @@ def _fill_batch(
         if self.dim() == 1 and mask.dim() == int(batched[1]):
             return func(self, mask, value, **kwargs)  # a batch of 0-d tensors
         return broadcast(func, size, batched, args, kwargs)
+    # `where` promotes dtypes, but `masked_fill` keeps that of `self`.
     out = broadcast(
         torch.where, size, (batched[1], batched[2], batched[0]), (mask, value, self), {}
     ).to(self.dtype)

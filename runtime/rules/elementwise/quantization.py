@@ -1,5 +1,5 @@
 """Register rounding to the values of a quantized type, as in quantization-aware training. The
-gradient is ``g`` within range and 0 outside."""
+gradient is ``g`` within range and 0 outside: the straight-through estimator."""
 
 from __future__ import annotations
 

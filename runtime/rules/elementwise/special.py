@@ -123,6 +123,7 @@ def _gamma_density(self: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return torch.exp(torch.xlogy(self - 1, other) - other - self.lgamma())
 
 
+# torch has no derivative by the first argument either; a gradient raises MissingRule.
 pointwise("igamma", other=_gamma_density)
 pointwise("igammac", other=lambda self, other: -_gamma_density(self, other))
 pointwise("special_entr", self=lambda self: -(1 + self.log()))
@@ -213,6 +214,7 @@ diagonal(
 )
 diagonal("special_xlog1py.self_scalar", other=_derivative_by_argument(1.0))
 diagonal("special_xlog1py.other_scalar", self=_derivative_by_factor(special.xlog1py, -1.0))
+# DLMF 25.11.17. For the exponent torch has no derivative either; a gradient raises MissingRule.
 pointwise("special_zeta", other=lambda self, other: -self * special.zeta(self + 1, other))
 pointwise(
     "special_zeta.self_scalar", other=lambda self, other: -self * special.zeta(self + 1.0, other)
@@ -225,6 +227,7 @@ BESSEL: dict[str, Callable[..., torch.Tensor]] = {
         special.bessel_j0(self) - _over_argument(result, self, series=J1_OVER_X)
     ),
     "special_bessel_y0": lambda self: -special.bessel_y1(self),
+    # At zero both terms are infinite, and their difference would be NaN.
     "special_bessel_y1": lambda self, result: torch.where(
         self == 0, math.inf, special.bessel_y0(self) - result / self
     ),

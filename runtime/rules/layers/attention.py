@@ -226,6 +226,7 @@ register(
     decomposition=_written_out,
     nondiff=(1,),
     cost="high",
+    # q·kᵀ and p·v: in each, every query meets every key once for each feature
     flops=lambda query_shape, key_shape: 4 * math.prod(query_shape) * key_shape[-2],
     family="attention",
 )

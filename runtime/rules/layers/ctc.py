@@ -109,11 +109,14 @@ for _suffix in ("", ".Tensor"):
         return op(g, log_probs, *rest)
 
     def _jvp(t: torch.Tensor, log_probs: object, *rest: Any, op: Any = _op) -> object:
+        # A cotangent of ones gives the gradient of each loss. Its product with the tangent is
+        # summed.
         return _contract(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
 
     def _transpose(
         g: torch.Tensor, grad: torch.Tensor, *rest: object, op: Callable[..., torch.Tensor] = _op
     ) -> object:
+        # The op multiplies the gradient of each loss by one number of `grad`.
         return _contract(g, op(torch.ones_like(grad), *rest))
 
     register(
@@ -122,6 +125,7 @@ for _suffix in ("", ".Tensor"):
         jvp=asking("log_probs_t", "log_probs", *_ARGUMENTS)(_jvp),
         batch=_forward_batch,
         nondiff=(1,),
+        # A tensor of target lengths does not tell the longest one, and so not the width of alpha.
         abstract=None if _suffix else _abstract,
         cost="high",
         family="loss",

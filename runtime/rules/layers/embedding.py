@@ -195,6 +195,7 @@ def _weight_vjp(
     # each looked-up row gets the cotangent of its bag, by the weight of the row in it
     rows = g.index_select(0, bag)
     if mode == MEAN:
+        # Rows of padding do not count, so the size of a bag may be 0.
         rows = rows / result2.index_select(0, bag).clamp_min(1).unsqueeze(1)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)

@@ -236,6 +236,7 @@ def _class_weights(
     is_used = target != ignore_index
     if weight is None:
         return is_used.to(dtype)
+    # an ignored target may be the number of no class, as -100 is
     classes = torch.where(is_used, target, 0).reshape(*weight.shape[:-1], -1)
     return torch.where(is_used, weight.gather(-1, classes).reshape(target.shape), 0)
 

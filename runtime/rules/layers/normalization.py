@@ -53,6 +53,8 @@ def projected_vjp(
 ) -> Tensor:
     """Return the gradient of ``sum(a·P(t))`` by x. ``by_a`` and ``by_t`` are P(a) and P(t); see
     :func:`projected`."""
+    # sum(a·P(t)) is n·rstd·spread. Its derivative by x follows from those of rstd, which is
+    # -rstd²·x̂/n, and of mean(a·x̂) for a fixed a, which is P(a)/n.
     au, tu = mean_over(a * unit, dims), mean_over(t * unit, dims)
     spread = mean_over(a * t, dims) - mean_over(a, dims) * mean_over(t, dims) - au * tu
     return -rstd * (rstd * spread * unit + by_a * tu + by_t * au)
@@ -63,6 +65,7 @@ def projected_jvp(
 ) -> Tensor:
     """Return the change of P(t) if x changes by ``x_t``. ``by_t`` and ``by_x`` are P(t) and
     P(x_t)."""
+    # the product rule: rstd changes by -rstd²·mean(x̂·x_t), and x̂ by P(x_t)
     return -rstd * (
         mean_over(unit * x_t, dims) * by_t
         + mean_over(t * unit, dims) * by_x
@@ -75,6 +78,7 @@ def statistics_vjp(
 ) -> Any:
     """Return the gradient of the input through the returned mean and reciprocal standard deviation,
     both shaped to broadcast."""
+    # d mean/dx = 1/n and d rstd/dx = -rstd²·x̂/n
     by_mean = by_rstd = None
     if g_mean is not None:
         by_mean = g_mean / n

@@ -109,6 +109,8 @@ def _matrix_of_nearest(
 ) -> torch.Tensor:
     """Return what dimension ``d`` multiplies with, of a kernel that asks for the whole size."""
     n, m, behind = input_size[d], output_size[d], len(input_size) - 1 - d
+    # Each element of the image is its own number, so the result says which ones were copied. In
+    # double precision they are exact.
     numbers = torch.arange(n, dtype=torch.float64, device=g.device)
     ramp = numbers.reshape(n, *[1] * behind).expand(*input_size)
     image = forward(ramp.expand(1, 1, *input_size).contiguous(), list(output_size), *scales)[0, 0]

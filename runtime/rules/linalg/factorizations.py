@@ -343,6 +343,7 @@ register(
     "geqrf",
     batch=trailing,
     abstract=lambda self: (
+        # LAPACK stores matrices by columns
         self.mT.contiguous().mT.clone(),
         self.new_empty((*self.shape[:-2], min(self.shape[-2:]))),
     ),

@@ -14,6 +14,7 @@ aten = torch.ops.aten
 
 
 def _c2c_back(g: torch.Tensor, dim: object, normalization: int, forward: bool) -> object:
+    # `normalization` says by what the sum is divided, whatever the direction.
     return aten._fft_c2c(g, dim, normalization, not forward)
 
 

@@ -208,8 +208,8 @@ def _convert_factor(factor: Any, dtype: torch.dtype) -> object:
 
 
 def _in_one_dtype(args: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Return the operands of ``addr``, which alone takes several dtypes, in that of the result. The
-    kernel gives numbers no less weight."""
+    """Return the operands of ``addr``, which alone takes several dtypes, in that of the result. As
+    in the kernel, a 0-d tensor promotes like any other."""
     x, left, right = args
     if x.dtype is left.dtype is right.dtype:
         return args
@@ -392,6 +392,8 @@ def _third(a: object, b: object, c: object, *dims: object) -> object:
     return aten._trilinear(conj(a), conj(b), conj(c), *dims)
 
 
+# The cotangent lacks the dimensions that were summed, and a gradient lacks those that its argument
+# lacked. So `sumdim` and the `expand` of that argument change places.
 multilinear(
     "_trilinear",
     {

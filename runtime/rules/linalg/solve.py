@@ -356,6 +356,7 @@ def _by_pivots_batch(
 
 def _by_cholesky_factor(by_a: torch.Tensor, factor: torch.Tensor, upper: bool) -> torch.Tensor:
     """Return the gradient by the factor, from the gradient by A = L·Lᴴ (or Uᴴ·U)."""
+    # dA = dL·Lᴴ + L·dLᴴ, so ⟨G, dA⟩ = ⟨(G + Gᴴ)·L, dL⟩
     both, factor = by_a + by_a.mH, triangle(factor, upper)
     return triangle(_on_side(factor, both, upper), upper)
 

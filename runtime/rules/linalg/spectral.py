@@ -327,6 +327,7 @@ def _exp_batch(func: Kernel, size: int, batched: object, args: Arguments, kwargs
 
 register(
     "linalg_matrix_exp",
+    # the adjoint of the derivative at A is the derivative at Aᴴ
     vjp={"self": lambda g, self: _exp_along(self.mH, g)},
     jvp={"self": lambda self_t, self: _exp_along(self, self_t)},
     batch=_exp_batch,

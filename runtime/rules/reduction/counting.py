@@ -40,6 +40,7 @@ def _bincount_batch(
     return func(moved.reshape(-1), weights, size * width).reshape(size, width)
 
 
+# torch has no derivative by the weights either; a gradient raises MissingRule
 register("bincount", batch=_bincount_batch, cost="high", family="counting")
 
 

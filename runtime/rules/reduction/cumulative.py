@@ -118,6 +118,7 @@ register(
     cost="high",
     family="scan",
 )
+# One element may be the extreme of many prefixes, so their cotangents are added.
 for _name in ("cummax", "cummin"):
     register(
         _name,

@@ -109,6 +109,8 @@ def _share(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
     return mask.to(self.dtype) / summed(mask, dim, True)
 
 
+# Two functions, because torch distinguishes them at NaN: `amax` only compares, which gives 0/0
+# there, and `max` shares the gradient among the NaNs.
 def _share_among_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     mask = (self == result) | (self.isnan() & result.isnan())
     return mask, 1 / mask.sum().to(self.dtype)
@@ -219,6 +221,15 @@ def _norm_slope(
     return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
 
 
+def _vector_norm_batch(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords
+) -> object:
+    """Run the op on a batch. The dimensions stand behind the order, which a call may leave out."""
+    if len(args) == 1:
+        args = [*args, 2]
+    return batch.along(2)(func, size, batched, args, kwargs)
+
+
 def _norm(
     self: torch.Tensor,
     p: object = None,
@@ -239,7 +250,7 @@ reduction(
     lambda self, result, ord, dim: _norm_slope(
         self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim
     ),
-    lambda f, n, b, a, k: batch.along(2)(f, n, b, [*a, 2][: max(2, len(a))], k),
+    _vector_norm_batch,
 )
 for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
     register(_name, decomposition=_norm, family="reduction")
@@ -417,12 +428,14 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
     off = conj(self - mean)
     if n != correction:
         return off * (2 / (n - correction))  # type: ignore[no-any-return]
+    # The number 2 / 0 is an error in Python, and infinite in torch.
     return off * math.inf  # type: ignore[no-any-return]
 
 
 def _std_partial(
     self: torch.Tensor, result: torch.Tensor, dim: object, correction: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    # A deviation of zero gets a gradient of zero, as in torch.
     return result != 0, _deviation(self, dim, correction) * _over_root(0.5, result)
 
 
@@ -556,6 +569,7 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
     dimension is that of the reduction.
     """
     tensors = batch.expand_tensors(size, batched, args)
+    # In the backward op the cotangent and the result precede the data.
     data = next(tensor for tensor in reversed(tensors) if isinstance(tensor, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}
@@ -593,4 +607,5 @@ def _segments_back(
 
 
 register("segment_reduce", vjp={"data": _segments_back}, batch=_segments_batch, family="reduction")
+# first derivatives alone, as in torch
 register("_segment_reduce_backward", batch=_segments_batch, family="reduction")

@@ -63,6 +63,7 @@ class Grams:
 
 def _identity(t: Tensor) -> Hashable:
     """Return a key that two views of the same elements of memory share while they live."""
+    # a lazy conjugate or negation has the memory of other numbers
     if type(t) is not torch.Tensor or t.is_conj() or t.is_neg():
         return id(t)
     return t.data_ptr(), t.shape, t.stride(), t.dtype
@@ -533,6 +534,7 @@ def per_dimension(values: Sequence[int], rank: int) -> list[int]:
 def _smaller_way(places: int, rows: int, columns: int) -> str:
     """Return the way to norms that needs fewer numbers: ``ghost`` with the products of all pairs of
     places, or ``direct`` with the gradient itself. See :attr:`Term.way`."""
+    # Two Gram matrices take places²·(rows + columns) products, the gradient places·rows·columns.
     if places * (rows + columns) <= rows * columns:
         return "ghost"
     return "direct"

@@ -128,6 +128,7 @@ def _indexed_rows(
     (numbers,) = indices
     if numbers is None or numbers.dtype in (torch.bool, torch.uint8):
         return None
+    # a negative number counts from the last row
     return Rows(numbers.remainder(self_shape[0]), g, self_shape[0])
 
 

@@ -18,6 +18,9 @@ from ..record import kernels, overload, register
 
 aten = torch.ops.aten
 
+# A batch rule that is a lambda has short names for its parameters: f, n, b, a and k stand for func,
+# size, batched, args and kwargs, see `batch_rules`.
+
 register("detach", nondiff=True, batch=batch.elementwise, inverse=lambda part: part, family="view")
 register(
     "view.dtype",
@@ -131,6 +134,7 @@ linear("_reshape_copy", {"self": _reshape_back}, batch.sizes(1))
 view(
     "unsqueeze",
     lambda g, dim: g.squeeze(dim),
+    # a negative dimension counts from the end, where the batch adds none
     lambda f, n, b, a, k: f(a[0], a[1] + 1 if a[1] >= 0 else a[1]),
     inverse=_same_elements,
 )
@@ -168,6 +172,7 @@ def _inverse(order: Sequence[int]) -> list[int]:
 view(
     "t",
     lambda g: g.t(),
+    # ATen's `t` returns a vector or a number as it is
     lambda f, n, b, a, k: a[0].transpose(1, 2) if a[0].dim() == 3 else a[0].view_as(a[0]),
     inverse=lambda ops, part: ops.t(part),
 )
@@ -389,6 +394,7 @@ def without_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Return whether every element certainly has its own place in memory. False if this is not
     known."""
     reach = 0
+    # By rising stride: each step must lead past all places that the smaller ones reach.
     for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
         if step <= reach:
             return False

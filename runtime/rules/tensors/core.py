@@ -67,6 +67,8 @@ register(
     batch=lambda f, n, b, a, k: f(
         a[0],
         [n, *a[1]],
+        # From one element of the batch to the next: the extent of an element in memory, or 1 if it
+        # is empty.
         [max(1, sum((s - 1) * t for s, t in zip(a[1], a[2], strict=True)) + 1), *a[2]],
     ),
     **_FACTORY,
@@ -173,6 +175,7 @@ register(
     draws="values",
     abstract=lambda self: self.new_empty(self.shape),
 )
+# torch has no derivatives for these draws and gradients of draws either; one raises MissingRule
 register(
     "_standard_gamma_grad",
     abstract=lambda self, output: torch.empty_like(self + output),

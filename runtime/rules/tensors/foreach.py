@@ -71,6 +71,7 @@ _SINGLE: dict[str, Callable[..., torch.Tensor]] = {
     "minimum": _minimum,
     "norm": _norm,
 }
+# ATen has no `maximum_` and no `minimum_` for one tensor.
 _BY_COPY = {
     "maximum_": lambda target, other: target.copy_(_maximum(target.clone(), other)),
     "minimum_": lambda target, other: target.copy_(_minimum(target.clone(), other)),
