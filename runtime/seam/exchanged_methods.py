@@ -101,6 +101,7 @@ def make_forward(torchs: Method, captures: Captures) -> Method:
         if padding.is_floating_point():  # a row that is left out has no weight at all
             dropped = padding.masked_fill(padding != 0, -torch.inf)
             padding = torch.where(applies, dropped, padding)
+        # eager mode fills the rows with zeros before the norm runs, so it runs after that here
         output = watched(torchs, _WithoutNorm(encoder), src, None, padding, is_causal)
         left_out = padding.bool() & applies
         output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
@@ -125,6 +126,7 @@ def _leaves_out(encoder: torch.nn.TransformerEncoder, src: torch.Tensor) -> bool
     leaves = [src]
     for part in weights:
         leaves += part.parameters()
+    # with gradients torch takes the slow way, which leaves nothing out
     return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in leaves))
 
 
