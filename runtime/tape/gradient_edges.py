@@ -80,7 +80,7 @@ def register_multi_grad_hook(
     else:
         hooked = list(tensors)
         inner = _when_all(list(map(_node_finder, hooked)), fn)
-    return _Handles([t.register_hook(inner(index)) for index, t in enumerate(hooked)])
+    return _Handles([tensor.register_hook(inner(index)) for index, tensor in enumerate(hooked)])
 
 
 def _node_finder(tensor: torch.Tensor) -> Callable[[], Node | None]:
@@ -120,17 +120,19 @@ def _when_all(
         def hook(grad: object) -> None:
             task = _task()
             with lock:
+                # only a pass that runs knows which of the nodes it will run
                 if task not in states:
                     expected = set()
-                    for k, node_of in enumerate(nodes):
+                    for position, node_of in enumerate(nodes):
                         node = node_of()
                         if node is not None and engine.will_execute(node):
-                            expected.add(k)
+                            expected.add(position)
                     states[task] = ([None] * len(nodes), expected)
                 grads, missing = states[task]
                 grads[index] = grad
                 missing.discard(index)
                 complete = not missing
+            # without the lock: `fn` may start a pass that calls these hooks
             if complete:
                 fn(grads)
 

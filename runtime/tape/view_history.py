@@ -389,6 +389,7 @@ def refuse_rebase(value: Any, what: str) -> None:
     creation = value._view.creation
     node, index = getattr(value, "_edge", None) or (None, 0)
     by_mode = creation in ("no_grad", "inference")
+    # torch says the same of a Function with several results as of an op with several views
     if node is not None and len(node.metas) > 1 and creation == "function":
         creation = "multi"
     mode, now = "no_grad mode", "with grad mode enabled"
