@@ -194,7 +194,8 @@ class GraphTask:
         ``leaves``. ``g``: the cotangent of the root."""
         node, index = edge
         meta = node.metas[index]
-        if g.shape != meta[0] or g.dtype is not meta[1]:  # `conform` asks this, in a frame
+        # `conform` asks this as well, in a frame of its own
+        if g.shape != meta[0] or g.dtype is not meta[1]:
             g = conform(g, meta, None, 0)
         grads: list[Any] = [None] * len(node.metas)
         grads[index] = g
