@@ -153,7 +153,7 @@ class Level:
         else stays as it is. Called for each tensor."""
         if isinstance(result, torch.Tensor):
             return self.wrap(result)
-        return rewrapped(result, lambda t, _: self.valued(t))
+        return rewrapped(result, lambda tensor, _: self.valued(tensor))
 
     def lowered(self, a: Any) -> Any:
         """Return the inner tensor of ``a`` if it is a value of this level, else ``a``: what the
@@ -323,8 +323,8 @@ class Value(torch.Tensor):
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         VALUES.add(cls)
-        for f in ON_NEW_VALUES:
-            f(cls)
+        for prepare in ON_NEW_VALUES:
+            prepare(cls)
 
     @classmethod
     def holding(cls, inner: torch.Tensor) -> object:
@@ -520,6 +520,7 @@ class Value(torch.Tensor):
         set_excluded(NEGATIVE, False)
         set_excluded(ZERO, False)
         set_excluded(VIEWS, (view := id(func) in VIEW_OPS) and leaves_unmarked(func, args))
+        # the session is the one level of its class of values, so there is nothing to search
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
         if len(types) > 1 and level.leaves(types, args, kwargs):
             return NotImplemented
@@ -573,6 +574,7 @@ def hand_over(
         finally:
             SCOPE.levels = around
     else:
+        # the function of an inner level makes a call in which none of its own values takes part
         with scope_outside(level):
             result = level.call(func, args, kwargs)
         if _is_fresh(func):
@@ -694,20 +696,21 @@ def innermost(args: Iterable[Any], kwargs: dict[str, object] | None) -> Any:
     None if there are no values."""
     best: Any = None
     number = -1
-    for a in args:
-        kind = type(a)
+    # Every call comes here: the numbers are compared in place, without a frame for each argument.
+    for argument in args:
+        kind = type(argument)
         if kind in VALUES:
-            if a._level.number > number:
-                best = a._level
+            if argument._level.number > number:
+                best = argument._level
                 number = best.number
         elif kind is list or kind is tuple:
-            for item in a:
+            for item in argument:
                 if type(item) in VALUES and item._level.number > number:
                     best = item._level
                     number = best.number
     if kwargs:
-        for a in kwargs.values():
-            for item in a if isinstance(a, (list, tuple)) else (a,):
+        for argument in kwargs.values():
+            for item in argument if isinstance(argument, (list, tuple)) else (argument,):
                 if type(item) in VALUES and item._level.number > number:
                     best = item._level
                     number = best.number
