@@ -455,7 +455,7 @@ class FunctionalLevel(Level):
     def _write_results(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
         places = written_arguments(op.func._schema)
-        targets = [args[i] if i < len(args) else kwargs[name] for i, name in places]
+        targets = [args[at] if at < len(args) else kwargs[name] for at, name in places]
         self._refuse_shared(op, args, kwargs, targets)
         functional = functional_of(op.func)
         if functional is None:
@@ -545,6 +545,7 @@ class FunctionalLevel(Level):
         )
 
     def _detach(self, value: FunctionalValue) -> FunctionalValue:
+        """Run ``detach_``. Raise for a view, which takes its history from its base."""
         if value._chain:
             raise RuntimeError(
                 "Can't detach views in-place. Use detach() instead, which leaves the base as it is."

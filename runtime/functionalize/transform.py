@@ -65,10 +65,10 @@ def _list_changed(
     ``values``, ``stores``: by the number of an input, what the program saw, and its first store.
     """
     changed: list[tuple[int, WrittenBack]] = []
-    for i, value in values.items():
+    for index, value in values.items():
         turns = level.turns[id(value)]
-        if turns or stores[i].memory.generation:
-            changed.append((i, level.written_back(stores[i], turns)))
+        if turns or stores[index].memory.generation:
+            changed.append((index, level.written_back(stores[index], turns)))
     return changed
 
 

@@ -188,6 +188,7 @@ class _Copying:
     ops are themselves: ``add`` is ``add``."""
 
     def __getattr__(self, name: str) -> Any:
+        """Find the packet, and note it as an attribute, so that this runs once for each name."""
         copying = f"{name}_copy"
         if name == "reshape":
             copying = "_reshape_copy"

@@ -92,6 +92,8 @@ def make_forward(torchs: Method, captures: Captures) -> Method:
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool | None = None,
     ) -> object:
+        """Run torch's ``forward``. In a capture, put zeros in place of rows that eager mode leaves
+        out."""
         padding = src_key_padding_mask
         if padding is None or mask is not None:
             return watched(torchs, encoder, src, mask, padding, is_causal)
@@ -168,6 +170,7 @@ def make_validating(torchs: Method, captures: Captures) -> Method:
 
     @functools.wraps(torchs)
     def validate(*args: Any, **kwargs: Any) -> Any:
+        """Run torch's method, and let :func:`validates` say so meanwhile."""
         around = _RUNNING.validates
         _RUNNING.validates = captures()
         try:

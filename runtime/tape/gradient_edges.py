@@ -93,6 +93,7 @@ def _node_finder(tensor: torch.Tensor) -> Callable[[], Node | None]:
 
     # a leaf's node may be freed and created again, so the question goes to the leaf
     def node_of_leaf() -> Node | None:
+        """Return the node that the leaf has now, None if the leaf is gone or none any more."""
         variable = leaf()
         if variable is None:
             return None
@@ -117,7 +118,10 @@ def _when_all(
     )
 
     def inner(index: int) -> Callable[[torch.Tensor | None], None]:
+        """Return the hook of the tensor at position ``index``."""
+
         def hook(grad: object) -> None:
+            """Note a gradient, and call ``fn`` if it is the last one of its pass."""
             task = _task()
             with lock:
                 # only a pass that runs knows which of the nodes it will run
@@ -149,7 +153,10 @@ def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[torch.Tens
     called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
 
     def inner(index: int) -> Callable[[torch.Tensor | None], None]:
+        """Return a hook, the same for each position."""
+
         def hook(grad: object) -> None:
+            """Call ``fn`` with a gradient, if it is the first one of its pass."""
             task = _task()
             with lock:
                 first = task not in called

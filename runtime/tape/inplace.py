@@ -174,9 +174,9 @@ def _save(node: OpNode, args: list[object], kwargs: Keywords, result: torch.Tens
             HOOKS.about_to_bump = None
     else:
         node.save(args, kwargs, result)
-    for s in node.saved or ():
-        if isinstance(s, Saved) and s.tensor is result:
-            s.version += 1
+    for saved in node.saved or ():
+        if isinstance(saved, Saved) and saved.tensor is result:
+            saved.version += 1
 
 
 def _write_to_foreign(level: Tape, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:

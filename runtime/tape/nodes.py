@@ -410,6 +410,8 @@ class OpNode(Node):
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
     ) -> Sequence[torch.Tensor | None]:
+        """Run the plan's formulas, see :meth:`Node.apply`. Those are left out whose results nobody
+        wants."""
         plan, gradient = self.plan, grads[0]
         values = self._values_for_formula(create_graph)
         # formulas read these at the indices -3, -2 and -1
@@ -497,6 +499,7 @@ class OpNode(Node):
                 break
 
     def inputs(self) -> Sequence[int | None]:
+        """Return the inputs in the order of the schema. A list has one for each of its tensors."""
         edge_numbers: list[int | None] = []
         for at in sorted(self.plan.op.vjp_args):
             first = self.args_at.get(at)
@@ -550,6 +553,7 @@ class Undifferentiable(Node):
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
     ) -> Sequence[torch.Tensor | None]:
+        """Raise ``MissingRule`` for the arguments that require grad and have no formula."""
         names = self.op.arg_names
         # the error names the arguments without a rule if others have one, else the whole op
         supported = [names[index] for index in self.op.vjp_args]

@@ -449,11 +449,12 @@ class CopySlices(Node):
         base = target._view.base
         count = len(node.edges)
         edges = node.edges
+        # the edges of the write but the one of its target, whose gradient goes through the base
         if self_edge is None:
             self.others = tuple(range(count))
         else:
             self.others = (*range(self_edge), *range(self_edge + 1, count))
-            edges = tuple([node.edges[i] for i in self.others])
+            edges = tuple([node.edges[index] for index in self.others])
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
         # without the base itself, to which a reference would close a cycle
         self.chain = target._view.short_path(target)

@@ -41,6 +41,8 @@ def _register_for_traces(
         names = [argument.name for argument in overload._schema.arguments]
 
         def run(keys: DispatchKeySet, *args: object, **kwargs: object) -> Any:
+            """Call ``function`` in a trace, and pass the call on where it refuses or there is
+            none."""
             if traced(args, kwargs):
                 try:
                     return function(**dict(zip(names, args, strict=False)), **kwargs)

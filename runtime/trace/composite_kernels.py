@@ -57,6 +57,7 @@ def _install(overload: Any, function: Callable[..., object]) -> None:
 
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(*args: object, **kwargs: object) -> Any:
+        """Call ``function`` where a size is a symbol, else decompose the call."""
         tensors = list(items_of((*args, *kwargs.values())))
         if any(map(symbolic, tensors)) and sees_ours(tensors):
             try:
@@ -275,8 +276,9 @@ def _slope(x: Tensor, dim: int, step: Tensor | float, edge_order: int) -> Tensor
         + weights[1] * _part(x, dim, 1, -1)
         + weights[2] * _part(x, dim, 2)
     )
-    front = [gaps.select(dim, n).unsqueeze(dim) for n in (0, 1)[:edge_order]]
-    back = [gaps.select(dim, n).unsqueeze(dim) for n in (-1, -2)[:edge_order]]
+    # one gap for a slope of the first order, two for one of the second
+    front = [gaps.select(dim, index).unsqueeze(dim) for index in (0, 1)[:edge_order]]
+    back = [gaps.select(dim, index).unsqueeze(dim) for index in (-1, -2)[:edge_order]]
     return torch.cat([_edge(x, dim, front, True), inside, _edge(x, dim, back, False)], dim)
 
 
@@ -324,6 +326,8 @@ def _register_resizing(overload: OpOverload) -> None:
     def run(
         self: Tensor, size: object = None, dim: object = None, norm: str | None = None
     ) -> Tensor:
+        """Run the transform of a tensor that has the sizes of the result already. ``size``,
+        ``dim``: one for one dimension, a list of them, or None."""
         if size is None:
             raise Refused
         sizes = list(items_of((size,)))

@@ -68,6 +68,8 @@ def _layer_by_layer(overload: OpOverload) -> None:
 
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)
     def run(x: torch.Tensor, *rest: Any) -> Any:
+        """Let the innermost level run the net, or run it layer by layer if it drops between
+        them."""
         result = run_layer(overload, (x, *rest))
         if result is not NotImplemented:
             return result

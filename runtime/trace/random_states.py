@@ -227,6 +227,8 @@ class _Met:
 
 
 class _Around(Ambient):
+    """The states of the innermost trace of this thread that watches generators."""
+
     states: RandomStates | None = None
 
 

@@ -388,6 +388,7 @@ def _define_of_two(cls: type, name: str, function: Callable[..., object]) -> Non
     of_two = _reflect(function) if is_reflected else function
 
     def method(self: object, other: object, *rest: object) -> Any:
+        """Compute with values, with nodes, or as torch does."""
         if _is_foreign(other) and _is_ours(self):
             return of_two(_value(self), other)
         a, b = (other, self) if is_reflected else (self, other)
@@ -426,6 +427,7 @@ def _define_class(cls: type) -> None:
     kind, attribute = KINDS[cls], object.__getattribute__
 
     def get_attribute(self: object, name: str) -> object:
+        """Return the class of the number as ``__class__``, and any other attribute as it is."""
         if name != "__class__" or not _PROGRAMS.environments or not _is_ours(self):
             return attribute(self, name)
         # `isinstance` is in C, so the next frame is that of whoever asks
