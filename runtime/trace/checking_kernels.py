@@ -77,12 +77,13 @@ def _cov(
     if self.dim() > 2 or self.dtype is torch.bool:
         raise Refused
     x = self
-    if self.dim() < 2:
+    if self.dim() < 2:  # one variable
         x = self.reshape(1, -1)
-    n = x.shape[1]
+    observations = x.shape[1]
     if fweights is None and aweights is None:
-        centred = x - (x.sum(1) / n).unsqueeze(1)
-        divisor: Any = torch.sym_max(n - correction, 0)
+        centred = x - (x.sum(1) / observations).unsqueeze(1)
+        # as ATen, which divides by zero where there are too few observations
+        divisor: Any = torch.sym_max(observations - correction, 0)
         return centred.mm(centred.t().conj()).true_divide(divisor).squeeze()
     return _weighted_cov(x, correction, fweights, aweights)
 

@@ -59,6 +59,7 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
     ran, it is the line that has called the package. ``at``: the traceback, from the frame on that
     catches the error. ``advice``: a sentence before the line."""
     trail = _Trail(at)
+    # an error passes several captures on its way out, and each would add the line
     texts = _texts(error)
     additions = [
         f"{where} {text_of(line)}"
