@@ -141,6 +141,7 @@ class FunctionalLevel(Level):
         if old is None or not has_history(old):
             value = self._view_op(aten.detach.default)(memory.value)
         else:
+            # the clone has the history, and a write to its detached alias changes its numbers
             with torch.enable_grad():
                 value = old.clone()
             value.detach().copy_(memory.value.detach())
@@ -169,6 +170,7 @@ class FunctionalLevel(Level):
     def write(self, value: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
         """Make ``new`` the value of ``value``, and put it into the base of ``value``. ``counted``:
         whether the write increments the version."""
+        # a kernel converts what it writes, and a functional form returns what it has computed
         if new.dtype is not value.dtype:
             new = new.to(value.dtype)
         if new.shape != value.shape:
@@ -234,7 +236,9 @@ class FunctionalLevel(Level):
 
     def overtakes(self, address: int) -> bool:
         """Return whether the program has written to the storage at ``address``."""
-        return any(s.memory.generation and address_of(t) == address for t, s in self.held)
+        return any(
+            store.memory.generation and address_of(tensor) == address for tensor, store in self.held
+        )
 
     def has_written(self, value: Any) -> bool:
         """Return whether the program has written to the memory of ``value``."""
@@ -269,15 +273,18 @@ class FunctionalLevel(Level):
         value = self.closed_over.get(id(tensor))
         if value is None:
             value = self.closed_over[id(tensor)] = self.wrap(tensor)
+            # also so that nothing else gets the id while the level lives
             self.held.append((tensor, value._store))
         return value
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one call without a write. Results whose strides follow those of a copy are noted."""
         result = self._run_call(func, args, kwargs)
+        # where views become copies, strides differ from those of the program
         if self.views:
             leaves = pytree.tree_leaves((list(args), kwargs))
             if any(map(self._has_strides_of_copy, leaves)):
+                # a call that writes returns an argument, whose strides it has not changed
                 arguments = set(map(id, leaves))
                 self._note_copies(
                     leaf for leaf in pytree.tree_leaves(result) if id(leaf) not in arguments
@@ -370,12 +377,12 @@ class FunctionalLevel(Level):
             return self.wrap(out, Place(Store(None, source._store), source._chain))
         store, chain = source._store, source._chain
         unrecorded = source._unrecorded or not torch.is_grad_enabled()
-        return rewrapped(
-            out,
-            lambda t, i: self.wrap(
-                t, Place(store, (*chain, ViewCall(op.func, rest, kwargs, i)), unrecorded)
-            ),
-        )
+
+        def wrap_view(view: torch.Tensor, which: int | None) -> FunctionalValue:
+            step = ViewCall(op.func, rest, kwargs, which)
+            return self.wrap(view, Place(store, (*chain, step), unrecorded))
+
+        return rewrapped(out, wrap_view)
 
     def _has_strides_of_copy(self, value: FunctionalValue) -> bool:
         """Return whether the strides of ``value`` may come of a copy that stands for a view, and
@@ -448,7 +455,7 @@ class FunctionalLevel(Level):
     def _write_results(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Compute without a write what ``op`` writes, and put it into the stores of its targets."""
         places = written_arguments(op.func._schema)
-        targets = [args[i] if i < len(args) else kwargs[name] for i, name in places]
+        targets = [args[at] if at < len(args) else kwargs[name] for at, name in places]
         self._refuse_shared(op, args, kwargs, targets)
         functional = functional_of(op.func)
         if functional is None:
@@ -471,6 +478,7 @@ class FunctionalLevel(Level):
         others = [
             argument._store.memory for argument in args[1:] if isinstance(argument, FunctionalValue)
         ]
+        # the question runs the kernel on zeros, which few calls need
         if first._store.memory in others:
             refuse_shared_by(self, op.func, args, kwargs, targets)
 
@@ -530,17 +538,19 @@ class FunctionalLevel(Level):
         if len(memories) < len(targets):
             return True
         read = tensors_of(other for other in others if isinstance(other, (list, tuple)))
-        if any(id(self.own(t)._store.memory) in memories for t in read):
+        if any(id(self.own(tensor)._store.memory) in memories for tensor in read):
             return True
         return any(
             overlaps(self.present(value._store), value._chain) for value in map(self.own, targets)
         )
 
     def _detach(self, value: FunctionalValue) -> FunctionalValue:
+        """Run ``detach_``. Raise for a view, which takes its history from its base."""
         if value._chain:
             raise RuntimeError(
                 "Can't detach views in-place. Use detach() instead, which leaves the base as it is."
             )
+        # the same memory, and a store without the history
         value._inner = self.read(value).detach()
         value._store = Store(value._inner, value._store)
         return value
@@ -567,13 +577,17 @@ class FunctionalLevel(Level):
         return target
 
     def write_each(self, target: Any, new: Any, counted: bool = True) -> None:
+        """Make ``new`` the value of ``target``, or of each in a list. Nothing is written to an
+        optional argument that is None. ``counted``: see :meth:`write`."""
         if isinstance(target, (list, tuple)):
-            for t, n in zip(target, new, strict=True):
-                self.write_each(t, n, counted)
+            for part, value in zip(target, new, strict=True):
+                self.write_each(part, value, counted)
         elif target is not None:
             self.write(self.own(target), new, counted)
 
     def _geometry(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
+        """Run ``t_`` and its like, which write no element, by the view op. A tensor from outside
+        would have to be turned when the program returns, which only arguments are."""
         functional: Any = op.functional
         target, *rest = args
         if not (isinstance(target, FunctionalValue) and target._level is self):
@@ -583,7 +597,7 @@ class FunctionalLevel(Level):
             )
         target.count_write()  # the dispatcher counts it for the value, which has no version
         if id(target) in self.turns:
-            self.turns[id(target)].append(lambda t: op.func(t, *rest, **kwargs))
+            self.turns[id(target)].append(lambda tensor: op.func(tensor, *rest, **kwargs))
         return change_geometry(functional.func, target, rest, kwargs)
 
     def _hidden_writes(

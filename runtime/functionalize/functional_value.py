@@ -45,6 +45,7 @@ class FunctionalValue(Value):
 
     @property
     def data(self) -> Any:
+        # the same memory without the history, and with a version of its own, as in torch
         value = aten.detach.default(self)
         value._store.counter = [0]
         return value

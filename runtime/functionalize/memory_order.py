@@ -105,7 +105,8 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     an element several times has no such strides of its own. A write also leaves what is conjugated
     or negated lazily.
     """
-    # first the lazy bits, then the strides
+    # First the lazy bits, then the strides. To conjugate twice, once in memory and once lazily,
+    # leaves the numbers as they are.
     lazily = old.is_conj(), old.is_neg()
     if (new.is_conj(), new.is_neg()) != lazily:
         new = _make_lazy(_make_lazy(new, *lazily).resolve_conj().resolve_neg(), *lazily)
@@ -115,7 +116,7 @@ def laid_out_as(old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return new
     # a dimension of size 1 has no stride that matters
     strides = zip(new.stride(), old.stride(), old.shape, strict=True)
-    differ = any(a != b for a, b, n in strides if n != 1)
+    differ = any(step != old_step for step, old_step, size in strides if size != 1)
     if differ and not shows_twice(old):
         # what `copy` returns is not lazy
         return _make_lazy(
@@ -137,15 +138,16 @@ def _make_lazy(t: torch.Tensor, conjugated: bool, negated: bool) -> torch.Tensor
 def _order(tensor: torch.Tensor) -> list[int]:
     """Return the dimensions of ``tensor`` from the largest stride to the smallest. Those of size 1
     have no place in memory and stay where they are."""
-    wide = [d for d in range(tensor.dim()) if tensor.shape[d] != 1]
+    wide = [dim for dim in range(tensor.dim()) if tensor.shape[dim] != 1]
     ordered = iter(sorted(wide, key=tensor.stride().__getitem__, reverse=True))
-    return [next(ordered) if d in wide else d for d in range(tensor.dim())]
+    return [next(ordered) if dim in wide else dim for dim in range(tensor.dim())]
 
 
 @cache
 def _follows_memory() -> bool:
     """Return whether ``bernoulli_`` on the CPU draws in the order of memory. It does not on
     processors for which torch calls MKL."""
+    # asked of the kernel itself, which decides by the processor
     with without_modes():
         plain, transposed = torch.zeros(8, 16), torch.zeros(8, 16)
         plain.bernoulli_(0.5, generator=torch.Generator().manual_seed(0))

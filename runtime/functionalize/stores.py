@@ -68,7 +68,7 @@ class Memory:
 
     def __init__(self, value: Any) -> None:
         self.generation = 0
-        self.number = next(_NUMBERS)
+        self.number = next(_NUMBERS)  # watches have numbers of the same count
         self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
         self.restrided = False
         self.moved = False
@@ -105,6 +105,7 @@ class WriteWatch:
 
     def note(self, memory: Memory) -> None:
         """Look at a write to ``memory``."""
+        # a tensor from outside is older than any watch, also if the program meets it later
         whole = memory.whole
         if not whole.made_inside or whole.number < self.number:
             self.found = True
@@ -174,6 +175,7 @@ class Pieces:
         self.overlap = any(shows_twice(memory.value) for memory in self.memories)
         self.seen = [0] * len(self.memories)
         self.whole_seen = store.memory.generation
+        # both ways: a write to either side is looked for from the other one
         for memory in self.memories:
             memory.part_of = self
         store.memory.pieces.append(self)
@@ -219,6 +221,7 @@ def refuse_overlapping_piece(memory: Memory) -> None:
 def refuse_restrided(memory: Memory, chain: Chain) -> None:
     """Refuse ``as_strided`` of a value that has, after a write, other strides than the memory, or
     other elements between its own, or another place to count an offset from."""
+    # other views count elements, and only this one counts places of memory
     calls = [call for call in chain if call.func is torch.ops.aten.as_strided.default]
     if not calls:
         return
@@ -257,6 +260,8 @@ class Views(Protocol):
 def agree(memory: Memory, views: Views) -> None:
     """Bring the numbers of ``memory`` to what was written to pieces of it, and to what
     it is a piece of."""
+    # Only numbers go from one to the other, no history. The wholes of `memory` come first: to fetch
+    # from them writes over `memory`, also over what was collected.
     with torch.no_grad():
         _fetch(memory, views)
         _collect(memory, views)
@@ -330,6 +335,7 @@ class Replaced:
 
 def has_history(t: object) -> bool:
     """Return whether ``t`` has a history at an outer level that differentiates."""
+    # a level that hides dimensions, such as a vmap, may be between two that differentiate
     while isinstance(t, Value) and (t._level.keeps_history or t._level.hidden):
         if t._level.keeps_history and not t._level.is_constant(t):
             return True

@@ -39,19 +39,19 @@ def _run(
         values = {
             index: level.wrap(x) for index, x in enumerate(inputs) if isinstance(x, torch.Tensor)
         }
-        # `set_` gives a value another store
-        stores = {i: value._store for i, value in values.items()}
+        # `set_` gives a value another store, and the caller's tensor has the first one
+        stores = {index: value._store for index, value in values.items()}
         level.turns = {id(value): [] for value in values.values()}
         with memory_gate() as gate, level.mode:
             outs = living(function(*(values.get(index, x) for index, x in enumerate(inputs))))
         # what the program has returned, and then what it has written
         results = list(map(level.lowered, outs))
-        level.settle((*stores.values(), *(s for _, s in level.held)))
+        level.settle((*stores.values(), *(store for _, store in level.held)))
         changed = _list_changed(level, values, stores)
         _refuse_shared(inputs, changed, stores)
         outside = _written_outside(level)
-        for t, _ in outside:
-            gate.refuse_written(t)
+        for tensor, _ in outside:
+            gate.refuse_written(tensor)
     finally:
         level.close()
     return results, changed, outside
@@ -65,16 +65,20 @@ def _list_changed(
     ``values``, ``stores``: by the number of an input, what the program saw, and its first store.
     """
     changed: list[tuple[int, WrittenBack]] = []
-    for i, value in values.items():
+    for index, value in values.items():
         turns = level.turns[id(value)]
-        if turns or stores[i].memory.generation:
-            changed.append((i, level.written_back(stores[i], turns)))
+        if turns or stores[index].memory.generation:
+            changed.append((index, level.written_back(stores[index], turns)))
     return changed
 
 
 def _written_outside(level: FunctionalLevel) -> list[tuple[torch.Tensor, WrittenBack]]:
     """List the closed-over tensors that the program has written to, each with what was written."""
-    return [(t, level.written_back(store)) for t, store in level.held if store.memory.generation]
+    return [
+        (tensor, level.written_back(store))
+        for tensor, store in level.held
+        if store.memory.generation
+    ]
 
 
 def _refuse_shared(
@@ -121,17 +125,17 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
         def run(*values: object) -> list[object]:
             """Call ``func`` with these leaves, and return the flat results."""
             nonlocal out_spec
-            a, k = pytree.tree_unflatten(list(values), spec)
-            outs, out_spec = pytree.tree_flatten(func(*a, **k))
+            own_args, own_kwargs = pytree.tree_unflatten(list(values), spec)
+            outs, out_spec = pytree.tree_flatten(func(*own_args, **own_kwargs))
             return outs
 
         with naming_line():
             results, changed, outside = _run(run, flat, remove)
             # outside of the level, so that an outer transform sees these writes
-            for i, final in changed:
-                final.into(flat[i])
-            for t, final in outside:
-                final.into(t)
+            for index, final in changed:
+                final.into(flat[index])
+            for tensor, final in outside:
+                final.into(tensor)
         return pytree.tree_unflatten(results, out_spec)
 
     return functional

@@ -91,8 +91,8 @@ def refuse_shared(
             return
         # the kernel decides, for zeros at the same places of new memory
         places = _ZerosInPlace(memory)
-        for tensor, m in zip(tensors, memories, strict=True):
-            places.reserve(tensor, m)
+        for tensor, owner in zip(tensors, memories, strict=True):
+            places.reserve(tensor, owner)
         plain, named = pytree.tree_map_only(torch.Tensor, places.stand_in, (list(args), kwargs))
         _ask(func, plain, named, _OF_MEMORY)
 
@@ -170,9 +170,9 @@ def _reach(tensor: torch.Tensor) -> int:
         _hints(tensor.stride()),
         _hints([tensor.storage_offset()]),
     )
-    if not all(sizes):
+    if not all(sizes):  # no elements
         return offset
-    last = sum((n - 1) * size for n, size in zip(sizes, strides, strict=True))
+    last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     return offset + last + 1
 
 
@@ -188,6 +188,7 @@ class _Copying:
     ops are themselves: ``add`` is ``add``."""
 
     def __getattr__(self, name: str) -> Any:
+        """Find the packet, and note it as an attribute, so that this runs once for each name."""
         copying = f"{name}_copy"
         if name == "reshape":
             copying = "_reshape_copy"
@@ -326,8 +327,11 @@ def run_on_copies(
     copies = list(map(_copy, level.lowered_args(targets)))
     copy_of = dict(zip(map(id, targets), copies, strict=True))
     lowered = zip(args, level.lowered_args(args), strict=True)
-    plain = [copy_of.get(id(a), inner) for a, inner in lowered]
-    named = {name: copy_of.get(id(a), level.lowered(a)) for name, a in kwargs.items()}
+    plain = [copy_of.get(id(argument), inner) for argument, inner in lowered]
+    named = {
+        name: copy_of.get(id(argument), level.lowered(argument))
+        for name, argument in kwargs.items()
+    }
     results = op.func(*plain, **named)
     if not number_of_own_results(op):
         return [], copies
@@ -462,6 +466,7 @@ def grow(level: FunctionalLevel, target: Any, new: torch.Tensor) -> bool:
     old = target._store
     if not old.memory.made_inside or level.present(old).numel():
         return False
+    # the version goes on, as for any write
     fresh = level.valued(new.to(target.dtype))
     fresh._store.counter = [old.counter[0] + 1]
     refit(target, fresh)

@@ -70,7 +70,8 @@ def continued(work: Callable[[], object]) -> Callable[[], None]:
             for mode in on_functions:
                 push_function_mode(mode)
                 stack.callback(pop_function_mode)
-            # for autocast, and for the keys that levels exclude
+            # for autocast, and for the keys that levels exclude; last, as the inference mode and
+            # the modes of calls switch keys, too
             stack.enter_context(with_keys(*keys))
             work()
 

@@ -43,7 +43,11 @@ def is_written(argument: torch.Argument) -> bool:
 def written_arguments(schema: torch.FunctionSchema) -> list[tuple[int, str]]:
     """List the arguments that a call writes to, by position and name: ``[(0, "self")]`` for
     ``add_``."""
-    return [(i, a.name) for i, a in enumerate(schema.arguments) if is_written(a)]
+    return [
+        (position, argument.name)
+        for position, argument in enumerate(schema.arguments)
+        if is_written(argument)
+    ]
 
 
 def targets_by_alias(schema: Any, arguments: Mapping[str, object]) -> dict[frozenset[str], Any]:
@@ -53,6 +57,7 @@ def targets_by_alias(schema: Any, arguments: Mapping[str, object]) -> dict[froze
     ``arguments``: those of the call, by name.
     """
     return {
+        # the names of memory that the schema gives to an argument and to the result that shows it
         frozenset(declared.alias_info.before_set): arguments[declared.name]
         for declared in schema.arguments
         if is_written(declared) and declared.name in arguments
@@ -93,12 +98,13 @@ def rewrapped(result: object, wrap: Callable[[torch.Tensor, Any], object]) -> An
     if not isinstance(result, (tuple, list)):
         return result
     wrapped = list(result)
-    for i, item in enumerate(wrapped):
+    for position, item in enumerate(wrapped):
         if isinstance(item, torch.Tensor):
-            wrapped[i] = wrap(item, i)
+            wrapped[position] = wrap(item, position)
         elif isinstance(item, list):
-            wrapped[i] = [
-                wrap(t, (i, j)) if isinstance(t, torch.Tensor) else t for j, t in enumerate(item)
+            wrapped[position] = [
+                wrap(part, (position, place)) if isinstance(part, torch.Tensor) else part
+                for place, part in enumerate(item)
             ]
     if type(result) is list:
         return wrapped

@@ -74,7 +74,7 @@ def outlived(
 
     inner = list(map(unwrap, args))
     result = func(*inner, **{name: unwrap(argument) for name, argument in kwargs.items()})
-    # a write returns the object written to
+    # A write returns its target, and the program must get the object that it has.
     for argument, tensor in zip(args, inner, strict=True):
         if tensor is result:
             return argument
@@ -98,6 +98,7 @@ def living(tree: Any) -> Any:
         if any(map(operator.is_not, items, tree)):
             return items
         return tree
+    # other containers are rare, and torch's pytrees are slow
     leaves, spec = pytree.tree_flatten(tree)
     living_leaves = [
         _living_tensor(value) if isinstance(value, torch.Tensor) else value for value in leaves
@@ -109,6 +110,7 @@ def living(tree: Any) -> Any:
 
 def _living_tensor(t: Any) -> object:
     """Return ``t`` without the values and the wrappers of transforms that have returned."""
+    # a loop, since values and wrappers may be inside of one another
     while True:
         if type(t) not in VALUES:
             inner = of_returned_transform(now(t))

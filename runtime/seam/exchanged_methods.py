@@ -92,6 +92,8 @@ def make_forward(torchs: Method, captures: Captures) -> Method:
         src_key_padding_mask: torch.Tensor | None = None,
         is_causal: bool | None = None,
     ) -> object:
+        """Run torch's ``forward``. In a capture, put zeros in place of rows that eager mode leaves
+        out."""
         padding = src_key_padding_mask
         if padding is None or mask is not None:
             return watched(torchs, encoder, src, mask, padding, is_causal)
@@ -101,6 +103,7 @@ def make_forward(torchs: Method, captures: Captures) -> Method:
         if padding.is_floating_point():  # a row that is left out has no weight at all
             dropped = padding.masked_fill(padding != 0, -torch.inf)
             padding = torch.where(applies, dropped, padding)
+        # eager mode fills the rows with zeros before the norm runs, so it runs after that here
         output = watched(torchs, _WithoutNorm(encoder), src, None, padding, is_causal)
         left_out = padding.bool() & applies
         output = torch.where(left_out.unsqueeze(-1), torch.zeros_like(output), output)
@@ -125,6 +128,7 @@ def _leaves_out(encoder: torch.nn.TransformerEncoder, src: torch.Tensor) -> bool
     leaves = [src]
     for part in weights:
         leaves += part.parameters()
+    # with gradients torch takes the slow way, which leaves nothing out
     return not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in leaves))
 
 
@@ -166,6 +170,7 @@ def make_validating(torchs: Method, captures: Captures) -> Method:
 
     @functools.wraps(torchs)
     def validate(*args: Any, **kwargs: Any) -> Any:
+        """Run torch's method, and let :func:`validates` say so meanwhile."""
         around = _RUNNING.validates
         _RUNNING.validates = captures()
         try:

@@ -38,6 +38,7 @@ def _accelerator() -> Any:
     if device is None:
         return None
     module = torch.get_device_module(device)
+    # not each module of a device has the question
     is_initialized = getattr(module, "is_initialized", lambda: False)
     if not is_initialized():
         return None
@@ -85,6 +86,7 @@ def own_draws() -> Iterator[None]:
 @contextmanager
 def _restore_afterwards() -> Iterator[None]:
     """Set the states of now again when the block is left."""
+    # the states are tensors, which a trace around this would take for the program's
     with without_modes():
         states = GeneratorStates()
     try:

@@ -51,7 +51,7 @@ def walk_postorder(starts: Iterable[N], following: Callable[[N], Iterable[N]]) -
         stack = [start]
         while stack:
             node = stack[-1]
-            missing = [n for n in following(node) if n not in done]
+            missing = [target for target in following(node) if target not in done]
             # these come first, and then the node is on top of the stack again
             if missing:
                 stack += missing
@@ -69,8 +69,8 @@ def nodes_before(
     """Return those of ``nodes`` from which a path of at least one edge leads to one of ``ends``."""
     preceding: dict[N, list[N]] = {}
     for node in nodes:
-        for n in following(node):
-            preceding.setdefault(n, []).append(node)
+        for target in following(node):
+            preceding.setdefault(target, []).append(node)
 
     def before(node: N) -> Iterable[N]:
         return preceding.get(node, ())

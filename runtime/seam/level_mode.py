@@ -171,10 +171,11 @@ def call_below(func: Any, types: Any, args: Sequence[object], kwargs: dict[str, 
     """Call ``func(*args, **kwargs)`` in a mode that was called with these ``types``, and has
     exchanged tensors for values. The next mode is called without the dispatcher if it is a level's
     and no tensor is of a user's class."""
-    n = number_of_dispatch_modes()
+    count = number_of_dispatch_modes()
     mode = None
-    if n:
-        mode = dispatch_mode_at(n - 1)
+    if count:
+        mode = dispatch_mode_at(count - 1)
+    # exactly this class: a subclass handles calls in its own way
     if type(mode) is not LevelMode or not VALUES.issuperset(types):
         return func(*args, **kwargs)
     inner_level = innermost(args, kwargs)
@@ -194,10 +195,10 @@ def hand_over_directly(
 ) -> Any:
     """Run a functional call whose innermost level is ``level``, without the dispatcher, if no mode
     but that of ``level`` or of an outer level comes first. Else NotImplemented."""
-    n = number_of_dispatch_modes()
-    if not n:
+    count = number_of_dispatch_modes()
+    if not count:
         return hand_over(level, func, args, kwargs)
-    mode = dispatch_mode_at(n - 1)
+    mode = dispatch_mode_at(count - 1)
     if type(mode) is not LevelMode or mode.level.number > level.number:
         return NotImplemented
     if level.leaves_classes and not _are_values(args, kwargs):

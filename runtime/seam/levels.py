@@ -153,7 +153,7 @@ class Level:
         else stays as it is. Called for each tensor."""
         if isinstance(result, torch.Tensor):
             return self.wrap(result)
-        return rewrapped(result, lambda t, _: self.valued(t))
+        return rewrapped(result, lambda tensor, _: self.valued(tensor))
 
     def lowered(self, a: Any) -> Any:
         """Return the inner tensor of ``a`` if it is a value of this level, else ``a``: what the
@@ -163,18 +163,23 @@ class Level:
     def lowered_args(self, args: Iterable[Any]) -> list[Any]:
         """Return the arguments of an ATen call, and the elements of lists and tuples among them,
         each :meth:`lowered`."""
-        out = list(args)
-        for index, a in enumerate(out):
-            kind = type(a)
+        lowered = list(args)
+        for index, argument in enumerate(lowered):
+            kind = type(argument)
             if kind in VALUES:
-                if a._level is self:
-                    out[index] = a._inner
+                if argument._level is self:
+                    lowered[index] = argument._inner
             elif kind is list or kind is tuple:
+                # as operators of `torch.distributed`
+                if argument and isinstance(argument[0], (list, tuple)):
+                    lowered[index] = self.lowered_args(argument)
+                    continue
                 # `lowered`, without its frame
-                out[index] = [b._inner if type(b) in VALUES and b._level is self else b for b in a]
-                if a and isinstance(a[0], (list, tuple)):  # as operators of `torch.distributed`
-                    out[index] = self.lowered_args(a)
-        return out
+                lowered[index] = [
+                    item._inner if type(item) in VALUES and item._level is self else item
+                    for item in argument
+                ]
+        return lowered
 
     def lowered_kwargs(self, kwargs: dict[str, object]) -> dict[str, Any]:
         """Return keyword arguments as :meth:`lowered_args` does positional ones."""
@@ -323,8 +328,8 @@ class Value(torch.Tensor):
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         VALUES.add(cls)
-        for f in ON_NEW_VALUES:
-            f(cls)
+        for prepare in ON_NEW_VALUES:
+            prepare(cls)
 
     @classmethod
     def holding(cls, inner: torch.Tensor) -> object:
@@ -451,6 +456,8 @@ class Value(torch.Tensor):
             return read(inner)
 
     def __deepcopy__(self, memo: dict[int, object]) -> object:
+        """Copy a value of a transform that has returned. Raise for any other, as torch does for a
+        result and for its own wrappers."""
         if is_outlived(self):
             return copy.deepcopy(self._inner, memo)
         if self.requires_grad and not self.is_leaf:
@@ -480,15 +487,15 @@ class Value(torch.Tensor):
     def __dlpack__(self, **options: Any) -> Any:
         """Export the memory, as ``torch.Tensor.__dlpack__``. Refuse a value of a transform: it may
         be a shell, which has no memory."""
-        t = constant_of(self)
-        if type(t) in VALUES and t._home is None:
+        tensor = constant_of(self)
+        if type(tensor) in VALUES and tensor._home is None:
             raise noted(
                 BufferError(
-                    f"a tensor inside {t._level.what} cannot be exported by DLPack. "
+                    f"a tensor inside {tensor._level.what} cannot be exported by DLPack. "
                     "Export its detach(), or what is outside."
                 )
             )
-        return _dlpack(t, **options)
+        return _dlpack(tensor, **options)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         """Return what the value is at its level. ``RuntimeError`` with the user's line in a program
@@ -520,6 +527,7 @@ class Value(torch.Tensor):
         set_excluded(NEGATIVE, False)
         set_excluded(ZERO, False)
         set_excluded(VIEWS, (view := id(func) in VIEW_OPS) and leaves_unmarked(func, args))
+        # the session is the one level of its class of values, so there is nothing to search
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
         if len(types) > 1 and level.leaves(types, args, kwargs):
             return NotImplemented
@@ -573,6 +581,7 @@ def hand_over(
         finally:
             SCOPE.levels = around
     else:
+        # the function of an inner level makes a call in which none of its own values takes part
         with scope_outside(level):
             result = level.call(func, args, kwargs)
         if _is_fresh(func):
@@ -694,20 +703,21 @@ def innermost(args: Iterable[Any], kwargs: dict[str, object] | None) -> Any:
     None if there are no values."""
     best: Any = None
     number = -1
-    for a in args:
-        kind = type(a)
+    # Every call comes here: the numbers are compared in place, without a frame for each argument.
+    for argument in args:
+        kind = type(argument)
         if kind in VALUES:
-            if a._level.number > number:
-                best = a._level
+            if argument._level.number > number:
+                best = argument._level
                 number = best.number
         elif kind is list or kind is tuple:
-            for item in a:
+            for item in argument:
                 if type(item) in VALUES and item._level.number > number:
                     best = item._level
                     number = best.number
     if kwargs:
-        for a in kwargs.values():
-            for item in a if isinstance(a, (list, tuple)) else (a,):
+        for argument in kwargs.values():
+            for item in argument if isinstance(argument, (list, tuple)) else (argument,):
                 if type(item) in VALUES and item._level.number > number:
                     best = item._level
                     number = best.number

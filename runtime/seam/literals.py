@@ -21,6 +21,7 @@ def readable(data: Any) -> Any:
     """Return ``data`` with plain tensors in place of the values that torch may read."""
     if isinstance(data, (list, tuple)):
         return list(map(readable, data))
+    # a level that keeps a history has the element inside, and torch drops the history as well
     number = data
     while type(number) in VALUES and number._level.keeps_history:
         number = number._inner
@@ -32,7 +33,7 @@ def readable(data: Any) -> Any:
 def has_values(data: object) -> bool:
     """Return whether ``data``, which is :func:`readable`, is a list with values in it."""
     return isinstance(data, (list, tuple)) and any(
-        type(d) in VALUES for d in pytree.tree_leaves(data)
+        type(leaf) in VALUES for leaf in pytree.tree_leaves(data)
     )
 
 
@@ -44,7 +45,7 @@ def stacked(data: Any, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
     if isinstance(data, torch.Tensor):  # of a plain one, too, `torch.tensor` would warn
         return data.detach().to(device, dtype)
     if isinstance(data, list) and has_values(data):
-        return torch.stack([stacked(d, dtype, device) for d in data])
+        return torch.stack([stacked(item, dtype, device) for item in data])
     return factories.tensor(data, dtype=dtype, device=device)
 
 

@@ -106,6 +106,7 @@ def _loop(name: str) -> Callable[..., object]:
     of_torch = getattr(torch.Tensor, name)
 
     def method(self: Any, *args: object) -> Any:
+        # level 0 is the session, whose values have memory
         if self._level.number:
             refuse_access(f"{name}()", self)
         if self.requires_grad:

@@ -75,6 +75,7 @@ class MemoryGate(TorchFunctionMode):
         kwargs: Keywords | None = None,
     ) -> object:
         kwargs = kwargs or {}
+        # `torch.tensor` of a list dispatches nothing, so no level would see the values in it
         if func in _FROM_LISTS and args:
             data = readable(args[0])
             if has_values(data):
@@ -82,6 +83,7 @@ class MemoryGate(TorchFunctionMode):
         access = _ACCESSES.get(func) or _access_by_name(func)
         if access is not None and args and _is_outside(args[0]):
             return access(self, func, args, kwargs)
+        # this package names a method of torch's in order to ask the object itself
         if args and type(args[0]) in VALUES and is_user_code_watched():
             func = _own_method(func, type(args[0]))
         return _called(func, args, kwargs)
@@ -233,6 +235,7 @@ def _share(gate: MemoryGate, func: object, args: Arguments, kwargs: object) -> o
     """Call a method that returns an array or a storage of the tensor's memory, and note it."""
     array = _read(gate, func, args, kwargs)
     if any(_captures()):
+        # the first line that took the memory is the one to change
         gate.shared.setdefault(address_of(args[0]), called_from())
     return array
 
@@ -240,6 +243,7 @@ def _share(gate: MemoryGate, func: object, args: Arguments, kwargs: object) -> o
 def _copy(gate: MemoryGate, func: Kernel, args: Arguments, kwargs: Keywords) -> object:
     """Copy a tensor for ``copy.deepcopy(tensor)`` by ``clone``, a call that a capture sees."""
     tensor, memo = args
+    # what `clone` does not copy: the flag, the attributes and the memory of another layout
     if tensor.requires_grad or vars(tensor) or tensor.layout is not torch.strided:
         raise noted(
             RuntimeError(
@@ -317,6 +321,7 @@ _QUESTIONS = frozenset(
 _NATIVE_NAMES: dict[Any, str] = {}
 for _cls in (TensorBase, torch.Tensor):
     for _name, _own in vars(_cls).items():
+        # methods that write, and special ones, are no questions
         if _name.endswith("_") or _name in ("retain_grad", _MARK):
             continue
         if isinstance(_own, (FunctionType, MethodDescriptorType)):
@@ -349,7 +354,7 @@ def elements_of(tensor: torch.Tensor) -> bytes:
     """
     tensor = bottom(tensor)
     with without_modes(), torch.no_grad(), unseen_by_handlers():
-        if tensor.is_meta:
+        if tensor.is_meta:  # without elements, nothing can differ
             return b""
         if _is_plain(tensor):
             flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
@@ -357,6 +362,7 @@ def elements_of(tensor: torch.Tensor) -> bytes:
                 return b""
             # by its address: after `numpy()` the memory could never be resized
             return ctypes.string_at(flat.data_ptr(), flat.nbytes)
+        # finds the tensors in which a sparse one, or one of a user's class, has its elements
         file = io.BytesIO()
         try:
             torch.save(tensor.detach(), file)

@@ -123,6 +123,7 @@ def note_views(result: object, source: Any) -> Any:
     if type(source) not in VALUES or source.layout is not torch.strided:
         return result
     nesting = source._nesting + 1
+    # before the first view that is not to be marked, and in no process without such a program
     if nesting == MOST:
         _install_kernels()
     views = result if isinstance(result, (list, tuple)) else (result,)

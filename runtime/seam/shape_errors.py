@@ -44,6 +44,7 @@ def note_own_error(
     if at is None or at.tb_next is not None or not is_capturing():
         return
     note_kernel_error(error)
+    # zeros, because a function of C may read elements, which raises for any tensor of `meta`
     try:
         with without_modes():
             func(

@@ -161,9 +161,9 @@ def faithful_shell(cls: type[T], inner: torch.Tensor) -> T:
         geometry = value._geometry
     if geometry is None:
         geometry = faithful_geometry(inner)
-    v = _shell_of(cls, geometry)
-    v._faithful = True  # type: ignore[attr-defined]
-    return v
+    shown = _shell_of(cls, geometry)
+    shown._faithful = True  # type: ignore[attr-defined]
+    return shown
 
 
 def same_shape(cls: type[T], inner: torch.Tensor) -> T:

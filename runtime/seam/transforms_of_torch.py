@@ -76,11 +76,11 @@ def of_returned_transform(t: torch.Tensor) -> torch.Tensor:
         return t
     while is_of_returned_transform(t):
         if is_functional_tensor(t):
-            sync_functional(t)
+            sync_functional(t)  # else writes that it has put off would be lost
             inner = from_functional_tensor(t)
         else:
             inner = unwrap_if_dead(t)
-        if inner is t:
+        if inner is t:  # a batch
             break
         t = inner
     return t

@@ -59,8 +59,12 @@ class LeftErrors:
     def __init__(self, line_now: Callable[[], str], is_general: bool = False) -> None:
         self._line_now = line_now
         self._is_general = is_general
+        # Errors are compared by identity: each passes several doors on its way out.
+        # those that depend on values, each with the line at which it came
         self._noted: list[tuple[Exception, str]] = []
+        # those that come in each call like this one, so that a graph may follow the program
         self._settled: list[Exception] = []
+        # those that eager mode raises, too, also if they depend on values
         self._of_program: list[Exception] = []
 
     def note(self, error: Exception) -> None:
@@ -116,6 +120,7 @@ class LeftErrors:
     def _refuse_caught(self, raised: BaseException | None = None) -> None:
         """Refuse an error that the program has not ended with. ``raised``: what it has ended with.
         Where eager mode raises the error, too, it runs such a call."""
+        # an error that the program has raised for another one, it has not swallowed
         chain = list(_chain_of(raised))
         for error, line in self._noted:
             if not any(error is known for known in chain):
@@ -164,6 +169,7 @@ def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark, repeat: Repeat)
     try:
         yield
     finally:
+        # what is not in `vars` has the value of the class again
         vars(_CAPTURE).clear()
         vars(_CAPTURE).update(outer)
 
@@ -253,6 +259,7 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
 def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     """Return ``run(*args, **kwargs)``, which is code of this package."""
     hook = _CAPTURE.hook
+    # where the program has put another hook in place, there is nothing to pause and to resume
     if hook is None or not _CAPTURE.on or not hook.pause():
         return run(*args, **kwargs)
     _CAPTURE.on = False

@@ -42,7 +42,7 @@ def add(buffer: list[Any], index: int, g: torch.Tensor, create_graph: bool) -> N
     elif type(old) in VALUES:
         buffer[index] = _sum_of_values(old, g)
     elif old.is_sparse and not g.is_sparse:
-        buffer[index] = g + old
+        buffer[index] = g + old  # torch adds a dense tensor to a sparse one in this order alone
     # three references: from the buffer, the name here, the argument of getrefcount
     elif (
         not create_graph
@@ -109,7 +109,9 @@ def dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether a tensor of this shape and strides fills its memory: no two elements share a
     place, and there are no gaps."""
     expected = 1
-    for size, step in sorted(zip(shape, strides, strict=True), key=lambda p: (p[1], p[0])):
+    extents = zip(strides, shape, strict=True)
+    # from the innermost dimension: each stride is the product of the sizes inside of it
+    for step, size in sorted(extents):
         if size != 1 and step != expected:
             return False
         expected *= max(size, 1)
@@ -136,6 +138,7 @@ def into_leaf(
         # as in torch, also of a leaf that no longer requires grad
         hooks.run_post_accumulate(variable, variable._post_accumulate)
         return
+    # `setdefault` gives two threads the same lock. A hook below may run a pass to this leaf again.
     with variable._lock or variable.__dict__.setdefault("_lock", threading.RLock()):
         g = grads[index]
         grads[index] = None
@@ -181,7 +184,7 @@ def _next_grad(old: torch.Tensor | None, g: torch.Tensor, variable: Leaf) -> obj
     if old is None:
         return laid_out(g, variable)
     if old.is_sparse and not g.is_sparse:
-        return g + old  # torch adds a dense tensor to a sparse one in this order alone
+        return g + old  # in this order, see `add`
     return old + g
 
 

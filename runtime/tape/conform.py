@@ -23,6 +23,7 @@ def sum_to(grad: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     was expanded along."""
 
     def sum_broadcast(tensor: torch.Tensor, batched: tuple[bool]) -> torch.Tensor:
+        """Sum a tensor, or each of a batch, see :func:`run_batchwise`."""
         # `tensor` may have one more dimension in front, that of a batch, which stays
         first = int(batched[0])
         lead = tensor.dim() - len(shape)
@@ -34,6 +35,7 @@ def sum_to(grad: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         dims = [*range(first, lead), *stretched]
         if not dims and lead == first:
             return tensor
+        # only dimensions in front are summed, and they go without a `reshape`
         if len(dims) == lead - first:
             return tensor.sum(dims)
         tensor = tensor.sum(dims, keepdim=True)
@@ -76,7 +78,8 @@ def _is_broadcast(wide: torch.Size, shape: torch.Size) -> bool:
     lead = len(wide) - len(shape)
     if lead < 0:
         return False
-    return all(size == m or size == 1 for size, m in zip(shape, wide[lead:], strict=True))
+    pairs = zip(shape, wide[lead:], strict=True)
+    return all(size == wide_size or size == 1 for size, wide_size in pairs)
 
 
 def _conform_nested(

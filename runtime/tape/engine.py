@@ -132,6 +132,7 @@ class GraphTask:
         self.captured: dict[Node, list[tuple[int, int]]] | None = None
         self.results: list[Any] = [None] * len(captures or ())
         if captures is not None:
+            # one output may be asked for several times
             self.captured = {}
             for position, edge in enumerate(captures):
                 if edge is not None:
@@ -146,7 +147,8 @@ class GraphTask:
         if not only_captured:
             self.should_run = self._nodes_before_captured()
             return
-        # the case of a transform that differentiates by all inputs
+        # The case of a transform that differentiates by all inputs. No second walk is needed, and
+        # no edge of a node is left out.
         self.should_run = set(self.count)
         if not self.accumulate:
             self.should_run.difference_update(self.captured)
@@ -192,6 +194,7 @@ class GraphTask:
         ``leaves``. ``g``: the cotangent of the root."""
         node, index = edge
         meta = node.metas[index]
+        # `conform` asks this as well, in a frame of its own
         if g.shape != meta[0] or g.dtype is not meta[1]:
             g = conform(g, meta, None, 0)
         grads: list[Any] = [None] * len(node.metas)
@@ -214,9 +217,11 @@ class GraphTask:
 
     def run(self, roots: Sequence[tuple[Edge, object]]) -> None:
         """Run from the roots, each an edge with its cotangent, to the leaves."""
+        # asked once: the settings belong to the thread, and each node would pay for the questions
         self.check_nan = anomaly.looks_for_nan()
         self.profiled = is_profiler_enabled()
         self.surrounded = self.profiled or bool(number_of_function_modes())
+        # a profiler is to see an event for each `AccumulateGrad`
         self.at_once = self.captured is None and self.accumulate and not self.profiled
         # Most steps of a compiled program: the root is its one node, and all inputs are leaves.
         # The heap and the buffers of the general way would cost more than the node's own code.
@@ -233,11 +238,13 @@ class GraphTask:
     def _fill_roots(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         """Put the cotangents of the roots into their buffers. The roots to which no edge leads are
         ready."""
-        for i, ((node, index), g) in enumerate(roots):
+        for position, ((node, index), g) in enumerate(roots):
             if g is not None:
                 meta = node.metas[index]
+                # dtype first, as in `_send`
                 if g.dtype is not meta[1] or g.shape != meta[0]:
-                    g = conform(g, meta, None, i)
+                    g = conform(g, meta, None, position)
+            # two roots may be outputs of one node, which then runs once
             if node not in self.buffers:
                 self.buffers[node] = [None] * len(node.metas)
                 if self.count[node] == 0:
@@ -260,6 +267,7 @@ class GraphTask:
             if grads is None:
                 self._pass_by(node)
                 continue
+            # a captured node may be the end of the pass: its cotangents are results, and it rests
             if should_run is not None and node not in should_run:
                 self._finish_cotangents(node, grads)
                 continue
@@ -286,10 +294,12 @@ class GraphTask:
     ) -> list[Any]:
         """Run ``node`` and the hooks after it. Return one cotangent for each of its edges."""
         outs: Sequence[Any]
+        # nearly all nodes run without the frame of `_apply`
         if self.surrounded or grads[0] is None:
             outs = self._apply(grads, mask)
         else:
             outs = node.apply(grads, mask, self.create_graph)
+        # at once, and not after the pass, so that its memory serves the next nodes
         if not self.keep_graph:
             node.release()
         if self.check_nan:
@@ -373,12 +383,14 @@ class GraphTask:
     def order(self) -> list[Node]:
         """List the nodes in the order in which the pass runs them if no hook or node starts
         another one."""
+        # counted anew, because `count` goes down while the pass runs
         waiting = dict.fromkeys(self.start, 0)
         for node in self.count:
             for following in nodes_after(node):
                 waiting[following] = waiting.get(following, 0) + 1
         tickets = itertools.count()
-        ready = [(-n.seq, next(tickets), n) for n in dict.fromkeys(self.start) if not waiting[n]]
+        free = [node for node in dict.fromkeys(self.start) if not waiting[node]]
+        ready = [(-node.seq, next(tickets), node) for node in free]
         heapify(ready)
         order = []
         while ready:
@@ -412,13 +424,14 @@ class GraphTask:
 
     def _accumulate(self, node: AccumulateGrad, grads: list[torch.Tensor | None]) -> None:
         """Add the gradient to a leaf and run the hooks after its node."""
-        watched = bool(node.post_hooks)
-        before = list(grads) if watched else ()
+        has_hooks = bool(node.post_hooks)
+        # `into_leaf` takes the gradient out of the list, and the hooks are to see it
+        before = list(grads) if has_hooks else ()
         if grads[0] is not None and self.accumulate:
             events: Any = reported(node) if self.profiled else _NOTHING
             with events:
-                adding.into_leaf(self.level, node.variable, grads, 0, self.create_graph, watched)
-        if watched:
+                adding.into_leaf(self.level, node.variable, grads, 0, self.create_graph, has_hooks)
+        if has_hooks:
             hooks.run_posthooks(self.level, node, (), before, self.create_graph)
 
     def _wanted_edges(self, node: Node) -> tuple[tuple[Edge | None, ...], list[bool] | None]:
@@ -442,6 +455,7 @@ class GraphTask:
         output has no cotangent."""
         node: Any = self.node
         is_op = isinstance(node, OpNode)
+        # formulas are linear; a custom Function is called, as it may have an effect
         if is_op and all(grad is None for grad in grads):
             return (None,) * len(node.edges)
         events: Any = reported(node) if is_profiler_enabled() else _NOTHING
@@ -512,6 +526,7 @@ def _execute(task: GraphTask, roots: Sequence[tuple[Edge, object]]) -> list[obje
     SCOPE.levels = levels_outside(task.level)  # `scope_outside`, without its frames
     try:
         unwatched(task.run, roots)
+        # a callback may queue another one
         while task.callbacks:
             watched(task.callbacks.pop(0))
     except Exception:
@@ -568,6 +583,7 @@ def will_execute(node: Node) -> bool:
         )
     if task.should_run is None or task.captured is None or node not in task.count:
         return node in task.count
+    # torch raises in this case, too, in place of False
     if node in task.captured and not task.accumulate and not node.edges:
         raise RuntimeError(
             "A leaf node was passed to _will_engine_execute_node but we are currently running "

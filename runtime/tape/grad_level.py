@@ -55,6 +55,7 @@ class GradLevel(Tape):
                     return result
             inner, edges, wanted, spans = self.collect(op, args)
             if kwargs:
+                # a formula has edges for positional arguments alone
                 if self._any_with_history(kwargs.values()):
                     return self.run_inside(written_out(op, "vjp"), args, kwargs)
                 kwargs = self.lowered_kwargs(kwargs)
@@ -94,12 +95,13 @@ class GradLevel(Tape):
             return self._wrap_plain(op, args, kwargs, out)
         node = OpNode.of(op, self, edges, (), wanted, spans)
         value = self.wrap(out, (node, 0))
+        # `meta_of` asks first whether the tensor is nested, which each call would pay for
         try:
             node.metas = ((out.shape, dtype),)
         except RuntimeError:  # a nested tensor has no shape
             check_origin(op, args)
             node.metas = (meta_of(out, dtype),)
-        if type(node) is not Undifferentiable:
+        if type(node) is not Undifferentiable:  # which only raises, and needs nothing
             node.save_unpacked(inner, kwargs, out)
         if op.kind is VIEW:
             view_history.mark_view(value, op, args, kwargs)
@@ -142,9 +144,11 @@ class GradLevel(Tape):
         """Run a call under pack hooks. They see the saved arguments before the kernel runs, so a
         hook can stop the call."""
         node = OpNode.of(op, self, edges, (), wanted, spans)
+        # an argument that the kernel fills has no value yet
         if type(node) is not Undifferentiable and not op.nondiff and not op.fills_argument:
             node.save(inner, kwargs, None)
-        return self._record_results(op, args, inner, kwargs, self.outward(op, inner, kwargs), node)
+        outs = self.outward(op, inner, kwargs)
+        return self._record_results(op, args, inner, kwargs, outs, node)
 
     def _record_results(
         self,
@@ -173,14 +177,15 @@ class GradLevel(Tape):
             node.save(inner, kwargs, outs)
         view = op.kind is VIEW
 
-        def wrap_result(output: torch.Tensor, i: int | None) -> object:
-            place = i or 0
+        def wrap_result(output: torch.Tensor, which: int | None) -> object:
+            place = which or 0
+            # the result of a view op follows its base, also as an integer
             if not (recorded[place] or view or output.dtype in self.wrapped_dtypes):
                 return output
             edge = (node, place) if recorded[place] else None
             value = self.wrap(output, edge)
             if view:
-                view_history.mark_view(value, op, args, kwargs, i)
+                view_history.mark_view(value, op, args, kwargs, which)
             return value
 
         return rewrapped(outs, wrap_result)
@@ -193,9 +198,9 @@ class GradLevel(Tape):
         view = op.kind is VIEW
         if not isinstance(outs, torch.Tensor):
 
-            def wrap_result(output: torch.Tensor, i: int | None) -> object:
+            def wrap_result(output: torch.Tensor, which: int | None) -> object:
                 if view or output.dtype in self.wrapped_dtypes:
-                    return self._wrap_one_plain(output, op, args, kwargs, i)
+                    return self._wrap_one_plain(output, op, args, kwargs, which)
                 return output
 
             return rewrapped(outs, wrap_result)
@@ -215,15 +220,15 @@ class GradLevel(Tape):
         op: Op,
         args: Arguments,
         kwargs: dict[str, object],
-        i: int | None,
+        which: int | None,
     ) -> Any:
-        """Return result ``i`` of a call as a value without history. The result of a view op follows
-        its base, which may get a history later."""
+        """Return result ``which`` of a call as a value without history. The result of a view op
+        follows its base, which may get a history later."""
         value = self.wrap(out)
         if value._nested:
             check_origin(op, args)
         if op.kind is VIEW:
-            view_history.mark_view(value, op, args, kwargs, i)
+            view_history.mark_view(value, op, args, kwargs, which)
         return value
 
     def _write_to_out(self, op: Op, args: Sequence[object], kwargs: dict[str, object]) -> object:
@@ -240,6 +245,7 @@ class GradLevel(Tape):
         targets = _tensors_of_out(op, kwargs)
         for target in targets:
             if isinstance(target, Value) and target._level is self:
+                # the kernel resizes an `out=` of another shape
                 if target.shape != target._inner.shape:
                     inplace.follow_inner(target)
                 inplace.unrecorded(target)

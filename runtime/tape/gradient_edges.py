@@ -80,7 +80,7 @@ def register_multi_grad_hook(
     else:
         hooked = list(tensors)
         inner = _when_all(list(map(_node_finder, hooked)), fn)
-    return _Handles([t.register_hook(inner(index)) for index, t in enumerate(hooked)])
+    return _Handles([tensor.register_hook(inner(index)) for index, tensor in enumerate(hooked)])
 
 
 def _node_finder(tensor: torch.Tensor) -> Callable[[], Node | None]:
@@ -93,6 +93,7 @@ def _node_finder(tensor: torch.Tensor) -> Callable[[], Node | None]:
 
     # a leaf's node may be freed and created again, so the question goes to the leaf
     def node_of_leaf() -> Node | None:
+        """Return the node that the leaf has now, None if the leaf is gone or none any more."""
         variable = leaf()
         if variable is None:
             return None
@@ -117,20 +118,25 @@ def _when_all(
     )
 
     def inner(index: int) -> Callable[[torch.Tensor | None], None]:
+        """Return the hook of the tensor at position ``index``."""
+
         def hook(grad: object) -> None:
+            """Note a gradient, and call ``fn`` if it is the last one of its pass."""
             task = _task()
             with lock:
+                # only a pass that runs knows which of the nodes it will run
                 if task not in states:
                     expected = set()
-                    for k, node_of in enumerate(nodes):
+                    for position, node_of in enumerate(nodes):
                         node = node_of()
                         if node is not None and engine.will_execute(node):
-                            expected.add(k)
+                            expected.add(position)
                     states[task] = ([None] * len(nodes), expected)
                 grads, missing = states[task]
                 grads[index] = grad
                 missing.discard(index)
                 complete = not missing
+            # without the lock: `fn` may start a pass that calls these hooks
             if complete:
                 fn(grads)
 
@@ -147,7 +153,10 @@ def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[torch.Tens
     called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
 
     def inner(index: int) -> Callable[[torch.Tensor | None], None]:
+        """Return a hook, the same for each position."""
+
         def hook(grad: object) -> None:
+            """Call ``fn`` with a gradient, if it is the first one of its pass."""
             task = _task()
             with lock:
                 first = task not in called

@@ -69,6 +69,7 @@ def run_tensor_hooks(
                     grads[index] = _check_replacement(
                         level, grads[index], replacement, hook, create_graph
                     )
+    # after the hooks, because torch retains what they have made of a gradient
     if node.retained:
         for index, ref in node.retained.items():
             variable = ref()
@@ -81,6 +82,7 @@ def _retain(level: Level, variable: torch.Tensor, g: torch.Tensor) -> None:
     """Add a cotangent to the ``.grad`` of a tensor that retains it."""
     if variable._grad is not None:
         variable._grad = variable._grad + for_users(level, g)
+    # a copy, as in torch: the program may write to `.grad`, and the pass goes on with `g`
     elif g.is_sparse:
         variable._grad = for_users(level, g.clone())
     else:
@@ -109,11 +111,13 @@ def run_posthooks(
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
     dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
     outs = _conform(node, outs)
+    # an argument that needs no gradient has no edge, and is a None for the hooks, as in torch
     inputs = node.inputs()
     cotangents: Sequence[torch.Tensor | None] = [None if i is None else outs[i] for i in inputs]
     arrived = tuple(for_users(level, grad) for grad in grads)
     for hook in list((node.post_hooks or {}).values()):
-        replacements = watched(hook, tuple(for_users(level, g) for g in cotangents), arrived)
+        shown = tuple(for_users(level, cotangent) for cotangent in cotangents)
+        replacements = watched(hook, shown, arrived)
         if replacements is not None:
             cotangents = _check_replacements(level, cotangents, replacements, hook, create_graph)
     for at, cotangent in zip(inputs, cotangents, strict=True):
@@ -125,10 +129,10 @@ def run_posthooks(
 def _conform(node: TapeNode, outs: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     """List the results of ``node``, in the sizes and dtypes of the inputs."""
     results = list(outs)
-    for i, g in enumerate(outs):
-        if g is not None and node.edges[i] is not None:
-            following, index = node.edges[i]
-            results[i] = conform(g, following.metas[index], node, i)
+    for position, gradient in enumerate(outs):
+        if gradient is not None and node.edges[position] is not None:
+            following, index = node.edges[position]
+            results[position] = conform(gradient, following.metas[index], node, position)
     return results
 
 
@@ -160,8 +164,8 @@ def _check_replacements(
             )
         )
     return [
-        _check_replacement(level, a, b, hook, create_graph)
-        for a, b in zip(old, replacements, strict=True)
+        _check_replacement(level, gradient, replacement, hook, create_graph)
+        for gradient, replacement in zip(old, replacements, strict=True)
     ]
 
 
@@ -203,6 +207,7 @@ def retain(variable: object, node: TapeNode, index: int) -> None:
     to its ``.grad``."""
     if node.retained is None:
         node.retained = {}
+    # a node refers to no value of its level, see `tape/nodes.py`
     node.retained[index] = weakref.ref(variable)
 
 

@@ -113,9 +113,11 @@ def _before_write(level: Tape, node: OpNode, inner: Sequence[torch.Tensor]) -> l
     """Return ``inner`` with a copy of each argument that the write changes and of which the
     formula needs the value from before."""
     saved = list(inner)
-    for i, reader in node.plan.slots:
-        if reader is None and 0 <= i < len(inner) and aliases(inner[i], inner[0]):
-            saved[i] = level.copy_before_write(inner[i])
+    for at, reader in node.plan.slots:
+        # what a reader takes of an argument, such as its sizes, a write does not change
+        is_argument = 0 <= at < len(inner)
+        if reader is None and is_argument and aliases(inner[at], inner[0]):
+            saved[at] = level.copy_before_write(inner[at])
     return saved
 
 
@@ -172,9 +174,9 @@ def _save(node: OpNode, args: list[object], kwargs: Keywords, result: torch.Tens
             HOOKS.about_to_bump = None
     else:
         node.save(args, kwargs, result)
-    for s in node.saved or ():
-        if isinstance(s, Saved) and s.tensor is result:
-            s.version += 1
+    for saved in node.saved or ():
+        if isinstance(saved, Saved) and saved.tensor is result:
+            saved.version += 1
 
 
 def _write_to_foreign(level: Tape, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
@@ -205,19 +207,19 @@ def _write_to_several(
 ) -> None:
     """Run one call that writes to several tensors without a history, and count the writes."""
     mine = _values_of(level, targets)
-    before = [None if t.is_inference() else t._version for t in mine]
+    before = [None if value.is_inference() else value._version for value in mine]
     level.outward(op, inner, level.lowered_kwargs(kwargs))
     # The dispatcher counts no call of several tensors. The kernel counts the writes to the inner
     # ones, whose counter a value without memory does not share.
     not_counted = [
-        t
-        for t, version in zip(mine, before, strict=True)
-        if version is not None and t._version == version
+        value
+        for value, version in zip(mine, before, strict=True)
+        if version is not None and value._version == version
     ]
-    for t in not_counted:
-        t.count_write()
-    for t in mine:
-        unrecorded(t)
+    for value in not_counted:
+        value.count_write()
+    for value in mine:
+        unrecorded(value)
 
 
 def _values_of(level: Tape, tensors: Sequence[object]) -> list[Value]:
@@ -237,6 +239,7 @@ def _change_geometry(op: Op, target: Any, args: Sequence[object], kwargs: dict[s
         change_geometry(op.functional.func, target, args, kwargs)  # type: ignore[union-attr]
     if isinstance(target._inner, Value):  # the levels around have seen the view op alone
         target._inner.count_write()
+    # torch names the node of `t_` otherwise than that of `t`
     if target._edge is not None and target._edge != before:
         target._edge = _edge_of_write(op, *target._edge)
     if before is not None:

@@ -48,8 +48,8 @@ def lift_in_place(level: Level, tensor: Any, what: object) -> Any:
     _renew(base, tensor, path)
     # outermost first, as for a tensor that is made in the scope of several transforms
     for each in (*SCOPE.levels, level):
-        for x in sharers:
-            _become_value(each, x)
+        for sharer in sharers:
+            _become_value(each, sharer)
         value: Any = tensor
         if base is not None:
             value._view = View(base, path, "")
@@ -101,7 +101,8 @@ def _path(base: torch.Tensor | None, tensor: torch.Tensor) -> tuple[object, ...]
         return (_step(_as_strided, shape, stride, start),)
     if base.is_complex():
         return (_step(_view_as_real), _step(_as_strided, shape, stride, start))
-    pairs = _step(_as_strided, (*shape, 2), (*(2 * n for n in stride), 1), 2 * start)
+    # a complex number is two real ones that lie side by side
+    pairs = _step(_as_strided, (*shape, 2), (*(2 * step for step in stride), 1), 2 * start)
     return (pairs, _step(_view_as_complex))
 
 

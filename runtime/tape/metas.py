@@ -60,13 +60,13 @@ def refuse_nested(args: Arguments, error: Exception) -> None:
     """Raise ``NestedTensor`` in place of ``error`` if the failed call has a plain nested tensor
     among its arguments and no nested value. The error of a kernel or decomposition that expected
     sizes does not name the cause."""
-    if type(error) is not NestedTensor and _only_of_torch(
-        [argument for argument in args if isinstance(argument, torch.Tensor)]
-    ):
+    if type(error) is NestedTensor:
+        return
+    if _only_of_torch([argument for argument in args if isinstance(argument, torch.Tensor)]):
         raise NestedTensor from error
 
 
 def _only_of_torch(tensors: list[torch.Tensor]) -> bool:
     """Return whether there are nested tensors, and none of them is a value."""
     nested = [tensor for tensor in tensors if tensor.is_nested]
-    return bool(nested) and all(type(t) not in VALUES for t in nested)
+    return bool(nested) and all(type(tensor) not in VALUES for tensor in nested)

@@ -116,8 +116,8 @@ class Node:
         """Return (node, output number) for each input, as torch's ``next_functions``. (None, 0) for
         one that needs no gradient."""
         functions: list[tuple[Node | None, int]] = []
-        for i in self.inputs():
-            edge = None if i is None else self.edges[i]
+        for index in self.inputs():
+            edge = None if index is None else self.edges[index]
             if edge is None or type(edge[0]) is Sink:
                 functions.append((None, 0))
             else:
@@ -218,6 +218,7 @@ class AccumulateGrad(Node):
         Node.__init__(self, level, (), (meta_of(variable._inner, variable.dtype_of_grad()),))
         self.seq = LAST
         self.variable = variable
+        # the dictionary of the leaf itself, so that hooks that come later are seen
         if variable._hooks is not None:
             self.tensor_hooks = {0: variable._hooks}
 
@@ -325,9 +326,10 @@ class OpNode(Node):
         none."""
         plan = self.plan
         op = plan.op
+        # Slots count results from the end: -1 is the only one, or the last.
         if op.n_results > 1 or kwargs:
             operands = op.operands(args, kwargs, outs, plan.reach)
-        else:
+        else:  # `operands`, without its frame
             operands = [*args, *op.defaults[len(args) : plan.reach], outs]
         saved: list[Any] = []
         for at, reader in plan.slots:
@@ -338,7 +340,7 @@ class OpNode(Node):
                     s.tensor = value
                     try:
                         s.version = value._version
-                    except RuntimeError:
+                    except RuntimeError:  # an inference tensor has none
                         s = store(self.level, value)
                     value = s
                 elif isinstance(value, torch.Tensor):
@@ -385,7 +387,7 @@ class OpNode(Node):
     def _history(self, at: int, k: int) -> Edge | None:
         """Return the history of a saved tensor: operand ``at``, or the ``k``-th tensor if the
         operand or the output is a list."""
-        if at < 0:
+        if at < 0:  # a result, counted from the end
             op = self.plan.op
             number = at + op.n_results
             return None if number in op.nondiff else (self, number + k)
@@ -400,14 +402,16 @@ class OpNode(Node):
         if type(s) is not Saved and type(s) is not Packed:
             return s
         edge = self._history(self.plan.slots[index][0], k)
-        t = restore(self.level, s, edge)
+        tensor = restore(self.level, s, edge)
         if create_graph:
-            return present(self.level, t, edge)
-        return t
+            return present(self.level, tensor, edge)
+        return tensor
 
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
     ) -> Sequence[torch.Tensor | None]:
+        """Run the plan's formulas, see :meth:`Node.apply`. Those are left out whose results nobody
+        wants."""
         plan, gradient = self.plan, grads[0]
         values = self._values_for_formula(create_graph)
         # formulas read these at the indices -3, -2 and -1
@@ -418,6 +422,7 @@ class OpNode(Node):
         for targets, formula, pick, asks_g, single in plan.steps:
             if wanted is not None and not self._needs_any(targets, wanted):
                 continue
+            # None stands for zero, and so do the results of a formula in it
             if asks_g and gradient is None:
                 continue
             # on a batch of cotangents an elementwise formula runs once, without a dispatch
@@ -442,17 +447,20 @@ class OpNode(Node):
             raise settled(RuntimeError(FREED))
         values: list[Any] = []
         for s in self.saved:
-            how = type(s)
-            if how is Saved:
+            kind = type(s)
+            slot = len(values)
+            if kind is Saved:
                 tensor = s.tensor
+                # `_value` decides whether another version is an error
                 if create_graph or tensor._version != s.version:
-                    tensor = self._value(s, len(values), 0, create_graph)
+                    tensor = self._value(s, slot, 0, create_graph)
                 values.append(tensor)
-            elif how is Packed:
-                values.append(self._value(s, len(values), 0, create_graph))
-            elif how is list and self.plan.slots[len(values)][1] is None:
+            elif kind is Packed:
+                values.append(self._value(s, slot, 0, create_graph))
+            # with a reader a list is what that returned, such as sizes
+            elif kind is list and self.plan.slots[slot][1] is None:
                 values.append(
-                    [self._value(x, len(values), index, create_graph) for index, x in enumerate(s)]
+                    [self._value(part, slot, index, create_graph) for index, part in enumerate(s)]
                 )
             else:
                 values.append(s)
@@ -491,6 +499,7 @@ class OpNode(Node):
                 break
 
     def inputs(self) -> Sequence[int | None]:
+        """Return the inputs in the order of the schema. A list has one for each of its tensors."""
         edge_numbers: list[int | None] = []
         for at in sorted(self.plan.op.vjp_args):
             first = self.args_at.get(at)
@@ -505,20 +514,21 @@ class OpNode(Node):
         :class:`SavedTensor` of a saved tensor."""
         if name not in self.plan.names:
             raise AttributeError(f"{type(self).__name__!r} object has saved no {name!r}")
-        i = self.plan.names.index(name)
+        slot = self.plan.names.index(name)
         if self.saved is None:
             raise settled(RuntimeError(FREED))
-        s = self.saved[i]
+        s = self.saved[slot]
         if not raw and type(s) is list:
-            return tuple(self._value(x, i, index, True) for index, x in enumerate(s))
+            return tuple(self._value(part, slot, index, True) for index, part in enumerate(s))
         if not raw:
-            return self._value(s, i, 0, True)
-        at = self.plan.slots[i][0]
+            return self._value(s, slot, 0, True)
+        at = self.plan.slots[slot][0]
         if type(s) is list:
             return tuple(SavedTensor.of(self, s, k, self._history(at, k)) for k in range(len(s)))
-        return SavedTensor.of(self, self.saved, i, self._history(at, 0))
+        return SavedTensor.of(self, self.saved, slot, self._history(at, 0))
 
     def __dir__(self) -> list[str]:
+        # the class has a property for each value that a formula may need, this node fewer values
         missing: set[str] = set()
         for name in _saved_names(self.plan.op) - set(self.plan.names):
             missing.update(prefix + _torch_name(name) for prefix in _PREFIXES)
@@ -543,12 +553,13 @@ class Undifferentiable(Node):
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
     ) -> Sequence[torch.Tensor | None]:
+        """Raise ``MissingRule`` for the arguments that require grad and have no formula."""
         names = self.op.arg_names
         # the error names the arguments without a rule if others have one, else the whole op
         supported = [names[index] for index in self.op.vjp_args]
         missing: Sequence[str] = ()
         if supported:
-            missing = [names[i] for i in self.missing]
+            missing = [names[index] for index in self.missing]
         raise MissingRule(str(self.op.func), "vjp", missing, supported)
 
     def name(self) -> str:
@@ -565,6 +576,7 @@ def _saved_names(op: Op) -> set[str]:
     names: set[str] = set()
     for formula in op.record.vjp.values():
         names.update(parameters(formula))
+    # what the pass gives to a formula, and the node does not save
     return names - {"g", "gs", "needs"}
 
 

@@ -54,11 +54,13 @@ STAND_INS: set[weakref.ref[object]] = set()
 def stand_in(session: object) -> None:
     """Let ``session`` handle this thread's calls of the session, until :func:`step_down`."""
     STAND_IN.session = session
+    # a thread may end without `step_down`: then the reference takes itself out
     STAND_INS.add(weakref.ref(session, STAND_INS.discard))
 
 
 def step_down() -> None:
     """Let the session handle its calls again."""
+    # two references to one living object are equal
     STAND_INS.discard(weakref.ref(STAND_IN.session))
     STAND_IN.session = None
 
@@ -89,6 +91,7 @@ def with_forward_mode(level: Level, func: Callable[..., object], args: Arguments
     """Call ``func(*args)`` as the function of ``level``. Forward mode is on for this level, and for
     outer levels if it is on now."""
     enabled, off_below = is_forward_enabled(), FORWARD.off_below
+    # torch has one flag for all levels. Once it is on, the number says for which it was off.
     if not enabled:
         FORWARD.off_below = level.number
     set_forward_enabled(True)
@@ -101,6 +104,7 @@ def with_forward_mode(level: Level, func: Callable[..., object], args: Arguments
 
 def current_dual() -> Any:
     """Return the dual level of ``forward_ad`` that this thread has entered, or None."""
+    # a dual level is a stand-in, so without any there is none
     if not STAND_INS:
         return None
     return FORWARD.dual

@@ -81,6 +81,7 @@ class _Hooks(Ambient):
         """Hide what is saved from all hooks of now, in this block."""
         before, self.stack = self.stack, []
         of_torch: list[tuple[Pack, Unpack]] = []
+        # torch shows the innermost pair alone, so the others come up one by one
         while hooks := innermost_saved_hooks(True):
             pop_saved_hooks()
             of_torch.append(hooks)
@@ -118,16 +119,17 @@ class Saved:
         The present version may be smaller than the expected one. A saved result of an in-place op
         expects that the dispatcher counts the write, but the dispatcher does not if the op ran on a
         resolved copy of a lazily conjugated or negated target."""
-        t = self.tensor
-        if t._version > self.version:
-            raise settled(modified(t, self.version, edge))
-        return t
+        tensor = self.tensor
+        if tensor._version > self.version:
+            raise settled(modified(tensor, self.version, edge))
+        return tensor
 
 
 def modified(tensor: torch.Tensor, version: int, edge: History | None = None) -> RuntimeError:
     """Return the error for a tensor of history ``edge`` that was saved at ``version`` and written
     to since."""
     source = ""
+    # the node of a leaf has no edges, and torch names no op for a leaf
     if edge is not None and edge[0].edges:
         source = f", which is output {edge[1]} of {op_name(edge[0])},"
     return RuntimeError(
@@ -193,15 +195,16 @@ def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tens
         return s.check(edge)
     assert type(s) is Packed
     with level.packing():
-        t = watched(s.unpack, s.payload)
-    if not isinstance(t, torch.Tensor):
+        unpacked = watched(s.unpack, s.payload)
+    if not isinstance(unpacked, torch.Tensor):
         raise settled(
             TypeError(
                 "Output of saved tensor unpack_hook expected to be a Tensor but got result "
-                f"of type {type(t).__name__}"
+                f"of type {type(unpacked).__name__}"
             )
         )
-    return level.lowered(t)  # type: ignore[no-any-return]
+    # no version is checked, as in torch: nobody can follow one through the hooks
+    return level.lowered(unpacked)  # type: ignore[no-any-return]
 
 
 def present(level: Level, tensor: torch.Tensor, edge: History | None) -> Any:
@@ -215,6 +218,7 @@ def present(level: Level, tensor: torch.Tensor, edge: History | None) -> Any:
         edge = None
     if edge is not None:
         leaf = getattr(edge[0], "variable", None)
+        # a leaf that has got other data since is not what was saved
         if leaf is not None and leaf._inner is tensor:
             return leaf
     return level.wrap(tensor, edge)
@@ -226,6 +230,7 @@ def pack(
     """Save inner tensor ``tensor`` of history ``edge`` as what ``hook`` returns for it. Raise if
     the hook writes to it."""
     version = tensor._version
+    # without grad mode, as in torch: what a hook computes would be recorded for nobody
     with torch.no_grad(), level.packing():
         payload = watched(hook, present(level, tensor, edge))
     if tensor._version != version:
@@ -266,29 +271,29 @@ class SavedTensor:
     @property
     def data(self) -> Any:
         """Return what is stored: the tensor itself, or the result of the pack hook."""
-        s = self._slots[self._index]
-        if type(s) is Packed:
-            return s.payload
-        if s is None:
+        saved = self._slots[self._index]
+        if type(saved) is Packed:
+            return saved.payload
+        if saved is None:
             return None
-        return present(self._node.level, s.tensor, self._edge)
+        return present(self._node.level, saved.tensor, self._edge)
 
     @property
     def unpack_hook(self) -> Unpack | None:
         """Return the unpack hook, None if the tensor is not packed."""
-        s = self._slots[self._index]
-        if type(s) is not Packed:
+        saved = self._slots[self._index]
+        if type(saved) is not Packed:
             return None
-        return s.unpack
+        return saved.unpack
 
     def unpack(self) -> Any:
         """Return the tensor as users of the backward pass see it."""
         self._require_saved(FREED)
-        s = self._slots[self._index]
-        if s is None:
+        saved = self._slots[self._index]
+        if saved is None:
             return None
-        t = restore(self._node.level, s, self._edge)
-        return present(self._node.level, t, self._edge)
+        tensor = restore(self._node.level, saved, self._edge)
+        return present(self._node.level, tensor, self._edge)
 
     def register_hooks(
         self, pack_hook: Pack | None = None, unpack_hook: Unpack | None = None
@@ -306,14 +311,14 @@ class SavedTensor:
             "Calling register_hooks on a saved tensor after it has been freed. "
             "Register before the backward pass, or keep what is saved with retain_graph=True."
         )
-        s = self._slots[self._index]
-        if s is None:
+        saved = self._slots[self._index]
+        if saved is None:
             raise settled(
                 RuntimeError(
                     "Calling register_hooks on a saved tensor with value None is forbidden"
                 )
             )
-        if type(s) is Packed:
+        if type(saved) is Packed:
             raise settled(
                 RuntimeError(
                     "Calling register_hooks on a saved tensor whose hooks have already been "
@@ -321,10 +326,12 @@ class SavedTensor:
                 )
             )
         level = self._node.level
+        # the slot is of the node, so the backward pass finds the packed tensor
         self._slots[self._index] = pack(
-            level, s.check(self._edge), self._edge, pack_hook, unpack_hook
+            level, saved.check(self._edge), self._edge, pack_hook, unpack_hook
         )
 
     def _require_saved(self, message: str) -> None:
+        # a pass that frees the node drops its list, and this handle still has it
         if self._node.saved is None:
             raise settled(RuntimeError(message))

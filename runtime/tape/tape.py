@@ -159,6 +159,7 @@ class Tape(Level):
                 if argument._level is self:
                     inner[index] = argument._inner
                     edge = argument._edge
+                    # leaves have their edge elsewhere, and that of a view may be old
                     if edge is None or argument._view is not None:
                         edge = edge_of(argument)
                     if edge is not None:
@@ -186,9 +187,9 @@ class Tape(Level):
             return self.lowered_args(items), None  # only lists of lists are left to lower
         inner = list(items)
         edges: list[Edge | None] = [None] * len(inner)
-        for i in mine:
-            edges[i] = edge_of(inner[i])
-            inner[i] = inner[i]._inner
+        for index in mine:
+            edges[index] = edge_of(inner[index])
+            inner[index] = inner[index]._inner
         if edges.count(None) == len(edges):
             return inner, None
         return inner, tuple(edges)

@@ -25,6 +25,7 @@ _grad_enabled = torch.is_grad_enabled
 def edge_of(value: Any) -> Edge | None:
     """Return the edge to which the gradient of ``value`` goes, None if ``value`` does not require
     grad."""
+    # a view takes its new history when somebody asks, not when its base is written to
     view = value._view
     if view is not None and view.generation != view.base._generation:
         view.refresh(value)
@@ -148,6 +149,7 @@ class GradValue(Value):
 
     def start_leaf(self) -> torch.Tensor:
         """Begin a history. For code of the runtime, in a transform too."""
+        # an `Input`, because nothing at this level has a `.grad` for an `AccumulateGrad` to write
         if edge_of(self) is None:
             node = Input(self._level, self._inner)
             node.value = weakref.ref(self)

@@ -389,6 +389,7 @@ def refuse_rebase(value: Any, what: str) -> None:
     creation = value._view.creation
     node, index = getattr(value, "_edge", None) or (None, 0)
     by_mode = creation in ("no_grad", "inference")
+    # torch says the same of a Function with several results as of an op with several views
     if node is not None and len(node.metas) > 1 and creation == "function":
         creation = "multi"
     mode, now = "no_grad mode", "with grad mode enabled"
@@ -448,11 +449,12 @@ class CopySlices(Node):
         base = target._view.base
         count = len(node.edges)
         edges = node.edges
+        # the edges of the write but the one of its target, whose gradient goes through the base
         if self_edge is None:
             self.others = tuple(range(count))
         else:
             self.others = (*range(self_edge), *range(self_edge + 1, count))
-            edges = tuple([node.edges[i] for i in self.others])
+            edges = tuple([node.edges[index] for index in self.others])
         Node.__init__(self, level, (of_base, *edges), ((base.shape, base.dtype),))
         # without the base itself, to which a reference would close a cycle
         self.chain = target._view.short_path(target)
@@ -465,27 +467,32 @@ class CopySlices(Node):
     def apply(
         self, grads: list[torch.Tensor | None], wanted: object, create_graph: bool
     ) -> Sequence[torch.Tensor | None]:
+        """Take the cotangents of the write's arguments from the written part of that of the base,
+        see :meth:`Node.apply`."""
         gradient = grads[0]
         if gradient is None:
             return (None,) * len(self.edges)
+        # a copy in memory like the base's, of which the view can be taken as of the base
         base = _make_lazy(_memory_like(gradient, self.geometry), self.lazy).copy_(gradient)
         part = replay(self.chain, base)
         inner_wanted = None if wanted is None else self._wanted_of_inner(wanted)
         # when the pass is recorded, a saved result has the inner node as its history, which is to
         # be freed on its own
         node = copy.copy(self.inner_node) if create_graph else self.inner_node
+        # a clone, since a result may be the cotangent itself, and `part` is written over below
         out = node.apply([part.clone()], inner_wanted, create_graph)
         of_base = None
         if self.edges[0] is not None:
             own = None if self.self_edge is None else out[self.self_edge]
             of_base = self._insert_own(gradient, base, part, own, create_graph)
-        return (of_base, *(out[i] for i in self.others))
+        return (of_base, *(out[index] for index in self.others))
 
     def _wanted_of_inner(self, wanted: Any) -> list[bool]:
         """Return which edges of the inner node are wanted, from ``wanted`` of this node."""
         of_inner = [False] * len(self.inner_node.edges)
-        for index, i in enumerate(self.others):
-            of_inner[i] = wanted[index + 1]
+        # edge 0 is that of the base
+        for place, index in enumerate(self.others, 1):
+            of_inner[index] = wanted[place]
         if self.self_edge is not None:
             of_inner[self.self_edge] = wanted[0]
         return of_inner
@@ -526,12 +533,13 @@ class CopySlices(Node):
         return torch.where(written, replaced, g)
 
     def inputs(self) -> list[int | None]:
+        """Return the inputs of the write, the base first."""
         inner_inputs = list(self.inner_node.inputs())
         # the base takes the place of the tensor that was written to
         written = inner_inputs.index(self.self_edge) if self.self_edge is not None else 0
         edge_numbers: list[int | None] = [0]
-        for i in (*inner_inputs[:written], *inner_inputs[written + 1 :]):
-            edge_numbers.append(None if i is None else self.others.index(i) + 1)
+        for edge in (*inner_inputs[:written], *inner_inputs[written + 1 :]):
+            edge_numbers.append(None if edge is None else self.others.index(edge) + 1)
         return edge_numbers
 
     def release(self) -> None:

@@ -93,14 +93,15 @@ class AbstractValues:
             return node
         if isinstance(i, tuple):
             return self.item(self.item(node, i[0], abstract), i[1], abstract[i[0]])
-        got = add_call(node.graph, operator.getitem, (node, i))
-        got.meta.update(
+        item = add_call(node.graph, operator.getitem, (node, i))
+        # where the call comes from, and nothing of its value
+        item.meta.update(
             (key, value)
             for key, value in node.meta.items()
             if key not in ("val", "tensor_meta", "unbacked_bindings")
         )
-        self.describe(got, abstract[i])
-        return got
+        self.describe(item, abstract[i])
+        return item
 
     def describe(self, node: fx.Node, value: Any, geometry: Geometry | None = None) -> Any:
         """Write what is known of ``value``, the result of ``node``, to its ``meta``. Returns the
@@ -144,9 +145,10 @@ class AbstractValues:
 
     def snapshot(self, value: torch.Tensor) -> object:
         """Return a copy of an abstract tensor whose sizes are about to change in place."""
-        return self._tensor(value)
+        return self._tensor(value)  # `of` returns a fake tensor itself
 
     def _tensor(self, tensor: torch.Tensor) -> object:
+        """Return the abstract tensor of one that is not abstract, or another one like it."""
         if not _is_plain_strided(tensor):
             return self._other_layout(tensor)
         return self._fake_of(faithful_geometry(tensor))

@@ -124,9 +124,10 @@ def _returned_position(schema: Any, written: Sequence[int]) -> int | None:
     (result,) = schema.returns
     if result.alias_info is None:
         return None
-    for i in written:
-        if schema.arguments[i].alias_info.before_set == result.alias_info.before_set:
-            return i
+    # an argument and a result with the same name of memory in the schema are one tensor
+    for position in written:
+        if schema.arguments[position].alias_info.before_set == result.alias_info.before_set:
+            return position
     return None
 
 
@@ -206,7 +207,7 @@ def size_depends_on_values(func: Any, args: Arguments) -> bool:
 
 def _masks_among(index: Sequence[object]) -> list[object]:
     """List the masks in an index: they select as many elements as are true."""
-    tensors = [i for i in index if isinstance(i, torch.Tensor)]
+    tensors = [item for item in index if isinstance(item, torch.Tensor)]
     return [tensor for tensor in tensors if tensor.dtype in (torch.bool, torch.uint8)]
 
 

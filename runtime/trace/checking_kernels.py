@@ -35,22 +35,24 @@ def _register_for_traces(
     """Use the decorated function for ``overload`` in a trace. It gets every argument by its
     name in the schema."""
 
-    def register(f: Callable[..., object]) -> Callable[..., object]:
-        """Add the kernel to the dispatcher's, and return ``f`` as it is."""
+    def register(function: Callable[..., object]) -> Callable[..., object]:
+        """Add the kernel to the dispatcher's, and return ``function`` as it is."""
         pass_on = passing_on(overload)
         names = [argument.name for argument in overload._schema.arguments]
 
         def run(keys: DispatchKeySet, *args: object, **kwargs: object) -> Any:
+            """Call ``function`` in a trace, and pass the call on where it refuses or there is
+            none."""
             if traced(args, kwargs):
                 try:
-                    return f(**dict(zip(names, args, strict=False)), **kwargs)
+                    return function(**dict(zip(names, args, strict=False)), **kwargs)
                 except Refused:
                     pass
             return pass_on(keys & BELOW, *args, **kwargs)
 
         name = overload._name.removeprefix("aten::")
         _LIBRARY.impl(name, run, SNAPSHOT.name, with_keyset=True)
-        return f
+        return function
 
     return register
 
@@ -75,12 +77,13 @@ def _cov(
     if self.dim() > 2 or self.dtype is torch.bool:
         raise Refused
     x = self
-    if self.dim() < 2:
+    if self.dim() < 2:  # one variable
         x = self.reshape(1, -1)
-    n = x.shape[1]
+    observations = x.shape[1]
     if fweights is None and aweights is None:
-        centred = x - (x.sum(1) / n).unsqueeze(1)
-        divisor: Any = torch.sym_max(n - correction, 0)
+        centred = x - (x.sum(1) / observations).unsqueeze(1)
+        # as ATen, which divides by zero where there are too few observations
+        divisor: Any = torch.sym_max(observations - correction, 0)
         return centred.mm(centred.t().conj()).true_divide(divisor).squeeze()
     return _weighted_cov(x, correction, fweights, aweights)
 
@@ -98,6 +101,7 @@ def _weighted_cov(
     weights = checked[0]
     if len(checked) == 2:
         weights = weights * checked[1]
+    # step by step as ATen's kernel
     total = weights.sum()
     _require(total.ne(0), "cov(): weights sum to zero, can't be normalized")
     centred = x - ((x * weights).sum(1) / total).unsqueeze(1)
@@ -115,7 +119,7 @@ def _check_weights(name: str, weights: Tensor, n: object) -> Tensor:
         raise Refused
     if not _fits_kind(name, weights):
         raise Refused
-    if n != 0:
+    if n != 0:  # of nothing there is no minimum
         _require(weights.min().ge(0), f"cov(): {name} cannot be negative")
     return weights
 
@@ -162,6 +166,7 @@ def _istft(
     # the sum of squares of the windows over each sample, by which istft divides
     squares = padded.square().expand(1, frames, n_fft)
     cover = aten.unfold_backward(squares, [1, samples], 1, n_fft, hop)
+    # centred frames begin half a window before the first sample
     start = n_fft // 2 if center else 0
     end = samples - start if length is None else start + length
     covered = cover[:, start:end].abs().min().lt(_LOWEST).logical_not()
@@ -177,7 +182,7 @@ def _one_hot(self: Tensor, num_classes: int = -1) -> Tensor:
         raise Refused
     _require(self.min().ge(0), "one_hot: class values must be non-negative")
     count: Any = num_classes
-    if num_classes == -1:
+    if num_classes == -1:  # torch's default: as many as there are
         count = self.max().item() + 1
     else:
         in_range = self.max().lt(num_classes)

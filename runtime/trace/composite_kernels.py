@@ -42,11 +42,11 @@ def _register_for_symbols(
 ) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """Use the decorated function for ``overloads`` where a size is a symbol."""
 
-    def register(f: Callable[..., object]) -> Callable[..., object]:
-        """Install ``f`` for each overload, and return it as it is."""
+    def register(function: Callable[..., object]) -> Callable[..., object]:
+        """Install ``function`` for each overload, and return it as it is."""
         for overload in overloads:
-            _install(overload, f)
-        return f
+            _install(overload, function)
+        return function
 
     return register
 
@@ -57,6 +57,7 @@ def _install(overload: Any, function: Callable[..., object]) -> None:
 
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)  # type: ignore[untyped-decorator]
     def run(*args: object, **kwargs: object) -> Any:
+        """Call ``function`` where a size is a symbol, else decompose the call."""
         tensors = list(items_of((*args, *kwargs.values())))
         if any(map(symbolic, tensors)) and sees_ours(tensors):
             try:
@@ -99,12 +100,14 @@ def _take_along_dim(self: Tensor, indices: Tensor, dim: int | None = None) -> Te
     if self.dim() != indices.dim() or not -self.dim() <= dim < self.dim():
         raise Refused
     dim %= self.dim()
+    # all dimensions but `dim`, in which the two sizes have nothing to do with one another
     of_self, of_indices = list(self.shape), list(indices.shape)
     of_self[dim] = of_indices[dim] = 1
     common = list(torch.broadcast_shapes(of_self, of_indices))
     taken_from, places = (
         x.expand([*common[:dim], x.shape[dim], *common[dim + 1 :]]) for x in (self, indices)
     )
+    # `take_along_dim` counts negative indices from the end, `gather` refuses them
     return taken_from.gather(dim, places.remainder(self.shape[dim]))
 
 
@@ -165,6 +168,7 @@ def _cheapest(
     cheapest: tuple[object, int] | None = None
     for cut in range(i, j):
         cost = best[i, cut][0] + best[cut + 1, j][0] + sizes[i] * sizes[cut + 1] * sizes[j + 1]
+        # of symbols a guard: a graph has one order
         if cheapest is None or cost < cheapest[0]:
             cheapest = cost, cut
     assert cheapest is not None
@@ -189,7 +193,7 @@ def _max_pool1d(
             return [first, *n]
         return [first, n]
 
-    strides: list[int] = []  # as the kernel
+    strides: list[int] = []  # without any they are the sizes of the kernel
     if stride:
         strides = in_two_dims(stride, 1)
     dilation = in_two_dims(dilation, 1)
@@ -219,10 +223,10 @@ def _gradient(
         steps = [spacing] * len(dims)
     if len(steps) != len(dims):
         raise Refused
-    for step, d in zip(steps, dims, strict=True):
-        if isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[d]):
+    for step, along in zip(steps, dims, strict=True):
+        if isinstance(step, Tensor) and (step.dim() != 1 or step.shape[0] != self.shape[along]):
             raise Refused
-    return [_slope(self, dim, step, edge_order) for dim, step in zip(dims, steps, strict=True)]
+    return [_slope(self, along, step, edge_order) for along, step in zip(dims, steps, strict=True)]
 
 
 def _dims_of_gradient(x: Tensor, dim: Any, edge_order: int) -> list[int]:
@@ -272,8 +276,9 @@ def _slope(x: Tensor, dim: int, step: Tensor | float, edge_order: int) -> Tensor
         + weights[1] * _part(x, dim, 1, -1)
         + weights[2] * _part(x, dim, 2)
     )
-    front = [gaps.select(dim, n).unsqueeze(dim) for n in (0, 1)[:edge_order]]
-    back = [gaps.select(dim, n).unsqueeze(dim) for n in (-1, -2)[:edge_order]]
+    # one gap for a slope of the first order, two for one of the second
+    front = [gaps.select(dim, index).unsqueeze(dim) for index in (0, 1)[:edge_order]]
+    back = [gaps.select(dim, index).unsqueeze(dim) for index in (-1, -2)[:edge_order]]
     return torch.cat([_edge(x, dim, front, True), inside, _edge(x, dim, back, False)], dim)
 
 
@@ -281,7 +286,7 @@ def _edge(x: Tensor, dim: int, gaps: Sequence[Any], front: bool) -> Tensor:
     """Return the slope at one end, from the two or three values next to it. ``gaps``: their
     distances, from the end inwards."""
     numbers, sign = range(len(gaps) + 1), 1
-    if not front:
+    if not front:  # counted from the end, where the differences have the other sign
         numbers, sign = range(-1, -2 - len(gaps), -1), -1
     at = [x.select(dim, number).unsqueeze(dim) for number in numbers]
     if len(gaps) == 1:
@@ -298,7 +303,8 @@ def _part(x: Tensor, dim: int, start: int, end: int | None = None) -> Tensor:
 
 
 def _is_symbol_to_resize(size: object, n: object) -> bool:
-    """Tell whether ``size`` is a symbol that a transform of size ``n`` would compare with it."""
+    """Tell whether ``size`` is a symbol that a transform of size ``n`` would compare with it. A
+    size of -1 leaves the tensor as it is."""
     return isinstance(size, SYMBOLIC) and not same_size(n, -1) and not same_size(size, n)
 
 
@@ -320,6 +326,8 @@ def _register_resizing(overload: OpOverload) -> None:
     def run(
         self: Tensor, size: object = None, dim: object = None, norm: str | None = None
     ) -> Tensor:
+        """Run the transform of a tensor that has the sizes of the result already. ``size``,
+        ``dim``: one for one dimension, a list of them, or None."""
         if size is None:
             raise Refused
         sizes = list(items_of((size,)))
@@ -338,6 +346,7 @@ def _register_resizing(overload: OpOverload) -> None:
                 resized = torch.constant_pad_nd(
                     resized, [0, 0] * (self.dim() - 1 - d) + [0, n]
                 ).narrow(d, 0, n)
+        # ATen's call asks nothing then
         if resized is self:
             raise Refused
         return overload(resized, size, dim, norm)  # type: ignore[no-any-return]

@@ -59,6 +59,7 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
     ran, it is the line that has called the package. ``at``: the traceback, from the frame on that
     catches the error. ``advice``: a sentence before the line."""
     trail = _Trail(at)
+    # an error passes several captures on its way out, and each would add the line
     texts = _texts(error)
     additions = [
         f"{where} {text_of(line)}"
@@ -68,6 +69,7 @@ def name_line(error: Exception, at: TracebackType | None, advice: str = "") -> N
     if not additions:
         return
     addition = "\n".join(additions)
+    # the advice is about what the program does, and not about the call of this package
     if trail.innermost is not None:
         addition = f"{advice} {addition}".lstrip()
     if not (_takes_more(error, trail.raised_in) and _extend(error, addition)):
@@ -174,6 +176,7 @@ def _extend(error: Exception, addition: str) -> bool:
     else than its argument, such as an ``OSError`` with a number."""
     before = error.args
     error.args = (f"{_message(error)}\n{addition}",)
+    # a `KeyError` shows the representation of its argument, with `\n` for the new line
     if addition in str(error) or isinstance(error, KeyError):
         return True
     error.args = before

@@ -66,9 +66,12 @@ def function(
     """
     assert file.startswith(GENERATED)
     file = f"{file} {next(_numbers)}"
+    # `linecache` asks a loader only for a file whose name does not end with a bracket, as this one
+    # ends with a number, and only in globals that have both of these names
     names |= {"__name__": file, "__loader__": _Loader(lines, origins or {})}
     exec(compile("\n".join(lines) + "\n", file, "exec"), names)
     result: Callable[..., Any] = names[name]
+    # at exit the cache goes with the process, so nothing is to be freed
     weakref.finalize(result.__code__, linecache.cache.pop, file, None).atexit = False
     return result
 

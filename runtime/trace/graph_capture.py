@@ -18,6 +18,8 @@ from ..seam.escapes import living
 from ..seam.levels import Value
 from ..seam.memory_gate import memory_gate
 from ..torch_private.dispatcher import with_python_kernels
+
+# these three and `python_kernels` register their kernels when they are imported
 from . import checking_kernels as checking_kernels
 from . import composite_kernels as composite_kernels
 from . import provenance
@@ -110,6 +112,7 @@ def run_trace(
         level.finish()
         level.graph.output(list(map(level.lower_output, outs)))
     finally:
+        # also of a program that fails: what it has written outside is put back
         level.close()
 
 
@@ -135,6 +138,7 @@ def _advice(level: Trace, error: Exception) -> str:
     if isinstance(error, GuardOnDataDependentSymNode):
         return "The program asks for a condition on a value that is not known while it is traced."
     symbols = level.abstraction is not None and level.abstraction.symbols
+    # the classes with which code in C and in Python refuses a symbol in place of a number
     if symbols and isinstance(error, (RuntimeError, TypeError, AttributeError)):
         return (
             "Sizes and numbers of the program may be symbols here. "

@@ -65,8 +65,8 @@ def replace_each(by: Mapping[fx.Node, object]) -> None:
     """Let all users of the keys take the values. A user that takes thousands of them, as an output
     does, gets its arguments once; ``replace_all_uses_with`` would make them anew for each."""
 
-    def substitute(n: fx.Node) -> Any:
-        return by.get(n, n)
+    def substitute(node: fx.Node) -> Any:
+        return by.get(node, node)
 
     for user in dict.fromkeys(chain.from_iterable(node.users for node in by)):
         _set_args(user, fx.map_arg(user.args, substitute))
@@ -76,6 +76,7 @@ def replace_each(by: Mapping[fx.Node, object]) -> None:
 
 def without_unused(graph: fx.Graph, kept: Collection[fx.Node] = ()) -> None:
     """Leave out unused calls without effect and unused constants, except those in ``kept``."""
+    # from the end, so that what only an unused call takes is unused when it is looked at
     for node in reversed(graph.nodes):
         if node.users or node in kept:
             continue

@@ -64,6 +64,7 @@ def complete(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _free_with_code(module: fx.GraphModule) -> None:
+    """Free the text of the code that ``module`` has now, when nobody refers to the code."""
     code = type(module).forward.__code__
     if code.co_filename.startswith(_GENERATED):
         weakref.finalize(code, _forget, code.co_filename).atexit = False

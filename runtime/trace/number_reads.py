@@ -137,6 +137,7 @@ class TracedNumber:
         operands = (self, *others)
         graph = self._graph(*others)
         values = [number.value for number in operands]
+        # the program branches on what it computes, so the number of this run goes along
         value = None
         if None not in values:
             value = function(*values)
@@ -203,6 +204,7 @@ class TracedNumber:
 
     def float_pow(self, exponent: TracedNumber) -> TracedNumber:
         """Return a power. Where another base or exponent may make it complex, the graph asks."""
+        # a power of these is real for any other number, so the graph need not ask
         if not (self._is_positive_constant() or exponent._is_integer_constant()):
             values = self.value, exponent.value
             if None not in values and isinstance(operator.pow(*values), complex):
@@ -301,6 +303,7 @@ for _name, _function in _ARITHMETIC.items():
     setattr(TracedNumber, _name, _method(_function, float))
 for _name, _function in _COMPARISONS.items():
     setattr(TracedNumber, _name, _method(_function, bool))
+# such a number is real or a condition, and an integer that follows from it asks for the value
 for _name in _TO_INTEGERS:
     setattr(TracedNumber, _name, TracedNumber.guard_int)
 

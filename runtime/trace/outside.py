@@ -65,6 +65,7 @@ class OutsideMemory:
         for part in parts:
             self.tensors.update((storage._cdata, storage) for storage in _storages(part))
         if parts:
+            # an inference tensor has no version
             counted = [each for each in (tensor, *parts) if not each.is_inference()]
             self.versions += [(each, each._version) for each in counted]
 
@@ -101,9 +102,10 @@ class OutsideMemory:
     def restore(self) -> None:
         """Put back what was written over. The dispatcher has counted the writes, so the versions
         are put back as well."""
+        # the patterns first, since they make the memory of the size that is then filled
         with without_dispatch_to_python():
-            for t, old in self.patterns:
-                t.resize_as_sparse_(old)
+            for tensor, pattern in self.patterns:
+                tensor.resize_as_sparse_(pattern)
         for key, old in self.saved.items():
             self.tensors[key].copy_(old)
         if self.versions and (self.saved or self.abstract):

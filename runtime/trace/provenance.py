@@ -133,6 +133,7 @@ def user_line() -> Line | None:
     frame of the user's the line of a layer of ``torch.nn``. None in a rule of a backward pass."""
     layer: Line | None = None
     frame: FrameType | None = CALL.made_by or sys._getframe()
+    # the frames of this file that are on top; `run`, which comes later, is where the walk ends
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     while frame is not None:
@@ -142,6 +143,7 @@ def user_line() -> Line | None:
             kind = _kind(code.co_filename)
         if kind is _USER:
             return code.co_filename, frame.f_lineno, code.co_name
+        # what called the pass, or the program, is not where this call comes from
         if kind >= _BACKWARD:
             break
         if kind is _LAYER and layer is None:
@@ -266,6 +268,7 @@ class Provenance:
     def note(self, node: fx.Node) -> None:
         """Write down where ``node`` comes from, right after it was created."""
         line = user_line()
+        # a hook of the user's runs in a pass, too, and has a line of its own
         tape_node = None
         if line is None:
             tape_node = current_node()
@@ -310,6 +313,7 @@ class Provenance:
                 break
             if kind is _USER or kind is _LAYER:
                 frames.append(_frame_text(code.co_filename, frame.f_lineno, code.co_name))
+            # each call of a module passes through `Module._call_impl`
             elif kind is _CALL and self.root is not None and code.co_name == "_call_impl":
                 modules.append((frame, frame.f_locals["self"]))
             frame = frame.f_back
@@ -332,6 +336,7 @@ class Provenance:
         """Return ``{path: (path, class)}`` of the running modules, from outside. The second call of
         a module has the key ``path@1``."""
         stack: dict[str, tuple[str, str]] = {}
+        # the program may be `forward` of the root, so that the root itself is not called
         if not running or running[0][1] is not self.root:
             stack[""] = ("", _class_of(self.root))
         around = ""
@@ -340,7 +345,7 @@ class Provenance:
             if paths is None:
                 continue  # no submodule of the root
             # a module may have several paths: the one inside the module that called it
-            path = next((p for p in paths if p.startswith(around)), paths[0])
+            path = next((inside for inside in paths if inside.startswith(around)), paths[0])
             around = path
             times = _number_of_call(frame, self.calls.setdefault(path, []))
             key = path
@@ -358,6 +363,7 @@ class Provenance:
 
 def _number_of_call(frame: FrameType, calls: list[FrameType]) -> int:
     """Return the place of ``frame`` among ``calls``. A new one is added."""
+    # frames are kept, so that no later call gets the frame object of an earlier one
     for index, counted in enumerate(calls):
         if counted is frame:
             return index

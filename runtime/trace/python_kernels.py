@@ -37,11 +37,13 @@ def _dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if sees_ours((input,)):
         if drops_nothing(input, p, train):
             return input
+        # as the C++ kernel: no draw, and NaN where the input is infinite or NaN
         if p == 1:
             return input * input.new_zeros(())
     return _drop(input, p, train)
 
 
+# torch has a kernel for the second key already, so `py_impl` would refuse another one
 for _key in (DispatchKey.PythonTLSSnapshot, DispatchKey.CompositeImplicitAutograd):
     _DROPOUT.py_kernels[_key] = _dropout
     _DROPOUT._uncache_dispatch(_key)
@@ -66,32 +68,36 @@ def _layer_by_layer(overload: OpOverload) -> None:
 
     @overload.py_impl(DispatchKey.PythonTLSSnapshot)
     def run(x: torch.Tensor, *rest: Any) -> Any:
+        """Let the innermost level run the net, or run it layer by layer if it drops between
+        them."""
         result = run_layer(overload, (x, *rest))
         if result is not NotImplemented:
             return result
-        hx, params, has_biases, n, dropout, train, bidirectional, batch_first = rest
+        hx, params, has_biases, layers, dropout, train, bidirectional, batch_first = rest
         drops_between_layers = sees_ours((x, *params)) and train and dropout
-        if not drops_between_layers or n < 2:
+        if not drops_between_layers or layers < 2:
             return theirs(x, *rest)
-        of_layers = _states_of_layers(hx, n)
-        size = len(params) // n
+        of_layers = _states_of_layers(hx, layers)
+        size = len(params) // layers  # each layer has as many weights
         states = []
-        for index in range(n):
+        for index in range(layers):
             own = params[index * size : (index + 1) * size]
+            # a net of one layer, which has no place for a dropout
             x, *state = overload(
                 x, of_layers[index], own, has_biases, 1, 0.0, train, bidirectional, batch_first
             )
             states.append(state)
-            if index < n - 1:
+            if index < layers - 1:
                 x = torch.dropout(x, dropout, train)
         return (x, *(map(torch.cat, zip(*states, strict=True))))
 
 
-def _states_of_layers(hx: Any, n: int) -> Sequence[object]:
-    """Return the states of each of ``n`` layers: a pair for an LSTM, else a tensor."""
+def _states_of_layers(hx: Any, layers: int) -> Sequence[object]:
+    """Return the states of each of so many ``layers``: a pair for an LSTM, else a tensor."""
+    # along dimension 0 torch has the layers one after the other, each with its directions
     if isinstance(hx, (list, tuple)):
-        return list(zip(*(h.chunk(n) for h in hx), strict=True))
-    states: Sequence[object] = hx.chunk(n)
+        return list(zip(*(state.chunk(layers) for state in hx), strict=True))
+    states: Sequence[object] = hx.chunk(layers)
     return states
 
 
@@ -124,8 +130,8 @@ def _require_sizes(
     interpolation. The graph of symbolic sizes is for such ones from then on."""
     before: Sequence[Any] = images.shape[2:]
     if after is None:
-        after = [torch.sym_int(n * by) for n, by in zip(before, scales or (), strict=True)]
-    if not all(n > 0 for n in (*before, *after)):
+        after = [torch.sym_int(size * by) for size, by in zip(before, scales or (), strict=True)]
+    if not all(size > 0 for size in (*before, *after)):
         raise RuntimeError(
             "Input and output sizes should be greater than 0, but got input "
             f"{list(before)} and output {list(after)}"
@@ -139,6 +145,7 @@ for _name in (
 ):
     _packet = getattr(torch.ops.aten, _name)
     for _overload in (_packet.vec, _packet.default):
+        # any other overload runs the C++ kernel, which asks
         if DispatchKey.Autograd in _overload.py_kernels:
             _refuse_no_size(_overload)
 

@@ -53,11 +53,13 @@ def may_raise(node: fx.Node) -> bool:
     if name in _WITH_DOMAIN:
         return True
     if name in _DIVISIONS:
+        # real numbers divided by zero are infinite or NaN, and nothing is raised
         divisor = node.args[1]
         is_safe = isinstance(divisor, int) and divisor != 0
         return _has_integers(node) and not is_safe
     if torch.Tag.pointwise in func.tags or name in _WITHOUT_PLACES or "backward" in name:
         return False
+    # the first argument is the tensor in which the others say places
     return any(_has_integers(argument) for argument in node.args[1:])
 
 

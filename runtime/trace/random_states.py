@@ -96,18 +96,18 @@ class Seeding:
 @contextmanager
 def seeded(seedings: Sequence[Seeding]) -> Iterator[None]:
     """Run the draws of a graph as the program does."""
-    before = [s.generator.get_state() if s.restores else None for s in seedings]
-    for s in seedings:
-        if s.first is not None:
-            s.generator.manual_seed(s.first)
+    before = [seeding.generator.get_state() if seeding.restores else None for seeding in seedings]
+    for seeding in seedings:
+        if seeding.first is not None:
+            seeding.generator.manual_seed(seeding.first)
     try:
         yield
     finally:
-        for s, state in zip(seedings, before, strict=True):
+        for seeding, state in zip(seedings, before, strict=True):
             if state is not None:
-                s.generator.set_state(state)
-            elif s.last is not None:
-                s.generator.manual_seed(s.last)
+                seeding.generator.set_state(state)
+            elif seeding.last is not None:
+                seeding.generator.manual_seed(seeding.last)
 
 
 def _seed_of(generator: torch.Generator) -> int | None:
@@ -182,11 +182,14 @@ def _variable_for(generator: Any) -> object:
         if frame.f_code.co_filename.startswith(PACKAGE):
             frame = frame.f_back
             continue
+        # of the globals those that the code names, since a module may have thousands
         names = map(frame.f_globals.get, frame.f_code.co_names)
-        for x in (*frame.f_locals.values(), *names):
-            for y in (x, *_parts_of(x)):
-                if isinstance(y, torch.Generator) and y is not generator and y._cdata == address:  # type: ignore[attr-defined]
-                    return y
+        for value in (*frame.f_locals.values(), *names):
+            for part in (value, *_parts_of(value)):
+                if not isinstance(part, torch.Generator) or part is generator:
+                    continue
+                if part._cdata == address:  # type: ignore[attr-defined]
+                    return part
         frame = frame.f_back
     return None
 
@@ -224,6 +227,8 @@ class _Met:
 
 
 class _Around(Ambient):
+    """The states of the innermost trace of this thread that watches generators."""
+
     states: RandomStates | None = None
 
 
@@ -346,7 +351,10 @@ class RandomStates:
     def _follows_from_trace(self, seed: int, cdata: int | None = None) -> bool:
         """Return whether ``seed``, of the generator at this address, follows from that of a
         generator of the trace: it is that of another one, a few more, or its last bits."""
-        others = (secret for g, secret in self.secrets.items() if (g, secret) != (cdata, seed))
+        # a generator that still has its own seed has taken it from nobody
+        others = (
+            secret for address, secret in self.secrets.items() if (address, secret) != (cdata, seed)
+        )
         return any((seed - secret) % (1 << 31) < 1 << 10 for secret in others)
 
     def _meet(self, generator: Any) -> None:
@@ -358,6 +366,7 @@ class RandomStates:
         own = _variable_for(generator)
         if own is not None:
             self.met[generator._cdata] = _Met(_reference_to(own), seed, fresh, here())
+        # else it was in use before, so that the program has neither made nor seeded it
         elif fresh:
             raise RuntimeError(f"{_UNFOUND}{here()}")
 
@@ -383,7 +392,9 @@ class RandomStates:
         """Note the state of ``generator`` after a call that may draw from it. ``before``: its state
         before the call."""
         with without_modes():
-            # only abstract values were drawn, or the branch that was taken draws nothing
+            # Only abstract values were drawn, or the branch that was taken draws nothing. A call of
+            # the graph may draw. So the state goes on here too, and differs from what the program
+            # may set afterwards.
             if torch.equal(before, generator.get_state()):
                 torch.rand((), generator=generator)
             self.states[generator._cdata] = generator, generator.get_state()

@@ -77,6 +77,7 @@ def new_calls() -> Generator[list[fx.Node]]:
     calls: list[fx.Node] = []
     yield calls
     for trace, last in zip(traces, before, strict=True):
+        # from the end, because the graph before the region may be long
         nodes = itertools.takewhile(partial(operator.is_not, last), reversed(trace.graph.nodes))
         calls += [node for node in reversed([*nodes]) if node.op == "call_function"]
 

@@ -75,6 +75,7 @@ def paused() -> Iterator[None]:
 
 def symbols_may_occur() -> bool:
     """Return whether a program runs whose sizes may be symbols."""
+    # a trace on real values has none
     environments = _PROGRAMS.environments
     return environments.count(None) < len(environments)
 
@@ -89,10 +90,11 @@ def has_symbols(value: object) -> bool:
 def _is_ours(symbol: Any) -> bool:
     """Return whether ``symbol`` is one of a program that runs."""
     node = symbol.node
+    # a number that was read of a tensor has no environment
     if isinstance(node, TracedNumber):
         return bool(_PROGRAMS.environments)
     environment = getattr(node, "shape_env", None)
-    return any(environment is e for e in _PROGRAMS.environments)
+    return any(environment is program for program in _PROGRAMS.environments)
 
 
 def _value(symbol: object) -> Number:
@@ -120,11 +122,13 @@ def _define(cls: type, name: str) -> None:
 
     def method(self: Any, *args: object) -> Any:
         if _is_ours(self):
+            # `_value` would raise as well, but say `float()`
             if name in _OF_TEXT and isinstance(self.node, TracedNumber):
                 raise AskedForNumber(self.node, "str(), or print(),")
             return ours(_value(self), *map(_plain, args))
         if theirs is not None:
             return theirs(self, *args)
+        # as Python does without the method: it asks the other operand, or raises
         if args:
             return NotImplemented
         raise TypeError(f"bad operand type for {name}: '{cls.__name__}'")
@@ -158,12 +162,14 @@ _OF_OBJECTS = frozenset(
 def _missing_methods(cls: type) -> list[str]:
     """Return the special methods of numbers that ``cls`` lacks, or has as every object does."""
     kind = KINDS[cls]
-    special = (n for n in dir(kind) if n.startswith("__") and n not in _OF_OBJECTS)
-    return [
-        n
-        for n in special
-        if getattr(cls, n, None) in (None, getattr(object, n, None)) and callable(getattr(kind, n))
-    ]
+    missing = []
+    for name in dir(kind):
+        is_special = name.startswith("__") and name not in _OF_OBJECTS
+        if not is_special or not callable(getattr(kind, name)):
+            continue
+        if getattr(cls, name, None) in (None, getattr(object, name, None)):
+            missing.append(name)
+    return missing
 
 
 def _define_round() -> None:
@@ -199,11 +205,12 @@ def _define_text() -> None:
     theirs: Callable[[Any], str] = SymNode.str
 
     def text(self: Any) -> str:
-        is_ours = any(self.shape_env is e for e in _PROGRAMS.environments)
+        is_ours = any(self.shape_env is program for program in _PROGRAMS.environments)
+        # the size of a result that depends on values has no number
         if not is_ours or not self.has_hint():
             return theirs(self)
-        kind: Any = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}[self.pytype]
-        return str(_value(kind(self)))
+        symbols: dict[type, Any] = {number: symbol for symbol, number in KINDS.items()}
+        return str(_value(symbols[self.pytype](self)))
 
     SymNode.str = text  # type: ignore[method-assign]
 
@@ -218,11 +225,12 @@ def _define_real(cls: type, name: str, function: Callable[..., object]) -> None:
     real = (float, torch.SymFloat)
 
     def computed(self: Any, other: object) -> Any:
-        if not (isinstance(self, real) or isinstance(other, real)) or not _is_ours(self):
+        is_real = isinstance(self, real) or isinstance(other, real)
+        if not is_real or not _is_ours(self):
             return theirs(self, other)
-        if isinstance(self.node, TracedNumber) or isinstance(
-            getattr(other, "node", None), TracedNumber
-        ):
+        # the graph has Python's own operator for numbers that are read of tensors
+        nodes = self.node, getattr(other, "node", None)
+        if any(isinstance(node, TracedNumber) for node in nodes):
             return theirs(self, other)
         return function(_value(self), _plain(other))
 
@@ -242,17 +250,18 @@ _OWN = (int, float, bool, *KINDS)
 def _operators() -> Iterator[tuple[str, Callable[..., object]]]:
     """Yield the names of the methods of two numbers, with the function of each. A reflected method
     has its numbers in the other order."""
-    for f in (*_ARITHMETIC, *_COMPARISONS):
-        yield f"__{f.__name__.strip('_')}__", f
-    for f in _ARITHMETIC:
-        yield f"__r{f.__name__.strip('_')}__", f
+    # `operator.and_` has the method `__and__`
+    for function in (*_ARITHMETIC, *_COMPARISONS):
+        yield f"__{function.__name__.strip('_')}__", function
+    for function in _ARITHMETIC:
+        yield f"__r{function.__name__.strip('_')}__", function
 
 
 def _of_reals() -> Iterator[tuple[str, Callable[..., object]]]:
     """Yield the methods that torch has for integers alone, with the function of each."""
-    for f in (operator.mod, operator.floordiv):
-        yield f"__{f.__name__}__", f
-        yield f"__r{f.__name__}__", _reflect(f)
+    for function in (operator.mod, operator.floordiv):
+        yield f"__{function.__name__}__", function
+        yield f"__r{function.__name__}__", _reflect(function)
 
 
 def _reflect(function: Callable[..., object]) -> Callable[..., object]:
@@ -267,6 +276,7 @@ def _is_foreign(value: object) -> bool:
     kind = type(value)
     if kind in _OWN or isinstance(value, torch.Tensor):
         return False
+    # a complex number has no `__float__`
     return isinstance(value, complex) or hasattr(kind, "__float__")
 
 
@@ -346,6 +356,7 @@ def _is_outside_domain(function: Callable[..., object], a: object, b: object) ->
     domain = _DOMAINS.get(function)
     if domain is None or not all(type(x) in (int, float) or _is_expression(x) for x in (a, b)):
         return False
+    # its comparisons become guards, and run torch's code, which is not the user's
     return not unwatched(domain, a, b)
 
 
@@ -377,9 +388,11 @@ def _define_of_two(cls: type, name: str, function: Callable[..., object]) -> Non
     of_two = _reflect(function) if is_reflected else function
 
     def method(self: object, other: object, *rest: object) -> Any:
+        """Compute with values, with nodes, or as torch does."""
         if _is_foreign(other) and _is_ours(self):
             return of_two(_value(self), other)
         a, b = (other, self) if is_reflected else (self, other)
+        # before the expressions: with the numbers Python raises its own error
         if _is_ours(self) and _is_outside_domain(function, a, b):
             return function(_plain(a), _plain(b))
         if _is_real_operation(function, a, b):
@@ -397,7 +410,8 @@ def _define_of_two(cls: type, name: str, function: Callable[..., object]) -> Non
 def _define_attributes(cls: type) -> None:
     """Add the attributes of numbers that torch's class lacks: ``numerator``, ``bit_count``."""
     kind = KINDS[cls]
-    names = frozenset(n for n in dir(kind) if not n.startswith("_") and not hasattr(cls, n))
+    public = [name for name in dir(kind) if not name.startswith("_")]
+    names = frozenset(name for name in public if not hasattr(cls, name))
 
     def attribute(self: object, name: str) -> object:
         if name in names and _is_ours(self):
@@ -413,8 +427,10 @@ def _define_class(cls: type) -> None:
     kind, attribute = KINDS[cls], object.__getattribute__
 
     def get_attribute(self: object, name: str) -> object:
+        """Return the class of the number as ``__class__``, and any other attribute as it is."""
         if name != "__class__" or not _PROGRAMS.environments or not _is_ours(self):
             return attribute(self, name)
+        # `isinstance` is in C, so the next frame is that of whoever asks
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and is_of_python(frame.f_code.co_filename):
             frame = frame.f_back

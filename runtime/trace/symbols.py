@@ -169,17 +169,18 @@ class _ByHint(ShapeEnv):
                 return None
             return decided(expr, **options)
 
+        # torch clears the cache of the method that it finds
         by_hint.cache_clear = decided.cache_clear  # type: ignore[attr-defined]
         self._maybe_evaluate_static = by_hint  # type: ignore[assignment]
         simplified: Any = self.simplify
 
         # torch would take these integer parts for floors, so it must not see them
         def exact(expr: Any, *rest: object, **options: object) -> object:
-            hidden = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
-            if hidden:
-                expr = expr.xreplace(hidden)
+            stand_ins = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
+            if stand_ins:
+                expr = expr.xreplace(stand_ins)
             result = simplified(expr, *rest, **options)
-            return result.xreplace({name: part for part, name in hidden.items()})
+            return result.xreplace({dummy: part for part, dummy in stand_ins.items()})
 
         exact.cache_clear = simplified.cache_clear  # type: ignore[attr-defined]
         self.simplify = exact  # type: ignore[assignment]
@@ -284,7 +285,7 @@ class Abstraction:
 
     def __init__(self, *, dynamic: bool = True, mode: FakeTensorMode | None = None) -> None:
         self.dynamic = dynamic
-        self.allows_real_constants = True
+        self.allows_real_constants = True  # unless `make_fx` is told otherwise
         self.mode = mode or FakeTensorMode(
             shape_env=_ByHint(duck_shape=False), allow_non_fake_inputs=True
         )
@@ -414,6 +415,7 @@ class Abstraction:
             numbers += [("stride", dim, stride) for dim, stride in enumerate(fake.stride())]
             numbers.append(("storage_offset", None, fake.storage_offset()))
         for name, dim, number in numbers:
+            # an expression follows from the symbols in it, which other dimensions have
             if isinstance(number, torch.SymInt) and number.node.expr.is_symbol:
                 read = functools.partial(_number_of, func=_NUMBERS[name], dim=dim)
                 self.symbols.setdefault(number.node.expr, Place(node, read, number))
@@ -446,7 +448,9 @@ class Abstraction:
         """Forget the nodes of numbers that passes over ``graph`` have removed, since nothing used
         them any more. :meth:`lower` makes new ones."""
         present = set(graph.nodes)
-        self.computed = {e: node for e, node in self.computed.items() if node in present}
+        self.computed = {
+            expression: node for expression, node in self.computed.items() if node in present
+        }
         for place in self.symbols.values():
             if place.proxy is not None and place.proxy.node not in present:
                 place.proxy = None
@@ -459,6 +463,7 @@ class Abstraction:
         """Return a symbolic number as the node that computes it, or as a plain number if it is
         constant."""
         expression = size.node.expr
+        # sympy's `true` is no number
         if expression.is_number or expression in (True, False):
             return size.node.pytype(expression)
         unknown = expression.free_symbols - self.symbols.keys()
@@ -604,15 +609,13 @@ def _compile_guards(code: str, n: int) -> Callable[..., bool]:
     for its sizes once."""
     if not code:
         return lambda *tensors: True
+    # torch names the inputs as Dynamo does, by a dictionary `L` of local variables
     code = re.sub(r"L\['(t\d+)'\]", r"\1", code)
     used = sorted(set(re.findall(r"\b(t\d+)\.size\(\)", code)))
     code = re.sub(r"\b(t\d+)\.size\(\)", r"\1_sizes", code)
-    lines = [f"    {t}_sizes = {t}.shape" for t in used]
-    lines = [
-        f"def holds({', '.join(f't{index}' for index in range(n))}):",
-        *lines,
-        f"    return bool({code})",
-    ]
+    names = ", ".join(f"t{index}" for index in range(n))
+    sizes = [f"    {name}_sizes = {name}.shape" for name in used]
+    lines = [f"def holds({names}):", *sizes, f"    return bool({code})"]
     return function(lines, "holds", "<guards of sizes>", {"math": math, **SYMPY_INTERP})
 
 

@@ -59,6 +59,7 @@ def check_of_torch() -> Check | None:
     """Return the check of torch's that reads a Boolean now. None if the program reads it."""
     if validates():
         return _VALIDATION
+    # whoever reads is the first function that is no level and no dispatch
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _passes_on(frame):
         frame = frame.f_back

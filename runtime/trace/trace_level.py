@@ -257,9 +257,11 @@ class Trace(Level):
     def call(self, func: object, args: Any, kwargs: object) -> Any:
         """Run a call and write it into the graph, or decompose it and trace the calls of the
         decomposition. A question about sizes or elements gets its answer at once."""
+        # at each call, because a program may set another one back before it returns
         if _default_dtype() is not self.default_dtype:
             refuse_default_dtype()
         facts = facts_of(func)
+        # most calls end here: the questions below are of a few ops
         if not facts.special and not self.decompositions:
             return self.record(func, args, kwargs)
         if facts.question is not None:
@@ -268,9 +270,10 @@ class Trace(Level):
         if func is aten.lift_fresh.default:
             return self._copied_literal(args[0], kwargs)
         self._refuse_size_of_values(func, facts, args)
-        table = self.decompositions.get(func) or OTHERWISE.get(func)
-        if table is not None:
-            out = self._decompose(func, table, args, kwargs)
+        decomposition = self.decompositions.get(func) or OTHERWISE.get(func)
+        if decomposition is not None:
+            out = self._decompose(func, decomposition, args, kwargs)
+            # as one of torch's decompositions answers for arguments that it does not take
             if out is not NotImplemented:
                 return out
         return self._call_whole(func, facts, args, kwargs)
@@ -308,6 +311,7 @@ class Trace(Level):
             kwargs, named, options = (
                 dict(zip(kwargs, each, strict=True)) for each in (values, in_graph, inside)
             )
+        # the schema of `detach_` says that it writes, and it changes no element
         writes = facts.may_write and func is not aten.detach_.default
         if writes and (self.outside.tensors or self.outside.literals):
             self.outside.before(op_of(func), inner, options)
@@ -329,6 +333,7 @@ class Trace(Level):
             )
         if self.abstraction is not None:
             self.abstraction.read_sizes_of(target._node)
+        # a late abstract value is not in `meta` yet
         self.abstract.complete()
         target._node.meta["val"] = self.abstract.snapshot(target._node.meta["val"])
 
@@ -430,32 +435,30 @@ class Trace(Level):
         node = add_call(self.graph, func, operands)
         if self.provenance is not None:
             self.provenance.note(node)
-        abstract = self.abstract.describe(node, out)
-        return rewrapped(out, lambda t, i: self._value(t, self.abstract.item(node, i, abstract)))
+        return self._values_of_results(node, out)
 
     def _decompose(
         self,
         func: object,
-        table: Callable[..., object],
+        decomposition: Callable[..., object],
         args: Sequence[object],
         kwargs: Any,
     ) -> object:
-        """Run the call by ``table``, its decomposition. The dispatcher marks the result of a view
-        op as a view when the call returns to it. The ops of the decomposition must not have marked
-        it before, and it must not be an argument itself."""
+        """Run the call by ``decomposition``. The dispatcher marks the result of a view op as a view
+        when the call returns to it. The ops of the decomposition must not have marked it before,
+        and it must not be an argument itself."""
         if op_of(func).kind is not VIEW:
             with self.mode:
-                return table(*args, **kwargs)
+                return decomposition(*args, **kwargs)
+        # nobody resets this: the dispatcher's guard does when `__torch_dispatch__` returns
         set_excluded(VIEWS, True)
         with self.mode:
-            out = table(*args, **kwargs)
+            out = decomposition(*args, **kwargs)
 
         def renew_argument(tensor: Any, _: int | None) -> torch.Tensor:
-            return (
-                self._value(tensor._inner, tensor._node)
-                if any(tensor is argument for argument in args)
-                else tensor
-            )
+            if any(tensor is argument for argument in args):
+                return self._value(tensor._inner, tensor._node)
+            return tensor
 
         return rewrapped(out, renew_argument)
 
@@ -521,13 +524,22 @@ class Trace(Level):
         if isinstance(out, torch.Tensor):
             value: Any = self._value(out, node)
             self.abstract.describe(node, out, value._geometry)
+            # `item()` reads single numbers, so only these are computed along
             if facts.literal or (facts.follows and not value.dim()):
                 value._literal = self._literal_of(func, facts, args, kwargs, value)
                 if value._literal is not None:
                     self.outside.literal(value)
             return value
+        return self._values_of_results(node, out)
+
+    def _values_of_results(self, node: fx.Node, out: object) -> Any:
+        """Return the results ``out`` of the call at ``node``, which are known, as values. Each of
+        several results gets a ``getitem`` node."""
         abstract = self.abstract.describe(node, out)
-        return rewrapped(out, lambda t, i: self._value(t, self.abstract.item(node, i, abstract)))
+        return rewrapped(
+            out,
+            lambda tensor, place: self._value(tensor, self.abstract.item(node, place, abstract)),
+        )
 
     def _literal_of(
         self, func: Any, facts: CallFacts, args: Any, kwargs: Any, value: TracedValue
@@ -558,13 +570,14 @@ class Trace(Level):
     ) -> object:
         """Update the arguments that the call has written to, and return its results. Their values
         stay; where the call returns one, its node becomes the newest name of it."""
-        targets = tensors_of(argument_at(func, i, args, kwargs) for i in facts.written)
+        targets = tensors_of(argument_at(func, place, args, kwargs) for place in facts.written)
         written = [target for target in targets if isinstance(target, TracedValue)]
-        for t in written:
+        for target in written:
             if func is not aten.detach_.default:
-                t._literal = None
-            if differs_from_inner(t):
-                refit(t, self._value(t._inner, t._node))
+                target._literal = None
+            # the kernel has changed the inner tensor's sizes, as `t_` and `resize_` do
+            if differs_from_inner(target):
+                refit(target, self._value(target._inner, target._node))
         abstract = self.abstract.describe(node, out)
         returned = (
             None if facts.returned is None else argument_at(func, facts.returned, args, kwargs)
@@ -572,13 +585,14 @@ class Trace(Level):
         if isinstance(out, torch.Tensor) and isinstance(returned, TracedValue):
             returned._node = node
             return returned
-        by_inner = {id(t._inner): t for t in written}
+        # a kernel that writes to several returns those of its inner tensors themselves
+        by_inner = {id(target._inner): target for target in written}
 
-        def value_of(tensor: torch.Tensor, i: object) -> torch.Tensor:
+        def value_of(tensor: torch.Tensor, place: object) -> torch.Tensor:
             target = by_inner.get(id(tensor))
             if target is not None:
                 return target
-            return self._value(tensor, self.abstract.item(node, i, abstract))
+            return self._value(tensor, self.abstract.item(node, place, abstract))
 
         return rewrapped(out, value_of)
 

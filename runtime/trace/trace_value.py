@@ -43,7 +43,7 @@ class TracedValue(Value):
         if self._level.reads == "symbol":
             if not self.dim():
                 return self.item()
-            return [t.tolist() for t in self.unbind()]
+            return [part.tolist() for part in self.unbind()]
         raise escape("tolist()")
 
     def numpy(self, *, force: bool = False) -> Any:
