@@ -67,7 +67,7 @@ def captured(
     has_changed_state = mark_state()
     with ExitStack() as around:
         watches = [around.enter_context(_watch_writes(level)) for level in _functional_levels()]
-        calls = around.enter_context(region(lambda n: _wish(policy, n)))
+        calls = around.enter_context(region(lambda node: _wish(policy, node)))
         around.enter_context(repeated_by_pass(function))
         around.enter_context(first)
         around.enter_context(FrameHooks(run.pack, run.unpack))
@@ -80,6 +80,7 @@ def captured(
 
 
 def _functional_levels() -> list[FunctionalLevel]:
+    """List the running levels that functionalize, whose writes leave no call in the graph."""
     return [level for level in running_levels() if isinstance(level, FunctionalLevel)]
 
 
@@ -109,7 +110,7 @@ def _write_to_older(calls: list[fx.Node]) -> bool:
         # an op that hides its writes may write to any argument
         if not targets:
             targets = node.all_input_nodes
-        if any(_origin(t, inside) not in inside for t in nodes_among(targets)):
+        if any(_origin(target, inside) not in inside for target in nodes_among(targets)):
             return True
     return False
 
@@ -131,9 +132,9 @@ class SecondRun:
     """The second run of a function that writes to older tensors.
 
     ``saves``: how many tensors the first run has saved. ``calls``: what it has called in the graph.
-    ``stop_at``: after how many the second one
-    stops; None: it does not. ``passes``: by the backward passes in which it has run, what it has
-    saved there; None: the function does not write to older tensors, or is still running.
+    ``stop_at``: after how many the second one stops; None: it does not. ``passes``: by the backward
+    passes in which it has run, what it has saved there; None: the function does not write to older
+    tensors, or is still running.
     """
 
     def __init__(
@@ -215,6 +216,7 @@ class SecondRun:
             earlier = self.passes.get(task)
             if earlier is not None:
                 return earlier
+        # noted before the run, so that a question inside of it does not start one more
         saved: list[Saved] = []
         if task is not None:
             self.passes[task] = saved
@@ -226,7 +228,7 @@ class SecondRun:
                 raise _Stop
             return tensor
 
-        hooks = FrameHooks(pack, lambda t: t)
+        hooks = FrameHooks(pack, lambda tensor: tensor)
         with suppress(_Stop), hooks, self.again, torch.enable_grad():
             self.function(*self.args, **self.kwargs)
         return saved
@@ -257,7 +259,7 @@ def _wish(policy: Policy | None, node: fx.Node) -> CheckpointPolicy:
     if not isinstance(func, OpOverload) or func in SAC_IGNORED_OPS or runs_again(func):
         return CheckpointPolicy.PREFER_RECOMPUTE
     # the policy sees the abstract values of the trace
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda a: a.meta.get("val"))
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
     wish = policy(
         SelectiveCheckpointContext(is_recompute=False, op_output=node.meta.get("val")),
         func,

@@ -104,12 +104,9 @@ class CheckpointFunction(Function):
         if isinstance(outputs, torch.Tensor):
             outputs = (outputs,)
         _run_backward(outputs, grads)
+        gradients = (value.grad if isinstance(value, torch.Tensor) else None for value in leaves)
         # the first two arguments of forward are no tensors
-        return (
-            None,
-            None,
-            *(value.grad if isinstance(value, torch.Tensor) else None for value in leaves),
-        )
+        return (None, None, *gradients)
 
 
 def _run_backward(outputs: Sequence[object], grads: Sequence[object]) -> None:
@@ -203,6 +200,7 @@ class _Checkpointed:
         return _run(self.function, args, kwargs, **self.options)
 
     def __get__(self, instance: object, owner: object = None) -> _Checkpointed:
+        """Return the method of ``instance``, checkpointed with the same options."""
         bind = getattr(self.function, "__get__", None)
         if instance is None or bind is None:
             return self
@@ -260,6 +258,7 @@ def checkpoint(
 
 
 def _refuse_keywords(kwargs: dict[str, object]) -> None:
+    """Raise ``ValueError`` for keywords that are no options, as torch does."""
     if kwargs:
         raise ValueError("Unexpected keyword arguments: " + ",".join(kwargs))
 
@@ -278,17 +277,15 @@ def _run(
     ``options``: those of a checkpoint that is not reentrant.
     """
     if use_reentrant is None:
+        # the caller is above _warn, _run and checkpoint
         _warn("torch.utils.checkpoint", 4)
         use_reentrant = True
     if not use_reentrant:
         with surroundings(function, args, kwargs, preserve_rng_state=preserve_rng_state, **options):
             return function(*args, **kwargs)
     _refuse_keywords(kwargs)
-    if (
-        options["context_fn"] is not noop_context_fn
-        or options["debug"]
-        or options[_RESPECT] is not None
-    ):
+    has_contexts = options["context_fn"] is not noop_context_fn
+    if has_contexts or options["debug"] or options[_RESPECT] is not None:
         raise ValueError(f"Passing {_NOT_REENTRANT} is only supported when use_reentrant=False.")
     # a graph has one way for both: the calls of the function are marked
     if running_traces():

@@ -43,6 +43,7 @@ _TIP = (
 
 
 def _metadata(tensor: torch.Tensor) -> Metadata:
+    """Return what both runs must agree on."""
     return {"shape": extent(tensor), "dtype": tensor.dtype, "device": tensor.device}
 
 
@@ -79,6 +80,7 @@ def hooks_of_the_user() -> tuple[Pack, Unpack] | None:
     pair = HOOKS.innermost()
     if pair is None or not _ENTERED.hooks:
         return pair
+    # `around` is the answer from when the frame was entered, so it is no pair of an outer frame
     frames = _ENTERED.hooks[-1]
     if pair[0] is frames.pack_hook:
         return frames.around
@@ -172,13 +174,14 @@ class Frame:
     ) -> None:
         self.function = function
         self.args = tuple(map(_save_argument, args))
-        self.kwargs = {name: _save_argument(a) for name, a in kwargs.items()}
+        self.kwargs = {name: _save_argument(argument) for name, argument in kwargs.items()}
         self.surroundings = surroundings
         self.again = again
         self.check = check
         self.early_stop = early_stop
         self.log = log
-        # of the first run, by position: who stands in the graph, and what it stands for
+        # Of the first run, by position: who stands in the graph, and what it stands for. The
+        # references are weak, since a holder that the graph has freed needs no tensor.
         self.holders: list[weakref.ref[_Holder]] = []
         self.metadata: list[Metadata] = []
         self.complete = False
@@ -193,6 +196,7 @@ class Frame:
         self.complete = True
 
     def _pack(self, tensor: torch.Tensor) -> _Holder:
+        """Return a holder for ``tensor``, which the graph saves in its place."""
         holder = _Holder(self, len(self.holders))
         self.holders.append(weakref.ref(holder))
         self.metadata.append(_metadata(tensor))
@@ -213,6 +217,7 @@ class Frame:
                 "already unpacked once. A recomputed tensor is held until it is read: "
                 "read ctx.saved_tensors once in a backward, and hold on to the result."
             )
+        # not stored any longer, so that its memory is free once the node has used it
         return run.pop(position).check(None)
 
     def _run_again(self) -> dict[int, Saved]:
@@ -242,10 +247,8 @@ class Frame:
                 run[position].version += 1
             return tensor.detach()
 
-        args, kwargs = (
-            map(_restore_argument, self.args),
-            {name: _restore_argument(a) for name, a in self.kwargs.items()},
-        )
+        args = map(_restore_argument, self.args)
+        kwargs = {name: _restore_argument(argument) for name, argument in self.kwargs.items()}
         log: AbstractContextManager[object] = nullcontext()
         if self.log is not None:
             log = self.log.start_recomputation()
@@ -293,6 +296,7 @@ class Frame:
             )
 
     def _failure(self, message: str) -> CheckpointError:
+        """Return the error with the ops of both runs, or with the tip how to get them."""
         if self.log is None:
             return CheckpointError(message + _TIP)
         return CheckpointError(self.log.report(message))

@@ -19,6 +19,7 @@ from ..torch_private.pytrees import pytree
 
 
 def _section(title: str, lines: list[str]) -> str:
+    """Return a part of the report: its title, and the lines below."""
     return f"{title}\n\n" + "\n".join(lines) + "\n"
 
 
@@ -55,6 +56,7 @@ class OpLog(TorchDispatchMode):
         args: Arguments = (),
         kwargs: Keywords | None = None,
     ) -> object:
+        """Run a call, and log it with the stack from which it comes."""
         out = func(*args, **(kwargs or {}))
         results = ", ".join(map(_describe, pytree.tree_leaves(out)))
         arguments = ", ".join(map(_describe, pytree.tree_leaves((args, kwargs))))

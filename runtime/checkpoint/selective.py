@@ -93,8 +93,8 @@ HOOKS_ARE_AN_OPTION = _HAS_OPTION[probe("checkpoint", "hooks that see what a pol
 class _CachedTensor:
     """One tensor of a cached result.
 
-    ``t``: the result of the op. ``offload``: whether it waits in the memory of the CPU. ``hooks``:
-    the user's pair of hooks that packs and unpacks it, None without.
+    ``tensor``: the result of the op. ``offload``: whether it waits in the memory of the CPU.
+    ``hooks``: the user's pair of hooks that packs and unpacks it, None without.
     """
 
     def __init__(self, tensor: torch.Tensor, offload: bool, hooks: Hooks | None) -> None:
@@ -109,6 +109,7 @@ class _CachedTensor:
         self.version = self._version()
 
     def _version(self) -> int | None:
+        """Return the version of what is stored; None if a hook has packed it to something else."""
         if not isinstance(self.payload, torch.Tensor):
             return None
         return self.payload._version
@@ -124,15 +125,16 @@ class _CachedTensor:
                 "Tensor cached during selective activation checkpoint has been mutated"
             )
         # the user's hooks may have packed it
-        t = self.payload
+        stored = self.payload
         if self.unpack is not None:
-            t = watched(self.unpack, t)
-        if not isinstance(t, torch.Tensor):
+            stored = watched(self.unpack, stored)
+        if not isinstance(stored, torch.Tensor):
             raise TypeError(
                 "Output of saved tensor unpack_hook expected to be a Tensor but got result "
-                f"of type {type(t).__name__}"
+                f"of type {type(stored).__name__}"
             )
-        plain: torch.Tensor = bottom(t)
+        plain: torch.Tensor = bottom(stored)
+        # back from the memory of the CPU, if it was offloaded
         return plain.detach().to(self.device)
 
 
@@ -242,7 +244,7 @@ class _FirstRun(_RunMode):
         if saves and not runs_again(func):
             hooks = self._hooks()
             self.results.cached[call] = pytree.tree_map_only(
-                torch.Tensor, lambda t: _CachedTensor(t, offload, hooks), out
+                torch.Tensor, lambda tensor: _CachedTensor(tensor, offload, hooks), out
             )
         return out
 
@@ -301,7 +303,9 @@ class _SecondRun(_RunMode):
         self.results.is_used = True
         # the result is dropped from the cache, so that its memory is freed after its last use
         out = cached.pop(call)
-        return pytree.tree_map_only(_CachedTensor, lambda t: t.take(self.allow_mutation), out)
+        return pytree.tree_map_only(
+            _CachedTensor, lambda entry: entry.take(self.allow_mutation), out
+        )
 
 
 def create_selective_checkpoint_contexts(

@@ -80,6 +80,7 @@ def set_device_states(
 
 
 def _cpu_state() -> torch.Tensor:
+    """Return the state of the CPU's generator, as a plain tensor at any level."""
     state = torch.get_rng_state()
     return bottom(state)  # type: ignore[no-any-return]
 
@@ -109,9 +110,9 @@ class Surroundings:
         self.states: list[torch.Tensor] = []
         if preserve_rng_state:
             self.cpu_state = _cpu_state()
-            if self.device_type != "cpu" and getattr(
-                _module(self.device_type), "_initialized", False
-            ):
+            # a device that is not initialized would be by the question for its state
+            is_other = self.device_type != "cpu"
+            if is_other and getattr(_module(self.device_type), "_initialized", False):
                 self.devices, self.states = get_device_states(*args)
 
     @contextmanager

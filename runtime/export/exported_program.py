@@ -51,6 +51,7 @@ class Exported(ExportedProgram):
         structure = self.call_spec.in_spec
 
         def check(_: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+            """Raise for a constant of another type. Torch compares by ``==``."""
             leaves, spec = pytree.tree_flatten((args, kwargs))
             if spec != structure:
                 return  # torch refuses it
@@ -162,9 +163,10 @@ class _Leaves:
         self.user = [x for _, x in paths]
         self.leaves = [*self.state.values(), *self.user]
         self.names = _names(function, [path for path, _ in paths])
+        # a path begins with 0 for args or 1 for kwargs, which the user has not written
         self.described = [
-            *(f"parameter or buffer {n!r}" for n in self.state),
-            *(f"argument {pytree.keystr(p[1:])}" for p, _ in paths),
+            *(f"parameter or buffer {name!r}" for name in self.state),
+            *(f"argument {pytree.keystr(path[1:])}" for path, _ in paths),
         ]
         self.args = pytree.tree_map(plain, (tuple(args), kwargs))
 
@@ -174,9 +176,8 @@ class _Leaves:
         args, kwargs = pytree.tree_unflatten(list(values[count:]), self.in_spec)
         if not isinstance(self.f, torch.nn.Module):
             return self.f(*args, **kwargs)
-        return functional_call(
-            self.f, dict(zip(self.state, values[:count], strict=True)), args, kwargs
-        )
+        state = dict(zip(self.state, values[:count], strict=True))
+        return functional_call(self.f, state, args, kwargs)
 
     def other_names(self) -> dict[str, torch.Tensor]:
         """Return parameters and buffers under each name but the first."""
@@ -186,7 +187,7 @@ class _Leaves:
             *self.f.named_parameters(remove_duplicate=False),
             *self.f.named_buffers(remove_duplicate=False),
         )
-        return {name: t for name, t in named if name not in self.state}
+        return {name: tensor for name, tensor in named if name not in self.state}
 
     def persistent(self, buffer: str) -> bool:
         """Return whether the state dict has the buffer of that name."""
@@ -199,14 +200,16 @@ class _Leaves:
         under each of its names."""
         if not isinstance(self.f, torch.nn.Module):
             return {}
+        # by identity, as a shared tensor has to be one tensor after loading, too
         plain_tensors: dict[int, Any] = {}
         return {
-            name: plain_tensors.setdefault(id(t), _plain_parameter(t))
-            for name, t in self.f.state_dict(keep_vars=True).items()
+            name: plain_tensors.setdefault(id(tensor), _plain_parameter(tensor))
+            for name, tensor in self.f.state_dict(keep_vars=True).items()
         }
 
 
 def _plain_parameter(tensor: object) -> object:
+    """Return ``tensor`` as a tensor of torch, and a parameter as a parameter."""
     if isinstance(tensor, torch.nn.Parameter) and plain(tensor) is not tensor:
         # torch's own constructor may make one of the session
         return make_subclass(torch.nn.Parameter, plain(tensor).detach(), tensor.requires_grad)
@@ -329,17 +332,18 @@ class _Container:
         """Add inputs that the graph does not use: other names of shared parameters and buffers. A
         program has a state dict by its inputs. ``nodes``: the placeholders by first name."""
         specs = []
-        for name, t in self.given.other_names().items():
-            is_parameter = isinstance(t, torch.nn.Parameter)
+        for name, tensor in self.given.other_names().items():
+            is_parameter = isinstance(tensor, torch.nn.Parameter)
             # the first name of the same tensor, whose input the graph uses
-            owner = next(first for first, shared in self.given.state.items() if shared is t)
+            owner = next(first for first, shared in self.given.state.items() if shared is tensor)
             with self.graph.inserting_before(before):
                 node = self.graph.placeholder(_placeholder_name(name, is_parameter))
             node.meta = dict(nodes[owner].meta)
-            specs.append(self._state_spec(node, name, t, is_parameter))
+            specs.append(self._state_spec(node, name, tensor, is_parameter))
         return specs
 
     def _rename(self, node: fx.Node, name: str) -> None:
+        """Rename a placeholder. Its target is the name of the parameter in generated code."""
         node._rename(name)
         node.target = node.name
 
@@ -433,6 +437,7 @@ class _Container:
         return OutputKind.GRADIENT_TO_USER_INPUT
 
     def _out_spec(self) -> pytree.TreeSpec:
+        """Return the tree of the results; of (results, gradients by name) if there is a loss."""
         if self.loss is None:
             return self.joint.out_spec
         names = [*self.given.state, *self.given.names]
@@ -447,15 +452,17 @@ def _placeholder_name(name: str, is_parameter: bool) -> str:
     return prefix + name.replace(".", "_")
 
 
-def _argument(r: float | fx.Node | None) -> ArgumentSpec:
-    if not isinstance(r, fx.Node):
-        return ConstantArgument("", r)
-    value = r.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        return TensorArgument(r.name)
-    if isinstance(value, SYMBOLIC):
-        return SymIntArgument(r.name)
-    return ConstantArgument(r.name, value)
+def _argument(value: float | fx.Node | None) -> ArgumentSpec:
+    """Return the record of an input or output of the graph, by the value that it has in the
+    trace."""
+    if not isinstance(value, fx.Node):
+        return ConstantArgument("", value)
+    traced = value.meta.get("val")
+    if isinstance(traced, torch.Tensor):
+        return TensorArgument(value.name)
+    if isinstance(traced, SYMBOLIC):
+        return SymIntArgument(value.name)
+    return ConstantArgument(value.name, traced)
 
 
 def _describe_sizes(graph: fx.Graph) -> None:
@@ -465,6 +472,7 @@ def _describe_sizes(graph: fx.Graph) -> None:
         if node.op != "call_function" or "val" in node.meta:
             continue
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])
+        # an op without a value is a check of a size, which returns nothing
         if isinstance(node.target, OpOverload):
             node.meta["val"] = None
         else:

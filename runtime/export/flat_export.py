@@ -71,7 +71,9 @@ def traced_before_dispatch(
         """Run the program at a functionalize level, and return new values and results."""
         nonlocal boundary, out_spec
         level = FunctionalLevel(whole=WHOLE)
-        values = [level.wrap(t) if isinstance(t, torch.Tensor) else t for t in traced]
+        values = [
+            level.wrap(value) if isinstance(value, torch.Tensor) else value for value in traced
+        ]
         try:
             with level.mode:
                 outs, out_spec = pytree.tree_flatten(living(level.run_inside(function, values, {})))
@@ -115,11 +117,11 @@ def _input_record(value: object) -> Input:
         return Input(False)
     store = value._store
     return Input(
-        False,
-        bool(store.memory.generation),
-        None,
-        store.counter[0],
-        tuple(ViewStep(*step) for step in value._chain),
+        differentiated=False,
+        written=bool(store.memory.generation),
+        tangent=None,
+        counted=store.counter[0],
+        reshaped=tuple(ViewStep(*step) for step in value._chain),
         written_at=store.memory.written_at,
     )
 
@@ -217,9 +219,10 @@ class Loss:
     def _refuse_other_histories(self, outs: Sequence[object]) -> None:
         """Raise if a result other than the loss requires grad."""
         for index, output in enumerate(outs):
-            if index != self.number % len(outs) and any(
-                needs_gradients(pytree.tree_leaves(output))
-            ):
+            # a negative number counts from the last result
+            if index == self.number % len(outs):
+                continue
+            if any(needs_gradients(pytree.tree_leaves(output))):
                 raise RuntimeError(
                     "Found an output of the forward that requires gradients, that was not "
                     f"the loss. The graph has the gradients of result {self.number} alone. "
@@ -370,6 +373,7 @@ def _abstraction_of(
 ) -> tuple[bool, Abstraction | None]:
     """Return whether sizes are symbols, and what makes abstract values."""
     mode = fake_mode_of(leaves)
+    # the values of a traced module are of the mode in which it was traced
     if mode is None and isinstance(mod, fx.GraphModule):
         mode = fake_mode_of([node.meta.get("val") for node in mod.graph.nodes])
     if mode is None:
@@ -481,6 +485,7 @@ def _export_before_dispatch(
 
 
 def _return_tuple(joint: Joint) -> None:
+    """Let the graph return a tuple, as graphs of torch do, in place of a list."""
     output = joint.module.graph.output_node()
     results = results_of(joint.module.graph)
     output.args = (tuple(results),)
@@ -490,8 +495,9 @@ def _return_tuple(joint: Joint) -> None:
 def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
     """Raise if the loss does not depend on an input that requires grad."""
     results = results_of(joint.module.graph)
-    for i, g in zip(joint.boundary.differentiated, results[joint.n_forward :], strict=True):
-        if g is None:
+    gradients = results[joint.n_forward :]
+    for i, gradient in zip(joint.boundary.differentiated, gradients, strict=True):
+        if gradient is None:
             raise RuntimeError(
                 f"the loss does not depend on {names[i]}, which requires grad. "
                 "Use it, or call requires_grad_(False) on it."
@@ -634,21 +640,22 @@ def _refuse_results_that_alias(joint: Joint, names: Sequence[str]) -> None:
     inputs = {node: index for index, node in enumerate(placeholders)}
     results = results_of(graph)
     for number, result in enumerate(results[: joint.n_forward]):
-        n = _base_of(result)
-        if n in inputs:
+        base = _base_of(result)
+        if base in inputs:
             raise RuntimeError(
                 "aot_export_joint_simple does not support outputs that alias inputs. "
-                f"Result {number} is {names[inputs[n]]} or a view of it; return a copy."
+                f"Result {number} is {names[inputs[base]]} or a view of it; return a copy."
             )
 
 
-def _base_of(n: object) -> object:
+def _base_of(result: object) -> object:
     """Return the node whose memory a result shows. A result may be a constant."""
-    while isinstance(n, fx.Node) and n.op == "call_function":
-        if not n.all_input_nodes or not _is_view(n):
+    base = result
+    while isinstance(base, fx.Node) and base.op == "call_function":
+        if not base.all_input_nodes or not _is_view(base):
             break
-        n = n.all_input_nodes[0]
-    return n
+        base = base.all_input_nodes[0]
+    return base
 
 
 def _is_view(node: fx.Node) -> bool:

@@ -41,12 +41,20 @@ class FrozenState:
             self._state.returned()
             self._state.leave_assigned()
             effects = self._state.effects(frozenset())
-            changed = [c.what for c in effects.changes if not _is_of_generated_code(c, before)]
+            changed = [
+                change.what
+                for change in effects.changes
+                if not _is_of_generated_code(change, before)
+            ]
+        # also after an error, as the caller may go on with the module
         finally:
             self._state.restore()
             flags = self._restored_flags()
-        names = [shortly(changed)] if changed else []
-        names += [f"requires_grad of {flags} tensor{'s' * (flags != 1)}"] if flags else []
+        names: list[str] = []
+        if changed:
+            names.append(shortly(changed))
+        if flags:
+            names.append(f"requires_grad of {flags} tensor{'s' * (flags != 1)}")
         if names:
             warnings.warn(
                 f"the program changes {' and '.join(names)}. "
@@ -66,8 +74,8 @@ class FrozenState:
             for tensor, flag in pairs
             if tensor.requires_grad != flag and tensor.is_leaf
         ]
-        for t, flag in changed:
-            t.requires_grad_(flag)
+        for tensor, flag in changed:
+            tensor.requires_grad_(flag)
         return len(changed)
 
 

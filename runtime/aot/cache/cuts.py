@@ -83,6 +83,7 @@ class Cache:
         self._reset_counts()
 
     def _reset_counts(self) -> None:
+        """Let all counts begin at zero."""
         self._hits = 0
         self._misses: Counter[str] = Counter()
         self._bypasses: Counter[str] = Counter()
@@ -227,8 +228,9 @@ def _cut(joint: Joint, positions: object) -> _Modules:
         order = parts.backward_order(parts.saved(chosen))
     except RuntimeError as error:
         raise Damaged("a saved value is missing") from error
-    for n in order:
-        if n in parts.forward_set and kept_in_forward(n, parts):
+    # an entry may be forged, and a draw that runs twice would be a wrong program
+    for node in order:
+        if node in parts.forward_set and kept_in_forward(node, parts):
             raise Damaged("a value that must be saved is missing")
     return parts.cut(chosen)
 

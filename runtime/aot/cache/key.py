@@ -101,6 +101,7 @@ def _describe_partition(partition: Partition, options: Mapping[str, object]) -> 
     while isinstance(partition, functools.partial):
         if partition.args:
             raise NoKey("a partition with positional arguments")
+        # a keyword of the call is in the place of one of the partial
         options = {**partition.keywords, **options}
         partition = partition.func
     if partition is default_partition:
@@ -149,6 +150,7 @@ def _target(node: fx.Node, module: fx.GraphModule) -> object:
         func = node.target
         if isinstance(func, OpOverload):
             return str(func)
+        # a name says which function it is only where that is found under it
         name = getattr(func, "__name__", "")
         if any(getattr(owner, name, None) is func for owner in _OPERATORS):
             return name
@@ -192,6 +194,7 @@ def _size(size: object) -> object:
     """Return a number as text; of a symbol the expression, and its value in the trace."""
     if not isinstance(size, SYMBOLIC):
         return repr(size)
+    # a cut weighs bytes by the values that sizes had in the trace
     hinted = hint(size) if size.node.has_hint() else None
     return str(size.node.expr), hinted
 
@@ -216,29 +219,34 @@ def _literal(argument: object, numbers: Mapping[fx.Node, int]) -> object:
 
 
 def _literals(each: Iterable[object], numbers: Mapping[fx.Node, int]) -> tuple[object, ...]:
-    return tuple(_literal(a, numbers) for a in each)
+    """Return the texts of several arguments, see :func:`_literal`."""
+    return tuple(_literal(argument, numbers) for argument in each)
 
 
-def _record(a: object) -> object:
+def _record(value: object) -> object:
     """Return a record of the boundary, with all records in it."""
-    if is_dataclass(a):
-        return type(a).__name__, tuple((f.name, _record(getattr(a, f.name))) for f in fields(a))
-    if isinstance(a, (list, tuple)):
-        return tuple(map(_record, a))
-    if isinstance(a, Mapping):
-        return tuple((k, _record(b)) for k, b in a.items())
-    if isinstance(a, Enum):
-        return a.name
-    if isinstance(a, OpOverload):
-        return str(a)
-    if isinstance(a, _PLAIN):
-        return type(a).__name__, repr(a)
-    if isinstance(a, SYMBOLIC):
-        return _size(a)
+    if is_dataclass(value):
+        named = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return type(value).__name__, tuple((name, _record(part)) for name, part in named)
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_record, value))
+    if isinstance(value, Mapping):
+        return tuple((key, _record(part)) for key, part in value.items())
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, OpOverload):
+        return str(value)
+    if isinstance(value, _PLAIN):
+        return type(value).__name__, repr(value)
+    if isinstance(value, SYMBOLIC):
+        return _size(value)
     # a constant that the program returns belongs to this process, and decides no cut
-    return type(a).__qualname__
+    return type(value).__qualname__
 
 
 def differing(a: Mapping[str, str], b: Mapping[str, object], names: Sequence[str]) -> list[str]:
-    """Return the names of the parts that differ."""
+    """Return those of ``names`` whose parts of two keys differ.
+
+    ``a``: the key of this program. ``b``: that of an entry, in which anything may stand.
+    """
     return [name for name in names if a[name] != b.get(name)]

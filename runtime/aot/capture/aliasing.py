@@ -55,6 +55,7 @@ def may_return_argument(func: OpOverload) -> bool:
     """Return whether a result of ``func`` may share memory with an argument."""
     return (
         func in _UNDECLARED
+        # a composite op may return its argument itself, as `dropout` does in evaluation
         or func._can_decompose()
         or any(argument.alias_info is not None for argument in func._schema.arguments)
     )
@@ -112,8 +113,8 @@ def within_reach(forward: fx.Graph, n_results: int) -> tuple[int, ...]:
     owners = owners_of(forward)
     seen = {node for node in forward.nodes if node.op in ("placeholder", "get_attr")}
     results = results_of(forward)
-    for n in nodes_among(results[:n_results]):
-        seen |= owners[n]
+    for node in nodes_among(results[:n_results]):
+        seen |= owners[node]
     return _numbers_sharing(results[n_results:], owners, seen)
 
 
@@ -133,7 +134,7 @@ def _numbers_sharing(
     others: Set[fx.Node],
 ) -> tuple[int, ...]:
     """Return the numbers of those ``values`` that are tensors and may share memory with one of
-    ``others``. ``owners``: as  returns it."""
+    ``others``. ``owners``: as :func:`owners_of` returns it."""
     return tuple(
         index
         for index, node in enumerate(values)
@@ -266,6 +267,7 @@ def sharing(tensors: Sequence[object]) -> tuple[Group, ...]:
             if composed(tensor):
                 return _sharing_of_parts(tensors)
             storage = storage_of(tensor)
+            # memory that torch has not allocated may have several storages
             foreign = foreign or not storage.resizable()
             by_storage.setdefault(storage._cdata, []).append(index)
     groups = _groups_over_storages(tensors, by_storage) if foreign else []
@@ -293,6 +295,7 @@ def _groups_over_storages(
     for storage, numbers in by_storage.items():
         for i in numbers:
             start, end = _span(tensors[i])
+            # a storage without memory has the address 0
             if tensors[i].numel() and (first := storage_of(tensors[i]).data_ptr()):
                 spans.append((first + start, first + end, i, storage))
     groups: list[Group] = []
@@ -312,7 +315,10 @@ def _groups_over_storages(
 
 def _group_over(storages: Collection[int], members: Iterable[int]) -> list[Group]:
     """Return the group of ``members``, if these have several ``storages``."""
-    return [Group(tuple(sorted(members)), False, storages=True)] if len(storages) > 1 else []
+    # those of one storage are grouped by their places in it
+    if len(storages) <= 1:
+        return []
+    return [Group(tuple(sorted(members)), False, storages=True)]
 
 
 def _sharing_of_parts(tensors: Sequence[object]) -> tuple[Group, ...]:

@@ -57,6 +57,7 @@ class ViewStep:
     recorded: bool = True
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the view of ``tensor``."""
         result = self.func(tensor, *self.rest, **self.kwargs)
         if self.which is not None:
             result = result[self.which]
@@ -126,6 +127,7 @@ class Input:
                 # through .data the write advances no version
                 seen = target if self.counted else target.data
                 _copy_into(seen, new)
+        # the copy itself has advanced the version by one
         for _ in range(self.counted - 1):
             increment_version([target])
 
@@ -326,9 +328,9 @@ class Output:
         if self.made is Made.CONSTANT:
             return self.constant
         source = arguments if self.made is Made.INPUT else results
-        t: Any = source[self.number]
+        tensor: Any = source[self.number]
         if not self.steps:
-            return t
+            return tensor
         steps: Sequence[ViewStep] = self.steps
         if self.sized:
             steps = [step.sized(results) for step in steps]
@@ -336,11 +338,11 @@ class Output:
             # the grad mode is that of the program at this step, not that of the call
             recorded = self.recorded and step.recorded
             if recorded is torch.is_grad_enabled():
-                t = step(t)
+                tensor = step(tensor)
             else:
                 with torch.set_grad_enabled(recorded):
-                    t = step(t)
-        return t
+                    tensor = step(tensor)
+        return tensor
 
 
 @dataclass(frozen=True)
@@ -357,6 +359,7 @@ class Alias:
         """Return the tensor in that memory. Arguments are as :meth:`Output.of` takes them."""
         shown, result = self.place.of(arguments, results), results[self.number]
         edge = edge_of(result) if isinstance(result, Tensor) else None
+        # the memory of the place, and the history of the result
         alias = shown.detach()
         if edge is None:
             return alias
@@ -422,7 +425,8 @@ class Boundary:
         effects = (self.repeated, self.released, self.begun, self.placed, self.ordinary)
         if any(effects) or self.changes_inputs:
             return None
-        if any(x.hooks or x.counted for x in self.inputs):
+        # a view whose geometry changes in place advances the version of its base
+        if any(record.hooks or record.counted for record in self.inputs):
             return None
         if not all(output.is_result for output in self.outputs):
             return None
@@ -452,6 +456,6 @@ class Boundary:
     @property
     def n_tangents(self) -> int:
         """Return how many cotangents the graph takes."""
-        of_writes = sum(x.tangent is not None for x in self.inputs)
-        of_results = sum(t is not None for t in self.tangents)
+        of_writes = sum(record.tangent is not None for record in self.inputs)
+        of_results = sum(number is not None for number in self.tangents)
         return of_writes + of_results

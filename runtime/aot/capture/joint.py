@@ -55,7 +55,6 @@ class Joint:
     abstraction: Abstraction | None
     closed_over: tuple[torch.Tensor, ...] = ()
     groups: tuple[Group, ...] = ()
-
     layouts: Layouts | None = None
     elements: tuple[tuple[torch.Tensor, bytes], ...] = ()
     applications: tuple[Application, ...] = ()
@@ -109,6 +108,7 @@ def _refuse_composed(layouts: Sequence[Layout | None]) -> None:
 
 def _erase_profiler_marks(graph: fx.Graph) -> None:
     """Erase the marks for a profile of the capture, which run nothing."""
+    # backwards, because the end of a mark takes its begin, and fx erases no value that is used
     for node in reversed(graph.nodes):
         if getattr(node.target, "namespace", "") == "profiler":
             graph.erase_node(node)
@@ -159,7 +159,7 @@ def joint_graph(
         refuse_opaque(tensor)
     # sizes are symbols, perhaps those of another trace
     abstract = dynamic or abstraction is not None
-    layouts = [layout_of(t, abstract) for t in inputs]
+    layouts = [layout_of(tensor, abstract) for tensor in inputs]
     if whole:
         _refuse_composed(layouts)
     outside = [*generators, *generators_of(function), *_generators_among(inputs)]

@@ -127,7 +127,8 @@ class JointLevel(ProgramTape):
 
     def _calls_after(self, last: fx.Node | None) -> list[fx.Node]:
         """Return the calls of the graph after ``last``, in reverse order."""
-        return list(takewhile(lambda n: n is not last, reversed(self.trace.graph.nodes)))
+        # from the end: the graph before ``last`` may be long
+        return list(takewhile(lambda node: node is not last, reversed(self.trace.graph.nodes)))
 
     def _last_node(self) -> fx.Node | None:
         """Return the last node of the graph so far."""
@@ -185,10 +186,10 @@ class JointLevel(ProgramTape):
         result = super().call(func, args, kwargs)
         # a write is unseen if the value that it changes has a history without the write
         unseen = in_place or _generations(memories) != before
-        for n in self._calls_after(last):
-            self.derivatives.setdefault(n, NONE)
+        for node in self._calls_after(last):
+            self.derivatives.setdefault(node, NONE)
             if unseen:
-                self.unseen[n] = WRITTEN
+                self.unseen[node] = WRITTEN
         # `detach` adds no step to the chain of views
         if op.kind is VIEW and op.func is not torch.ops.aten.detach.default:
             self._note_unrecorded_views(result)
@@ -223,21 +224,20 @@ class JointLevel(ProgramTape):
             return None
         functional = self.functional
         inner: list[object] = []
-        for a in args:
-            kind = type(a)
+        for value in args:
+            kind = type(value)
             # without an edge or a view, the tape has nothing to record
-            if kind is GradValue and a._level is self and a._edge is None and a._view is None:
-                a = a._inner
-                kind = type(a)
-            # after a write through another view, the value would first have to be read again
-            if (
-                kind is FunctionalValue
-                and a._level is functional
-                and a._store.memory.is_at(a._seen)
-            ):
-                inner.append(a._inner)
+            is_own = kind is GradValue and value._level is self
+            if is_own and value._edge is None and value._view is None:
+                value = value._inner
+                kind = type(value)
+            if kind is FunctionalValue:
+                # after a write through another view, the value would first have to be read again
+                if value._level is not functional or not value._store.memory.is_at(value._seen):
+                    return None
+                inner.append(value._inner)
             elif kind in LITERAL_KINDS:
-                inner.append(a)
+                inner.append(value)
             else:
                 return None
         traced = self.trace.computed(func, inner)
@@ -248,6 +248,7 @@ class JointLevel(ProgramTape):
 
     def _goes_straight(self, func: object) -> bool:
         """Return whether a call of ``func`` only computes, and no mode of the caller's sees it."""
+        # a capture has these two modes on the stack; a third one is the caller's or a transform's
         innermost = (
             number_of_dispatch_modes() == 2
             and dispatch_mode_at(0) is self.trace.mode
@@ -305,8 +306,8 @@ class JointLevel(ProgramTape):
         if noted:
             self.made = set(self._calls_after(last))
             # an intermediate value has no history
-            for n in self.made:
-                self.derivatives.setdefault(n, NONE)
+            for made in self.made:
+                self.derivatives.setdefault(made, NONE)
 
     def _inputs_of(self, node: FunctionNode, arguments: Sequence[object]) -> list[fx.Node | None]:
         """Return for each edge of a call of a custom Function the node of the tensor in
@@ -351,9 +352,9 @@ class JointLevel(ProgramTape):
     def _forget_mode_of_pass(self, calls: Iterable[fx.Node]) -> None:
         """Let ``calls`` of a backward be differentiated as those of a pass with ``create_graph``.
         They ran under no_grad as the pass does, and not since the program asked for it."""
-        for n in calls:
-            if self.derivatives.get(n) == NONE:
-                del self.derivatives[n]
+        for node in calls:
+            if self.derivatives.get(node) == NONE:
+                del self.derivatives[node]
 
     def _nodes_among(self, values: Sequence[object], numbers: Container[int]) -> dict[int, fx.Node]:
         """Return by number the nodes of the ``values`` with these numbers. A constant of the

@@ -117,8 +117,9 @@ class LeafGradients:
 
     def __exit__(self, *exc: object) -> None:
         self._mode.__exit__(*exc)
-        for t, flag in self._flags.values():
-            _set_flag(t, flag)
+        # a capture leaves the tensors outside as they were
+        for tensor, flag in self._flags.values():
+            _set_flag(tensor, flag)
         CAPTURE.gradients = self._before
 
     @property
@@ -220,8 +221,8 @@ class LeafGradients:
 
     def retain(self, tensor: Any) -> None:
         """Do ``tensor.retain_grad()``."""
-        v = self.inside(tensor)
-        edge = edge_of(v)
+        value = self.inside(tensor)
+        edge = edge_of(value)
         if edge is None:
             raise settled(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
         # a leaf has its gradient anyway
@@ -232,8 +233,8 @@ class LeafGradients:
                 "the program calls retain_grad() of a tensor that it is given, which has a "
                 f"history. Call it before the program does.{here()}"
             )
-        hooks.retain(v, *edge)
-        v._retains, v._grad = True, None
+        hooks.retain(value, *edge)
+        value._retains, value._grad = True, None
 
     def require(self, tensor: torch.Tensor, flag: bool = True) -> object:
         """Do ``tensor.requires_grad_(flag)`` for a ``tensor`` from outside."""
@@ -241,25 +242,25 @@ class LeafGradients:
             return _set_flag(tensor, flag)
         mode = mode_of_program()
         self._flags.setdefault(id(tensor), (tensor, not flag))
-        v = mode.value(tensor)
+        value = mode.value(tensor)
         # freeze, end the freeze, or begin a leaf
         if not flag:
-            mode.exchange(tensor, v.detach())
-            self._frozen[id(tensor)] = tensor, v
+            mode.exchange(tensor, value.detach())
+            self._frozen[id(tensor)] = tensor, value
         elif id(tensor) in self._frozen:
             mode.exchange(*self._frozen.pop(id(tensor)))
         else:
-            v.requires_grad_()
-            entry, node = self._kept.pop(id(tensor), None), end_of(v)
+            value.requires_grad_()
+            entry, node = self._kept.pop(id(tensor), None), end_of(value)
             # the program has read or assigned its gradient before
             if entry is not None and node is not None:
-                entry.like, self._kept[node] = v, entry
+                entry.like, self._kept[node] = value, entry
         return _set_flag(tensor, flag)
 
     @property
     def frozen(self) -> list[torch.Tensor]:
         """List the tensors that the program has frozen and leaves so."""
-        return [t for t, _ in self._frozen.values() if id(t) in self._flags]
+        return [tensor for tensor, _ in self._frozen.values() if id(tensor) in self._flags]
 
     def backward(
         self,
@@ -278,7 +279,7 @@ class LeafGradients:
         # one pass for the gradients of all leaves that it reaches
         reached = reachable(nodes_at(edges))
         leaves = self._leaves_of(reached, inputs)
-        ends = [GradientEdge(n, 0) for n in leaves]
+        ends = [GradientEdge(node, 0) for node in leaves]
         with without_autocast():
             _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
         if not _stays(retain_graph, create_graph):
@@ -295,13 +296,14 @@ class LeafGradients:
         A leaf that does not require grad now gets no gradient.
         """
         # a leaf that does not require grad any more may still be behind the roots
-        frozen = {end_of(v) for _, v in self._frozen.values()}
-        leaves = [n for n in reached if isinstance(n, (Argument, Input)) and n not in frozen]
+        frozen = {end_of(value) for _, value in self._frozen.values()}
+        ends = [node for node in reached if isinstance(node, (Argument, Input))]
+        leaves = [node for node in ends if node not in frozen]
         if inputs is None:
             return leaves
         edges = map(edge_of, self.inside(session.listed(inputs)))
         wanted = set(nodes_at(edges))
-        return [n for n in leaves if n in wanted]
+        return [node for node in leaves if node in wanted]
 
     def _memories_shown(self, grad_outputs: object) -> set[int]:
         """Return the ids of the memories that a new gradient must not share.
@@ -329,8 +331,8 @@ class LeafGradients:
     ) -> object:
         """Return gradients, as ``torch.autograd.grad`` does."""
         wanted = inputs.values() if isinstance(inputs, dict) else session.listed(inputs)
-        for t in wanted:
-            self.check_input(t)
+        for tensor in wanted:
+            self.check_input(tensor)
         outputs, inputs = self.inside(outputs), self.inside(inputs)
         reached = reachable(nodes_of(outputs))
         with without_autocast():
@@ -380,13 +382,13 @@ class LeafGradients:
         at = self._leaves.at(node) or self._leaves.search(node)
         if at is None:
             return KeptGradient(None)
-        leaf, v = at
+        leaf, value = at
         if isinstance(leaf, torch.Tensor) and not leaf.is_leaf:
             raise RuntimeError(
                 "backward() in the program reaches a tensor that has a history from "
                 f"before the call. Detach it, or pass what it was computed from.{here()}"
             )
-        return KeptGradient(leaf, v)
+        return KeptGradient(leaf, value)
 
     def _add(self, node: Node, g: Any, create_graph: bool, others: set[int]) -> None:
         """Add ``g`` to the gradient of the leaf at ``node``.
@@ -492,31 +494,35 @@ def _refuse_misfit(g: object, tensor: torch.Tensor) -> None:
 
 def _stays(retain_graph: bool | None, create_graph: bool) -> bool:
     """Return whether a backward pass with these options leaves its graph for another pass."""
+    # torch takes create_graph for retain_graph where that is None
     return create_graph if retain_graph is None else retain_graph
 
 
-def _memory(v: object) -> int:
-    """Return a number for the memory of ``v``, 0 if it is no value of a program."""
-    while isinstance(v, Value) and not isinstance(v, (FunctionalValue, TracedValue)):
-        v = v._inner
-    if isinstance(v, FunctionalValue):
-        return id(v._store.memory)
-    if isinstance(v, TracedValue) and v.layout is torch.strided:
-        return address(v)
+def _memory(value: object) -> int:
+    """Return a number for the memory of ``value``, 0 if it is no value of a program."""
+    while isinstance(value, Value) and not isinstance(value, (FunctionalValue, TracedValue)):
+        value = value._inner
+    if isinstance(value, FunctionalValue):
+        return id(value._store.memory)
+    # in a trace without functionalization memory is that of the real or fake tensor below
+    if isinstance(value, TracedValue) and value.layout is torch.strided:
+        return address(value)
     return 0
 
 
-def _as_gradient(g: torch.Tensor, like: object, others: set[int]) -> Any:
-    """Return ``g`` in memory of its own, with the strides of the gradient of a leaf ``like`` this.
+def _as_gradient(grad: torch.Tensor, like: object, others: set[int]) -> Any:
+    """Return ``grad`` in memory of its own, with the strides of the gradient of a leaf ``like``
+    this.
 
     Its memory joins ``others``.
     """
     if like is None:
-        like = g
-    if not has_required_layout(g, like) or _memory(g) in others:
-        g = laid_out(g, like)
-    others.add(_memory(g))
-    return g
+        like = grad
+    # a later pass adds to the gradient in place, and would change whatever shares its memory
+    if not has_required_layout(grad, like) or _memory(grad) in others:
+        grad = laid_out(grad, like)
+    others.add(_memory(grad))
+    return grad
 
 
 def _is_read_by_zero_grad() -> bool:
@@ -600,9 +606,8 @@ def _leaf_of(func: Kernel, args: Arguments, kwargs: Mapping[str, object]) -> obj
 
     Torch would set its own flag, on a value of the program.
     """
-    return (
-        mode_of_program().value(func(*args, **{**kwargs, "requires_grad": False})).requires_grad_()
-    )
+    constant = func(*args, **{**kwargs, "requires_grad": False})
+    return mode_of_program().value(constant).requires_grad_()
 
 
 def _backward_of(
@@ -618,9 +623,9 @@ def _gradients(_: LeafGradients, outputs: Any, inputs: Any, **options: Any) -> o
 
 def _data(gradients: LeafGradients, tensor: torch.Tensor) -> object:
     """Return ``tensor.data``, as the program sees it."""
-    v = gradients.inside(tensor)
-    if v is not tensor:
-        return v.data
+    value = gradients.inside(tensor)
+    if value is not tensor:
+        return value.data
     with unseen_by_handlers():
         return _data_of.__get__(tensor)
 

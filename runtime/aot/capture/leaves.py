@@ -54,7 +54,8 @@ def edge_of_value(value: object) -> Edge | None:
 
 def nodes_of(values: object) -> list[Node]:
     """Return the nodes at which the histories of ``values`` begin."""
-    return list(nodes_at(edge_of(v) for v in session.listed(values) if isinstance(v, GradValue)))
+    own = (value for value in session.listed(values) if isinstance(value, GradValue))
+    return list(nodes_at(map(edge_of, own)))
 
 
 class LeafIndex:
@@ -80,6 +81,7 @@ class LeafIndex:
         """Return the leaf at ``node``, or the key of an argument, and its value; None if the index
         has none, or another one by now."""
         mode = mode_of_program()
+        # a branch or another capture inside has a mode, and values, of its own
         if mode is not self._mode:
             self._mode, self._count, self._index = mode, 0, {}
             self._enter(self._arguments.items())
@@ -97,10 +99,11 @@ class LeafIndex:
         return next((pair for pair in pairs if end_of(pair[1]) is node), None)
 
     def _enter(self, pairs: Iterable[tuple[object, object]]) -> None:
-        for leaf, v in pairs:
-            end = end_of(v)
+        """Add the leaves among ``pairs``, each a tensor or a key, and its value."""
+        for leaf, value in pairs:
+            end = end_of(value)
             if end is not None:
-                self._index.setdefault(end, (leaf, v))
+                self._index.setdefault(end, (leaf, value))
 
     def _pair(self, tensor: torch.Tensor) -> tuple[object, object]:
         """Return ``tensor`` and the value that has its history."""

@@ -63,9 +63,9 @@ class ModuleProxies:
         """Return ``values``, the inputs of the program, with a proxy in place of each module."""
         placeholders = self.level.graph.find_nodes(op="placeholder")
         inputs = list(values)
-        for index, (n, value) in enumerate(zip(placeholders, values, strict=True)):
+        for index, (node, value) in enumerate(zip(placeholders, values, strict=True)):
             if isinstance(value, torch.nn.Module):
-                inputs[index] = fx.Proxy(n, self.tracer)
+                inputs[index] = fx.Proxy(node, self.tracer)
         return tuple(inputs)
 
     def lowered(self, outs: Sequence[object]) -> list[object]:
@@ -245,6 +245,7 @@ def _provenance_of(
     functions: Functions | None = None
     if root is not None and torch_functions:
         functions = Functions()
+    # torch has stack traces wherever it has a module stack
     return Provenance(stacks=stack_traces or module_stack, root=root, functions=functions)
 
 

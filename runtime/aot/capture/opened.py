@@ -106,6 +106,7 @@ def is_object(value: object) -> bool:
 
 def contents(x: object) -> dict[str, object]:
     """Return the attributes that an object has itself, without running code of its class."""
+    # a class with slots may also have a dictionary, by a class that it inherits from
     attributes = dict(attributes_of(x) or ())
     for slot in slots_of(type(x)):
         value = slot_value(slot, x)

@@ -43,7 +43,8 @@ class Computed:
         self.placed: dict[int, Alias] = {}
         self._numbers: dict[int, int] = {}  # by id of a value
         # the first place of each primal, by its id
-        self._places = {id(v): i for i, v in reversed(list(enumerate(primals.values)))}
+        numbered = reversed(list(enumerate(primals.values)))
+        self._places = {id(value): index for index, value in numbered}
         self._sharing: dict[int, list[object]] = {}  # results by id of their memory
         for output in outs:
             value = primals.functional_value(output)
@@ -132,14 +133,15 @@ class Computed:
         recorded = primals.edge(output) is not None
         memory = id(value._store.memory)
         # a primal in the same memory
-        i = primals.apart(value)
-        if i is None:
-            i = primals.memories.get(memory, -1)
-        if i >= 0:
-            steps = self._steps(value, primals.values[i])
-            if self._is_view(output, primals.values[i], steps):
-                return self._view_of(Made.INPUT, i, steps, recorded)
-            return self._output_in_memory(output, Made.INPUT, i, primals.values[i])
+        number = primals.apart(value)
+        if number is None:
+            number = primals.memories.get(memory, -1)
+        if number >= 0:
+            primal = primals.values[number]
+            steps = self._steps(value, primal)
+            if self._is_view(output, primal, steps):
+                return self._view_of(Made.INPUT, number, steps, recorded)
+            return self._output_in_memory(output, Made.INPUT, number, primal)
         # other results in the same memory, or a base that the program does not return
         shared = self._sharing[memory]
         if len(shared) > 1 or (isinstance(output, GradValue) and output._follows_base()):

@@ -58,7 +58,7 @@ class Application:
 
     def ends(self) -> list[fx.Node]:
         """Return the nodes that the application is noted by."""
-        known = (n for n in (*self.inputs, *self.gradients) if n is not None)
+        known = (node for node in (*self.inputs, *self.gradients) if node is not None)
         return [*known, *self.outputs.values(), *self.cotangents.values()]
 
     def refusal(self, why: str) -> str:
@@ -121,7 +121,7 @@ class Part:
 
     def reads(self) -> list[fx.Node]:
         """Return the nodes that a pullback computes before it applies the part."""
-        inputs = [n for n in self.application.inputs if n is not None]
+        inputs = [node for node in self.application.inputs if node is not None]
         return [*inputs, *self.application.outputs.values(), *self.rest]
 
 
@@ -132,6 +132,7 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
     """
     if application.why:
         return application.refusal(application.why)
+    # a pullback applies the derivative once it has this output, and can pass what is before it
     last = max(application.outputs.values(), key=places.__getitem__)
     ends = {*application.cotangents.values(), *application.outputs.values()}
 
@@ -141,7 +142,7 @@ def part_of(application: Application, places: Mapping[fx.Node, int]) -> Part | s
             return []
         return node.all_input_nodes
 
-    gradients = [n for n in application.gradients if n is not None]
+    gradients = [node for node in application.gradients if node is not None]
     read = set(walk(gradients, inputs_within)) - ends
     rest = {node for node in read if places[node] <= places[last]}
     calls = read - rest
@@ -224,9 +225,9 @@ class _Own(Function):
         # torch saves tensors alone, so numbers have a list of their own with None between them
         tensors: list[Any] = [None] * len(rest)
         ctx.numbers = [None] * len(rest)
-        for index, x in enumerate(rest):
-            place = tensors if isinstance(x, torch.Tensor) else ctx.numbers
-            place[index] = x
+        for index, value in enumerate(rest):
+            place = tensors if isinstance(value, torch.Tensor) else ctx.numbers
+            place[index] = value
         ctx.save_for_backward(*output, *tensors)
 
     @staticmethod

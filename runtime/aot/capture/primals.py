@@ -139,6 +139,7 @@ class Primals:
         """Exchange arguments that do not share a history for views of primal ``number``, each with
         a history of its own."""
         whole = self.entered[number]
+        # what one of them saves is stale after a write to another one, so the memory counts all
         whole._store.memory.writes = 0
         for index in group.members:
             # it may go now, and another one have its id
@@ -246,8 +247,8 @@ class Primals:
         self.tape.close()
         self.functional.close()
         # several tensors may share a counter: the first one that was met has the version to restore
-        for t, version in reversed(self.versions):
-            set_version_counters((t,), (version,))
+        for tensor, version in reversed(self.versions):
+            set_version_counters((tensor,), (version,))
 
     # what is known of a value
 
@@ -277,9 +278,8 @@ class Primals:
 
     def is_leaf(self, value: object) -> bool:
         """Return whether the program has called ``requires_grad_()`` of ``value``."""
-        own: Any = getattr(
-            value, "_edge", None
-        )  # `edge_of` raises for a view whose base was written
+        # `edge_of` raises for a view whose base was written
+        own: Any = getattr(value, "_edge", None)
         return own is not None and own[0].level is self.tape and type(own[0]) is Leaf
 
     # what the program has done to a primal
@@ -380,7 +380,7 @@ class Primals:
                     f"the program changes an argument in place by {step.func}, "
                     "which the caller's tensor cannot follow"
                 )
-        unseen = any(t is value for t in self.tape.reshaped)
+        unseen = any(reshaped_value is value for reshaped_value in self.tape.reshaped)
         begins = self.is_leaf(value)
         # the other one may be its view, and would require grad, too
         if begins and group is not None:
@@ -546,4 +546,4 @@ def _refuse_shared_history(index: int, group: Group, memory: Memory) -> None:
 
 def _length(size: Sequence[int], stride: Sequence[int]) -> int:
     """Return how many elements of memory a tensor spans, from its first to its last one."""
-    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+    return 1 + sum((count - 1) * step for count, step in zip(size, stride, strict=True))

@@ -162,10 +162,9 @@ class Program:
         """Run the program and its backward pass. Return the results of the graph, as traced
         values."""
         primals, functional = self.primals, self.functional
-        for t, flag, layout in zip(
-            rebuilt(self.given, traced), self.differentiate, self.given, strict=True
-        ):
-            primals.enter(t, flag, layout)
+        tensors = rebuilt(self.given, traced)
+        for tensor, flag, layout in zip(tensors, self.differentiate, self.given, strict=True):
+            primals.enter(tensor, flag, layout)
         try:
             with functional.mode:
                 primals.join(self.bases)
@@ -234,8 +233,8 @@ class Program:
             return outs, spec
         closed_over.refuse_shared_writes()
         self.elements = closed_over.elements
-        for t, _ in self.elements:
-            states.refuse_state(t)
+        for tensor, _ in self.elements:
+            states.refuse_state(tensor)
         with self.functional.mode:
             return list(map(closed_over.value, outs)), spec
 
@@ -279,8 +278,8 @@ class Program:
             self.boundary = dataclasses.replace(self.boundary, ordinary=ordinary)
         # a loss takes no cotangent: the backward pass starts from one
         if self.loss is not None:
-            v = outs[leaf_of(self.out_spec, self.loss)]
-            roots.append((primals.edge(v), self._ones_like(v)))
+            value = outs[leaf_of(self.out_spec, self.loss)]
+            roots.append((primals.edge(value), self._ones_like(value)))
         return results, roots
 
     def _ordinary_among(self, values: Iterable[object]) -> list[int]:
@@ -325,7 +324,8 @@ class Program:
         if not roots:
             return [None] * len(captures)
         reach = Reach.of([edge for edge, _ in roots])
-        self.reach, self.asking = tuple(reach.outputs.get(e, 0) for e in captures), reach.asking()
+        self.reach = tuple(reach.outputs.get(edge, 0) for edge in captures)
+        self.asking = reach.asking()
         assert isinstance(self.trace.provenance, Origins)
         self.trace.provenance.follow(self.tape, reach.nodes)
         # autocast is off, as in a backward pass after the autocast block
@@ -419,9 +419,9 @@ class Program:
         for node, why in self.tape.unseen.items():
             node.meta[UNSEEN] = why
         # last, because this reason takes precedence over that of the tape
-        for t in self.functional.overtaken:
-            if isinstance(t, TracedValue):
-                t._node.meta[UNSEEN] = WRITTEN
+        for value in self.functional.overtaken:
+            if isinstance(value, TracedValue):
+                value._node.meta[UNSEEN] = WRITTEN
 
     def _histories(self, values: Iterable[object]) -> set[Node]:
         """Return the nodes of the histories of ``values``. A leaf has none."""

@@ -71,14 +71,15 @@ class Pullback:
         rules: dict[str, object] = {}
         # a part replaces the outputs of its Function as soon as the last of them is computed
         last = {part.last: part for part in self.parts}
-        for n in inputs:
-            env[n] = graph.placeholder(n.name)
-        for n in joint.graph.nodes:
-            if n in self.nodes and n not in env:
-                env[n] = _copy(graph, n, env)
-            part = last.get(n)
+        for node in inputs:
+            env[node] = graph.placeholder(node.name)
+        for node in joint.graph.nodes:
+            if node in self.nodes and node not in env:
+                env[node] = _copy(graph, node, env)
+            part = last.get(node)
             if part is not None:
-                rules[name := f"derivative_{len(rules)}"] = OwnDerivative.of(part, _copy, joint)
+                name = f"derivative_{len(rules)}"
+                rules[name] = OwnDerivative.of(part, _copy, joint)
                 _apply(graph, part, env, name)
         graph.output([env[grad] if isinstance(grad, fx.Node) else grad for grad in gradients])
         return GraphModule({**_attributes(joint, graph), **rules}, graph, "Pullback")
@@ -102,12 +103,11 @@ def _copy_batch_norm(graph: fx.Graph, node: fx.Node, env: dict[fx.Node, fx.Node]
     Where the pullback does not compute its running statistics, the op is the one that returns no
     new values of them.
     """
+    # an argument that the pullback does not compute becomes None
     copy = graph.node_copy(node, env.get)
     if copy.args[3] is None:
-        copy.target, copy.meta["val"] = (
-            torch.ops.aten.native_batch_norm.default,
-            node.meta["val"][:3],
-        )
+        copy.target = torch.ops.aten.native_batch_norm.default
+        copy.meta["val"] = node.meta["val"][:3]
     return copy
 
 
@@ -116,9 +116,9 @@ def _apply(graph: fx.Graph, part: Part, env: dict[fx.Node, fx.Node], name: str) 
     outputs = list(part.application.outputs.values())
     detach = torch.ops.aten.detach.default
     # the outputs are read detached: their history is to be that of the Function alone
-    values = [env[n] for n in part.application.inputs if n is not None]
+    values = [env[node] for node in part.application.inputs if node is not None]
     values += [graph.call_function(detach, (env[output],)) for output in outputs]
-    values += [env[n] for n in part.rest]
+    values += [env[node] for node in part.rest]
     results = graph.call_function(apply, (graph.get_attr(name), *values))
     for index, node in enumerate(outputs):
         env[node] = graph.call_function(operator.getitem, (results, index))
@@ -210,11 +210,8 @@ class _Search:
         """Return why an output of a custom Function has no derivative, or nothing."""
         for application in self.parts:
             for i, output in application.outputs.items():
-                if (
-                    output in self.found
-                    and i not in application.cotangents
-                    and self._is_used(output)
-                ):
+                has_cotangent = i in application.cotangents
+                if not has_cotangent and output in self.found and self._is_used(output):
                     return application.refusal(
                         f"its backward got no cotangent of output {i} in the first backward pass"
                     )
@@ -264,7 +261,7 @@ def pullback_of(
     if boundary.once:
         return Pullback(refused=boundary.once)
     placeholders = joint.graph.find_nodes(op="placeholder")
-    primals = {n: index for index, n in enumerate(placeholders[: len(boundary.inputs)])}
+    primals = {node: index for index, node in enumerate(placeholders[: len(boundary.inputs)])}
     # walk back from the gradients to what the pullback takes
     search = _Search(joint, primals, saved, saves_draws, applications)
     results = results_of(joint.graph)
@@ -283,7 +280,7 @@ def pullback_of(
 
 def _numbers_of(nodes: Container[fx.Node], numbers: Mapping[fx.Node, int]) -> tuple[int, ...]:
     """Return the ``numbers`` of those ``nodes`` that have one."""
-    return tuple(index for n, index in numbers.items() if n in nodes)
+    return tuple(index for node, index in numbers.items() if node in nodes)
 
 
 def _read(node: fx.Node) -> Sequence[fx.Node]:
@@ -301,9 +298,9 @@ def _read(node: fx.Node) -> Sequence[fx.Node]:
     return [source]
 
 
-def _is_batch_norm_in_training(n: object) -> bool:
+def _is_batch_norm_in_training(node: object) -> bool:
     # the op takes (input, weight, bias, running_mean, running_var, training, …)
-    return isinstance(n, fx.Node) and n.target is _BATCH_NORM and bool(n.args[5])
+    return isinstance(node, fx.Node) and node.target is _BATCH_NORM and bool(node.args[5])
 
 
 def _source(node: fx.Node) -> Any:

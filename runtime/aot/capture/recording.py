@@ -122,13 +122,13 @@ class TracedGradients(LeafGradients):
         """Call the hooks for the complete gradient of a leaf, each with the program's value."""
         leaf, level = self.tensor_of(entry), node.level
         assert isinstance(level, TraceTape)
-        for v, hooks in (
+        for value, hooks in (
             (entry.like, getattr(leaf, "_post_accumulate", None)),  # of a tensor of the session
             (entry.like, getattr(leaf, "_post_accumulate_grad_hooks", None)),  # of one of torch
             level.accumulated.get(node, (None, None)),  # those of the program itself
         ):
-            for hook in list((hooks or {}).values()):
-                hook(v)
+            for hook in list((hooks or {}).values()):  # a copy: a hook may remove itself
+                hook(value)
 
 
 class Recording:

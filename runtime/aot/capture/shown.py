@@ -35,6 +35,7 @@ from ...torch_private.pytrees import pytree
 from ...trace.provenance import here
 from .subclass_parts import composed
 
+# it sets the class of an object also where `__class__` is a property of its class
 _set_class = object.__dict__["__class__"].__set__
 
 
@@ -55,6 +56,7 @@ class _Shown:
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse an attribute that the whole tensor has."""
         whole = _whole_tensor(self)
+        # protocols such as copying ask for names with two underscores, and expect this error
         if name.startswith("__") or not hasattr(whole, name):
             raise AttributeError(
                 f"{type(whole).__name__!r} object has no attribute {name!r}", name=name, obj=self
@@ -116,13 +118,13 @@ def requiring_grad(values: Sequence[object]) -> Iterator[None]:
     The arguments of a custom Function do so in its ``forward``.
     """
     kinds: list[tuple[object, type]] = [(value, type(value)) for value in values]
-    for v, kind in kinds:
-        _set_class(v, _with(_Recorded, kind))
+    for value, kind in kinds:
+        _set_class(value, _with(_Recorded, kind))
     try:
         yield
     finally:
-        for v, kind in reversed(kinds):
-            _set_class(v, kind)
+        for value, kind in reversed(kinds):
+            _set_class(value, kind)
 
 
 class _Flagged:
@@ -142,15 +144,16 @@ class _Flagged:
         return hooks.register(self._registered, hook)
 
 
-def registered(v: object) -> tuple[hooks.Hook, ...]:
-    """Return the hooks that the program has registered on ``v``, an argument in no history."""
-    if not isinstance(v, _Flagged):
+def registered(value: object) -> tuple[hooks.Hook, ...]:
+    """Return the hooks that the program has registered on ``value``, an argument in no history."""
+    if not isinstance(value, _Flagged):
         return ()
-    return tuple(v._registered.values())
+    return tuple(value._registered.values())
 
 
 @cache
 def _with(mixin: type, kind: type) -> type:
+    """Return ``kind`` with what ``mixin`` shows: one class for each pair, not for each value."""
     return type(f"{mixin.__name__[1:]}{kind.__name__}", (mixin, kind), {})
 
 

@@ -135,6 +135,7 @@ class Context:
         return pytree.tree_unflatten(self.leaves, self.spec)
 
     def __hash__(self) -> int:
+        # __metadata_guard__ may call contexts equal whose leaves differ
         return hash(self.kind)
 
     def __eq__(self, other: object) -> bool:
@@ -152,6 +153,7 @@ class Context:
 
 def _snapshot(value: object) -> object:
     """Return a copy of ``value`` if the user's code may change it, as it may change a list."""
+    # what has a hash is taken for immutable, as a key of a dictionary is
     if isinstance(value, torch.Tensor) or type(value).__hash__ is not None:
         return value
     return copy.deepcopy(value)
@@ -196,7 +198,11 @@ class Layout:
         """Return the tensor that consists of the next of ``tensors``."""
         parts = rebuilt(self.parts, tensors)
         # a pair names the part and the dimension that have the size in this call
-        size = torch.Size([n if isinstance(n, int) else parts[n[0]].shape[n[1]] for n in self.size])
+        sizes = [
+            entry if isinstance(entry, int) else parts[entry[0]].shape[entry[1]]
+            for entry in self.size
+        ]
+        size = torch.Size(sizes)
         stride: Any = self.stride
         if stride is None:
             stride = _contiguous(size)
@@ -259,15 +265,15 @@ def _size(n: object, dim: int, parts: Sequence[torch.Tensor], sized: bool, kind:
         return n
     # first without a guard: a part with the same number or symbol
     places = _places(dim, parts)
-    for p, e in places:
-        if _same_number(n, parts[p].shape[e]):
-            return p, e
+    for number, other in places:
+        if _same_number(n, parts[number].shape[other]):
+            return number, other
     if isinstance(n, int):
         return n
-    for p, e in places:
+    for number, other in places:
         # the comparison of symbols becomes a guard
-        if n == parts[p].shape[e]:
-            return p, e
+        if n == parts[number].shape[other]:
+            return number, other
     raise RuntimeError(
         f"a size of a {kind.__name__} is that of none of its parts, "
         "and depends on the sizes of the arguments. Compile it without dynamic sizes."
@@ -295,22 +301,22 @@ def _stride(
     They are the number of a part with the same ones, None for those of a new tensor, or numbers.
     """
     own = tensor.stride()
-    are_numbers = all(isinstance(n, int) for n in own)
+    are_numbers = all(isinstance(step, int) for step in own)
     if not sized and are_numbers:
         return tuple(own)
     # first without a guard: those of a part, or those of a new tensor
     comparable = _strides_of(parts, tensor.dim())
-    for p, stride in comparable:
+    for number, stride in comparable:
         if all(map(_same_number, own, stride)):
-            return p
+            return number
     if all(map(_same_number, own, _contiguous(tensor.shape))):
         return None
     if are_numbers:
         return tuple(own)
-    for p, stride in comparable:
+    for number, stride in comparable:
         # the comparisons of symbols become guards
         if all(map(operator.eq, own, stride)):
-            return p
+            return number
     raise RuntimeError(
         f"the strides of a {type(tensor).__name__} are those of none of its parts, "
         "and depend on the sizes of the arguments. Compile it without dynamic sizes."

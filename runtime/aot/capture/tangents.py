@@ -42,11 +42,11 @@ def primals_and_tangents(
     if not tangents:
         number = _number_of_primals(module, joint_inputs, len(inputs))
         if number is None:
-            tangents = [n for n in inputs if str(n.target).startswith("tangents")]
+            tangents = [node for node in inputs if str(node.target).startswith("tangents")]
         else:
             tangents = inputs[number:]
     are_tangents = set(tangents)
-    return [n for n in inputs if n not in are_tangents], tangents
+    return [node for node in inputs if node not in are_tangents], tangents
 
 
 def _number_of_primals(module: fx.GraphModule, joint_inputs: object, number: int) -> int | None:

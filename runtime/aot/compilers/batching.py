@@ -59,7 +59,7 @@ def gather(graph: fx.Graph) -> list[list[fx.Node]]:
     agenda = _Agenda(place, _distances(nodes, after))
     batches = _Schedule(after, agenda).batches(nodes)
     if batches:
-        nodes.sort(key=lambda n: (agenda.earlier.get(n, place[n]), place[n]))
+        nodes.sort(key=lambda node: (agenda.earlier.get(node, place[node]), place[node]))
         bring_together(graph, nodes, after, batches)
     return batches
 
@@ -154,16 +154,16 @@ class _Agenda:
         while not farthest:
             distance, _, key = heapq.heappop(self._farthest)
             alike = self._alike.pop((key, -distance), ())
-            farthest = [n for n in alike if n in self._waiting]
-        taken = {n: self._waiting.pop(n) for n in farthest}
+            farthest = [node for node in alike if node in self._waiting]
+        taken = {node: self._waiting.pop(node) for node in farthest}
         # the batch runs at the place of its last call; nearer ones may come along
-        last = max(self._place[n] for n in farthest)
+        last = max(self._place[node] for node in farthest)
         free = self._free_after[key]
         while free and free[0][0] < last:
-            _, _, n = heapq.heappop(free)
-            if n in self._waiting:
-                taken[n] = self._waiting.pop(n)
-                self.earlier[n] = last
+            _, _, node = heapq.heappop(free)
+            if node in self._waiting:
+                taken[node] = self._waiting.pop(node)
+                self.earlier[node] = last
         return sorted(taken, key=taken.__getitem__)
 
 
@@ -203,6 +203,7 @@ class _Lifetimes:
         return next((end for end, user in self._last_uses[node] if user is not n), -1)
 
     def _end(self, user: fx.Node) -> int:
+        """Return the place where a use by ``user`` ends; never for one that may make a view."""
         return self._never if may_alias(user) else self._place.get(user, self._never)
 
 
@@ -286,7 +287,7 @@ def _within(group: Sequence[fx.Node]) -> list[fx.Node]:
         if total <= _BYTES:
             fitting.append(node)
     chosen = set(fitting)
-    return [n for n in group if n in chosen]
+    return [node for node in group if node in chosen]
 
 
 def batch(graph: fx.Graph, batches: Sequence[Sequence[fx.Node]]) -> None:
@@ -330,10 +331,10 @@ def _conflict(group: Sequence[fx.Node], memories: dict[fx.Node, frozenset[fx.Nod
 
     ``memories``: see :func:`_memory`.
     """
-    reads = [
-        frozenset[fx.Node]().union(*(_memory(node, memories) for node in n.all_input_nodes))
-        for n in group
-    ]
+    reads: list[frozenset[fx.Node]] = []
+    for node in group:
+        memory_of_each = (_memory(operand, memories) for operand in node.all_input_nodes)
+        reads.append(frozenset[fx.Node]().union(*memory_of_each))
     readers = Counter(memory for read in reads for memory in read)
     for node, read in zip(group, reads, strict=True):
         if not node.target._schema.is_mutable:  # type: ignore[union-attr]

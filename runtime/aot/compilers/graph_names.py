@@ -48,6 +48,7 @@ def get_aot_graph_name() -> str:
     return f"{_MODEL}__{'_'.join(_NOW.names)}_{_NOW.compiled}"
 
 
+# torch has both names for it
 get_graph_being_compiled = get_aot_graph_name
 
 

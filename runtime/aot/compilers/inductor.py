@@ -90,13 +90,15 @@ def inductor(
         """Run the code below autograd, and empty ``args``."""
         taken = [args[i] for i in given]
         uncounted = first.pop() if first else ()
-        written = [(i, args[i], args[i]._version) for i in uncounted if not args[i].is_inference()]
+        # a tensor of inference mode has no version
+        versioned = [i for i in uncounted if not args[i].is_inference()]
+        written = [(i, args[i], args[i]._version) for i in versioned]
         args.clear()
         with below_autograd():
             results = run(taken)
         # the first call tells which writes of the code count: those of kernels of ATen
-        for i, t, version in written:
-            placed[i] -= t._version - version
+        for i, tensor, version in written:
+            placed[i] -= tensor._version - version
         return results
 
     boxed._boxed_call, boxed.placed = True, placed  # type: ignore[attr-defined]
@@ -118,6 +120,7 @@ def _compile(
         inductor_trial.start()
     compile_fx: Any = importlib.import_module(COMPILE_FX)
     config: Any = importlib.import_module(INDUCTOR_OPTIONS)
+    # else Inductor draws by a generator of its own, and the numbers are not those of eager mode
     with config.patch(fallback_random=True):
         lowered = decomposed(module, inputs)
         _refuse_other_layouts(module, results_of(lowered.graph))
@@ -150,9 +153,9 @@ def _keep_placeholders(graph: fx.Graph, given: Sequence[int]) -> None:
     use."""
     # a list, because erasing changes the graph's nodes
     placeholders = graph.find_nodes(op="placeholder")
-    for index, n in enumerate(placeholders):
+    for index, placeholder in enumerate(placeholders):
         if index not in given:
-            graph.erase_node(n)
+            graph.erase_node(placeholder)
 
 
 def _mark_results_as_visible(graph: fx.Graph) -> None:
@@ -258,7 +261,9 @@ def _describe(module: fx.GraphModule) -> str:
     """Describe a graph in a message: ``a graph of 2 calls that begins at f.py:3``."""
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     line = next(filter(None, map(line_of, calls)), "")
-    return (
-        f"a graph of {len(calls)} "
-        f"call{'s' * (len(calls) != 1)}{f' that begins at {line}' * bool(line)}"
-    )
+    text = f"a graph of {len(calls)} call"
+    if len(calls) != 1:
+        text += "s"
+    if line:
+        text += f" that begins at {line}"
+    return text

@@ -67,7 +67,7 @@ def bring_together(
     """
     place = {node: index for index, node in enumerate(nodes)}
     # what moves as one: a group, at the place of its last call, or a call that is in none
-    unit_at = {i: [n] for n, i in place.items()}
+    unit_at = {index: [node] for node, index in place.items()}
     for group in groups:
         last = max(map(place.__getitem__, group))
         place.update(dict.fromkeys(group, last))
@@ -81,8 +81,8 @@ def bring_together(
     end = graph.output_node()
     while ready:
         unit = unit_at[heapq.heappop(ready)]
-        for n in unit:
-            end.prepend(n)
+        for node in unit:
+            end.prepend(node)
         for user in itertools.chain.from_iterable(map(after.__getitem__, unit)):
             missing[place[user]] -= 1
             if not missing[place[user]]:

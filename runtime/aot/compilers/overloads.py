@@ -21,9 +21,8 @@ aten = torch.ops.aten
 SETS = frozenset((aten.copy.default, aten.fill.Scalar, aten.fill.Tensor, aten.zero.default))
 """Ops whose first argument says what the result looks like, and not what is in it. Their in-place
 forms set the elements of a tensor."""
-
-
 _KNOWN = "static"
+"""The key under which a node has the answer of :func:`static`."""
 
 
 @cache
@@ -51,22 +50,21 @@ def with_out(func: OpOverload) -> tuple[Callable[..., Any], str] | None:
         return None
     parameters = names_and_types(func._schema.arguments)
     packet = func.overloadpacket
+    # by the arguments, as names of overloads follow no rule: `add.out`, `pow.Tensor_Scalar_out`
     for overload in (getattr(packet, name) for name in packet.overloads()):
         *others, last = overload._schema.arguments
-        if (
-            last.kwarg_only
-            and last.alias_info is not None
-            and names_and_types(others) == parameters
-        ):
+        if not last.kwarg_only or last.alias_info is None:
+            continue
+        if names_and_types(others) == parameters:
             return overload, last.name
     return None
 
 
 def is_deterministic(func: Any) -> bool:
     """Return whether ``func`` is a pointwise op of ATen that draws no random numbers."""
-    return functional_pointwise(func) and bool(
-        func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags
-    )
+    if not functional_pointwise(func) or func.namespace != "aten":
+        return False
+    return torch.Tag.nondeterministic_seeded not in func.tags
 
 
 def calls_of(graph: fx.Graph) -> list[fx.Node]:

@@ -99,6 +99,7 @@ def layers(graph: fx.Graph) -> None:
         bias, x, transposed = node.args
         if not isinstance(transposed, fx.Node) or transposed.target is not aten.t.default:
             continue
+        # with another user the transposition would still run
         if len(transposed.users) > 1:
             continue
         # linear may choose another kernel for some sizes: only these two calls give the same bits
@@ -209,6 +210,7 @@ def overwrites(graph: fx.Graph) -> None:
         for first in candidates:
             if not isinstance(first, fx.Node) or last_use.get(first) is not node:
                 continue
+            # the result would have the strides of the buffer
             if same_layout(first, node):
                 _write_over(node, first)
                 break

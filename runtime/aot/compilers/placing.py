@@ -107,7 +107,7 @@ def _find_chains(graph: fx.Graph, wanted: Sequence[Destination]) -> list[_Chain]
     times = Counter(results)
     order = {node: index for index, node in enumerate(graph.nodes)}
     # up to here the graph may raise, as the call is for another program, and must write nothing
-    refusal = max((i for n, i in order.items() if refuses(n)), default=-1)
+    refusal = max((index for node, index in order.items() if refuses(node)), default=-1)
     chains = []
     for destination in wanted:
         value, target = results[destination.result], inputs[destination.argument]
@@ -133,13 +133,14 @@ def _calls_into(
     # a call that writes earlier would change what another one still reads
     first = max(_last_read(views, order), refusal + 1)
     calls: list[fx.Node] = []
-    n: fx.Node | None = value if _may_write_to(value, target, views) else None
+    call: fx.Node | None = value if _may_write_to(value, target, views) else None
     later: fx.Node | None = None
-    while n is not None and first <= order[n] and _is_spent(n, later, output, order):
-        calls.append(n)
-        later = n
-        operands = (node for node in n.all_input_nodes if node is not target)
-        n = next((a for a in operands if _may_write_to(a, target, views)), None)
+    # from the new value back: a call may write there if the one that takes its result does
+    while call is not None and first <= order[call] and _is_spent(call, later, output, order):
+        calls.append(call)
+        later = call
+        operands = (node for node in call.all_input_nodes if node is not target)
+        call = next((node for node in operands if _may_write_to(node, target, views)), None)
     return calls
 
 
@@ -183,6 +184,7 @@ def _may_write_to(node: fx.Node, target: fx.Node, views: Sequence[fx.Node]) -> b
 def _write(node: fx.Node, target: fx.Node, calls: Sequence[fx.Node]) -> None:
     """Let ``node`` write to ``target``, in which the results of ``calls`` lie."""
     func, out = in_place(node.target), with_out(node.target)
+    # such an op reads no element of its first argument, so ``target`` may stand there
     if node.target in SETS:
         node.target, node.args = func, (target, *node.args[1:])  # type: ignore[assignment]
     elif func is not None and (node.args[0] is target or node.args[0] in calls):

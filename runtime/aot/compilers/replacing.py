@@ -138,10 +138,10 @@ def replace_alias(node: fx.Node, by: fx.Node) -> None:
 def without_copies(graph: fx.Graph) -> None:
     """Replace copies by their source, and ``neg(neg(x))`` by ``x``, in a graph without writes."""
     results = Returned(graph)
-    for n in calls_of(graph):
-        source = _source_of_copy(n)
-        if static(n) and static(source) and _stands_for(source, n):
-            results.replace(n, source)
+    for node in calls_of(graph):
+        source = _source_of_copy(node)
+        if static(node) and static(source) and _stands_for(source, node):
+            results.replace(node, source)
 
 
 def _source_of_copy(node: fx.Node) -> Any:
@@ -174,16 +174,18 @@ def without_gaps(graph: fx.Graph) -> None:
         z.add_(y).sigmoid_()            # copy(z, z + y), copy(z, …): a write keeps the gaps
 
     A pointwise call and a product lay out their results by the order of the dimensions alone."""
-    for n in reversed(calls_of(graph)):  # a later copy may be laid out as an earlier one
-        if n.target is not aten.copy.default:
+    for node in reversed(calls_of(graph)):  # a later copy may be laid out as an earlier one
+        if node.target is not aten.copy.default:
             continue
-        if not n.users:
-            graph.erase_node(n)
+        if not node.users:
+            graph.erase_node(node)
             continue
-        source: Any = n.args[1]
-        if static(n) and static(source) and _fills(n, source) and all(map(_packs, n.users)):
-            n.replace_all_uses_with(source)
-            graph.erase_node(n)
+        source: Any = node.args[1]
+        if not static(node) or not static(source) or not _fills(node, source):
+            continue
+        if all(map(_packs, node.users)):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
 
 
 def _fills(node: fx.Node, source: fx.Node) -> bool:
@@ -191,10 +193,12 @@ def _fills(node: fx.Node, source: fx.Node) -> bool:
     value, packed = node.meta["val"], source.meta["val"]
     if kind(node) != kind(source) or value.is_conj() or value.is_neg():
         return False
-    wide = [d for d in range(value.dim()) if value.shape[d] != 1]
-    return sorted(wide, key=value.stride().__getitem__) == sorted(
-        wide, key=packed.stride().__getitem__
-    ) and bool(aten.is_non_overlapping_and_dense(packed))
+    # the stride of a dimension of one element says nothing of the order
+    wide = [dim for dim in range(value.dim()) if value.shape[dim] != 1]
+    order = sorted(wide, key=value.stride().__getitem__)
+    if order != sorted(wide, key=packed.stride().__getitem__):
+        return False
+    return bool(aten.is_non_overlapping_and_dense(packed))
 
 
 def _packs(user: fx.Node) -> bool:
@@ -249,6 +253,7 @@ def _key(argument: object) -> Hashable:
         return tuple(map(_key, argument))
     if isinstance(argument, torch.Tensor):
         return id(argument), torch.Tensor
+    # by the text, in which 0.0 and -0.0 differ, and by the type, for 1, 1.0 and True
     return type(argument), repr(argument)
 
 

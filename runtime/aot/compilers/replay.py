@@ -51,7 +51,7 @@ def as_python(module: fx.GraphModule) -> Callable[[list[Any]], Any]:
     """
     graph, placed = rewritten(with_values(module).graph, module.meta.get(DESTINATIONS, ()))
     body = _Body(module, graph)
-    numbers = {n: index for index, n in enumerate(body.inputs)}
+    numbers = {node: index for index, node in enumerate(body.inputs)}
     writes: dict[int, int] = {}
     for node in graph.nodes:
         if placed:
@@ -129,14 +129,17 @@ class _Body:
         for i, item in items.items():
             names[i] = self.source.name(item)
         self.lines.append(f"    [{', '.join(names)}] = {call}")
+        # else the name would hold the last of them until the function returns
         if "_" in names:
             self.lines.append("    del _")
         self._free_unused(items.values())
 
     def _free_unused(self, nodes: Iterable[fx.Node]) -> None:
+        """Free those of ``nodes`` that nothing uses, as soon as they are there."""
         self._free(node for node in nodes if node not in self.last_use)
 
     def _free(self, nodes: Iterable[fx.Node]) -> None:
+        """Add a line that deletes the names of ``nodes``; none without nodes."""
         names = ", ".join(map(self.source.name, nodes))
         if names:
             self.lines.append(f"    del {names}")
@@ -170,6 +173,7 @@ def _items(node: fx.Node) -> dict[int, fx.Node]:
         if user.target is not operator.getitem:
             return {}
         i: Any = user.args[1]
+        # an unpacked result has one name, and so one item
         if type(i) is not int or i < 0 or i in items:
             return {}
         items[i] = user
@@ -205,6 +209,7 @@ class _Source:
             return self.name(a)
         if isinstance(a, list):
             return f"[{', '.join(map(self.text, a))}]"
+        # with a comma after each item, which makes a tuple of one item a tuple
         if isinstance(a, tuple):
             return f"({''.join(self.text(b) + ', ' for b in a)})"
         if isinstance(a, slice):

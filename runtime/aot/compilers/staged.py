@@ -62,6 +62,7 @@ class Staged(Settling):
             return self._run(args)
         if self._called:
             return self._generate()(args)
+        # without the lock: two first calls at once both run the graph, which is as good
         self._called = True
         return run_graph(module, args)
 
@@ -71,6 +72,7 @@ class Staged(Settling):
             if self._module is not None:
                 with without_autocast(), without_collection():
                     self._run = with_room(as_python)(self._module)
+                # last: a thread without the lock takes `_run` as soon as there is no module
                 self._module = None
                 if self.settled is not None:
                     self.settled(self._run)
@@ -87,6 +89,7 @@ def run_graph(module: fx.GraphModule, args: list[Any]) -> Any:
     last_use = last_users(module.graph)
     inputs = module.graph.find_nodes(op="placeholder")
     values: dict[fx.Node, Any] = dict(zip(inputs, args, strict=True))
+    # from here on `values` alone has the arguments, and frees each with its entry
     args.clear()
     with below_autograd():
         for node in nodes:

@@ -120,5 +120,5 @@ def _stack(graph: fx.Graph, calls: Sequence[fx.Node]) -> None:
     for index, node in enumerate(calls):
         items[node] = add_behind(each, operator.getitem, (each, index), after)
     replace_each(items)
-    for n in calls:
-        graph.erase_node(n)
+    for call in calls:
+        graph.erase_node(call)

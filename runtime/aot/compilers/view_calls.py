@@ -70,11 +70,11 @@ class _Views:
         first = self.views.setdefault((root, geometry), node)
         if first is not node:
             _replace_by(node, first)
-        elif (
-            source is not root
-            and node.target is not operator.getitem
-            and _is_view_of(root, geometry)
-        ):
+            return
+        # a view of the root itself is one call already, and an item shares its call with others
+        if source is root or node.target is operator.getitem:
+            return
+        if _is_view_of(root, geometry):
             node.target, node.args, node.kwargs = _VIEW, (root, list(geometry[0])), {}
 
     def _may_return(self, root: fx.Node, node: fx.Node) -> bool:
@@ -82,7 +82,7 @@ class _Views:
         other result shows it."""
         if self._times[node] != 1 or not fresh(root):
             return False
-        return all(v is node or not is_result(v) for v in shown(root))
+        return all(value is node or not is_result(value) for value in shown(root))
 
     def finish(self) -> None:
         """Let the results be what they are to be."""
@@ -104,7 +104,8 @@ class _Views:
             return
         # one operand has the layout of the result, which so is known without a trace
         operands = _operands_for(node, sizes, self.roots)
-        like = next((a for a in operands.values() if _is_like(a, sizes, value.dtype)), None)
+        others = operands.values()
+        like = next((other for other in others if _is_like(other, sizes, value.dtype)), None)
         if like is None:
             return
         computed = _compute_from(self.graph, node, operands)
@@ -162,7 +163,7 @@ def _shows_first_argument(func: object) -> bool:
 
 def _read_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Return whether the same bytes are the same numbers in both tensors."""
-    lazy = any(t.is_conj() or t.is_neg() for t in (a, b))
+    lazy = any(tensor.is_conj() or tensor.is_neg() for tensor in (a, b))
     return a.dtype is b.dtype and a.device == b.device and not lazy
 
 
@@ -210,7 +211,7 @@ def _compute_from(graph: fx.Graph, node: fx.Node, operands: dict[fx.Node, fx.Nod
 def _sizes_of_views(node: fx.Node, roots: dict[fx.Node, fx.Node]) -> tuple[int, ...] | None:
     """Return the sizes of the root of the first operand that shows all of its root; None if no
     operand does."""
-    views = (a for a in node.all_input_nodes if _is_whole_view(a, roots))
+    views = (operand for operand in node.all_input_nodes if _is_whole_view(operand, roots))
     view = next(views, None)
     if view is None:
         return None
@@ -230,11 +231,11 @@ def _operands_for(
         return {}
     shape = tuple(node.meta["val"].shape)
     operands: dict[fx.Node, fx.Node] = {}
-    for a in node.all_input_nodes:
-        other = _counterpart(a, shape, sizes, roots)
+    for operand in node.all_input_nodes:
+        other = _counterpart(operand, shape, sizes, roots)
         if other is None:
             return {}
-        operands[a] = other
+        operands[operand] = other
     return operands
 
 

@@ -64,6 +64,7 @@ class Witness(TorchDispatchMode):
     ) -> list[tuple[OpOverload, Sequence[object], Mapping[str, object]]]:
         """Return the ATen calls of ``call(*args, **kwargs)``; none if it does not take these
         arguments."""
+        # a binding raises either error for arguments that it does not take
         try:
             with self, below_autograd():
                 call(*args, **kwargs)

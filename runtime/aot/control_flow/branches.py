@@ -121,7 +121,7 @@ def _draw_in(branch: Branch) -> fx.Node | None:
 def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
     """Return the context of a call in ``trace`` that may run ``branches``, which may draw."""
     generators: dict[int, Any] = {}
-    for module in (m for branch in branches for m in branch.module.modules()):
+    for module in (module for branch in branches for module in branch.module.modules()):
         for node in getattr(module, "graph", fx.Graph()).nodes:
             if isinstance(node.target, OpOverload) and facts_of(node.target).may_draw:
                 attributes = [
@@ -130,6 +130,7 @@ def drawing(trace: Trace, *branches: Branch) -> AbstractContextManager[None]:
                     if source.op == "get_attr"
                 ]
                 generator: Any = generator_of(attributes, {})
+                # by address: several Python objects may be of one generator
                 generators[generator._cdata] = generator
     return trace.drawing(list(generators.values()))
 
@@ -139,11 +140,11 @@ def refuse_draws(what: str, *branches: Branch) -> None:
 
     It runs them once more, so it would be the derivative for other draws.
     """
-    for n in filter(None, map(_draw_in, branches)):
+    for node in filter(None, map(_draw_in, branches)):
         raise RuntimeError(
             f"{what} draws random numbers, and is differentiated. "
             "A derivative runs it once more, and would draw others. Draw the numbers outside, "
-            f"and let it use them.{made_at(n)}"
+            f"and let it use them.{made_at(node)}"
         )
 
 
@@ -188,7 +189,9 @@ class _BranchLevel(FunctionalLevel):
 
     def write(self, value: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
         """Write to a value of the branch itself; refuse a write to any other tensor."""
-        if any(value._store.memory is g._store.memory for g in self.given):
+        # by memory: a write through a view changes the argument, too
+        memory = value._store.memory
+        if any(argument._store.memory is memory for argument in self.given):
             raise RuntimeError(
                 f"{self.what} writes to a tensor that it is given or closes over. "
                 f"Let it return the new value.{here()}"
@@ -322,8 +325,10 @@ class _Sizes(Given):
             hints = self.shape_env.backed_var_to_val
             raise _UnknownSizes(
                 [
-                    self.shape_env.create_symintnode(s, hint=int(hints[s]) if s in hints else None)
-                    for s in unknown
+                    self.shape_env.create_symintnode(
+                        symbol, hint=int(hints[symbol]) if symbol in hints else None
+                    )
+                    for symbol in unknown
                 ]
             )
         return super().lower(size)
@@ -457,7 +462,8 @@ def _fake_mode(tensors: Sequence[object]) -> FakeTensorMode | None:
 def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = False) -> torch.Tensor:
     """Return a plain tensor of the shape of ``t`` as its own level sees it.
 
-    No branch may depend on its elements.
+    ``mode``: the mode of which it is a fake tensor; None for a real one. ``contiguous``: without
+    it the example has the strides of ``t``. No branch may depend on its elements.
     """
     plain = bottom(t)
     if plain.layout is not torch.strided:

@@ -95,7 +95,8 @@ def _run_either(
             *pytree.tree_unflatten(replaced(leaves, at, tensors), spec)
         )
 
-    pieces = [Piece("a branch of cond", of_tensors(f), copies=copies) for f in (true_fn, false_fn)]
+    functions = map(of_tensors, (true_fn, false_fn))
+    pieces = [Piece("a branch of cond", function, copies=copies) for function in functions]
     tensors_of_operands = [leaves[i] for i in at]
     (on_true, on_false), outside = captured(pieces, tensors_of_operands)
     _make_alike(on_true, on_false)
@@ -122,6 +123,7 @@ def _enter(pred: Any) -> object:
             # a trace before dispatch does not replace tensors from outside
             return traces[-1].constant(pred)
         return pred
+    # `bool` of a symbolic condition would make it a guard, and a trace without guards has no check
     if undecided(pred) and running_traces():
         return torch.full((), torch.sym_ite(pred, 1, 0), dtype=torch.bool)
     return pred
@@ -132,7 +134,8 @@ def _make_alike(a: Branch, b: Branch) -> None:
 
     Results of two layouts both become contiguous, as the graph that follows is right for one.
     """
-    if a.spec != b.spec or a.constants != b.constants or _kinds(a) != _kinds(b):
+    same_tree = a.spec == b.spec and a.constants == b.constants
+    if not same_tree or _kinds(a) != _kinds(b):
         both = " and ".join(map(_describe, (a, b)))
         raise RuntimeError(
             "the branches of cond return different structures, "
@@ -177,6 +180,7 @@ def _return_copy(module: fx.GraphModule, result: fx.Node) -> None:
         )
     with without_modes():
         copy.meta = {**result.meta, "val": result.meta["val"].contiguous()}
+    # other users of ``result`` in the branch keep its own layout
     output.replace_input_with(result, copy)
     module.recompile()
 
@@ -240,6 +244,7 @@ class _Cond(ControlFlow):
         """Return the gradients of the operands."""
         refuse_draws("a branch of cond", ctx.on_true, ctx.on_false)
         pred, *operands = ctx.saved_tensors
+        # the inputs of the Function begin with the condition and the two branches
         moving = [
             index
             for index, tensor in enumerate(operands)
@@ -263,7 +268,7 @@ class _Cond(ControlFlow):
             pull_back(ctx.on_true),
             pull_back(ctx.on_false),
             (*operands, *(grads[i] for i in floating)),
-            copies=True,
+            copies=True,  # a gradient may be the cotangent itself
         )
         of_operands = dict(zip(moving, gradients, strict=True))
         return (None, None, None, *(map(of_operands.get, range(len(operands)))))
@@ -280,9 +285,9 @@ class _Cond(ControlFlow):
             """Return the tangent of a branch, as a branch."""
 
             def push(*args: torch.Tensor) -> object:
-                values, moved = args[: len(operands)], args[len(operands) :]
+                values, directions = args[: len(operands)], args[len(operands) :]
                 function = _function_of(branch, values, moving, floating)
-                _, tangent = jvp(function, tuple(values[i] for i in moving), moved)
+                _, tangent = jvp(function, tuple(values[i] for i in moving), directions)
                 return tangent
 
             return push
@@ -323,6 +328,7 @@ class _Cond(ControlFlow):
             return results
 
         where_true, where_false = pred.reshape(-1), pred.reshape(-1).logical_not()
+        # where all elements agree, one branch does; no element is there to stand in for the others
         if not unreadable(pred):
             if bool(where_true.all()):
                 results = of_lanes(on_true, where_true)
@@ -344,11 +350,11 @@ def _function_of(
     The other arguments are ``values``.
     """
 
-    def f(*some: torch.Tensor) -> Tensors:
+    def function(*some: torch.Tensor) -> Tensors:
         outs = run(branch, replaced(values, moving, some))
         return tuple(outs[i] for i in floating)
 
-    return f
+    return function
 
 
 def replaced(values: Sequence[object], at: Sequence[int], new: Sequence[object]) -> list[Any]:

@@ -27,7 +27,8 @@ def batched(
 ) -> Callable[..., Tensors]:
     """Return ``branch`` as a function on a batch.
 
-    Its results are batches along dimension 0, or as ``out_dims`` says.
+    ``in_dims``: of each argument the batch dimension, None for one that is no batch. Its results
+    are batches along dimension 0, or as ``out_dims`` says.
     """
     outs: tuple[int | None, ...] = (0,) * len(branch.results())
     if out_dims is not None:
@@ -44,11 +45,10 @@ def batched(
             )(*args)
         # no argument is a batch, but each element draws for itself
         elif draws(branch):
-            count = torch.empty(info.batch_size)
+            count = torch.empty(info.batch_size)  # its length is the only thing that is used
             module = transformable(branch.module)
-            results = vmap(lambda _: module(*args), out_dims=outs, randomness=info.randomness)(
-                count
-            )
+            on_batch = vmap(lambda _: module(*args), out_dims=outs, randomness=info.randomness)
+            results = on_batch(count)
         else:
             plain = run(branch, args)
             results = tuple(
@@ -68,7 +68,7 @@ def of_active_lanes(
     Each element that is not ``active`` has the values of the first one that is. No gradient reaches
     these values.
     """
-    first = active.to(torch.int8).argmax().reshape(1)
+    first = active.to(torch.int8).argmax().reshape(1)  # argmax takes no bool
     batches = []
     for tensor, dim in zip(operands, dims, strict=True):
         if dim is None:
@@ -92,4 +92,5 @@ def chosen_lanes(
 
 
 def _along(mask: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return ``mask`` so that it broadcasts along the other dimensions of ``tensor``."""
     return mask.reshape(-1, *[1] * (tensor.dim() - 1))

@@ -128,11 +128,9 @@ def _number_in_carry(source: str, constant: str) -> RuntimeError:
 
 def _no_boolean(condition: object, where: str) -> RuntimeError:
     """Return the error of a ``condition`` that is no boolean scalar."""
-    got = (
-        f"{condition.dtype}{list(condition.shape)}"
-        if isinstance(condition, torch.Tensor)
-        else repr(condition)
-    )
+    got = repr(condition)
+    if isinstance(condition, torch.Tensor):
+        got = f"{condition.dtype}{list(condition.shape)}"
     return RuntimeError(
         "while_loop: cond_fn must return a boolean scalar tensor or a boolean "
         f"but got {got}.{where}"
@@ -220,13 +218,10 @@ def _capture(
     (condition, body), outside = captured(pieces, leaves)
     assert body.spec is not None
     nodes = iter(body.results())
-    check_carry(
-        leaves,
-        spec,
-        [next(nodes).meta["val"] if constant is ... else constant for constant in body.constants],
-        body.spec,
-        body.results(),
-    )
+    after = [
+        next(nodes).meta["val"] if constant is ... else constant for constant in body.constants
+    ]
+    check_carry(leaves, spec, after, body.spec, body.results())
     carry: tuple[Any, ...] = pytree.tree_unflatten(
         _While.apply(_return_tensor(condition), body, count, *leaves, *outside), spec
     )
@@ -235,6 +230,7 @@ def _capture(
 
 def entered(tensor: torch.Tensor) -> torch.Tensor:
     """Return a value of the carry as the graph takes it: contiguous, and a value of a trace."""
+    # a call on a tensor from outside of the trace makes a value of it
     if running_traces() and not any(isinstance(level, Trace) for level in levels_of(tensor)):
         return tensor.clone(memory_format=torch.contiguous_format)
     return tensor.contiguous() if tensor.layout is torch.strided else tensor
@@ -258,9 +254,9 @@ def chosen_loop(
 ) -> Any:
     """Call ``torch.ops.higher_order.while_loop`` for values of any level."""
     operands = (*carried, *rest)
-    in_graph = all(isinstance(x, torch.Tensor) for x in operands) and (
-        running_traces() or any(map(unreadable, operands))
-    )
+    of_tensors = all(isinstance(operand, torch.Tensor) for operand in operands)
+    in_graph = of_tensors and (running_traces() or any(map(unreadable, operands)))
+    # torch also calls the operator with functions, which have no graph yet
     if in_graph and isinstance(condition, fx.GraphModule) and isinstance(body, fx.GraphModule):
         return _While.apply(Branch(condition), Branch(body), len(carried), *operands)
     return _repeat(
@@ -344,22 +340,22 @@ class _While(ControlFlow):
             ``state``: cotangents of the carry, then the sums of gradients of other arguments.
             """
             k = k - 1
+            # from the start again: a tensor of all carries would have a length that no graph knows
             before = _repeat(lambda j, *c: j < k, count_step, (start, *carried), copies=True)[1:]
 
-            def f(*some: torch.Tensor) -> Tensors:
+            def last_step(*some: torch.Tensor) -> Tensors:
                 """Take one step, as a function of what is differentiated."""
                 given = replaced(before, floating, some[: len(floating)])
                 outs = run(ctx.body, (*given, *replaced(rest, wanted, some[len(floating) :])))
                 return tuple(outs[i] for i in floating)
 
             cotangents, sums = state[: len(floating)], state[len(floating) :]
-            _, pullback = vjp(f, *(before[i] for i in floating), *(rest[i] for i in wanted))
+            primals = (*(before[i] for i in floating), *(rest[i] for i in wanted))
+            _, pullback = vjp(last_step, *primals)
             pulled = pullback(cotangents)
-            return (
-                k,
-                *pulled[: len(floating)],
-                *(a + b for a, b in zip(sums, pulled[len(floating) :], strict=True)),
-            )
+            # every step uses the other arguments, so their gradients are sums over the steps
+            more = zip(sums, pulled[len(floating) :], strict=True)
+            return (k, *pulled[: len(floating)], *(total + grad for total, grad in more))
 
         zeros = [torch.zeros_like(rest[i]) for i in wanted]
         final = _repeat(
@@ -386,16 +382,17 @@ class _While(ControlFlow):
             """Take one step of the carry and of its tangents."""
             carry, along = state[:n], state[n:]
 
-            def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
+            def advance(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
                 """Take one step, as a function of what has a tangent."""
                 given = replaced(carry, floating, some[: len(floating)])
                 outs = run(ctx.body, (*given, *replaced(rest, moved, some[len(floating) :])))
                 return tuple(outs[i] for i in floating), outs
 
             primals = (*(carry[i] for i in floating), *(rest[i] for i in moved))
-            _, pushed, outs = jvp(f, primals, (*along, *directions), has_aux=True)
+            _, pushed, outs = jvp(advance, primals, (*along, *directions), has_aux=True)
             return (*outs, *pushed)
 
+        # a value without a tangent may have one after a step, and a carry never grows
         along = [
             torch.zeros_like(carried[i]) if tangents[3 + i] is None else tangents[3 + i]
             for i in floating
@@ -421,13 +418,8 @@ class _While(ControlFlow):
         """Return the results for a batch, and their batch dimensions."""
         size = info.batch_size
         dims = [None if dim is None else 0 for dim in in_dims[3:]]
-        varying, each_stops = _values_that_vary(
-            condition,
-            body,
-            n,
-            dims,
-            info.randomness == "different" and (draws(body) or draws(condition)),
-        )
+        draws_differ = info.randomness == "different" and (draws(body) or draws(condition))
+        varying, each_stops = _values_that_vary(condition, body, n, dims, draws_differ)
         dims[:n] = [0 if value else None for value in varying]
         carried = _with_batch_dims(operands[:n], in_dims[3:], dims, size)
         rest = operands[n:]
@@ -444,6 +436,7 @@ class _While(ControlFlow):
 
         # elements stop at different steps: an element that has stopped has its last carry
         goes_on = batched(_as_tuple(condition), info, dims)
+        # of_active_lanes makes a batch of every argument
         each = batched(body, info, (0,) * len(dims))
 
         def go_on(active: torch.Tensor, *carry: torch.Tensor) -> torch.Tensor:
@@ -454,6 +447,7 @@ class _While(ControlFlow):
             """Take one step of the active elements, and find those that go on."""
             after = each(*of_active_lanes(active, (*carry, *rest), dims))
             next_carry = chosen_lanes(active, after, carry)
+            # a condition that draws might let an element go on that has stopped
             return (active & goes_on(*next_carry, *rest)[0], *next_carry)
 
         results = _repeat(go_on, advance, (goes_on(*carried, *rest)[0], *carried), copies=True)[1:]

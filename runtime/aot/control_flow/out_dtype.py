@@ -43,23 +43,23 @@ def _compute_by_parts(
     op: Callable[..., torch.Tensor], dtype: torch.dtype, args: Sequence[object]
 ) -> torch.Tensor:
     """Compute the result by a conversion to a wide dtype, the op, and a conversion back."""
-    numbers = [
+    tensors = [
         argument for argument in pytree.tree_leaves(args) if isinstance(argument, torch.Tensor)
     ]
+    # the result takes part in the promotion as a tensor of ``dtype`` without memory
     wide = elementwise_dtypes(
-        *numbers,
+        *tensors,
         torch.empty(1, dtype=dtype, device="meta"),
         type_promotion_kind=PromotionKind.DEFAULT,
     )[0]
-    return op(
-        *(
-            argument.to(wide) if isinstance(argument, torch.Tensor) else argument
-            for argument in args
-        )
-    ).to(dtype)
+    converted = (
+        argument.to(wide) if isinstance(argument, torch.Tensor) else argument for argument in args
+    )
+    return op(*converted).to(dtype)
 
 
 def _tensors_at(args: Sequence[object]) -> list[int]:
+    """Return the places of the tensors among ``args``."""
     return [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
 
 
@@ -86,7 +86,10 @@ class _OutDtype(ControlFlow):
 
         def compute() -> Tensors:
             plain = [unwrap(args[i]) for i in at]
-            if current_dispatch_mode() is not None or any(isinstance(t, Value) for t in plain):
+            of_level = any(isinstance(tensor, Value) for tensor in plain)
+            # Here torch's operator would call this function again, or not know the mode. The parts
+            # are calls of ATen, which every level and mode knows.
+            if of_level or current_dispatch_mode() is not None:
                 return (_compute_by_parts(op, dtype, args),)
             return (_OPERATOR(op, dtype, *replaced(args, at, plain)),)
 
@@ -109,12 +112,13 @@ class _OutDtype(ControlFlow):
     def backward(ctx: Any, g: torch.Tensor) -> tuple[object, ...]:
         """Return the gradients of the operands."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
+        # the inputs of the Function begin with the op and the dtype
         moving = [
             i for i in ctx.at if args[i].dtype in DIFFERENTIABLE and ctx.needs_input_grad[i + 2]
         ]
-        gradients = vjp(_function_of(ctx.op, ctx.dtype, args, moving), *(args[i] for i in moving))[
-            1
-        ](g)
+        function = _function_of(ctx.op, ctx.dtype, args, moving)
+        _, pullback = vjp(function, *(args[i] for i in moving))
+        gradients = pullback(g)
         return (None, None, *replaced([None] * len(args), moving, gradients))
 
     @staticmethod
@@ -122,8 +126,9 @@ class _OutDtype(ControlFlow):
         """Return the tangents of the results."""
         args = replaced(ctx.args, ctx.at, ctx.saved_tensors)
         moving = [index for index, tangent in enumerate(tangents[2:]) if tangent is not None]
-        primals, moved = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
-        return jvp(_function_of(ctx.op, ctx.dtype, args, moving), primals, moved)[1]
+        primals, directions = (tuple(x[i] for i in moving) for x in (args, tangents[2:]))
+        _, tangent = jvp(_function_of(ctx.op, ctx.dtype, args, moving), primals, directions)
+        return tangent
 
     @staticmethod
     def vmap(
@@ -153,6 +158,7 @@ def _record(
         if trace.abstraction is None:
             out = _OPERATOR(op, dtype, *inner)
         else:
+            # only shape and dtype of the result are needed, and the parts have the same
             with trace.abstraction.running():
                 out = _compute_by_parts(op, dtype, inner)
     noted: torch.Tensor = trace.noted(_OPERATOR, (op, dtype, *nodes), out)

@@ -112,11 +112,10 @@ def associative_scan(
     def combine_pairs(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Combine many pairs of elements at once."""
 
-        def f(*both: torch.Tensor) -> list[torch.Tensor]:
+        def combine(*both: torch.Tensor) -> list[torch.Tensor]:
             """Call ``combine_fn`` with the trees of both flat halves."""
-            trees = (
-                pytree.tree_unflatten(half, spec) for half in (both[: len(flat)], both[len(flat) :])
-            )
+            halves = (both[: len(flat)], both[len(flat) :])
+            trees = (pytree.tree_unflatten(half, spec) for half in halves)
             out, out_spec = pytree.tree_flatten(combine_fn(*trees))
             if out_spec != spec:
                 raise RuntimeError(
@@ -125,9 +124,10 @@ def associative_scan(
                 )
             return out
 
+        # a pointwise function does not see that the pairs lie along a dimension in front
         if combine_mode == "pointwise":
-            return f(*a, *b)
-        return list(vmap(f)(*a, *b))
+            return combine(*a, *b)
+        return list(vmap(combine)(*a, *b))
 
     # the pairs of the fast way depend on the length
     if unchecked(moved[0].shape[0]):
@@ -148,7 +148,8 @@ def _scan_one_by_one(
         """Combine one more element."""
         both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
         after = [tensor.squeeze(0) for tensor in combine_pairs(*both)]
-        return after, [t.clone() for t in after]
+        # the graph of a step returns no tensor twice
+        return after, [tensor.clone() for tensor in after]
 
     _, rest = _scan_along(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
     return [torch.cat([x[:1], others]) for x, others in zip(xs, rest, strict=True)]
@@ -165,7 +166,10 @@ def _prefixes(
     n = xs[0].shape[0]
     if n < 2:
         return list(xs)
+    # the results 1, 3, 5, …: those of the pairs (0, 1), (2, 3), …
     odd = _prefixes(combine_pairs, combine_pairs([x[:-1:2] for x in xs], [x[1::2] for x in xs]))
+    # the results 2, 4, …: element 2 after result 1, and so on; no element is after the last pair
+    # of an even length
     rest = [x[2::2] for x in xs]
     even = combine_pairs([y[: (n - 1) // 2] for y in odd], rest) if n > 2 else rest
     evens = [torch.cat([x[:1], e]) for x, e in zip(xs, even, strict=True)]
@@ -227,10 +231,12 @@ def _move_steps(dim: int, y: torch.Tensor) -> torch.Tensor:
 def _refuse_unknown_length(length: object, unroll: bool | None) -> None:
     """Refuse a loop in Python over a length that is a symbol."""
     if unchecked(length):
+        reason = "the carry has a value that is no tensor."
+        if unroll:
+            reason = "unroll=True."
         raise RuntimeError(
-            "scan and map: the length is a symbol, and "
-            + ("unroll=True." if unroll else "the carry has a value that is no tensor.")
-            + " A graph would keep the steps for one length. "
+            f"scan and map: the length is a symbol, and {reason}"
+            " A graph would keep the steps for one length. "
             f"Carry a number as a tensor, torch.tensor(0), and let unroll be None.{here()}"
         )
 
@@ -253,6 +259,7 @@ def _stepwise(
         each.append(y)
     if reverse:
         each.reverse()
+    # what is no tensor cannot be stacked, and is that of the first element
     return carry, pytree.tree_map(
         lambda *y: torch.stack(y) if isinstance(y[0], torch.Tensor) else y[0], *each
     )
@@ -296,24 +303,18 @@ def _capture(
         ys, y_spec = pytree.tree_flatten(y)
         return [*new, *ys]
 
-    given = [entered(t) for t in (*start, *xs)]
+    given = [entered(tensor) for tensor in (*start, *xs)]
     what = "the function of scan"
     if not n:
         what = "the function of map"
     piece = Piece(what, flat_step, n, copies)
     (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
     nodes = iter(body.results())
-    check_carry(
-        given[:n],
-        None,
-        [
-            next(nodes).meta["val"] if constant is ... else constant
-            for constant in body.constants[:n]
-        ],
-        None,
-        body.results(),
-        "scan",
-    )
+    after = [
+        next(nodes).meta["val"] if constant is ... else constant for constant in body.constants[:n]
+    ]
+    # without structures: flat_step has compared them
+    check_carry(given[:n], None, after, None, body.results(), "scan")
     results = list(_Scan.apply(body, n, m, *given, *outside))
     tensors = iter(results)
     leaves = [next(tensors) if constant is ... else constant for constant in body.constants]
@@ -487,16 +488,18 @@ class _Scan(ControlFlow):
             cotangents, sums = state[:n_moving], state[n_moving:]
             given = (*each[: n + m], *rest)
 
-            def f(*some: torch.Tensor) -> Tensors:
+            def step(*some: torch.Tensor) -> Tensors:
                 """Take one step, as a function of what is differentiated."""
                 outs = run(ctx.body, replaced(given, numbers, some))
                 return tuple(outs[i] for i in floating)
 
-            pulled = vjp(f, *(given[index] for index in numbers))[1]((*cotangents, *each[n + m :]))
-            a, b = n_moving, n_moving + len(moving.elements)
-            return [*pulled[:a], *(s + p for s, p in zip(sums, pulled[b:], strict=True))], list(
-                pulled[a:b]
-            )
+            _, pullback = vjp(step, *(given[index] for index in numbers))
+            pulled = pullback((*cotangents, *each[n + m :]))
+            of_carry, others = pulled[:n_moving], pulled[n_moving:]
+            n_elements = len(moving.elements)
+            # every step uses the further arguments, so their gradients are sums over the steps
+            more = zip(sums, others[n_elements:], strict=True)
+            return [*of_carry, *(total + grad for total, grad in more)], list(others[:n_elements])
 
         # a scan from the last step to the first one
         start = [
@@ -548,13 +551,13 @@ class _Scan(ControlFlow):
             """Take one step of the carry and of its tangents."""
             given = (*state[:n], *each[:m], *rest)
 
-            def f(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
+            def advance(*some: torch.Tensor) -> tuple[Tensors, Tensors]:
                 """Take one step, as a function of what has a tangent."""
                 outs = run(ctx.body, replaced(given, numbers, some))
                 return tuple(outs[i] for i in floating), outs
 
             _, pushed, outs = jvp(
-                f,
+                advance,
                 tuple(given[index] for index in numbers),
                 (*state[n:], *each[m:], *fixed),
                 has_aux=True,
@@ -583,6 +586,7 @@ class _Scan(ControlFlow):
             tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor
             for tensor, dim in zip(operands[:n], in_dims[3:], strict=False)
         ]
+        # the steps lie in front, so each step gets an element with the batch in front
         xs = [
             x if dim is None else x.movedim(0, 1)
             for x, dim in zip(operands[n : n + m], dims[n:], strict=False)
@@ -604,8 +608,9 @@ class _Scan(ControlFlow):
 def _record(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[object]) -> Tensors:
     """Write one call to the graph of ``trace``: of torch's ``scan``, or of its ``map`` without a
     carry."""
-    nodes = [trace.lower_output(t) for t in operands]
+    nodes = [trace.lower_output(operand) for operand in operands]
     carry, xs, rest = nodes[:n], nodes[n : n + m], nodes[n + m :]
+    # torch's names, by which its printed graphs call the two bodies
     module = trace.attribute(body.module, "scan_combine_graph_" if n else "body_graph_")
     inner = trace.lowered_args(operands)
     with drawing(trace, body), without_modes():
@@ -614,6 +619,7 @@ def _record(trace: Trace, body: Branch, n: int, m: int, operands: Sequence[objec
                 transformable(body.module), inner[:n], inner[n : n + m], inner[n + m :]
             )
         else:
+            # the body is run for one step; results of all steps get their number in front
             length = inner[n].shape[0]
             with trace.abstraction.running():
                 slices = [*inner[:n], *(x[0] for x in inner[n : n + m]), *inner[n + m :]]

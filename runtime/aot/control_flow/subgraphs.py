@@ -54,11 +54,13 @@ def _call_with_hints(
 
 @stands_for(_HIGHER._export_tracepoint)
 def _pass_on(*args: object, **_: object) -> object:
+    """Return the operands: the operator only marks where torch's export looks at them."""
     return args
 
 
 def _use_parts(operator: HigherOrderOperator) -> None:
     """Let ``operator`` be the calls of which torch's kernel consists."""
+    # the kernel is Python code that calls ops, and each of these calls has a rule
     stands_for(operator)(operator.py_kernels[DispatchKey.CompositeExplicitAutograd])
 
 
@@ -105,6 +107,7 @@ _ADVICE = {
     "associative_scan": "Use runtime.aot.associative_scan.",
 }
 
+# The loops and scans are imported later: their declarations replace the refusals of this loop.
 for _name, _operator in higher_order_operators.items():
     if _operator not in OURS:
         refuse(_operator, _ADVICE.get(_name, _PART_OF_A_GRAPH))

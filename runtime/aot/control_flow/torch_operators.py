@@ -110,7 +110,7 @@ def _enter(operator: HigherOrderOperator, function: Callable[..., object]) -> No
             return function(*args, **kwargs)
 
     table = operator.python_key_table
-    table.update(dict.fromkeys((c for c in VALUES if issubclass(c, Value)), function))
+    table.update(dict.fromkeys((kind for kind in VALUES if issubclass(kind, Value)), function))
     table.update(dict.fromkeys(_MODES, inside))
     _ENTERED[operator] = function
     theirs = operator.py_kernels.get(DispatchKey.Autograd)
@@ -131,12 +131,14 @@ def _enter(operator: HigherOrderOperator, function: Callable[..., object]) -> No
         differentiated.theirs = theirs  # type: ignore[attr-defined]
         operator.py_kernels[DispatchKey.Autograd] = differentiated
     operator.non_fallthrough_keys = operator.non_fallthrough_keys - _VMAP_MODE
+    # torch keeps what it has looked up in the tables before
     operator._dispatch_cache.clear()
 
 
 def _enter_class(values: type) -> None:
-    for operator, f in _ENTERED.items():
-        operator.python_key_table[values] = f
+    """Enter a class of values that is defined after the operators were declared."""
+    for operator, function in _ENTERED.items():
+        operator.python_key_table[values] = function
         operator._dispatch_cache.clear()
 
 
@@ -172,6 +174,7 @@ def transformable(module: fx.GraphModule) -> fx.GraphModule:
     """
     if not any(node.target in OURS for node in module.graph.nodes):
         return module
+    # a copy: the module itself stands in graphs, which have torch's operators
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     for node in graph.nodes:
@@ -186,7 +189,10 @@ def run(branch: Branch, args: Sequence[object]) -> Tensors:
 
 
 def unreadable(tensor: object) -> bool:
-    """Return whether the element of ``tensor`` is traced or differs within a batch."""
+    """Return whether the element of ``tensor`` is traced or differs within a batch.
+
+    Python cannot decide by such an element. False for an object that is no tensor.
+    """
     return any(isinstance(level, Trace) or level.hidden for level in levels_of(tensor))
 
 

@@ -273,9 +273,10 @@ class _Writer:
     def _write_copy(self, node: fx.Node) -> fx.Node:
         """Write ``node`` with zeros for the operands that are absent."""
         operands = node.all_input_nodes
-        if all(self.kept.get(a) is self.full[a] for a in operands):
+        # the copy with all operands is the same call then, and one is enough
+        if all(self.kept.get(operand) is self.full[operand] for operand in operands):
             return self.full[node]
-        values = {a: self._value(a) for a in operands}
+        values = {operand: self._value(operand) for operand in operands}
         return self.graph.node_copy(node, values.__getitem__)
 
     def _write_pruned(self, node: fx.Node) -> fx.Node:
@@ -284,12 +285,15 @@ class _Writer:
         call = _GraphCall.of(node)
         operands = call.operands
         # graphs without the absent operands, as far as these can be left out
-        absent = {index for index, a in enumerate(operands) if self._is_absent(a)}
+        absent = {index for index, operand in enumerate(operands) if self._is_absent(operand)}
         modules, self.gone[node] = self._write_graphs(call, absent)
         unused = call.droppable(absent, modules)
         for module in modules:
             _erase_placeholders(module, unused)
-        values = [None if index in unused else self._value(a) for index, a in enumerate(operands)]
+        values = [
+            None if index in unused else self._value(operand)
+            for index, operand in enumerate(operands)
+        ]
         groups = call.regroup(values, unused)
         # the call of these graphs
         names = list(map(self._add_module, modules))
@@ -330,13 +334,12 @@ class _Writer:
         """
         module = operator.attrgetter(str(graph.target))(self.module)
         roots = {}
-        for index, (placeholder, a) in enumerate(
-            zip(_placeholders(module), call.operands, strict=True)
-        ):
+        pairs = zip(_placeholders(module), call.operands, strict=True)
+        for index, (placeholder, operand) in enumerate(pairs):
             # root 1 is absent, root 0 is present, and any other input is no cotangent
             if index in absent:
                 roots[placeholder] = 1
-            elif index < call.n_carried or a in self.varying:
+            elif index < call.n_carried or operand in self.varying:
                 roots[placeholder] = 0
         return _Writer(module, roots, 0b01, inner=True)
 
@@ -424,7 +427,7 @@ def _have_same_sizes(a: fx.Node, b: fx.Node) -> bool:
     if x.dtype is not y.dtype or x.dim() != y.dim():
         return False
     # by the texts, as a comparison of symbols would become a guard
-    return all(str(size) == str(t) for size, t in zip(x.shape, y.shape, strict=True))
+    return all(str(size) == str(other) for size, other in zip(x.shape, y.shape, strict=True))
 
 
 def _have_same_strides(a: fx.Node, b: fx.Node) -> bool:
@@ -436,9 +439,10 @@ def _have_same_strides(a: fx.Node, b: fx.Node) -> bool:
     if x.layout is not torch.strided or y.layout is not torch.strided:
         return True
     # texts, since a comparison of symbols would become a guard
+    # and the stride of a dimension of size 1 moves nothing
     return all(
-        str(n) == "1" or str(size) == str(stride)
-        for n, size, stride in zip(y.shape, x.stride(), y.stride(), strict=True)
+        str(size) == "1" or str(stride) == str(other)
+        for size, stride, other in zip(y.shape, x.stride(), y.stride(), strict=True)
     )
 
 

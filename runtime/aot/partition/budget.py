@@ -62,7 +62,9 @@ def choices(network: Network, anything: bool = True) -> list[Choice]:
     def measure(cut: list[fx.Node]) -> Choice:
         """Return the choice for a cut."""
         saved = network.parts.saved(cut)
-        again = sum(network.work(n) for n in network.recomputed(cut) if not is_item(n))
+        # the work of an item is that of its call, which counts once
+        calls = [node for node in network.recomputed(cut) if not is_item(node)]
+        again = sum(map(network.work, calls))
         return Choice(tuple(cut), memory.saved(saved), memory.peak(saved), again)
 
     # several ways lead to the same cut, and measuring one takes long
@@ -85,11 +87,11 @@ def _chain(start: Choice, candidates: list[Choice]) -> list[Choice]:
     ]
     if not candidates:
         return [start]
-    goal = min(candidates, key=lambda c: (c.peak, c.bytes, c.work))
+    goal = min(candidates, key=lambda choice: (choice.peak, choice.bytes, choice.work))
     chains = {goal: [goal]}  # by its first choice, the longest chain from there to the goal
     candidates.remove(goal)
     # by rising peaks: whatever may follow a choice has its chain already
-    for choice in sorted(candidates, key=lambda c: c.peak):
+    for choice in sorted(candidates, key=lambda choice: choice.peak):
         after = [chain for first, chain in chains.items() if choice.may_precede(first)]
         if after:
             chains[choice] = [choice, *max(after, key=len)]
@@ -125,7 +127,7 @@ Line = tuple[int, int]
 def _line(network: Network, cut: list[fx.Node]) -> Line:
     """Return what a cut costs: bytes, and the price of computing again."""
     saved = sum(n_bytes(node.meta["val"]) for node in cut if node not in network.static)
-    priced = [n for n in network.recomputed(cut) if not network.allowed[n]]
+    priced = [node for node in network.recomputed(cut) if not network.allowed[node]]
     return saved, sum(map(network.price_of, priced))
 
 
@@ -134,7 +136,8 @@ def _between(
 ) -> Iterator[list[fx.Node]]:
     """Yield the cheapest cuts at the prices between those of two cuts.
 
-    At the price where both cost the same, the next cut is cheaper, if there is any.
+    At the price where both cost the same, the next cut is cheaper, if there is any. ``left``: how
+    many cuts may still be made, one number for all calls of this function.
     """
     if not left[0] or costly[0] <= cheap[0] or costly[1] >= cheap[1]:
         return
@@ -151,6 +154,7 @@ def _between(
 
 
 def _scaled_price(network: Network, factor: float, node: fx.Node) -> int:
+    """Return the price of ``node`` times ``factor``, as an integer of at least 1."""
     return max(1, round(factor * network.price_of(node)))
 
 
@@ -230,11 +234,11 @@ def _bytes_across(own: list[int], reach: list[int]) -> list[int]:
 
 def _reach(memory: Memory, order: list[fx.Node]) -> list[int]:
     """Return for each call the place of the last use of its memory, by itself or by a view."""
-    place = {n: index for index, n in enumerate(order)}
+    place = {node: index for index, node in enumerate(order)}
     # a memory lives as long as any value in it
     last: dict[fx.Node, int] = {}
     for node in order:
         end = max((place[user] for user in node.users if user in place), default=-1)
         for home in memory.homes[node]:
             last[home] = max(last.get(home, -1), end)
-    return [max(last[home] for home in memory.homes[n]) for n in order]
+    return [max(last[home] for home in memory.homes[node]) for node in order]

@@ -86,9 +86,9 @@ class _Side:
         for a, b in self.edges:
             inputs.setdefault(b, []).append(a)
         # labels are in program order, so the boxes before are decided already
-        for n in self.labels:
-            if which(n) and all(a in self.late for a in inputs.get(n, ())):
-                self.late.add(n)
+        for name in self.labels:
+            if which(name) and self.late.issuperset(inputs.get(name, ())):
+                self.late.add(name)
 
     def width(self, name: str) -> float:
         """Return the width of a box, by its labels."""
@@ -96,9 +96,8 @@ class _Side:
 
     def arrange(self) -> None:
         """Place the boxes."""
-        self.plan = layout(
-            list(self.labels), self.edges, {n: self.width(n) for n in self.labels}, self.late
-        )
+        widths = {name: self.width(name) for name in self.labels}
+        self.plan = layout(list(self.labels), self.edges, widths, self.late)
 
     def at(self, name: str, depth: int) -> tuple[float, float]:
         """Return the middle of a box."""
@@ -106,6 +105,7 @@ class _Side:
 
     def level(self, layer: int, depth: int) -> float:
         """Return the height of a layer."""
+        # the backward begins at the bottom, beside the last layer of the forward
         if self.up:
             layer = depth - 1 - layer
         return TOP + STEP * layer + HEIGHT / 2
@@ -178,7 +178,7 @@ class _Drawing:
             # one that is computed again has a box of its own there
             if value.name in boxes:
                 continue
-            users = [call_of(u).name for u in _through_items(self.by_name[value.name])]
+            users = [call_of(user).name for user in _through_items(self.by_name[value.name])]
             uses += [(value.name, user) for user in users if user in boxes]
         return uses
 
@@ -199,9 +199,10 @@ class _Drawing:
             if node.name in returned:
                 classes += " result"
             side.add(node, classes, _op(node), f"{node.name} = {node.target}")
-            for u in node.all_input_nodes:
-                if call_of(u).name in side.labels:
-                    side.edges.append((call_of(u).name, node.name))
+            # what is not drawn on this side, such as a saved value, has no edge here
+            for source in map(call_of, node.all_input_nodes):
+                if source.name in side.labels:
+                    side.edges.append((source.name, node.name))
 
     def svg(self, title: str) -> str:
         """Return the SVG."""
@@ -402,12 +403,13 @@ def _kind(value: object) -> str:
         short = str(value.dtype).removeprefix("torch.").replace("float", "f").replace("int", "i")
         return f"{'×'.join(map(str, value.shape)) or 'scalar'} {short}"
     if isinstance(value, (list, tuple)):
-        count = sum(isinstance(v, torch.Tensor) for v in value)
+        count = sum(isinstance(item, torch.Tensor) for item in value)
         return f"{count} tensor{'s' * (count != 1)}"
     return ""
 
 
 def _pill_text(value: SavedValue) -> tuple[str, str]:
+    """Return both lines of the box of a saved value: its bytes; its source and shape."""
     size = "shared" if value.shares else in_units(value.bytes)
     shape = "×".join(map(str, value.shape)) or "scalar"
     return size, f"{value.source.replace('aten.', '').replace('.default', '')} {shape}"

@@ -51,9 +51,9 @@ class Parts:
             )
         # an effect of the backward pass, such as a write in a hook, may need no cotangent
         effects = list(filter(_is_effect, self.nodes))
-        self.late_effects = [n for n in effects if ORIGIN in n.meta]
+        self.late_effects = [node for node in effects if ORIGIN in node.meta]
         self.after_tangents = set(walk([*self.tangents, *self.late_effects], users_of))
-        self.effects = [n for n in effects if n not in self.after_tangents]
+        self.effects = [node for node in effects if node not in self.after_tangents]
         self.forward = self._list_forward()
         # what neither half needs is in none of them
         self.goals = [*self.late_effects, *nodes_among(self.gradients)]
@@ -69,7 +69,7 @@ class Parts:
         leaking = needed & self.after_tangents
         if leaking:
             raise RuntimeError(
-                f"a forward result depends on a tangent: {sorted(n.name for n in leaking)}"
+                f"a forward result depends on a tangent: {sorted(node.name for node in leaking)}"
             )
         needed.update(self.primals)
         return [node for node in self.nodes if node in needed and node.op != "get_attr"]
@@ -107,8 +107,8 @@ class Parts:
         the forward that are gradients themselves are handed over too.
         """
         every: dict[fx.Node, None] = {}
-        for n in chosen:
-            every.update(dict.fromkeys(self._tensors_of(n)))
+        for node in chosen:
+            every.update(dict.fromkeys(self._tensors_of(node)))
         every.update(dict.fromkeys(grad for grad in self.gradients if grad in self.forward_set))
         return sorted(every, key=is_size)
 
@@ -134,10 +134,11 @@ class Parts:
 
         def missing_inputs(node: fx.Node) -> list[fx.Node]:
             """Return what the backward computes for ``node``, the last one first."""
-            missing = [n for n in node.all_input_nodes if n not in inputs]
+            missing = [source for source in node.all_input_nodes if source not in inputs]
+            # fx compares nodes by their places in the graph
             return sorted(missing, reverse=True)
 
-        goals = [n for n in self.goals if n not in inputs]
+        goals = [goal for goal in self.goals if goal not in inputs]
         needed = set(walk(goals, missing_inputs))
         # Calls after the tangents in their order, each after what is computed again for it. Then a
         # goal that no tangent leads to, such as a gradient that is a constant.
@@ -165,13 +166,13 @@ class Parts:
         """Return a module with the calls in ``order``, between ``inputs`` and ``outputs``."""
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
-        for n in inputs:
-            env[n] = graph.placeholder(n.name)
-            env[n].meta = _copy_facts(n)
+        for node in inputs:
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = _copy_facts(node)
         # constants first, as in the joint graph
-        for n in sorted(order, key=lambda node: node.op != "get_attr"):
-            env[n] = graph.node_copy(n, lambda x: env[x])
-            env[n].meta = _copy_facts(n)
+        for node in sorted(order, key=lambda node: node.op != "get_attr"):
+            env[node] = graph.node_copy(node, env.__getitem__)
+            env[node].meta = _copy_facts(node)
         graph.output([env[output] if isinstance(output, fx.Node) else output for output in outputs])
         return LateGraphModule(self.module, graph, name)
 
@@ -202,6 +203,7 @@ def _complete(node: fx.Node) -> None:
     if node.op != "call_function" or "val" in node.meta or isinstance(node.target, OpOverload):
         return
     inputs = node.all_input_nodes
+    # a partition tells sizes from tensors by their values
     if inputs and all(isinstance(source.meta.get("val"), _NUMBERS) for source in inputs):
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"])
         node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]

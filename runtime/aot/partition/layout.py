@@ -187,8 +187,11 @@ def _place_without_overlap(
             if start + needed <= place:
                 break
             blocks.pop()
-            keys, offsets = [*before, *keys], [*distances, *(needed + o for o in offsets)]
-            place = sum(wish[k] - o for k, o in zip(keys, offsets, strict=True)) / len(keys)
+            keys = [*before, *keys]
+            offsets = [*distances, *(needed + offset for offset in offsets)]
+            # where the first box would be, if each of the block had its wish
+            starts = [wish[key] - offset for key, offset in zip(keys, offsets, strict=True)]
+            place = sum(starts) / len(keys)
         blocks.append((keys, offsets, place))
     places: dict[Key, float] = {}
     for keys, offsets, place in blocks:

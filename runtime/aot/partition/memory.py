@@ -119,12 +119,12 @@ class Memory:
             freed.setdefault(i, []).append(home)
         now = peak = self._bytes(alive)
         # a call has its arguments and its results at once, so it frees after the peak is taken
-        for i, n in enumerate(order):
-            begun = [home for home in self.homes[n] if home not in alive]
+        for index, node in enumerate(order):
+            begun = [home for home in self.homes[node] if home not in alive]
             alive.update(begun)
             now += self._bytes(begun)
             peak = max(peak, now)
-            ended = [home for home in freed.get(i, ()) if home in alive]
+            ended = [home for home in freed.get(index, ()) if home in alive]
             alive.difference_update(ended)
             now -= self._bytes(ended)
         return peak

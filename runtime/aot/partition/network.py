@@ -167,8 +167,8 @@ class Network:
         calls are not. ``fixed``: further values that the forward alone may compute.
         """
         edges = list(self.edges)
-        for n, i in self.vertex.items():
-            capacity = self._price_of_again(n, price, fixed)
+        for node, i in self.vertex.items():
+            capacity = self._price_of_again(node, price, fixed)
             if capacity:
                 edges.append((self.source, i, capacity))
         # without a user in the backward there is nothing to save
@@ -211,11 +211,8 @@ class Network:
 
     def recomputed(self, saved: Collection[fx.Node]) -> list[fx.Node]:
         """Return the calls of the forward that the backward runs again if ``saved`` is saved."""
-        return [
-            n
-            for n in self.parts.backward_order(self.parts.saved(saved))
-            if n in self.parts.forward_set
-        ]
+        order = self.parts.backward_order(self.parts.saved(saved))
+        return [node for node in order if node in self.parts.forward_set]
 
 
 def kept_in_forward(node: fx.Node, parts: Parts) -> bool:

@@ -43,8 +43,11 @@ def default_partition(
     are computed again.
     """
     parts = Parts(joint_module, num_fwd_outputs, joint_inputs)
-    if any(policy_of(n) in AGAIN for n in parts.forward):
-        network = Network(parts, (), lambda n: n not in parts.forward_set or policy_of(n) in AGAIN)
+    # a checkpoint region saves nothing inside, and the network finds from what it is computed again
+    if any(policy_of(node) in AGAIN for node in parts.forward):
+        network = Network(
+            parts, (), lambda node: node not in parts.forward_set or policy_of(node) in AGAIN
+        )
         return parts.cut(network.cut())
     return parts.cut(node for node in parts.forward if not parts.backward.isdisjoint(node.users))
 
@@ -195,6 +198,7 @@ def _swapped_dimensions(node: fx.Node) -> tuple[int, int] | None:
     if node.target is aten.t.default:
         return (0, 1) if value.dim() == 2 else None
     if node.target is aten.transpose.int and value.dim():
-        a, b = (int(d) % value.dim() for d in node.args[1:3])  # type: ignore[arg-type]
+        # a negative number counts from the last dimension
+        a, b = (int(dim) % value.dim() for dim in node.args[1:3])  # type: ignore[arg-type]
         return min(a, b), max(a, b)
     return None

@@ -107,6 +107,7 @@ def saved_values(
 
 def _why(parts: Parts, node: fx.Node, outside: set[fx.Node], recomputes: bool) -> Why:
     """Return the first reason that holds. A view has the reason of its base."""
+    # first what leaves no choice, then what costs nothing, and last what the cut has weighed
     reason = again(node)
     required = _why_never_again(node, reason, outside)
     if required is not None:
