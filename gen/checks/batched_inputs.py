@@ -72,11 +72,13 @@ def _alternate(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
     turns = list(range(len(masks[0])))
     alternating: list[InDims] = []
     for mask in masks:
-        alternating.append(
-            tuple((0, -1)[turns[place] % 2] if flag else None for place, flag in enumerate(mask))
-        )
-        # An input that is not batched now takes the same end when it is batched next.
-        turns = [turn + flag for turn, flag in zip(turns, mask, strict=True)]
+        dims: list[int | None] = [None] * len(mask)
+        for place, is_batched in enumerate(mask):
+            # An input that is not batched now takes the same end when it is batched next.
+            if is_batched:
+                dims[place] = (0, -1)[turns[place] % 2]
+                turns[place] += 1
+        alternating.append(tuple(dims))
     return alternating
 
 
