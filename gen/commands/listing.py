@@ -258,10 +258,9 @@ def _print_coverage(plan: Plan, as_json: bool) -> None:
         return
     for name, tier in proof.items():
         tuples = f"{tier['covered']:,} of {tier['tuples']:,} valid {tier['t']}-tuples"
-        limits = "".join(
-            f"; at most {limit['cells']} of {', '.join(limit['checks'])}"
-            for limit in tier["limits"]
-        )
+        limits = ""
+        for limit in tier["limits"]:
+            limits += f"; at most {limit['cells']} of {', '.join(limit['checks'])}"
         print(
             f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; "
             f"{tuples} covered{limits}"

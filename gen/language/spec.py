@@ -374,7 +374,7 @@ class Check(Strict):
         """Refuse words that an axis lacks, and a form that the pipeline does not take."""
         _check_axes(self.over, "over")
         forms = self.over.get("form", [self.form])
-        # Only some stages pass a write to an argument on to the caller.
+        # Only some stages take a program that writes to its own argument.
         is_writable = bool(pipeline.WRITABLE.intersection(self._innermost()))
         if "argument_inplace" in forms and not is_writable:
             raise fault(

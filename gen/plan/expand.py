@@ -36,7 +36,7 @@ from gen.plan.catalog import Catalog
 from gen.plan.matrix_ops import Dtypes, Op
 
 KNOWN_KINDS = ("skip", "xfail", "vanishes", "tolerance")
-# Each value occurs once at `smoke`, each pair of values at `default`, and every cell at `full`.
+# Each value occurs at `smoke`, each pair of values at `default`, and every cell at `full`.
 DEFAULT_TIERS = {
     "smoke": Tier(reduce=Reduce(t=1)),
     "default": Tier(reduce=Reduce(t=2)),

@@ -141,9 +141,8 @@ def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
 
 
 def _same(inputs: Inputs, others: Inputs) -> bool:
-    return all(
-        x.shape == y.shape and torch.equal(x, y) for x, y in zip(inputs, others, strict=True)
-    )
+    """Return whether two fillings have the same shapes and numbers."""
+    return all(map(torch.equal, inputs, others))
 
 
 def _vectors(inputs: Inputs, word: str) -> Inputs:

@@ -101,10 +101,9 @@ class Sample:
     def run_backward(self) -> None:
         """Run the op, and its backward pass if it has one. Nothing is noted of that."""
         with seeded(self.seed):
-            inputs = [
-                x.clone().requires_grad_(differentiable)
-                for x, differentiable in zip(self.inputs, self.differentiable, strict=True)
-            ]
+            inputs = []
+            for x, differentiable in zip(self.inputs, self.differentiable, strict=True):
+                inputs.append(x.clone().requires_grad_(differentiable))
             outputs = self.outputs(self.raw(self.op.call, inputs))
             torch.autograd.backward([x.abs().sum() for x in outputs if x.requires_grad])
 
@@ -255,12 +254,11 @@ def _observe(sample: Sample) -> Facts:
             outputs = sample.outputs(sample.raw(sample.op.call, inputs))
     except Exception as error:
         return Facts(error=error)
-    mutated = tuple(
-        copy._version != version or not _are_identical(copy, original)
-        for copy, original, version in zip(inputs, sample.inputs, versions, strict=True)
-    )
+    mutated = []
+    for copy, original, version in zip(inputs, sample.inputs, versions, strict=True):
+        mutated.append(copy._version != version or not _are_identical(copy, original))
     warned = dict.fromkeys((str(warning.message), warning.category) for warning in seen)
-    return Facts(outputs, mutated, spy.drew, tuple(warned))
+    return Facts(outputs, tuple(mutated), spy.drew, tuple(warned))
 
 
 def _are_identical(a: Tensor, b: Tensor) -> bool:

@@ -180,12 +180,11 @@ def _out_lazy(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         raw_result = sample.raw(sample.op.call, values[:count])
         return (raw_result,) if isinstance(raw_result, Tensor) else tuple(raw_result)
 
-    return [
-        as_program(
-            sample, (*inputs, *full), f"{sample.op.name}(out={name})", partial(write, view), plain
-        )
-        for name, view in views.items()
-    ]
+    programs = []
+    for name, view in views.items():
+        label = f"{sample.op.name}(out={name})"
+        programs.append(as_program(sample, (*inputs, *full), label, partial(write, view), plain))
+    return programs
 
 
 def _for_out(
