@@ -78,9 +78,7 @@ class Comparison:
     @property
     def found(self) -> Outputs | None:
         """Return the target's results, if it has been run and has not failed."""
-        if self._made is None:
-            return None
-        return self.actual
+        return None if self._made is None else self.actual
 
     def against(self, word: str, tally: Tally) -> None:
         """Raise Mismatch unless the target agrees with the reference called `word`. Raise
@@ -203,10 +201,10 @@ class Comparison:
             parts = pieces.joined(answers, split)
         except RuntimeError:
             raise Unsuitable("the shape of a piece depends on its values") from None
-        results = []
-        for x, part, dim in zip(plain, parts, split.outputs, strict=True):
-            results.append(x.to(part.dtype).index_copy(dim, torch.tensor(places), part))
-        return tuple(results)
+        return tuple(
+            x.to(part.dtype).index_copy(dim, torch.tensor(places), part)
+            for x, part, dim in zip(plain, parts, split.outputs, strict=True)
+        )
 
     @property
     def actual(self) -> Outputs:
@@ -619,9 +617,7 @@ def _whole(x: Tensor) -> bool:
     """Return whether all numbers are whole."""
     if x.is_complex():
         return False
-    if not x.is_floating_point():
-        return True
-    return torch.equal(x, x.round())
+    return not x.is_floating_point() or torch.equal(x, x.round())
 
 
 def _nudged_and_widened(x: Tensor) -> Tensor:

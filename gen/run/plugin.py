@@ -302,8 +302,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             chosen = run.levels.chosen(metafunc.function.__name__, chosen)
         # One shard runs them, so that merged results have them once.
         if run.shard[0] == 1:
-            at_tier = {cell.id for cell in cells.at(run.tier)}
-            chosen = [*chosen, *_cells_by_id(metafunc, cells, at_tier)]
+            chosen = [
+                *chosen,
+                *_cells_by_id(metafunc, cells, {cell.id for cell in cells.at(run.tier)}),
+            ]
         for cell in chosen:
             family.entries(cell)
     except TableError as error:
@@ -376,28 +378,24 @@ def _load(items: Sequence[pytest.Item], run: Run, here: bool) -> None:
     On other devices than the CPU, the workers load them: a process may not be forked once
     it has used a GPU.
     """
-    cells: list[Cell] = []
-    rows: list[tuple[str, Mapping[str, Any]]] = []
-    for item in items:
-        cell = _cell(item)
-        if cell is not None:
-            cells.append(cell)
-            rows.append((cell.op, family_of(_module(item)).ops.get(cell.op, {})))
-    if not cells:
-        return
-    import torch
+    pairs = [(item, _cell(item)) for item in items]
+    cells = [(item, cell) for item, cell in pairs if cell is not None]
+    if cells:
+        import torch
 
-    # it imports what running a cell needs
-    from gen.checks.memory_access import warm
-    from gen.run import verdict  # noqa: F401
-    from gen.samples import opinfo
+        # it imports what running a cell needs
+        from gen.checks.memory_access import warm
+        from gen.run import verdict  # noqa: F401
+        from gen.samples import opinfo
 
-    torch.set_num_threads(1)
-    if here or built_in(run.settings.target):
-        run.target()
-        if any(cell.alone for cell in cells):
-            warm(run.target())
-    opinfo.preload(rows)
+        torch.set_num_threads(1)
+        if here or built_in(run.settings.target):
+            run.target()
+            if any(cell.alone for _, cell in cells):
+                warm(run.target())
+        opinfo.preload(
+            (cell.op, family_of(_module(item)).ops.get(cell.op, {})) for item, cell in cells
+        )
 
 
 def _module(item: pytest.Item) -> Any:
@@ -409,17 +407,16 @@ def _module(item: pytest.Item) -> Any:
 def _is_empty(item: pytest.Item) -> bool:
     """Return whether pytest made this item for a check without a cell at the tier."""
     spec = getattr(item, "callspec", None)
-    if spec is None or cells_of(getattr(item, "function", None)) is None:
-        return False
-    return not isinstance(spec.params.get("case"), Cell)
+    return (
+        spec is not None
+        and cells_of(getattr(item, "function", None)) is not None
+        and not isinstance(spec.params.get("case"), Cell)
+    )
 
 
 def _cell(item: pytest.Item) -> Cell | None:
-    """Return the cell of a test; None for a test outside of the matrix."""
     spec = getattr(item, "callspec", None)
-    if spec is None:
-        return None
-    case = spec.params.get("case")
+    case = spec.params.get("case") if spec is not None else None
     return case if isinstance(case, Cell) else None
 
 
@@ -439,10 +436,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def _entries(item: pytest.Function, cell: Cell) -> dict[str, Known]:
     """Return the known entries of a cell that are active in this run. With --runxfail no failure is
     expected."""
-    entries = active_entries(family_of(item.module), cell, item.config.stash[_run].settings)
-    if not item.config.option.runxfail:
-        return entries
-    return {name: entry for name, entry in entries.items() if entry.kind != "xfail"}
+    settings, shown = item.config.stash[_run].settings, item.config.option.runxfail
+    entries = active_entries(family_of(item.module), cell, settings)
+    return {name: entry for name, entry in entries.items() if not (shown and entry.kind == "xfail")}
 
 
 @pytest.fixture
@@ -550,12 +546,13 @@ def _show(item: pytest.Function, ran: Ran) -> NoReturn:
         failures_by_error.setdefault(_without_numbers(told(failure.error)), []).append(failure)
     if not failures_by_error:
         raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
-    # Samples that fail alike are one report, so that a second kind of failure is seen.
+    # Samples that fail alike are one report, so that a second kind of failure is seen. Of the first
+    # error, the process of the cell has found out more.
     groups = list(failures_by_error.values())
-    # Of the first error, the cell's process has found out more.
-    parts = [_report(item, groups[0], verdict, ran)]
-    for group in groups[1:_SHOWN]:
-        parts.append(_report(item, group, verdict))
+    parts = [
+        _report(item, group, verdict, None if place else ran)
+        for place, group in enumerate(groups[:_SHOWN])
+    ]
     if len(groups) > _SHOWN:
         parts.append(f"and {len(groups) - _SHOWN} more errors of other kinds")
     raise CellFailed("\n\n".join(parts)) from groups[0][0].error
