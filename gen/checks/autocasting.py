@@ -87,12 +87,16 @@ def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
     """
     name = sample.op.name
     if name in LOWER:
-        rounded = tuple(round_to(x, low) for x in values)
-        return tuple(y.to(low) if y.is_floating_point() else y for y in sample(*rounded))
+        results = []
+        for y in sample(*(round_to(x, low) for x in values)):
+            results.append(y.to(low) if y.is_floating_point() else y)
+        return tuple(results)
     if name in SINGLE:
-        return sample(
-            *(x.float() if x.dtype in (torch.bfloat16, torch.float16) else x for x in values)
-        )
+        inputs = list(values)
+        for place, x in enumerate(inputs):
+            if x.dtype in (torch.bfloat16, torch.float16):
+                inputs[place] = x.float()
+        return sample(*inputs)
     if name in WIDEST | OTHER:
         return sample(*values)
     raise Unsuitable(f"autocast is not documented for {name}")

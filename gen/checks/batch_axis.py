@@ -33,11 +33,12 @@ def around(program: Program, in_dims: Dims, batch: str) -> tuple[Program, Dims]:
     entry. With ``negative``, dimensions count from the end.
     """
     if batch == "negative":
-        ranks = [x.ndim + 1 for x in program.inputs]
-        return program, tuple(
-            dim if dim is None or dim < 0 else dim - rank
-            for dim, rank in zip(in_dims, ranks, strict=True)
-        )
+        from_the_end = list(in_dims)
+        for place, (dim, x) in enumerate(zip(in_dims, program.inputs, strict=True)):
+            # These are the inputs without the batch, whose dimension comes on top.
+            if dim is not None and dim >= 0:
+                from_the_end[place] = dim - (x.ndim + 1)
+        return program, tuple(from_the_end)
     # Only out_dims=None can describe an output that has no batch.
     fixed = [place for place, dim in enumerate(in_dims) if dim is None]
     if batch != "out_dims" or not fixed:
@@ -57,14 +58,13 @@ def changed(inner: Program, mapped: Program, in_dims: Dims, batch: str) -> Progr
     if batch == "out_dims":
         ranks = [x.ndim for x in inner.observed[0]]
         unbatched = sum(dim is None for dim in in_dims)
+        # The unbatched inputs are the last outputs: see `around`.
         ranks_of_results = ranks[: len(ranks) - unbatched]
-        return batched(
-            inner,
-            mapped.inputs,
-            in_dims,
-            (*(_out_dim(k, rank) for k, rank in enumerate(ranks_of_results)), *(None,) * unbatched),
-        )
-    return _empty_batch(inner, mapped, in_dims) if batch == "empty" else mapped
+        out_dims = [_out_dim(place, rank) for place, rank in enumerate(ranks_of_results)]
+        return batched(inner, mapped.inputs, in_dims, (*out_dims, *(None,) * unbatched))
+    if batch == "empty":
+        return _empty_batch(inner, mapped, in_dims)
+    return mapped
 
 
 def _out_dim(place: int, rank: int) -> int:
@@ -78,14 +78,12 @@ def _empty_batch(inner: Program, mapped: Program, in_dims: Dims) -> Program:
 
     A loop has nothing to run, so the reference runs one entry and drops it.
     """
-    examples = [
-        x if dim is None else x.narrow(dim, 0, 1)
-        for x, dim in zip(mapped.inputs, in_dims, strict=True)
-    ]
-    inputs = tuple(
-        x if dim is None else x.narrow(dim, 0, 0).clone()
-        for x, dim in zip(mapped.inputs, in_dims, strict=True)
-    )
+    examples = list(mapped.inputs)
+    inputs = list(mapped.inputs)
+    for place, dim in enumerate(in_dims):
+        if dim is not None:
+            examples[place] = mapped.inputs[place].narrow(dim, 0, 1)
+            inputs[place] = mapped.inputs[place].narrow(dim, 0, 0).clone()
 
     # The example entries are not inputs, so the target never gets them.
     def over(target: Target) -> Flat:
@@ -94,16 +92,16 @@ def _empty_batch(inner: Program, mapped: Program, in_dims: Dims) -> Program:
             return f
 
         def g(*values: Any) -> Values:
-            full = [
-                v if d is None else torch.cat([v, e.to(v)], d)
-                for v, e, d in zip(values, examples, in_dims, strict=True)
-            ]
+            full = list(values)
+            for place, dim in enumerate(in_dims):
+                if dim is not None:
+                    full[place] = torch.cat([values[place], examples[place].to(values[place])], dim)
             return tuple(y[:0] for y in f(*full))
 
         return g
 
     return Program(
-        over, inputs, mapped.differentiable, mapped.seed, f"{mapped.label} without entries"
+        over, tuple(inputs), mapped.differentiable, mapped.seed, f"{mapped.label} without entries"
     )
 
 

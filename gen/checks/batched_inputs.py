@@ -72,11 +72,13 @@ def _alternate(masks: Sequence[tuple[bool, ...]]) -> list[InDims]:
     turns = list(range(len(masks[0])))
     alternating: list[InDims] = []
     for mask in masks:
-        alternating.append(
-            tuple((0, -1)[turns[place] % 2] if flag else None for place, flag in enumerate(mask))
-        )
-        # An input that is not batched now takes the same end when it is batched next.
-        turns = [turn + flag for turn, flag in zip(turns, mask, strict=True)]
+        dims: list[int | None] = [None] * len(mask)
+        for place, is_batched in enumerate(mask):
+            # An input that is not batched now takes the same end when it is batched next.
+            if is_batched:
+                dims[place] = (0, -1)[turns[place] % 2]
+                turns[place] += 1
+        alternating.append(tuple(dims))
     return alternating
 
 
@@ -178,12 +180,12 @@ def choices(
     if fewest:
         return [partial(_take_one, allowed, turn)]
     if stages.count("vmap") == 1:
-        return [
-            lambda inputs: allowed(inputs, turn) if first else _take(allowed(inputs, turn), turn, 2)
-        ]
-    return [
-        partial(_take_one, allowed, turn + combination) for combination in range(3 if first else 1)
-    ]
+        if first:
+            return [lambda inputs: allowed(inputs, turn)]
+        return [lambda inputs: _take(allowed(inputs, turn), turn, 2)]
+    # Patterns of nested batches multiply, so each combination has one of each stage.
+    combinations = 3 if first else 1
+    return [partial(_take_one, allowed, turn + combination) for combination in range(combinations)]
 
 
 def _take_one(
@@ -197,7 +199,7 @@ def _take(choices_in_order: list[InDims], turn: int, count: int) -> list[InDims]
     """Return `count` of the patterns, in turn. Turn 0 includes the first one, in which all inputs
     are batched.
     """
-    return [
-        choices_in_order[(turn * count + k) % len(choices_in_order)]
-        for k in range(min(count, len(choices_in_order)))
-    ]
+    available = len(choices_in_order)
+    start = turn * count
+    places = range(start, start + min(count, available))
+    return [choices_in_order[place % available] for place in places]

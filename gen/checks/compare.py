@@ -240,9 +240,9 @@ def _is_within_conditioning(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
     `e`.
     """
     finite = torch.isfinite(e) & torch.isfinite(nudged)
-    if not bool(finite.any()) or not bool(
-        torch.isclose(a[~finite], e[~finite], equal_nan=True).all()
-    ):
+    if not bool(finite.any()):
+        return False
+    if not bool(torch.isclose(a[~finite], e[~finite], equal_nan=True).all()):
         return False
     change = (nudged[finite] - e[finite]).abs().max()
     return bool(((a[finite] - e[finite]).abs() <= CONDITIONING * change).all())

@@ -164,17 +164,10 @@ def _expected(
     # a target for these stages alone
     definition = program.over(Definite(_root(sample)))  # type: ignore[arg-type]
     try:
-        return list(
-            map(
-                _array,
-                definition(
-                    *(
-                        change(_replace_infinities(exactly(x), far), k)
-                        for k, x in enumerate(program.inputs)
-                    )
-                ),
-            )
-        )
+        arrays = []
+        for place, x in enumerate(program.inputs):
+            arrays.append(change(_replace_infinities(exactly(x), far), place))
+        return list(map(_array, definition(*arrays)))
     except (Undefined, ZeroDivisionError, TypeError, IndexError, ValueError) as reason:
         raise Unsuitable(f"no definition of {sample.description}: {str(reason)[:80]}") from None
 
@@ -200,10 +193,11 @@ def _replace_infinities(x: Array, far: int) -> Array:
     if x.dtype != object or not far:
         return x
     order = range(x.size) if far == FAR[0] else range(x.size, 0, -1)
-    flat = [
-        mp.sign(v) * mp.ldexp(1 + mpf(k) / 64, far) if mp.isinf(v) else v
-        for k, v in zip(order, x.flat, strict=True)
-    ]
+    flat = []
+    for k, value in zip(order, x.flat, strict=True):
+        if mp.isinf(value):
+            value = mp.sign(value) * mp.ldexp(1 + mpf(k) / 64, far)
+        flat.append(value)
     return _array(flat).reshape(x.shape)
 
 
@@ -295,11 +289,14 @@ def _near(argument: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
     infinity is close too.
     """
     if isinstance(argument, complex):
-        part, size = torch.empty(0, dtype=dtype).real.dtype, abs(e) * RTOL[dtype]
-        size = mpf(0) if mp.isinf(size) else size
-        return _near(argument.real, mp.re(e), part, slack + size) and _near(
-            argument.imag, mp.im(e), part, slack + size
-        )
+        part = torch.empty(0, dtype=dtype).real.dtype
+        size = abs(e) * RTOL[dtype]
+        # Both parts may be off by a share of the whole number. An infinite one allows nothing.
+        if not mp.isinf(size):
+            slack = slack + size
+        if not _near(argument.real, mp.re(e), part, slack):
+            return False
+        return _near(argument.imag, mp.im(e), part, slack)
     info = torch.finfo(dtype)
     if mp.isinf(e):
         return bool(argument == float(e))

@@ -182,7 +182,8 @@ def _compare_edges(output: _Output, tally: Tally) -> None:
         equal_nan=True,
     )
     # Only of values: a standard says nothing of the sign of a slope.
-    if function.name in SIGNED and not any(any(orders) for _, orders in polynomial.terms):
+    is_value = not any(any(orders) for _, orders in polynomial.terms)
+    if is_value and function.name in SIGNED:
         close &= (e != 0) | (e.signbit() == actual.signbit())
     wrong = is_known & ~close
     save()
@@ -221,7 +222,8 @@ def _near(a: Tensor, expected: Evaluated, slack: Tensor, flush: float) -> Tensor
     rounding = ULPS * (info.eps * expected.noise + smallest) + underflow
     close = (actual - e).abs() <= RTOL[a.dtype] * expected.scale + slack + rounding
     close |= (actual == 0) & (e.abs() <= flush)
-    return close | (expected.reach.nan_to_num(torch.inf) > info.max / 2) & ~actual.isfinite()
+    is_beyond_range = expected.reach.nan_to_num(torch.inf) > info.max / 2
+    return close | (is_beyond_range & ~actual.isfinite())
 
 
 # --- special points ------------------------------------------------------------------------------
@@ -287,10 +289,14 @@ def _wrong_pairs(
 
 def _is_said(e: Any, dtype: torch.dtype) -> bool:
     """Return whether something is said of an entry, in a dtype that has it."""
-    if e is None or dtype.is_floating_point:
-        return e is not None
-    if e != e or dtype.is_complex or dtype is torch.bool:
-        return bool(e == e)
+    if e is None:
+        return False
+    if dtype.is_floating_point:
+        return True
+    if e != e:
+        return False
+    if dtype.is_complex or dtype is torch.bool:
+        return True
     return bool(torch.iinfo(dtype).min <= e <= torch.iinfo(dtype).max)
 
 

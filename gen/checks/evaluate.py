@@ -341,7 +341,8 @@ class Comparison:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     function = self.program.over(self.target)
-                    function = function if self.stages else self.target.forward(function)
+                    if not self.stages:
+                        function = self.target.forward(function)
                     repeating.compare_threads(
                         lambda: tuple(function(*map(clone_with_strides, inputs))), tally
                     )
@@ -514,18 +515,20 @@ class Comparison:
             starts = range(0, self.program.calls * share, share)
         for start in starts:
             inputs = self.program.inputs[start : start + min(share, len(self.sample.inputs))]
-            results += self._call_own_reference(
-                inputs if change is None else tuple(map(change, inputs))
-            )
+            if change is not None:
+                inputs = tuple(map(change, inputs))
+            results += self._call_own_reference(inputs)
         # References may give other dtypes, and shapes that only differ in dimensions of size 1.
         plain = self.program.on_reference(change)
         if len(results) < len(plain):
             raise Unsuitable("the reference gives only some of the outputs")
-        pairs = zip(results, plain, strict=False)
-        return tuple(
-            e.to(p.device, p.dtype).reshape(p.shape) if e.numel() == p.numel() else e
-            for e, p in pairs
-        )
+        adapted = []
+        for result, of_op in zip(results, plain, strict=False):
+            # One of another size stays as it is, and the comparison reports its shape.
+            if result.numel() == of_op.numel():
+                result = result.to(of_op.device, of_op.dtype).reshape(of_op.shape)
+            adapted.append(result)
+        return tuple(adapted)
 
     def _call_own_reference(self, inputs: tuple[Tensor, ...]) -> Values:
         """Return the results of one call of the op's own reference."""
@@ -611,7 +614,10 @@ def _coarsest_dtype(tensors: Sequence[Tensor]) -> torch.dtype | None:
 
 
 def _whole(x: Tensor) -> bool:
-    return not x.is_complex() and torch.equal(x, x.round() if x.is_floating_point() else x)
+    """Return whether all numbers are whole."""
+    if x.is_complex():
+        return False
+    return not x.is_floating_point() or torch.equal(x, x.round())
 
 
 def _nudged_and_widened(x: Tensor) -> Tensor:
@@ -644,12 +650,13 @@ def _by_numpy(sample: Sample, inputs: Sequence[Tensor]) -> Values:
             f"the NumPy reference does not take the sample ({type(error).__name__}: {error})"
         ) from None
     parts = results if isinstance(results, (tuple, list)) else (results,)
-    return flat_tensors(
-        tuple(
-            part if isinstance(part, torch.Tensor) else torch.from_numpy(numpy.array(part))
-            for part in parts
-        )
-    )
+    tensors = []
+    for part in parts:
+        if not isinstance(part, torch.Tensor):
+            # a copy: NumPy may return a number, or memory that is read-only
+            part = torch.from_numpy(numpy.array(part))
+        tensors.append(part)
+    return flat_tensors(tuple(tensors))
 
 
 def _for_numpy(sample: Sample, inputs: Sequence[Tensor]) -> list[Tensor]:

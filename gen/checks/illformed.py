@@ -153,10 +153,9 @@ def _changes_of_integers(sample: Sample) -> Iterator[tuple[str, Callable[[list[A
         if type(leaf) is not int:
             before = None
             continue
-        for value in dict.fromkeys(
-            v for v in (rank, -rank - 1, before) if v is not None and v != leaf
-        ):
-            yield f"{value} in place of {leaf} (argument {at})", setting(at, value)
+        for value in dict.fromkeys((rank, -rank - 1, before)):
+            if value is not None and value != leaf:
+                yield f"{value} in place of {leaf} (argument {at})", setting(at, value)
         before = leaf
 
 
@@ -187,7 +186,8 @@ def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> N
         for mask in _masks(variant, form):
             if mask not in taken:
                 taken[mask] = not isinstance(_map(target, sample, unchanged, mask), Exception)
-            failures += [*_differences(target, sample, variant, mask, tally)] if taken[mask] else []
+            if taken[mask]:
+                failures += _differences(target, sample, variant, mask, tally)
     if not any(taken.values()):
         raise Unsuitable(f"{sample.description}: vmap refuses the sample itself")
     if failures:
@@ -196,10 +196,13 @@ def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> N
 
 def _batch(variant: Variant, mask: Sequence[bool]) -> tuple[Tensor, ...]:
     """Return the inputs of a variant, with batches of them where `mask` is set."""
-    batch = [
-        torch.stack([vary(x, k % 3) for k in range(variant.size)]) if batched else x.clone()
-        for x, batched in zip(variant.inputs, mask, strict=True)
-    ]
+    batch = []
+    for x, is_batched in zip(variant.inputs, mask, strict=True):
+        if is_batched:
+            # `vary` has three entries, which a longer batch repeats.
+            batch.append(torch.stack([vary(x, k % 3) for k in range(variant.size)]))
+        else:
+            batch.append(x.clone())
     if variant.batch is not None and variant.changed is not None and mask[variant.changed]:
         batch[variant.changed] = variant.batch.clone()
     return tuple(batch)

@@ -33,7 +33,9 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
     size, and the second replays it. A reference runs the same calls without jit.
     """
     # The second group is the sample itself, and its call a replay.
-    groups = [other_values(program) if others else program.inputs, program.inputs]
+    groups = [program.inputs, program.inputs]
+    if others:
+        groups[0] = other_values(program)
     if sizes and (larger := other_sizes(program, True)):
         groups += [*larger, *doubled_again(program, larger[0])]
     count = len(program.inputs)
@@ -44,9 +46,9 @@ def jitted(program: Program, others: bool, sizes: bool) -> Program:
         def g(*values: object) -> Values:
             results: list[Any] = []
             draws = Replay()
-            for start in range(0, len(groups) * count, count) if count else range(len(groups)):
+            for index in range(len(groups)):
                 draws.rewind()  # a capture draws too
-                results += f(*values[start : start + count])
+                results += f(*values[index * count : (index + 1) * count])
             return tuple(results)
 
         return g
@@ -108,7 +110,8 @@ def _roots(sample: Sample, axes: Axes) -> list[tuple[Program, str]]:
         for label, inputs in forms.fillings(sample, values):
             if repeats:
                 inputs = forms.repeating(sample, inputs)
-            programs += [(program, label) for program in forms.programs(sample, form, inputs)]
+            for program in forms.programs(sample, form, inputs):
+                programs.append((program, label))
         sample.memory[key] = programs
     roots: list[tuple[Program, str]] = sample.memory[key]
     return roots
@@ -166,11 +169,9 @@ def _compile(sample: Sample, root: Program, stage: str, axes: Axes) -> Program:
     """Return the program as its innermost stage compiles it. All checks with the same axes share
     it.
     """
-    key = (
-        stage,
-        id(root),
-        *(axes.shapes, axes.partition, axes.layout, axes.run, axes.by, axes.cuts),
-    )
+    # By identity: what is stored holds its root, so that no other program gets this id.
+    axes_of_stage = (axes.shapes, axes.partition, axes.layout, axes.run, axes.by, axes.cuts)
+    key = (stage, id(root), *axes_of_stage)
     if key not in sample.memory:
         compile_stage = program_stages.compiled if stage == COMPILED else program_stages.of
         sample.memory[key] = compile_stage(root, axes)

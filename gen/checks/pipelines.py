@@ -129,7 +129,9 @@ def widened(x: Tensor) -> Tensor:
     """Return `x` in float64 or complex128. Integers and booleans are unchanged."""
     if x.is_complex():
         return x.to(torch.complex128)
-    return x.to(torch.float64) if x.is_floating_point() else x
+    if x.is_floating_point():
+        return x.to(torch.float64)
+    return x
 
 
 def nudged(x: Tensor) -> Tensor:
@@ -203,10 +205,11 @@ def batched(
     `inputs` are batched at `in_dims`, and outputs at `out_dims`, or at 0.
     """
     over = program.over
-    label = (
-        f"vmap[{_show(in_dims)}{'' if out_dims is None else f' to {_show(out_dims)}'}]"
-        f"({program.label})"
-    )
+    # The label seeds what is drawn for the program. So it does not change for the usual out_dims.
+    dims = _show(in_dims)
+    if out_dims is not None:
+        dims += f" to {_show(out_dims)}"
+    label = f"vmap[{dims}]({program.label})"
 
     def mapped(target: Target) -> Flat:
         f = over(target)
@@ -286,11 +289,11 @@ def _grad(program: Program) -> Program:
 
         def g(*values: object) -> Values:
             inner = restricted(f, values, active, results)
-            return tuple(
-                target.grad(lambda *some: sum_of_squares(inner(*some)))(
-                    *[values[place] for place in active]
-                )
-            )
+
+            def loss(*some: object) -> Any:
+                return sum_of_squares(inner(*some))
+
+            return tuple(target.grad(loss)(*[values[place] for place in active]))
 
         return g
 
@@ -311,10 +314,8 @@ def _jacobian(name: str) -> Callable[[Program], Program]:
 
             def g(*values: object) -> Values:
                 inner = restricted(f, values, active, results)
-                blocks = getattr(target, name)(inner, tuple(range(len(active))))(
-                    *[values[place] for place in active]
-                )
-                return _leaves(blocks)
+                transformed = getattr(target, name)(inner, tuple(range(len(active))))
+                return _leaves(transformed(*[values[place] for place in active]))
 
             return g
 
@@ -329,7 +330,9 @@ def cornered(program: Program, name: str) -> Program:
     """Return `program`, or a corner of it if its Jacobian or Hessian (`name`) has more than
     :data:`JACOBIAN_LIMIT` entries.
     """
-    return program if _jacobian_size(program, name) <= JACOBIAN_LIMIT else _corner(program)
+    if _jacobian_size(program, name) <= JACOBIAN_LIMIT:
+        return program
+    return _corner(program)
 
 
 def _jacobian_size(program: Program, name: str) -> int:
@@ -361,13 +364,11 @@ def _corner(program: Program) -> Program:
 
         return g
 
-    inputs = tuple(
-        x.reshape(-1)[:CORNER].clone() if place in large else x
-        for place, x in enumerate(program.inputs)
-    )
-    return Program(
-        over, inputs, program.differentiable, program.seed, f"a corner of {program.label}"
-    )
+    inputs = list(program.inputs)
+    for place in large:
+        inputs[place] = inputs[place].reshape(-1)[:CORNER].clone()
+    label = f"a corner of {program.label}"
+    return Program(over, tuple(inputs), program.differentiable, program.seed, label)
 
 
 def _functionalize(program: Program) -> Program:

@@ -56,11 +56,12 @@ def checkpointed(program: Program, reentrant: bool) -> Program:
         inner = restricted(program.over(target), [None] * count, range(count), results)
 
         def with_random_factors(*values: object) -> Values:
-            return tuple(
+            products = []
+            for y in inner(*values):
                 # of the CPU, as each device draws others
-                y * torch.rand(y.shape, dtype=torch.float64, device="cpu").to(y)
-                for y in inner(*values)
-            )
+                factors = torch.rand(y.shape, dtype=torch.float64, device="cpu")
+                products.append(y * factors.to(y))
+            return tuple(products)
 
         def g(*values: Any) -> Values:
             outputs, gradients = cast(Eager, target).checkpoint(
@@ -107,10 +108,13 @@ def session(program: Program) -> Program:
 
 def _as_leaves(values: Sequence[Tensor], flags: Sequence[bool]) -> list[Tensor]:
     """Return `values`, with a leaf that requires grad for each whose flag is set."""
-    return [
-        clone_with_strides(value.detach()).requires_grad_() if flag else value
-        for value, flag in zip(values, flags, strict=True)
-    ]
+    leaves = []
+    for value, flag in zip(values, flags, strict=True):
+        if flag:
+            # A clone with the strides of the input, as the axis `layout` may be about them.
+            value = clone_with_strides(value.detach()).requires_grad_()
+        leaves.append(value)
+    return leaves
 
 
 def functional(name: str, program: Program) -> Program:
@@ -216,6 +220,7 @@ def compiled(program: Program, axes: Axes) -> Program:
 def _without_writes(program: Program) -> Program:
     """Return `program` on copies of the arguments to which it writes, for the reference. The
     copies are results."""
+    # `replace` would share the dictionary of results, and these are of another function.
     return replace(
         program,
         over=lambda target: on_copies(program.over(target), program.written),
@@ -236,12 +241,8 @@ def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: b
         def g(*values: Any) -> Values:
             examples = laid_out(_on_devices_of(values, program.inputs), layout)
             replay = getattr(target, capture)(program.over(target), examples, dynamic=dynamic)
-            if (
-                capture == "trace"
-                and not is_reference(target)
-                and getattr(replay, "graph", None) is None
-            ):
-                raise Mismatch("the traced function has no attribute `graph`")
+            if capture == "trace" and not is_reference(target):
+                _require_graph(replay)
             graph = cast(Jitting, target).jit(replay) if jitted else replay
             run = on_copies(graph, program.written)
             results: list[Any] = []
@@ -269,6 +270,12 @@ def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: b
     )
 
 
+def _require_graph(replay: object) -> None:
+    """Raise Mismatch unless a traced function has a graph, which users of make_fx read."""
+    if getattr(replay, "graph", None) is None:
+        raise Mismatch("the traced function has no attribute `graph`")
+
+
 def _guards_hold(replay: Any, values: Sequence[Tensor]) -> bool:
     """Return whether a graph is for these values. make_fx notes conditions on sizes in
     ``shape_env``, and leaves it to its caller to ask."""
@@ -291,10 +298,10 @@ def _joint(program: Program, axes: Axes) -> Program:
     _ = program.active_inputs  # raises if nothing is differentiable
     groups = [other_values(program), *other_sizes(program, axes.dynamic)]
     # of each group, the inputs with the cotangents of the outputs after them
-    extended = [
-        extend(Program(program.over, group, flags, program.seed, program.label), "vjp").inputs
-        for group in groups
-    ]
+    extended = []
+    for group in groups:
+        of_group = Program(program.over, group, flags, program.seed, program.label)
+        extended.append(extend(of_group, "vjp").inputs)
 
     def over(target: Target) -> Flat:
         inner = program.over(target)
@@ -371,7 +378,9 @@ def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Te
     size = next(doubled for size, doubled in pairs if size != doubled)
     larger = tuple(_double(x, size) for x in inputs)
     outputs = _outputs_on_reference(program, larger)
-    return [larger] if outputs is not None and len(outputs) == len(program.observed[0]) else []
+    if outputs is None or len(outputs) != len(program.observed[0]):
+        return []
+    return [larger]
 
 
 def _doubling(program: Program, least: int = 2) -> int | None:
@@ -403,7 +412,8 @@ def _double(x: Tensor, size: int) -> Tensor:
         return y
     # Concatenation gives contiguous results, so the order of the dimensions is restored.
     order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
-    return y.permute(order).contiguous().permute(list(map(order.index, range(x.ndim))))
+    back = list(map(order.index, range(x.ndim)))
+    return y.permute(order).contiguous().permute(back)
 
 
 def _has_distinct_indices(x: Tensor, size: int) -> bool:

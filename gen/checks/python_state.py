@@ -84,6 +84,7 @@ class ProgramModule:
     def arguments(self, x: Tensor, *flags: bool) -> tuple[object, ...]:
         """Return the arguments of a call: the tensor, the flag, and what the text has for it."""
         own: tuple[object, ...] = getattr(self.module, "arguments", tuple)()
+        # The first of the text's arguments is the flag, which the call may replace.
         return (x, *(flags or own[:1]), *own[1:])
 
     def alter(self) -> str:
@@ -195,6 +196,7 @@ class _Comparison:
         x = self.x[: len(self.x) - (letter == "o")] + place / 4
         flags = (True,) if letter == "f" else ()
         expected = _outcome(self.plain.step, *self.plain.arguments(x, *flags))
+        # A program that fails from the start tests nothing. A later error is a result to compare.
         if place == 0 and isinstance(expected, Exception):
             raise Unsuitable(f"the plain program raises {expected!r}")
         before = self.compiled.state()
@@ -223,18 +225,17 @@ class _Comparison:
 
     def _alter(self, letter: str, where: str) -> None:
         """Alter the states of both modules, and compare them."""
-        expected = _in_thread(self.plain.alter) if letter == "t" else self.plain.alter()
+        expected = _alter_module(self.plain, letter)
         # Such an alteration is made by another compiled program of the same module.
         if letter == "j":
             before = self.compiled.state()
             actual = _outcome(self.altering, self.x)
             if isinstance(actual, Exception):
+                # An error that plain Python raises too is no refusal.
                 if not expected:
                     self._assert_refused(actual, before, where)
                 return
-        elif (
-            _in_thread(self.compiled.alter) if letter == "t" else self.compiled.alter()
-        ) != expected:
+        elif _alter_module(self.compiled, letter) != expected:
             raise Mismatch(f"{where}: only one of two alterations raises {expected}")
         self._assert_state(where)
 
@@ -311,6 +312,15 @@ def _gradient_of(
     return error if isinstance(error, Exception) else leaf.grad, before
 
 
+def _alter_module(module: ProgramModule, letter: str) -> str:
+    """Alter the state of a module, and return what `alter` returns. The letter `t` is for another
+    thread.
+    """
+    if letter == "t":
+        return _in_thread(module.alter)
+    return module.alter()
+
+
 def _in_thread(alter: Callable[[], str]) -> str:
     """Alter the state in another thread, and return what `alter` returns."""
     outcomes: list[str] = []
@@ -324,7 +334,9 @@ def names_line_of(file: str, error: Exception) -> bool:
     """Return whether the traceback, the message or a note shows a line of ``file``."""
     texts = (str(error), *getattr(error, "__notes__", ()))
     frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.filename == file for frame in frames) or any(f"{file}:" in t for t in texts)
+    if any(frame.filename == file for frame in frames):
+        return True
+    return any(f"{file}:" in text for text in texts)
 
 
 def describe(x: object, depth: int = 0) -> Any:
@@ -333,6 +345,7 @@ def describe(x: object, depth: int = 0) -> Any:
     ``1``, ``1.0`` and ``True`` differ, and so do two orders of a dictionary.
     """
     kind = type(x)
+    # Numbers by their text, since NaN is not equal to itself, and 0.0 is equal to -0.0.
     if x is None or kind in (bool, int, float, complex, str, bytes):
         return (kind.__name__, repr(x))
     # Objects may contain themselves.
@@ -374,6 +387,7 @@ def _parts_of_function(x: Any) -> list[object]:
     ]
 
 
+# The first line that fits an object counts.
 _PARTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     (torch.Tensor, _parts_of_tensor),
     (np.ndarray, lambda x: [str(x.dtype), x.tolist()]),

@@ -68,9 +68,9 @@ def names_line(sample: Sample, error: Exception) -> bool:
     folder = Path(inspect.getsourcefile(sample.op.call) or ".").parent
     frames = traceback.extract_tb(error.__traceback__)
     texts = (str(error), *getattr(error, "__notes__", ()))
-    return any(Path(frame.filename).parent == folder for frame in frames) or any(
-        f"{folder}/" in text for text in texts
-    )
+    if any(Path(frame.filename).parent == folder for frame in frames):
+        return True
+    return any(f"{folder}/" in text for text in texts)
 
 
 def assert_raises(call: Callable[[], object], kind: type[Exception], match: str) -> None:

@@ -101,10 +101,12 @@ def compare_strides(
 
 
 def _strides(x: Tensor) -> tuple[int | None, ...]:
-    """Return the strides, with None for that of a dimension of size 1."""
-    return tuple(
-        None if size == 1 else stride for size, stride in zip(x.shape, x.stride(), strict=True)
-    )
+    """Return the strides, with None for that of a dimension of size 1, which no step uses."""
+    strides: list[int | None] = list(x.stride())
+    for dim, size in enumerate(x.shape):
+        if size == 1:
+            strides[dim] = None
+    return tuple(strides)
 
 
 def _require_same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) -> None:

@@ -141,10 +141,11 @@ class Cells:
         names = [name for name, _ in self.axes]
         for row in self.rows:
             for word, tier_of_word in sorted(row.words):
-                if TIERS.index(tier_of_word) <= highest:
-                    dtype, *spoken = word.split(":")
-                    words = dict(zip(names, complete(spoken, names), strict=True))
-                    yield _cell(row.name, dtype, words, tier_of_word, row.known)
+                if TIERS.index(tier_of_word) > highest:
+                    continue
+                dtype, *spoken = word.split(":")
+                words = dict(zip(names, complete(spoken, names), strict=True))
+                yield _cell(row.name, dtype, words, tier_of_word, row.known)
 
     def named(self, case: str) -> Cell | None:
         """Return the cell with the id `case`, whether a tier has it or not; None if no cell of the
@@ -155,10 +156,15 @@ class Cells:
         values = complete(spoken, names)
         if dtype not in DTYPES or len(values) != len(names):
             return None
-        if any(value not in allowed for value, (_, allowed) in zip(values, self.axes, strict=True)):
-            return None
-        known_entries = next((row.known for row in self.rows if row.name == name), ())
-        return _cell(name, dtype, dict(zip(names, values, strict=True)), TIERS[-1], known_entries)
+        for value, (_, allowed) in zip(values, self.axes, strict=True):
+            if value not in allowed:
+                return None
+        words = dict(zip(names, values, strict=True))
+        # The largest tier takes it, also if reduction dropped it from the others.
+        for row in self.rows:
+            if row.name == name:
+                return _cell(name, dtype, words, TIERS[-1], row.known)
+        return _cell(name, dtype, words, TIERS[-1], ())
 
 
 def _cell(
@@ -169,10 +175,12 @@ def _cell(
     known: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> Cell:
     """Return the cell with these words of its axes, and those of the `known` entries that apply."""
-    entries = tuple(
-        dict.fromkeys(entry for entry, where in known if set(where) <= {dtype, *words.values()})
-    )
-    return Cell(name, dtype, Axes.varying(words), tier, entries)
+    of_cell = {dtype, *words.values()}
+    entries: dict[str, None] = {}  # an entry may stand twice, narrowed to different words
+    for entry, where in known:
+        if of_cell.issuperset(where):
+            entries[entry] = None
+    return Cell(name, dtype, Axes.varying(words), tier, tuple(entries))
 
 
 def cases(
@@ -268,10 +276,10 @@ class Family:
         """Return the seconds that a cell of `op` may take, by its row, its check or its family, in
         this order."""
         of_op: float | None = self.ops.get(op, {}).get("timeout")
-        return next(
-            (seconds for seconds in (of_op, cells.timeout, self.timeout) if seconds is not None),
-            None,
-        )
+        for seconds in (of_op, cells.timeout):
+            if seconds is not None:
+                return seconds
+        return self.timeout
 
     def entries(self, cell: Cell) -> dict[str, Known]:
         """Return the known entries written on the line of `cell`, by name."""

@@ -44,10 +44,9 @@ def trained(program: Program, axes: Axes) -> Program:
     places = active[1:] or active
     data = [place for place in range(len(program.inputs)) if place not in places]
     count = max(4, *(_MORE.get(word, 0) for word in (optimizer, kind)))
-    batches = [
-        (*of_step, *_labels(program, of_step, data, k, kind))
-        for k, of_step in enumerate(_data(program, data, count, kind))
-    ]
+    batches = []
+    for k, of_step in enumerate(_data(program, data, count, kind)):
+        batches.append((*of_step, *_labels(program, of_step, data, k, kind)))
     # of the reference's results; what a target lacks of them is empty, and what it has in
     # addition to them comes last
     names: list[str] = []
@@ -84,7 +83,8 @@ def trained(program: Program, axes: Axes) -> Program:
             if not names:
                 names.extend(results)
             absent = parameters[0].new_empty(0)
-            return (*(results.pop(name, absent) for name in names), *results.values())
+            in_order = [results.pop(name, absent) for name in names]
+            return (*in_order, *results.values())
 
         return g
 
@@ -153,11 +153,17 @@ def _vary_data(
     data_of_sample: Sequence[Tensor], k: int, variation: int, kind: str
 ) -> tuple[Tensor, ...]:
     """Return the data of step `k`. For `resized`, all that has the size of the batch grows."""
+    # `vary` has three entries, so the data recur after three steps.
     varied = tuple(vary(x, k % 3, variation) for x in data_of_sample)
     if kind != "resized":
         return varied
     size = next((len(x) for x in data_of_sample if x.ndim), 0)
-    return tuple(_repeat(x, _SIZES[k]) if x.ndim and len(x) == size else x for x in varied)
+    resized = []
+    for x in varied:
+        if x.ndim and len(x) == size:
+            x = _repeat(x, _SIZES[k])
+        resized.append(x)
+    return tuple(resized)
 
 
 def _repeat(x: Tensor, times: int) -> Tensor:
@@ -169,15 +175,16 @@ def _outputs(
 ) -> tuple[Tensor, ...] | None:
     """Return the results of the reference for other data; None if it refuses them."""
     at = dict(zip(data, values_of_data, strict=True))
-    reference = Loop()
+    inputs = [at.get(place, x) for place, x in enumerate(program.inputs)]
     try:
         with seeded(program.seed):
-            results = program.over(reference)(
-                *(at.get(place, x) for place, x in enumerate(program.inputs))
-            )
+            results = program.over(Loop())(*inputs)
     except Exception:  # the op refuses these inputs, with any error
         return None
-    return results if len(results) == len(program.observed[0]) else None
+    # The places of the outputs with a gradient are those of the sample's own data.
+    if len(results) != len(program.observed[0]):
+        return None
+    return results
 
 
 def _labels(
@@ -228,7 +235,8 @@ def _train(
             if jitted:
                 results += _copies("memory of donated parameter", donated, f"after step {k}")
         results += _copies("result", values, f"of step {k}")
-        results += [(f"{name} after step {k}", x) for name, x in _state_after(trainer, parameters)]
+        for name, x in _state_after(trainer, parameters):
+            results.append((f"{name} after step {k}", x))
         trainer.between(k)
     if jitted and target.name != "loop":
         _require_replay(ran, len(batches))

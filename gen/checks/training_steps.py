@@ -102,7 +102,7 @@ class Trainer:
         # arguments of the step before the batch; their memory is donated if `donates`
         self.state: list[Any] = []
         self.donates = False
-        self.between: Callable[[int], None] = lambda k: None
+        self.between: Callable[[int], None] = lambda k: None  # k counts from 0
 
     def loss(self, *batch: object, sign: float = 1.0) -> Any:
         """Return the mean of the squared distances between outputs and labels, which are multiplied
@@ -119,8 +119,14 @@ class Trainer:
 
 def distance(outputs: Sequence[Any], labels: Sequence[Any], sign: float = 1.0) -> Any:
     """Return the sum of the mean squared distances, a real number."""
-    apart = [y - sign * label for y, label in zip(outputs, labels, strict=True)]
-    return sum((torch.view_as_real(d) if d.is_complex() else d).square().mean() for d in apart)
+    total: Any = 0
+    for output, label in zip(outputs, labels, strict=True):
+        difference = output - sign * label
+        # The square of a complex number is complex, and `backward` begins at a real number.
+        if difference.is_complex():
+            difference = torch.view_as_real(difference)
+        total = total + difference.square().mean()
+    return total
 
 
 def _plain_step(t: Trainer) -> Step:
@@ -227,6 +233,7 @@ def _scaled(t: Trainer) -> Step:
     """Return a step with a gradient scaler, which leaves out the third step, as its labels are
     infinite.
     """
+    # Two good steps let the scale grow, and the infinite third one makes it smaller.
     scaler = t.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
 
     def step(*batch: Any) -> tuple[Any, ...]:
@@ -284,21 +291,19 @@ def _loaded(t: Trainer) -> Step:
     """
 
     def between(k: int) -> None:
-        if k == 1:
-            # Halved, so that a program that goes on with the old state gives other numbers.
-            state = deepcopy(t.optimizer.state_dict())
-            for of_parameter in state["state"].values():
-                of_parameter.update(
-                    {
-                        name: 0.5 * value
-                        for name, value in of_parameter.items()
-                        if isinstance(value, Tensor) and value.ndim
-                    }
-                )
-            t.optimizer.load_state_dict(state)
-            t.model.load_state_dict(
-                {name: 0.5 * x.detach() for name, x in t.model.state_dict().items()}
-            )
+        if k != 1:
+            return
+        # Halved, so that a program that goes on with the old state gives other numbers.
+        state = deepcopy(t.optimizer.state_dict())
+        for of_parameter in state["state"].values():
+            for name, value in list(of_parameter.items()):
+                # One without dimensions is no moment: Adam's `step` counts the calls.
+                if isinstance(value, Tensor) and value.ndim:
+                    of_parameter[name] = 0.5 * value
+        t.optimizer.load_state_dict(state)
+        t.model.load_state_dict(
+            {name: 0.5 * x.detach() for name, x in t.model.state_dict().items()}
+        )
 
     t.between = between
     return _plain_step(t)
@@ -373,10 +378,10 @@ def _penalized(t: Trainer) -> Step:
         t.optimizer.zero_grad()
         loss = t.loss(*batch)
         gradients = torch.autograd.grad(loss, t.parameters, create_graph=True)
-        penalty: Any = sum(
-            (torch.view_as_real(grad) if grad.is_complex() else grad).square().sum()
-            for grad in gradients
-        )
+        penalty: Any = 0
+        for gradient in gradients:
+            real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+            penalty = penalty + real.square().sum()
         (loss + 0.125 * penalty).backward()
         t.optimizer.step()
         return loss.detach(), penalty.detach()
@@ -403,6 +408,7 @@ def _closure(t: Trainer) -> Step:
 def _stateful(t: Trainer) -> Step:
     """Return a step that changes buffers, an attribute and the mode of the module."""
     t.model = _Averaging(t.model)
+    # The mean of losses is real, also where the parameters are complex.
     t.mean = t.parameters[0].detach().real.new_zeros(())
 
     def step(*batch: Any) -> tuple[Any, ...]:
@@ -479,9 +485,10 @@ def _donated(t: Trainer) -> Step:
         leaves = [p.detach().requires_grad_() for p in state]
         loss_value = loss(leaves)
         gradients = torch.autograd.grad(loss_value, leaves)
-        return loss_value.detach(), [
-            p - 0.1 * grad for p, grad in zip(state, gradients, strict=True)
-        ]
+        new_state = []
+        for parameter, gradient in zip(state, gradients, strict=True):
+            new_state.append(parameter - 0.1 * gradient)
+        return loss_value.detach(), new_state
 
     return step
 

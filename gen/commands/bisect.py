@@ -72,6 +72,8 @@ def search(commits: Sequence[str], fails: Callable[[str], bool | None]) -> list[
         raise BisectError("the cell does not fail at --bad; commit what makes it fail")
     if fails(commits[0]) is not False:
         raise BisectError("the cell fails or cannot be asked at --good; name another commit")
+    # `low` does not fail and `high` does. Between them are the places that can still be asked: one
+    # without an answer is dropped, and the search goes on beside it.
     low, high = 0, len(commits) - 1
     open_places = set(range(1, high))
     while open_places:
@@ -79,8 +81,10 @@ def search(commits: Sequence[str], fails: Callable[[str], bool | None]) -> list[
         place = min(open_places, key=lambda one: abs(one - middle))
         answer = fails(commits[place])
         open_places.discard(place)
-        if answer is not None:
-            low, high = (low, place) if answer else (place, high)
+        if answer is True:
+            high = place
+        elif answer is False:
+            low = place
         open_places = {one for one in open_places if low < one < high}
     return list(commits[low + 1 : high + 1])
 

@@ -82,8 +82,10 @@ def run(args: argparse.Namespace | None = None) -> int:
     found = list(findings())
     width = max(len(finding.what) for finding in found)
     for finding in found:
-        words = f"  {finding.state:11}  {finding.what:{width}}  {finding.found}"
-        print(words, *([f"-> {finding.advice}"] if finding.advice else []))
+        line = f"  {finding.state:11}  {finding.what:{width}}  {finding.found}"
+        if finding.advice:
+            line += f" -> {finding.advice}"
+        print(line)
     faults = [finding.what for finding in found if finding.state in (MISSING, UNSUPPORTED)]
     if faults:
         print(f"to mend: {', '.join(faults)}")
@@ -138,12 +140,12 @@ def _installed(name: str) -> str | None:
 def _extras(required: list[Requirement]) -> Iterator[Finding]:
     """Yield the groups of optional packages, with those that are missing."""
     for extra, purpose in _EXTRAS.items():
-        group = [
-            requirement
-            for requirement in required
-            if requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
-        ]
-        missing = [each.name for each in group if _installed(each.name) is None]
+        missing = []
+        for requirement in required:
+            marker = requirement.marker
+            is_of_extra = marker is not None and marker.evaluate({"extra": extra})
+            if is_of_extra and _installed(requirement.name) is None:
+                missing.append(requirement.name)
         if missing:
             advice = f"for {purpose}: run `pip install '{DISTRIBUTION}[{extra}]'`"
             yield Finding(f"[{extra}]", f"without {', '.join(missing)}", OPTIONAL, advice)

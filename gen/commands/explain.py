@@ -45,8 +45,10 @@ def run(args: argparse.Namespace) -> int:
     op, column = case_of(plan, case, check)
     for line in explain(plan, op, column):
         print(line)
-    taken = (plan.columns[position] for position in bits(plan.tiers["full"].chosen[op]))
-    return int(column not in taken)
+    for position in bits(plan.tiers["full"].chosen[op]):
+        if plan.columns[position] == column:
+            return 0
+    return 1
 
 
 def _read(case: str, check: str | None) -> tuple[str, str | None]:
@@ -88,11 +90,12 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
         return
     # Exclusions come first: an excluded case has no tier and no expectation.
     position = plan.columns.index(column)
-    exclusions = [entry for entry in plan.entries if entry.kind == "exclude"]
-    reasons = [entry for entry in exclusions if _holds(entry, op, position)]
-    for entry in reasons:
-        yield f"  excluded ({_at(plan, entry.path)}): {_why(entry)}"
-    if not reasons:
+    is_excluded = False
+    for entry in plan.entries:
+        if entry.kind == "exclude" and _holds(entry, op, position):
+            is_excluded = True
+            yield f"  excluded ({_at(plan, entry.path)}): {_why(entry)}"
+    if not is_excluded:
         yield from _explain_valid(plan, op, position)
 
 
@@ -283,6 +286,7 @@ def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
         ops = [op]
         if own_factors[0] not in wanted:
             ops += range(len(plan.ops))
+        # One case per tuple is enough, so the search ends at the first one.
         of_ops = (_cases_with(plan, name, index, set(wanted)) for index in ops)
         covering = chain.from_iterable(of_ops)
         covering_cases.update(dict.fromkeys(islice(covering, 1)))
@@ -300,10 +304,13 @@ def _cases_with(plan: Plan, name: str, index: int, wanted: set[str]) -> Iterator
 
 def _expectation(entry: Entry) -> str:
     """Say what an entry expects, and under which conditions."""
-    spec, conditions = entry.spec, []
+    spec = entry.spec
+    conditions = []
     if isinstance(spec, Known):
-        values = {key: getattr(spec, key) for key in ("target", "device", "torch", "cpu")}
-        conditions = [f"{key} {value}" for key, value in values.items() if value]
+        for key in ("target", "device", "torch", "cpu"):
+            value = getattr(spec, key)
+            if value:
+                conditions.append(f"{key} {value}")
     when = ""
     if conditions:
         when = f" where {' and '.join(conditions)}"

@@ -150,11 +150,12 @@ def _run_for_package(args: argparse.Namespace) -> int:
 def _other_name(name: str) -> str:
     """Return how a distribution is imported, if its modules have another name than it has."""
     distributions = metadata.packages_distributions()
-    modules = [
-        module
-        for module, names in distributions.items()
-        if name.lower().replace("-", "_") in (each.lower().replace("-", "_") for each in names)
-    ]
+    # pip takes `-` for `_`, and large letters for small ones.
+    wanted = name.lower().replace("-", "_")
+    modules = []
+    for module, names in distributions.items():
+        if wanted in [each.lower().replace("-", "_") for each in names]:
+            modules.append(module)
     if not modules or name in modules:
         return ""
     others = ", ".join(f"--package {module}" for module in sorted(modules))
@@ -202,7 +203,7 @@ def write_project(folder: Path, texts: Mapping[str, str]) -> None:
             modules,
             writer.compare(generated, modules, render.is_generated, render.is_edited),
         )
-        staging.chmod(0o755)
+        staging.chmod(0o755)  # `mkdtemp` makes a folder that only its owner may read
         staging.replace(folder)  # an empty folder is replaced
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -247,6 +248,7 @@ _MOST_NAMES = 3  # of the files in a folder that is not empty
 
 def require_empty(folder: Path) -> None:
     """Raise OverwriteError unless the folder is absent or empty."""
+    # A link that leads nowhere is something too.
     if not os.path.lexists(folder):
         return
     if folder.is_symlink() or not folder.is_dir():
@@ -297,7 +299,8 @@ def _named(entries: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
             near = nearest(name, [entry.name.rpartition(".")[2] for entry in entries])
             hint = f" (nearest: {near})" if near else ""
             raise ChoiceError(f"--pick: it has no {name!r}{hint}")
-        chosen.update((entry.name, entry) for entry in fit)
+        for entry in fit:
+            chosen[entry.name] = entry
     return list(chosen.values())
 
 

@@ -233,12 +233,12 @@ def _axis(text: str) -> tuple[str, str]:
 
 def _counts(cases: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """Count the cases by tier, family, check, dtype and each axis."""
-    counters: dict[str, Counter[str]] = {
-        name: Counter() for name in ("tier", "family", "check", "dtype")
-    }
+    common = ("tier", "family", "check", "dtype")
+    counters: dict[str, Counter[str]] = {name: Counter() for name in common}
     for case in cases:
-        for name, counter in list(counters.items())[:4]:
-            counter[case[name] or "dropped"] += 1
+        for name in common:
+            # only the tier may be none
+            counters[name][case[name] or "dropped"] += 1
         for axis, value in case["axes"].items():
             counters.setdefault(axis, Counter())[value] += 1
     return {name: dict(counter.most_common()) for name, counter in counters.items() if counter}
@@ -258,10 +258,9 @@ def _print_coverage(plan: Plan, as_json: bool) -> None:
         return
     for name, tier in proof.items():
         tuples = f"{tier['covered']:,} of {tier['tuples']:,} valid {tier['t']}-tuples"
-        limits = "".join(
-            f"; at most {limit['cells']} of {', '.join(limit['checks'])}"
-            for limit in tier["limits"]
-        )
+        limits = ""
+        for limit in tier["limits"]:
+            limits += f"; at most {limit['cells']} of {', '.join(limit['checks'])}"
         print(
             f"{name}: {tier['cases']:,} cases of {tier['valid_cells']:,} valid cells; "
             f"{tuples} covered{limits}"

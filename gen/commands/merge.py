@@ -160,11 +160,15 @@ def _refuse_mixture(headers: Mapping[Path, Mapping[str, object]]) -> None:
     """Raise ResultsError if headers are of different runs."""
     (first, expected), *others = headers.items()
     for path, header in others:
-        pairs = [(key, trait(expected, key), trait(header, key)) for key in OF_A_RUN]
-        if what := "; ".join(
-            f"{key} {one} and {other}" for key, one, other in pairs if one != other
-        ):
-            raise ResultsError(f"{first} and {path} are of different runs: {what}")
+        differences = []
+        for key in OF_A_RUN:
+            one, other = trait(expected, key), trait(header, key)
+            if one != other:
+                differences.append(f"{key} {one} and {other}")
+        if differences:
+            raise ResultsError(
+                f"{first} and {path} are of different runs: {'; '.join(differences)}"
+            )
 
 
 def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
@@ -179,9 +183,8 @@ def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
                 "give each shard once"
             )
         path_of_shard[number] = path
-    if missing := [
-        f"{number}/{count}" for number in range(1, count + 1) if number not in path_of_shard
-    ]:
+    missing = [f"{k}/{count}" for k in range(1, count + 1) if k not in path_of_shard]
+    if missing:
         raise ResultsError(f"no results of shard{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
 

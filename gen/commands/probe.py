@@ -261,10 +261,14 @@ def _errors(errors: Sequence[BaseException]) -> tuple[tuple[str, str], ...]:
     patterns: defaultdict[tuple[str, bool], dict[str, None]] = defaultdict(dict)
     for error in errors:
         patterns[type(error).__name__, isinstance(error, Mismatch)][pattern(error)] = None
-    found = []
-    for (name, is_wrong), some in patterns.items():
-        found += [(name, each) for each in (["|".join(some)] if is_wrong else some)]
-    return tuple(found)
+    distinct = []
+    for (name, is_wrong), texts in patterns.items():
+        if is_wrong:
+            distinct.append((name, "|".join(texts)))
+            continue
+        for text in texts:
+            distinct.append((name, text))
+    return tuple(distinct)
 
 
 def pattern(error: BaseException) -> str:
@@ -273,11 +277,14 @@ def pattern(error: BaseException) -> str:
     It is the whole message if there is no such part. For a wrong value it is the output, its dtype
     and shape, and the size and the place of the error.
     """
+    # `re.escape` puts a backslash before a space, which only makes a sentence hard to read.
     place = _PLACE.search(str(error)) if isinstance(error, Mismatch) else None
     if place is not None:
         return re.escape(place[0]).replace("\\ ", " ").replace("\\-", "-")
     part = stable_part(error)
-    return (re.escape(part) if part else f"^{re.escape(str(error))}$").replace("\\ ", " ")
+    if part:
+        return re.escape(part).replace("\\ ", " ")
+    return f"^{re.escape(str(error))}$".replace("\\ ", " ")
 
 
 def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
@@ -286,11 +293,10 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     by_check: defaultdict[str, list[Seen]] = defaultdict(list)
     for one in seen:
         by_check[one.check].append(one)
-    good = [
-        check
-        for check, cells in by_check.items()
-        if any(one.outcome in ("passed", "failed") for one in cells)
-    ]
+    good = []
+    for check, cells in by_check.items():
+        if any(one.outcome in ("passed", "failed") for one in cells):
+            good.append(check)
     dtypes = dict.fromkeys(one.dtype for one in seen)
     lines = [f"# {probe.op} on target {probe.target.name}: {_counts(seen)}"]
     if not good:
@@ -303,14 +309,10 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     else:
         lines += _row(probe, dtypes, good)
     lines += _xfails(probe, seen)
-    lines += [
-        f"# compared nothing: {check} {word} ({why})"
-        for check, word, why in _notes(seen, "vacuous")
-    ]
-    lines += [
-        f"# not covered: {check} {word} ({why})" for check, word, why in _notes(seen, "not covered")
-    ]
-    lines += [f"# lacking: {check} {word} ({why})" for check, word, why in _notes(seen, "lacking")]
+    remarks = {"vacuous": "compared nothing", "not covered": "not covered", "lacking": "lacking"}
+    for outcome, remark in remarks.items():
+        for check, words, why in _notes(seen, outcome):
+            lines.append(f"# {remark}: {check} {words} ({why})")
     return "\n".join([*lines, ""])
 
 
@@ -382,7 +384,8 @@ def _notes(seen: Sequence[Seen], outcome: str) -> Iterator[tuple[str, str, str]]
     for one in seen:
         if one.outcome == outcome:
             grouped[one.check, one.why].append(one.word)
-    return ((check, " ".join(words), why) for (check, why), words in grouped.items())
+    for (check, why), words in grouped.items():
+        yield check, " ".join(words), why
 
 
 def _flow(words: Sequence[str] | Mapping[str, None]) -> str:

@@ -39,8 +39,8 @@ from gen.targets import load, names
 
 __all__ = ["add_arguments", "run"]
 
-_UNITS = {"K": 10, "M": 20, "G": 30}
-_STOPPED = 130
+_UNITS = {"K": 10, "M": 20, "G": 30}  # as powers of 2
+_STOPPED = 130  # 128 and the number of SIGINT, as a shell has it
 _LISTED = 40  # causes of failures in the summary
 
 
@@ -144,10 +144,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _bytes(text: str) -> int:
     """Return a size in bytes: "4G" is 4 << 30."""
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
-    if not (number.isdecimal() and int(number)):
+    number, shift = text, 0
+    unit = text[-1:].upper()
+    if unit in _UNITS:
+        number, shift = text[:-1], _UNITS[unit]
+    if not number.isdecimal() or int(number) == 0:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a size, as 500M or 4G")
-    return int(number) << _UNITS.get(unit, 0)
+    return int(number) << shift
 
 
 def run(args: argparse.Namespace) -> int:
@@ -177,9 +180,9 @@ def _run(args: argparse.Namespace) -> int:
     # Workers take seconds to start, so a run of no cells ends before.
     if next(groups(modules, selection, durations, 0.0, left_out.__contains__), None) is None:
         return _without_cells(args, selection, left_out)
-    path = args.results or default_path(
-        args.target, args.device, "part" if _narrowed(args, selection) else ""
-    )
+    # A narrowed run has a file of its own, so that it does not replace the results of all cells.
+    narrowed = _narrowed(args, selection)
+    path = args.results or default_path(args.target, args.device, "part" if narrowed else "")
     require_place(root / path, args.results)
     job = _job(args, modules)
     header = _header(args, job, modules, selection)
@@ -195,9 +198,7 @@ def _run(args: argparse.Namespace) -> int:
         offered = _Counted(groups(modules, selection, durations, args.group_seconds, is_done))
         stopped = ""
         try:
-            with Display(
-                output, None if _narrowed(args, selection) else header["cells"]
-            ) as display:
+            with Display(output, None if narrowed else header["cells"]) as display:
 
                 def tick(coordinator: Coordinator) -> None:
                     stop_if_asked()
@@ -209,7 +210,7 @@ def _run(args: argparse.Namespace) -> int:
         except ClusterError as error:
             stopped = str(error)
         pool.close()
-        never = output.close(complete=not stopped, whole=not _narrowed(args, selection))
+        never = output.close(complete=not stopped, whole=not narrowed)
     fail_on = None if args.fail_on is None else Severity.of_word(args.fail_on)
     return _summary(output, offered.cells + output.resumed, never, stopped, fail_on)
 
@@ -310,6 +311,7 @@ class _Ini:
 
     filters: tuple[str, ...] = ()
 
+    # The first result of this hook counts, so pytest never comes to a session of its own.
     @pytest.hookimpl(tryfirst=True)
     def pytest_cmdline_main(self, config: pytest.Config) -> int:
         self.filters = tuple(config.getini("filterwarnings"))
@@ -377,15 +379,15 @@ def _stoppable() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt
 
     # A background job of a shell ignores Ctrl-C.
-    signals = [
-        s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) is not signal.SIG_IGN
-    ]
-    handlers = [(s, signal.signal(s, stop)) for s in signals]
+    handlers = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            handlers.append((number, signal.signal(number, stop)))
     try:
         yield stop_if_asked
     finally:
-        for s, handler in handlers:
-            signal.signal(s, handler)
+        for number, handler in handlers:
+            signal.signal(number, handler)
 
 
 def _summary(

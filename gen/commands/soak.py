@@ -95,7 +95,9 @@ def run(args: argparse.Namespace) -> int:
         print(error.args[0] if isinstance(error, LookupError) else error, file=sys.stderr)
         return 2
     # The seed is printed, so that a soak can be repeated.
-    number = random.SystemRandom().randrange(1 << 30) if args.seed is None else args.seed
+    number = args.seed
+    if number is None:
+        number = random.SystemRandom().randrange(1 << 30)
     out = args.out or args.matrix.resolve().parent / ".cache" / "soak" / f"{args.target}-{number}"
     print(f"seed {number}, {len(subjects)} ops, target {args.target}, {args.minutes:g} minutes")
     soak = _Soak(
@@ -207,6 +209,7 @@ class _Soak:
                     description=f"{self.run_count} draws, {len(self.findings)} causes",
                 )
 
+            # By the same seed, the next process would repeat the draws of the one that died.
             turn = 0
             while time.monotonic() < self.end and not self._enough:
                 self._process(self.number + turn, show)

@@ -204,6 +204,7 @@ class _Soak:
         process.start()
         since = time.monotonic()
         try:
+            # A process that has ended may have left messages.
             while process.is_alive() or not messages.empty():
                 try:
                     kind, content = messages.get(timeout=0.5)
@@ -231,13 +232,15 @@ class _Soak:
     def _go_on(self, number: int, counts: dict[str, int]) -> None:
         """Note that a program is done."""
         self.next = number + self.plan.shard[1]
-        self.counts = _Counts(*[getattr(self.counts, k) + v for k, v in counts.items()])
+        totals = {name: getattr(self.counts, name) + count for name, count in counts.items()}
+        self.counts = _Counts(**totals)
         state = {
             "plan": self.plan.text,
             "seed": self.plan.seed,
             "next": self.next,
             "counts": vars(self.counts),
         }
+        # A soak that is killed while it writes leaves the state of before.
         partly = self.out / "state.json.part"
         partly.write_text(json.dumps(state), encoding="utf-8")
         partly.replace(self.out / "state.json")
@@ -268,6 +271,7 @@ class _Soak:
             process.join()
 
     def _whole_death(self, kind: str, why: str) -> dict[str, Any]:
+        """Return the entry of the program that ran, as it was drawn. It has no script."""
         from gen.grammar import Difference, Finding, draw, entry_of, load_grammar
 
         program = draw(load_grammar(), self.plan.seed, self.next)

@@ -112,6 +112,8 @@ def _run_cells(args: argparse.Namespace, changed: Iterable[Path]) -> int:
         if generated.returncode:
             return generated.returncode
     command = [sys.executable, "-m", "pytest", "-q", args.tests, "--since", args.since]
-    command += ["--target", args.target] if args.target else []
-    command += ["-k", args.select] if args.select else []
+    if args.target:
+        command += ["--target", args.target]
+    if args.select:
+        command += ["-k", args.select]
     return subprocess.run(command, check=False).returncode

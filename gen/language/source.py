@@ -103,9 +103,11 @@ class Source:
         """Return the place `offset` characters into the string at `path`."""
         node = self.node(path)
         mark = _mark(node)
-        single_line = node.start_mark.line == node.end_mark.line
-        quoted = getattr(node, "style", None) in ("'", '"')
-        return Mark(mark.file, mark.line, mark.column + offset + quoted) if single_line else mark
+        # YAML folds the lines of a longer text, so that offsets in it are no columns.
+        if node.start_mark.line != node.end_mark.line:
+            return mark
+        is_quoted = getattr(node, "style", None) in ("'", '"')  # the text begins behind the quote
+        return Mark(mark.file, mark.line, mark.column + offset + is_quoted)
 
     def _walk(self, path: Sequence[str | int]) -> tuple[yaml.Node, yaml.Node]:
         """Return the node at `path`, or the deepest one on the way, and the key or item that holds
@@ -117,9 +119,10 @@ class Source:
             if step == node.tag:  # in the data, a tag is a key
                 continue
             if isinstance(node, yaml.MappingNode):
-                pair = next(((k, v) for k, v in node.value if _scalar_text(k) == str(step)), None)
-                if pair is not None:
-                    holder, node = pair
+                for key, value in node.value:
+                    if _scalar_text(key) == str(step):
+                        holder, node = key, value
+                        break
             elif (
                 isinstance(node, yaml.SequenceNode)
                 and isinstance(step, int)
@@ -341,11 +344,11 @@ class _Reader:
             total = 1
             if isinstance(node, yaml.MappingNode):
                 self._refuse_duplicates(node)
-                total += sum(
-                    size(key, depth + 1) + size(value, depth + 1) for key, value in node.value
-                )
+                for key, value in node.value:
+                    total += size(key, depth + 1) + size(value, depth + 1)
             elif isinstance(node, yaml.SequenceNode):
-                total += sum(size(item, depth + 1) for item in node.value)
+                for item in node.value:
+                    total += size(item, depth + 1)
             open_.discard(id(node))
             sizes[id(node)] = total
             return total
@@ -404,7 +407,9 @@ class _Reader:
                     other = self.file(
                         path.parent / item.value, _join_names(name, item.value), chain, _mark(item)
                     )
-                    for other_key, other_value in other.value if other else ():
+                    if other is None:
+                        continue
+                    for other_key, other_value in other.value:
                         self._merge(sections, other_key, other_value)
         for key, value in root.value:
             if key.value != "include":
@@ -414,20 +419,15 @@ class _Reader:
     def _include_items(self, value: yaml.Node) -> list[yaml.ScalarNode]:
         """Return the file names of an `include:`, which may be one name or a list."""
         items = value.value if isinstance(value, yaml.SequenceNode) else [value]
-        good = [
-            item
-            for item in items
-            if isinstance(item, yaml.ScalarNode) and item.tag == _CORE + "str"
-        ]
+        names = []
         for item in items:
-            if item not in good:
-                self._problem(
-                    _mark(item),
-                    "include",
-                    "not a file name",
-                    "a list of paths relative to this file",
-                )
-        return good
+            if isinstance(item, yaml.ScalarNode) and item.tag == _CORE + "str":
+                names.append(item)
+                continue
+            self._problem(
+                _mark(item), "include", "not a file name", "a list of paths relative to this file"
+            )
+        return names
 
     def _merge(
         self, sections: dict[str, tuple[yaml.Node, yaml.Node]], key: yaml.Node, value: yaml.Node
@@ -498,6 +498,7 @@ def _construct(root: yaml.Node, problems: list[Problem], folder: Path) -> Any:
 def _integer(text: str) -> int:
     if len(text) > 40:
         raise ValueError(text)
+    # In YAML 1.2 a zero in front alone means nothing: 010 is ten.
     bare = text.lstrip("+-")
     base = {"0o": 8, "0x": 16}.get(bare[:2], 10)
     return int(text, base)
@@ -508,9 +509,10 @@ def _boolean(text: str) -> bool:
 
 
 def _float(text: str) -> float:
-    return float(
-        text.replace(".inf", "inf").replace(".nan", "nan").lower() if "n" in text.lower() else text
-    )
+    if "n" not in text.lower():
+        return float(text)
+    # Python has infinity and NaN without the dot.
+    return float(text.replace(".inf", "inf").replace(".nan", "nan").lower())
 
 
 _SCALARS: dict[str, Callable[[str], Any]] = {
@@ -591,8 +593,11 @@ def _too_deep(text: str) -> Any:
 
 
 def _join_names(name: str, relative: str) -> str:
+    """Return the name of an included file, relative to what the including `name` is relative to."""
     folder = name.rpartition("/")[0]
-    return f"{folder}/{relative}" if folder and not relative.startswith("/") else relative
+    if not folder or relative.startswith("/"):
+        return relative
+    return f"{folder}/{relative}"
 
 
 def _real(path: Path) -> Path:

@@ -59,7 +59,7 @@ FACTS = (
     "labels", "indices", "masks", "probabilities", "several",
 )  # fmt: skip
 KINDS = ("unary", "binary", "reduction", "spectral", "shape", "other", "own")
-LARGEST_SIZE = 2**63 - 1
+LARGEST_SIZE = 2**63 - 1  # torch has sizes as int64
 # of a described tensor: samples of more than 20,000 show no more than smaller ones
 MOST_ELEMENTS = 2**24
 MOST_DIMENSIONS = 64  # torch has no tensors with more
@@ -107,7 +107,9 @@ def _kind_of_argument(value: object) -> str:
         return "<value>"
     if isinstance(value, dict):
         return "<tensor>"
-    return "<list>" if isinstance(value, list) else "<plain>"
+    if isinstance(value, list):
+        return "<list>"
+    return "<plain>"
 
 
 DtypeName = Annotated[str, OneOf(DTYPES, "dtype")]
@@ -371,9 +373,10 @@ class Check(Strict):
     def _consistent(self) -> Check:
         """Refuse words that an axis lacks, and a form that the pipeline does not take."""
         _check_axes(self.over, "over")
-        if "argument_inplace" in self.over.get(
-            "form", [self.form]
-        ) and not pipeline.WRITABLE.intersection(self._innermost()):
+        forms = self.over.get("form", [self.form])
+        # Only some stages take a program that writes to its own argument.
+        is_writable = bool(pipeline.WRITABLE.intersection(self._innermost()))
+        if "argument_inplace" in forms and not is_writable:
             raise fault(
                 f'pipeline "{self.pipeline}" with form argument_inplace',
                 f"one of {', '.join(sorted(pipeline.WRITABLE))} innermost",
@@ -671,9 +674,9 @@ def _refer_to_matrix(schema: object) -> Any:
     """Return `schema` with its references to the other file."""
     if isinstance(schema, list):
         return list(map(_refer_to_matrix, schema))
-    if isinstance(schema, dict):
-        return {
-            key: f"{SCHEMA}{value}" if key == "$ref" else _refer_to_matrix(value)
-            for key, value in schema.items()
-        }
-    return schema
+    if not isinstance(schema, dict):
+        return schema
+    referring = {}
+    for key, value in schema.items():
+        referring[key] = f"{SCHEMA}{value}" if key == "$ref" else _refer_to_matrix(value)
+    return referring

@@ -208,9 +208,11 @@ def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
     mistake.
     """
     gone = Counter(path[:2] for path in paths if len(path) == 4)
-    return paths | {
-        family for family, count in gone.items() if count == len(data[family[0]][family[1]]["ops"])
-    }
+    emptied = set(paths)
+    for family, count in gone.items():
+        if count == len(data[family[0]][family[1]]["ops"]):
+            emptied.add(family)
+    return emptied
 
 
 def _name(path: Loc, data: Any) -> str:
@@ -255,10 +257,11 @@ def _inner_type(kind: object, tag: str) -> object:
 
 
 def _keys(loc: Sequence[str | int]) -> list[str]:
+    """Return the keys that the language has at `loc`."""
     model = _model_at(loc)
-    return (
-        list(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
-    )
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        return list(model.model_fields)
+    return []
 
 
 def _describe_wanted(loc: Sequence[str | int]) -> str:

@@ -77,12 +77,10 @@ def domain_of(description: str) -> str:
     """Return the domain of values that a description means; empty if it means none."""
     if _DENIED.search(description):
         return ""
-    fitting = (
-        domain
-        for pattern, domain in _DOMAINS.items()
-        if re.search(pattern, description, re.IGNORECASE)
-    )
-    return next(fitting, "")
+    for pattern, domain in _DOMAINS.items():
+        if re.search(pattern, description, re.IGNORECASE):
+            return domain
+    return ""
 
 
 def tells_estimate(text: str) -> bool:

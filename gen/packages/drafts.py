@@ -125,10 +125,11 @@ def _learn_limits(trial: Trial, given: Given, call: Call) -> None:
 
 def _laid_out(call: Call, layout: str) -> list[Any]:
     """Return the arguments of a call with tensors in a layout."""
-    return [
-        each | {"layout": layout} if isinstance(each, dict) and "shape" in each else each
-        for each in call.described
-    ]
+    described = list(call.described)
+    for place, argument in enumerate(described):
+        if isinstance(argument, dict) and "shape" in argument:
+            described[place] = argument | {"layout": layout}
+    return described
 
 
 def _has_jvp(given: Given) -> bool:
@@ -152,11 +153,12 @@ def _module_and_samples(given: Given, trial: Trial) -> tuple[Function, list[Samp
         raise NotUsableError(f"its constructor with ({text}) raises {error}") from None
     trial.call = f"ModuleCall(lambda: {given.expression}({text}))"
     parameters = [{"shape": shape} for shape in module.shapes]
-    samples = [
-        {"args": [*each["args"], *parameters]}
-        for each in given.samples
-        if each.get("constructor", constructor) == constructor and not each.get("kwargs")
-    ]
+    # A row has one constructor, that of the first call. `ModuleCall` takes no keywords.
+    samples: list[Sample] = []
+    for sample in given.samples:
+        is_alike = sample.get("constructor", constructor) == constructor
+        if is_alike and not sample.get("kwargs"):
+            samples.append({"args": [*sample["args"], *parameters]})
     if len(samples) < len(given.samples):
         left = len(given.samples) - len(samples)
         _remark(trial, f"kinds of calls left out, by keywords or of another constructor: {left}")

@@ -144,12 +144,11 @@ def _documented_guesses(
     first = next(iter(documented.values()))
     for domain, sizes in itertools.product(DOMAINS, choices(documented.values(), known)):
         shape = shape_for(first, sizes)
-        yield from _combinations(
-            [
-                _documented_values(each, documented, sizes, domain) or values(each, shape, domain)
-                for each in parameters
-            ]
-        )
+        values_by_place: list[Sequence[Any]] = []
+        for parameter in parameters:
+            told = _documented_values(parameter, documented, sizes, domain)
+            values_by_place.append(told or values(parameter, shape, domain))
+        yield from _combinations(values_by_place)
 
 
 def _documented_values(
@@ -236,11 +235,10 @@ def other_arguments(
         return
     for odd, sizes in other_choices(documented.values()):
         chosen = sizes | fixed_sizes(known)
-        first = [
-            _of_other_sizes(parameter, argument, documented, chosen)
-            for parameter, argument in zip(parameters, arguments, strict=False)
-        ]
-        yield odd, [*first, *arguments[len(first) :]]
+        resized = list(arguments)
+        for place, parameter in enumerate(parameters[: len(arguments)]):
+            resized[place] = _of_other_sizes(parameter, arguments[place], documented, chosen)
+        yield odd, resized
 
 
 def _of_other_sizes(
@@ -257,10 +255,11 @@ def _of_other_sizes(
 
 def _reshape(arguments: Sequence[Any], old: Sequence[int], new: Sequence[int]) -> list[Any]:
     """Return the arguments with tensors of the shape `old` as tensors of the shape `new`."""
-    return [
-        argument | {"shape": list(new)} if _has_shape(argument, old) else argument
-        for argument in arguments
-    ]
+    reshaped = list(arguments)
+    for place, argument in enumerate(arguments):
+        if _has_shape(argument, old):
+            reshaped[place] = argument | {"shape": list(new)}
+    return reshaped
 
 
 def _has_shape(argument: Any, shape: Sequence[int]) -> bool:
@@ -269,6 +268,7 @@ def _has_shape(argument: Any, shape: Sequence[int]) -> bool:
 
 def _combinations(choices: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
     """Yield the combinations of choices, those first that take the first choice of most."""
+    # Only some can be sorted: a function of many arguments has millions of combinations.
     places = itertools.product(*map(range, map(len, choices)))
     ordered = sorted(itertools.islice(places, 5_000), key=sum)
     for indices in ordered[:_MOST]:

@@ -188,12 +188,12 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
     One object often has several names. The module that defines it names it, unless it is private,
     or hidden by something else of its name.
     """
-    named = [
-        (module, f"{module.__name__}.{name}", value)
-        for module in modules
-        for name, value in sorted(vars(module).items())
-        if str(getattr(value, "__module__", "")).partition(".")[0] == package
-    ]
+    named = []
+    for module in modules:
+        for name, value in sorted(vars(module).items()):
+            # What a module imports from other packages is not its own.
+            if str(getattr(value, "__module__", "")).partition(".")[0] == package:
+                named.append((module, f"{module.__name__}.{name}", value))
     named.sort(key=lambda each: (not _leads_to(*each[1:]), each[2].__module__ != each[0].__name__))
     entries: dict[int, Entry] = {}
     for module, name, value in named:

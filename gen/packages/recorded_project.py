@@ -78,12 +78,13 @@ def _reason(call: Recorded) -> str:
 def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, Any]:
     """Return what the templates of a project need."""
     left_out = [(call.name, call.count, comment(reason)) for call, reason in choice.left_out]
-    left_out += [
-        (each.name, choice.counts[each.name], comment(each.reason_for_no_row))
-        for each in trials
-        if each.reason_for_no_row
-    ]
-    working = [each for each in trials if not each.reason_for_no_row]
+    working = []
+    for trial in trials:
+        if trial.reason_for_no_row:
+            count = choice.counts[trial.name]
+            left_out.append((trial.name, count, comment(trial.reason_for_no_row)))
+        else:
+            working.append(trial)
     rows = list(map(_row, working))
     return {
         "package": "torch",

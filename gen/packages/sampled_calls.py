@@ -106,7 +106,7 @@ class Call:
             create_graph=create_graph,
             allow_unused=True,
         )
-        return [each for each in gradients if each is not None]
+        return [gradient for gradient in gradients if gradient is not None]
 
 
 def without_gradient(call: Call) -> list[int]:
@@ -267,12 +267,7 @@ def capture(call: Call) -> None:
     """Capture the call ahead of time; raise if it cannot be."""
     flat, structure = pytree.tree_flatten(call.arguments())
     places = [index for index, each in enumerate(flat) if _is_tensor(each)]
-
-    def function(*values: Tensor) -> tuple[Tensor, ...]:
-        mixed = list(flat)
-        for index, value in zip(places, values, strict=True):
-            mixed[index] = value
-        return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
+    function = _function_of_places(call, flat, structure, places)
 
     from functorch.compile import aot_function, nop  # which takes a second
 
@@ -319,13 +314,7 @@ def pull_back(call: Call) -> None:
     arguments = call.arguments()
     flat, structure = pytree.tree_flatten(arguments)
     places = [index for index, each in enumerate(flat) if _is_leaf(each)]
-
-    def function(*values: Tensor) -> tuple[Tensor, ...]:
-        mixed = list(flat)
-        for index, value in zip(places, values, strict=True):
-            mixed[index] = value
-        return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
-
+    function = _function_of_places(call, flat, structure, places)
     leaves = [each.detach() for each in _leaves(arguments)]
     results, pull = torch.func.vjp(function, *leaves)[:2]
     pull(tuple(map(torch.ones_like, results)))
@@ -341,6 +330,21 @@ def batch(call: Call) -> None:
 
 def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequence[int]) -> None:
     """Call torch.vmap over the tensors at some places."""
+    batches = []
+    for place in places:
+        value = flat[place].detach()
+        batches.append(torch.stack([value, value]))
+    function = _function_of_places(call, flat, structure, places)
+    torch.vmap(function, randomness="different")(*batches)
+
+
+def _function_of_places(
+    call: Call, flat: Sequence[Any], structure: Any, places: Sequence[int]
+) -> Callable[..., tuple[Tensor, ...]]:
+    """Return the call as a function of the flat arguments at `places`. The others are fixed.
+
+    The function returns the floating results, which are all that transforms can differentiate.
+    """
 
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         mixed = list(flat)
@@ -348,8 +352,7 @@ def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequenc
             mixed[place] = value
         return tuple(_floating(call.run(pytree.tree_unflatten(mixed, structure))))
 
-    values = [flat[place].detach() for place in places]
-    torch.vmap(function, randomness="different")(*(torch.stack([value, value]) for value in values))
+    return function
 
 
 class OnCopies:
@@ -440,11 +443,11 @@ def inner_calls(call: Call, functions: Mapping[str, Any]) -> dict[str, Sample]:
     ``functions``: the Functions to watch, by name.
     """
     arguments = call.arguments()
-    outer = {
-        id(argument): described
-        for argument, described in zip(arguments, call.described, strict=True)
-        if _is_tensor(argument)
-    }
+    # By identity, since a package often passes an argument on as it is.
+    outer = {}
+    for argument, described in zip(arguments, call.described, strict=True):
+        if _is_tensor(argument):
+            outer[id(argument)] = described
     noted: dict[str, Sample] = {}
 
     def note(name: str, values: Sequence[Any]) -> None:
@@ -481,7 +484,8 @@ def _watched(
         yield
         return
     run = function.forward
-    begin = int(function.setup_context is torch.autograd.Function.setup_context)  # after ctx
+    # Without a `setup_context` of its own, `forward` gets `ctx` first.
+    begin = int(function.setup_context is torch.autograd.Function.setup_context)
 
     def noting(*args: Any, **kwargs: Any) -> Any:
         note(name, args[begin:])

@@ -98,10 +98,13 @@ def _trials_of_rank(
     ``before``: the trials of lower ranks. They say which of the entries their calls reach, and with
     which arguments.
     """
-    callers = {
-        entry.name: [trial for trial in before if entry.name in trial.reaches] for entry in entries
-    }
-    alone = [each for each in entries if not (each.is_private or callers[each.name])]
+    callers = {}
+    alone = []
+    for entry in entries:
+        callers[entry.name] = [trial for trial in before if entry.name in trial.reaches]
+        if not entry.is_private and not callers[entry.name]:
+            alone.append(entry)
+    # One worker tries these, in the order in which the loop below asks for them.
     guessed = _guessed(package, alone)
     for entry in entries:
         if entry.is_private:
@@ -241,6 +244,7 @@ def entry_from(data: dict[str, object]) -> Entry:
 def main(arguments: Sequence[str]) -> None:
     """Run one command."""
     command, package = arguments
+    # The answers keep the standard output, and what the package prints goes to the other one.
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         warnings.simplefilter("ignore")

@@ -36,6 +36,7 @@ from gen.plan.catalog import Catalog
 from gen.plan.matrix_ops import Dtypes, Op
 
 KNOWN_KINDS = ("skip", "xfail", "vanishes", "tolerance")
+# Each value occurs at `smoke`, each pair of values at `default`, and every cell at `full`.
 DEFAULT_TIERS = {
     "smoke": Tier(reduce=Reduce(t=1)),
     "default": Tier(reduce=Reduce(t=2)),
@@ -131,18 +132,19 @@ class Plan:
         return mask >> start & ((1 << count) - 1)
 
     def entries_of(self, op: int) -> Iterator[Entry]:
-        """Return the known entries of an op. Those of the matrix come before those of a row or
+        """Yield the known entries of an op. Those of the matrix come before those of a row or
         check.
         """
-        return (
-            entry for entry in self.entries if entry.kind in KNOWN_KINDS and entry.ops >> op & 1
-        )
+        for entry in self.entries:
+            if entry.kind in KNOWN_KINDS and entry.ops >> op & 1:
+                yield entry
 
     def tier_of(self, op: int, column: int) -> str | None:
         """Return the smallest tier that takes the cell."""
-        return next(
-            (name for name, tier in self.tiers.items() if tier.chosen[op] >> column & 1), None
-        )
+        for name, tier in self.tiers.items():
+            if tier.chosen[op] >> column & 1:
+                return name
+        return None
 
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
@@ -183,7 +185,8 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
             wanted = dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
         start = len(columns)
         combinations = [axes_of(check, words) for words in product(*check.over.values())]
-        columns += [Column(name, dtype, axes) for dtype, axes in product(wanted, combinations)]
+        for dtype, axes in product(wanted, combinations):
+            columns.append(Column(name, dtype, axes))
         spans[name] = (start, len(columns) - start)
     return columns, spans
 
@@ -222,21 +225,17 @@ class _Maker:
         spans: dict[str, tuple[int, int]],
         today: date,
     ) -> None:
-        self._loaded, self._ops, self._columns, self._spans, self._today = (
-            loaded,
-            ops,
-            columns,
-            spans,
-            today,
-        )
+        self._loaded = loaded
+        self._ops = ops
+        self._columns = columns
+        self._spans = spans
+        self._today = today
         self._all_dtypes = dtypes
         # For each name the set of its columns or ops, as bits: globs become unions of these.
-        matrix = loaded.matrix
-        families, by_dtype, axes = (
-            dict.fromkeys(matrix.families, 0),
-            Counter[str](),
-            {axis: Counter[str]() for axis in AXES},
-        )
+        # A Counter has 0 for a new name, which is the empty set.
+        families = dict.fromkeys(loaded.matrix.families, 0)
+        by_dtype = Counter[str]()
+        axes = {axis: Counter[str]() for axis in AXES}
         for index, op in enumerate(ops):
             families[op.family] |= 1 << index
         for index, column in enumerate(columns):
@@ -292,13 +291,10 @@ class _Maker:
             signature = (op.facts, dtypes, op.differentiable)
             if signature not in suited:
                 suited[signature] = self._columns_that_suit(columns_of, *signature)
+            # Mistakes are noted on the way: those of a row at its line, and those of a family once.
             has_own_checks = op.spec.checks is not None or bool(op.spec.not_checks)
-            asked = (
-                op.checks,
-                op.not_checks,
-                str(op.path) if has_own_checks else op.family,
-                has_own_checks,
-            )
+            place = str(op.path) if has_own_checks else op.family
+            asked = (op.checks, op.not_checks, place, has_own_checks)
             if asked not in asked_for:
                 asked_for[asked] = self._columns_of_row(op, has_own_checks)
             mask = suited[signature] & asked_for[asked]
@@ -438,10 +434,9 @@ class _Maker:
 
     def _refuse_idle(self, entry: Entry, cells: Sequence[int]) -> None:
         """Note an entry that matches none of the `cells`."""
-        if (
-            any(cells[index] & entry.columns for index in reduce.bits(entry.ops))
-            or not self._loaded.cases_are_known
-        ):
+        if not self._loaded.cases_are_known:
+            return
+        if any(cells[index] & entry.columns for index in reduce.bits(entry.ops)):
             return
         if any(problem.path.startswith(shown(entry.path)) for problem in self._loaded.problems):
             return  # its names are wrong, which is already reported
@@ -510,9 +505,8 @@ class _Maker:
             tier = self._loaded.matrix.tiers.get(name, DEFAULT_TIERS[name])
             path = ("tiers", name)
             parts = [self._choice(tier, path)]
-            parts += [
-                self._choice(part, (*path, "also", index)) for index, part in enumerate(tier.also)
-            ]
+            for index, part in enumerate(tier.also):
+                parts.append(self._choice(part, (*path, "also", index)))
             specs[name] = (tier, parts)
         return specs
 
@@ -537,13 +531,9 @@ class _Maker:
         ops &= self._select(self._families, part.families, (*path, "families"))
         limits = []
         for index, limit in enumerate(part.limit):
-            limits.append(
-                (
-                    limit,
-                    columns
-                    & self._select(self._checks, limit.checks, (*path, "limit", index, "checks")),
-                )
-            )
+            path_of_limit = (*path, "limit", index, "checks")
+            of_checks = self._select(self._checks, limit.checks, path_of_limit)
+            limits.append((limit, columns & of_checks))
         return Choice(part, path, columns, ops, limits)
 
 
@@ -556,15 +546,14 @@ def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> No
     for name, (tier, parts) in specs.items():
         whole = [0] * len(plan.ops)
         for part in parts:
-            universe = [
-                mask & part.columns if part.ops >> index & 1 else 0
-                for index, mask in enumerate(plan.valid)
-            ]
+            universe = [0] * len(plan.ops)
+            for index in reduce.bits(part.ops):
+                universe[index] = plan.valid[index] & part.columns
             chosen = _choose_cells(plan, part, universe, columns, chosen)
             whole = _join(whole, universe)
-        plan.tiers[name] = TierCells(
-            tier, parts, whole, chosen, reduce.coverage(whole, chosen, columns, tier.reduce.t or 2)
-        )
+        # A tier without a cover is reported by its pairs.
+        coverage = reduce.coverage(whole, chosen, columns, tier.reduce.t or 2)
+        plan.tiers[name] = TierCells(tier, parts, whole, chosen, coverage)
 
 
 def _choose_cells(
@@ -582,23 +571,20 @@ def _choose_cells(
     if wanted.t is not None:
         chosen = reduce.cover(rows, universe, columns, wanted.t, cells_of_smaller_tiers)
     elif wanted.sample is not None:
-        chosen = _join(
-            cells_of_smaller_tiers,
-            reduce.sample(rows, universe, columns, wanted.sample, wanted.seed),
-        )
+        sample = reduce.sample(rows, universe, columns, wanted.sample, wanted.seed)
+        chosen = _join(cells_of_smaller_tiers, sample)
     else:
         chosen = _join(cells_of_smaller_tiers, universe)
+    # A limit counts the cells of smaller tiers, and may only drop others.
     for limit, limited in part.limits:
-        free = [
-            mask & limited & ~before
-            for mask, before in zip(chosen, cells_of_smaller_tiers, strict=True)
-        ]
-        room = max(
-            0, limit.cells - sum((mask & limited).bit_count() for mask in cells_of_smaller_tiers)
-        )
-        drawn = reduce.sample(rows, free, columns, room, limit.seed)
+        room = limit.cells
+        free = []
+        for mask, before in zip(chosen, cells_of_smaller_tiers, strict=True):
+            room -= (before & limited).bit_count()
+            free.append(mask & limited & ~before)
+        drawn = reduce.sample(rows, free, columns, max(0, room), limit.seed)
         chosen = [
-            mask & ~spare | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)
+            (mask & ~spare) | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)
         ]
     return chosen
 

@@ -12,11 +12,10 @@ __all__ = ["cells_of", "refuse_idle_levels"]
 
 def cells_of(plan: Plan, level: Level) -> list[tuple[int, int]]:
     """Return each op of a level with its columns as bits, in the order in which to write them."""
-    columns = sum(
-        1 << position
-        for position, column in enumerate(plan.columns)
-        if level.has_column(column.check, column.dtype, column.axes)
-    )
+    columns = 0
+    for position, column in enumerate(plan.columns):
+        if level.has_column(column.check, column.dtype, column.axes):
+            columns |= 1 << position
     ranked = []
     for index, op in enumerate(plan.ops):
         rank = level.rank(op.name)

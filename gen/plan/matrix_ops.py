@@ -105,9 +105,10 @@ class Dtypes:
         """
         dtypes: list[str] = []
         for index, word in enumerate(words):
-            dtypes += (
-                self._groups[word] if word in self._groups else self._single(word, (*path, index))
-            )
+            if word in self._groups:
+                dtypes += self._groups[word]
+            else:
+                dtypes += self._single(word, (*path, index))
         return list(dict.fromkeys(dtypes))
 
 
@@ -225,12 +226,14 @@ class _Resolver:
             named["op"] = row.op
         if samples is not None:
             named["samples"] = samples.callable
-        are_missing = [
-            _is_missing(self._loaded, path, key, value) for key, value in named.items() if value
-        ]
-        if any(are_missing):
+        has_all = True
+        for key, value in named.items():
+            # Each missing one is noted, so the first does not end this.
+            if value and _is_missing(self._loaded, path, key, value):
+                has_all = False
+        if not has_all:
             self._loaded.cut.add(row.op)
-        return not any(are_missing)
+        return has_all
 
     def _op(self, name: str, family_name: str, family: Family, row: OpRow, path: Path) -> Op:
         """Return the op of a row, with the dtypes that it takes and those that are asked for."""
@@ -242,13 +245,15 @@ class _Resolver:
         else:
             supported = frozenset(OWN_DTYPES) if asked is None else asked
             differentiable = supported & DIFFERENTIABLE
+        if row.differentiable is False:
+            differentiable = frozenset()
         return Op(
             name=name,
             family=family_name,
             path=path,
             facts=_facts(facts, row),
             dtypes=supported,
-            differentiable=differentiable if row.differentiable is not False else frozenset(),
+            differentiable=differentiable,
             asked=asked,
             checks=tuple(family.checks if row.checks is None else row.checks),
             not_checks=(*family.not_checks, *row.not_checks),
@@ -341,8 +346,10 @@ def _facts(facts_of_catalog: Facts | None, row: OpRow) -> frozenset[str]:
     if row.differentiable is False:
         facts -= DERIVATIVES
     for fact in SINGLE_FACTS:
-        if getattr(row, fact) is not None:
-            facts = facts | {fact} if getattr(row, fact) else facts - {fact}
+        if getattr(row, fact) is True:
+            facts.add(fact)
+        elif getattr(row, fact) is False:
+            facts.discard(fact)
     stated = {
         "reference": row.reference,
         "errors": row.errors,
@@ -362,9 +369,9 @@ def _kinds_of_arguments(row: OpRow) -> set[str]:
         return set()
     described: list[Tensor] = []
     for sample in row.samples.rows:
-        described += [
-            value for value in (*sample.args, *sample.kwargs.values()) if isinstance(value, Tensor)
-        ]
+        for value in (*sample.args, *sample.kwargs.values()):
+            if isinstance(value, Tensor):
+                described.append(value)
     kinds = {
         "indices": any(map(_is_index, described)) and not all(map(_is_index, described)),
         "several": len(described) > len(row.samples.rows),

@@ -64,6 +64,7 @@ def cover(
         missing = _union(inside, usable) & ~_union(inside, bits(given[index] & valid[index]))
         if missing:
             # Rows begin at different columns, so that together they cover pairs of columns early.
+            # An odd factor keeps different hashes different.
             salt = crc32(row.encode()) | 1
             usable.sort(key=lambda column: (hashes[column] * salt) & 0xFFFFFFFF)
             for column in _greedy(inside, usable, missing):
@@ -78,12 +79,15 @@ def _cover_between_rows(
     """Add cells to `chosen` until the t-tuples without a row are covered, too."""
     outside = _tuple_masks(columns, t)
     everywhere = fold(or_, valid, 0)
-    chosen_somewhere = fold(or_, (mask & ok for mask, ok in zip(chosen, valid, strict=True)), 0)
+    chosen_somewhere = 0
+    for mask, valid_mask in zip(chosen, valid, strict=True):
+        chosen_somewhere |= mask & valid_mask
     missing = _union(outside, bits(everywhere)) & ~_union(outside, bits(chosen_somewhere))
     for column in _greedy(outside, list(bits(everywhere)), missing):
-        able = (index for index, mask in enumerate(valid) if mask >> column & 1)
-        index = min(able, key=lambda index: crc32(f"{rows[index]} {columns[column]}".encode()))
-        chosen[index] |= 1 << column
+        # The row of the lowest hash takes the cell, so that a new op takes few from others.
+        able = [index for index, mask in enumerate(valid) if mask >> column & 1]
+        hashes = {index: crc32(f"{rows[index]} {columns[column]}".encode()) for index in able}
+        chosen[min(able, key=hashes.__getitem__)] |= 1 << column
 
 
 def coverage(
@@ -132,10 +136,13 @@ def _tuple_masks(columns: Sequence[Column], size: int) -> list[int]:
     The empty tuple stands for the row alone.
     """
     numbers: dict[tuple[str, ...], int] = {}
-    return [
-        sum(1 << numbers.setdefault(values, len(numbers)) for values in combinations(column, size))
-        for column in columns
-    ]
+    masks = []
+    for column in columns:
+        mask = 0
+        for values in combinations(column, size):
+            mask |= 1 << numbers.setdefault(values, len(numbers))
+        masks.append(mask)
+    return masks
 
 
 def _greedy(masks: Sequence[int], candidates: Sequence[int], missing: int) -> Iterator[int]:
@@ -159,16 +166,21 @@ def _greedy(masks: Sequence[int], candidates: Sequence[int], missing: int) -> It
 
 
 def _union(masks: Sequence[int], columns: Iterable[int]) -> int:
-    return fold(or_, (masks[column] for column in columns), 0)
+    """Return the tuples that any of the columns has, as bits."""
+    union = 0
+    for column in columns:
+        union |= masks[column]
+    return union
 
 
 def _count(inside: Sequence[int], outside: Sequence[int], cells: Sequence[int]) -> int:
     """Count the tuples of cells: those with a row, and those without."""
+    everywhere = fold(or_, cells, 0)
+    count = _union(outside, bits(everywhere)).bit_count()
+    # Many rows have the same cells, and each set of cells is counted once.
     tuples_of_mask: dict[int, int] = {}
     for mask in cells:
         if mask not in tuples_of_mask:
             tuples_of_mask[mask] = _union(inside, bits(mask)).bit_count()
-    everywhere = fold(or_, cells, 0)
-    return (
-        sum(tuples_of_mask[mask] for mask in cells) + _union(outside, bits(everywhere)).bit_count()
-    )
+        count += tuples_of_mask[mask]
+    return count

@@ -18,6 +18,7 @@ from gen.severity import severity_of_row
 
 __all__ = ["as_json", "as_junit", "changes_as_json", "command"]
 
+# XML 1.0 has no form for these characters, not even an escaped one.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ERRORS = ("error", "timed out", "crashed")
 _SKIPPED = ("skipped", "lacking", "not covered")
@@ -65,9 +66,8 @@ def _case(suite: Xml.Element, cell: CellResult, header: Mapping[str, object]) ->
     case = Xml.SubElement(suite, "testcase", names)
     if cell.outcome in FAILURES:
         kind = "error" if cell.outcome in _ERRORS else "failure"
-        Xml.SubElement(case, kind, type=cell.outcome, message=_text(cell.why)).text = _text(
-            command(cell, header)
-        )
+        failure = Xml.SubElement(case, kind, type=cell.outcome, message=_text(cell.why))
+        failure.text = _text(command(cell, header))
         properties = Xml.SubElement(case, "properties")
         Xml.SubElement(properties, "property", name="severity", value=_severity(cell))
     elif cell.outcome in _SKIPPED:
@@ -151,11 +151,16 @@ def _change(change: Change) -> dict[str, object]:
 
 def _differing_facts(cell: CellResult, other: CellResult) -> dict[str, object]:
     """Return what a run says of a cell, and what else is not as in the other run."""
-    facts = {"outcome": cell.outcome, "why": cell.why, "refusal": cell.refusal}
-    details = {name: getattr(cell, name) for name in DETAILS}
-    return {name: text for name, text in facts.items() if text} | {
-        name: value for name, value in details.items() if value != getattr(other, name)
-    }
+    facts: dict[str, object] = {"outcome": cell.outcome}
+    if cell.why:
+        facts["why"] = cell.why
+    if cell.refusal:
+        facts["refusal"] = cell.refusal
+    for name in DETAILS:
+        value = getattr(cell, name)
+        if value != getattr(other, name):
+            facts[name] = value
+    return facts
 
 
 def _failing(cell: CellResult) -> dict[str, object]:
@@ -178,7 +183,9 @@ def _without_infinities(data: object) -> object:
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
         return {key: _without_infinities(value) for key, value in data.items()}
-    return list(map(_without_infinities, data)) if isinstance(data, list | tuple) else data
+    if isinstance(data, list | tuple):
+        return list(map(_without_infinities, data))
+    return data
 
 
 def _run(run: Results) -> dict[str, object]:

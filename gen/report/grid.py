@@ -55,12 +55,11 @@ def column_groups(checks: Iterable[str]) -> dict[str, list[str]]:
 
 def _group_of(check: str) -> str:
     """Return the group with the longest glob that fits a check."""
-    fitting = [
-        (len(glob.replace("*", "")), "*" not in glob, name)
-        for name, globs in _table().items()
-        for glob in globs
-        if fnmatchcase(check, glob)
-    ]
+    fitting = []
+    for name, globs in _table().items():
+        for glob in globs:
+            if fnmatchcase(check, glob):
+                fitting.append((len(glob.replace("*", "")), "*" not in glob, name))
     return max(fitting, default=(0, False, OTHER))[-1]
 
 
@@ -87,15 +86,18 @@ class Earlier:
 
     def outcomes(self, cell: CellResult) -> list[str]:
         """Return the outcome of a cell in each run. Empty for a run that has no result of it."""
-        found = [cells.get((cell.check, cell.id)) for cells in self._cells]
-        return ["" if one is None else one.outcome for one in found]
+        outcomes = []
+        for cells in self._cells:
+            earlier = cells.get((cell.check, cell.id))
+            outcomes.append("" if earlier is None else earlier.outcome)
+        return outcomes
 
     def letters(self, cell: CellResult) -> str:
         """Return the outcomes of a cell as a letter each: "a" for the best one, "-" for none."""
-        return "".join(
-            "-" if not outcome else chr(ord("a") + OUTCOMES.index(outcome))
-            for outcome in self.outcomes(cell)
-        )
+        letters = ""
+        for outcome in self.outcomes(cell):
+            letters += chr(ord("a") + OUTCOMES.index(outcome)) if outcome else "-"
+        return letters
 
 
 def _versions(header: Mapping[str, object]) -> dict[str, str]:
@@ -144,6 +146,11 @@ def grid_data(
     numbers = {check: number for number, check in enumerate(checks)}
     texts = _Texts()
     encoder = _Encoder(texts, findings, earlier)
+    # The rows come before the texts, which grow with each cell that is encoded.
+    rows = []
+    for family, op, row in _rows(run.cells):
+        cells_by_check = {numbers[check]: list(map(encoder.cell, cells)) for check, cells in row}
+        rows.append([family, op, cells_by_check])
     data = {
         "checks": checks,
         "columns": [[name, [numbers[check] for check in some]] for name, some in groups.items()],
@@ -151,10 +158,7 @@ def grid_data(
         "outcomes": OUTCOMES,
         "glyphs": list(GLYPHS.values()),
         "failing": [outcome in FAILURES for outcome in OUTCOMES],
-        "rows": [
-            [family, op, {numbers[check]: list(map(encoder.cell, cells)) for check, cells in row}]
-            for family, op, row in _rows(run.cells)
-        ],
+        "rows": rows,
         "texts": texts.all(),
         "earlier": earlier.names(),
         "lines": {
@@ -193,6 +197,7 @@ class _Encoder:
         self._programs: dict[int, int] = {}  # how many of a finding the page has
 
     def cell(self, cell: CellResult) -> list[int]:
+        """Return the numbers of a cell, without the absent ones at the end."""
         number = self._texts.number
         severity = severity_of_row(cell.outcome, cell.severity)
         finding = self._findings.get(_key_of(cell), _ABSENT)

@@ -13,11 +13,8 @@ __all__ = ["files_in", "in_folder", "joined", "last", "newest", "newest_whole", 
 
 def recorded() -> list[Path]:
     """Return the results files of runs that were not narrowed, oldest first."""
-    paths = [
-        path
-        for path in Path(".cache/matrix").glob("results-*.jsonl")
-        if not path.stem.endswith("-part")
-    ]
+    every = Path(".cache/matrix").glob("results-*.jsonl")
+    paths = [path for path in every if not path.stem.endswith("-part")]
     return sorted(paths, key=lambda path: path.stat().st_mtime)
 
 

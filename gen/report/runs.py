@@ -79,10 +79,13 @@ def _seconds(cells: Iterable[CellResult]) -> float:
 def _names(runs: Sequence[Results]) -> tuple[str, ...]:
     """Return the target of each run, with its number if two are alike."""
     targets = [str(run.header["target"]) for run in runs]
-    return tuple(
-        f"{target} ({number})" if targets.count(target) > 1 else target
-        for number, target in enumerate(targets, 1)
-    )
+    names = []
+    for number, target in enumerate(targets, 1):
+        name = target
+        if targets.count(target) > 1:
+            name = f"{target} ({number})"
+        names.append(name)
+    return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -121,18 +124,21 @@ def history(runs: Sequence[Results]) -> History:
     runs = list(map(once, runs))
     *earlier, last = runs
     before = _results_by_cell(earlier)
+    latest = {key: cells[-1] for key, cells in before.items()}
     lines = [[*before[key], cell] for key, cell in by_key(last).items() if key in before]
+    # One change is a fix or a fault. Two say that the outcome comes and goes.
+    flaky = [(line[-1], list(_outcomes(line))) for line in lines if _changes(line) > 1]
     return History(
         name=title(last),
         steps=list(map(_step, runs)),
         changes=changes(
             earlier[-1],
             last,
-            {key: cells[-1] for key, cells in before.items()},
+            latest,
             whole_before=any(not lacks(run, last) for run in earlier),
         ),
         slower=_slower(lines)[:LISTED],
-        flaky=[(line[-1], list(_outcomes(line))) for line in lines if _changes(line) > 1][:LISTED],
+        flaky=flaky[:LISTED],
         notes=notes,
     )
 
@@ -201,4 +207,6 @@ def _step(run: Results) -> Step:
 
 
 def _short(cell: CellResult) -> CellResult:
-    return replace(cell, why=cell.why if len(cell.why) <= 160 else cell.why[:159] + "…")
+    if len(cell.why) <= 160:
+        return cell
+    return replace(cell, why=cell.why[:159] + "…")

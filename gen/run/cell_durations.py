@@ -96,17 +96,17 @@ def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> 
     ValueError if they have no cell of a known check and op.
     """
     all_cells = list(cells)
-    both = [
-        (check, seconds, known.cell(check, op))
-        for _, check, op, seconds in all_cells
-        if check in known.checks and op in known.ops
-    ]
+    both = []
+    for _, check, op, seconds in all_cells:
+        if check in known.checks and op in known.ops:
+            both.append((check, seconds, known.cell(check, op)))
     if not both:
         raise ValueError(
             "no cell is of a check and an op that the file has, "
             "so that the speed of the machine cannot be told"
         )
     slowness = median(_ratios(both).values()) or 1.0
+    # In each table the known numbers come last, and so replace those of these cells.
     checks = {
         **_ratios(
             (check, seconds / slowness, known.ops.get(op, known.op))

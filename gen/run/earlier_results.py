@@ -85,7 +85,10 @@ class Resumed:
         runs: list[pytest.Item] = []
         done: list[pytest.Item] = []
         for item in items:
-            (done if item.nodeid in self._nodes else runs).append(item)
+            if item.nodeid in self._nodes:
+                done.append(item)
+            else:
+                runs.append(item)
         for path in sorted({item.path for item in done}):
             # the header has whole seconds
             if path.stat().st_mtime > self._began + 1:

@@ -15,7 +15,6 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 
@@ -85,10 +84,9 @@ def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
             cause = cell.cause or cell.why
             key = severity, cell.outcome, cell.op, cause, cell.frame
             grouped.setdefault(key, []).append(cell)
-    causes = [
-        FailureGroup(severity, outcome, op, alike[0].why, frame, alike)
-        for (severity, outcome, op, _, frame), alike in grouped.items()
-    ]
+    causes = []
+    for (severity, outcome, op, _, frame), alike in grouped.items():
+        causes.append(FailureGroup(severity, outcome, op, alike[0].why, frame, alike))
     return sorted(causes, key=lambda one: (-one.severity, -len(one.cells), one.op, one.why))
 
 
@@ -158,9 +156,11 @@ def frame_of(error: BaseException) -> str:
 
     Empty if the error comes from the target before it calls any.
     """
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    inner = takewhile(lambda pair: not is_inside(_module(pair[0]), GENERATOR), reversed(frames))
-    for frame, line in inner:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    for frame, line in reversed(frames):
+        # The generator calls the target. Further out is only what calls the generator.
+        if is_inside(_module(frame), GENERATOR):
+            return ""
         if not _is_library(_module(frame)):
             code = frame.f_code
             return f"{Path(code.co_filename).name}:{line} in {code.co_name}"

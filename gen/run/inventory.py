@@ -76,8 +76,11 @@ def _counts(path: Path, data: bytes) -> dict[str, int]:
         return {tier: int(count) for tier, count in pairs}
     if b"@cases(" not in data:
         return {}
-    checks = [cells for _, cells in checks_of(imported(path))]
-    return {tier: sum(sum(1 for _ in cells.at(tier)) for cells in checks) for tier in TIERS}
+    counts = dict.fromkeys(TIERS, 0)
+    for _, cells in checks_of(imported(path)):
+        for tier in TIERS:
+            counts[tier] += len(list(cells.at(tier)))
+    return counts
 
 
 def matrix_fingerprint(modules: Sequence[Module]) -> str:

@@ -546,7 +546,8 @@ def _show(item: pytest.Function, ran: Ran) -> NoReturn:
         failures_by_error.setdefault(_without_numbers(told(failure.error)), []).append(failure)
     if not failures_by_error:
         raise CellFailed(f"{_title(item)}: {verdict.why}\nreproduce: {_command(item, None)}")
-    # Samples that fail alike are one report, so that a second kind of failure is seen.
+    # Samples that fail alike are one report, so that a second kind of failure is seen. Of the first
+    # error, the process of the cell has found out more.
     groups = list(failures_by_error.values())
     parts = [
         _report(item, group, verdict, None if place else ran)

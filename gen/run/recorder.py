@@ -184,9 +184,9 @@ class Recorder:
 
     def nothing_passed(self) -> bool:
         """Return whether no cell passed or failed as expected. Such a run proves nothing."""
-        return bool(self.cells) and not any(
-            cell.outcome in ("passed", "xfailed") for cell in self.cells
-        )
+        if not self.cells:
+            return False
+        return not any(cell.outcome in ("passed", "xfailed") for cell in self.cells)
 
     def never(self) -> list[str]:
         """Return the active entries that no cell of a whole run needed.

@@ -48,7 +48,9 @@ def why_absent(project: Declared, device: str, *, here: bool) -> str:
         return ""
     worker = Worker(ask)
     try:
-        return ask(device) if here or not POSSIBLE else str(worker.ask(device, None))
+        if here or not POSSIBLE:
+            return ask(device)
+        return str(worker.ask(device, None))
     except DeviceError as error:
         raise pytest.UsageError(f"--device {device}: {error}") from error
     finally:
@@ -59,7 +61,10 @@ def require_device(device: str, *, here: bool) -> None:
     """Raise UsageError unless a tensor can be made on the device."""
     worker = Worker(_load)
     try:
-        _load(device) if here or device == "meta" or not POSSIBLE else worker.ask(device, None)
+        if here or device == "meta" or not POSSIBLE:
+            _load(device)
+        else:
+            worker.ask(device, None)
     except DeviceError as error:
         raise pytest.UsageError(f"--device {device}: {error}") from error
     except Crashed as error:
@@ -78,7 +83,10 @@ def require_target(load: Callable[[], object], name: str, *, here: bool) -> None
 
     worker = Worker(lambda _: load() and None)
     try:
-        load() if here or not POSSIBLE or built_in(name) else worker.ask(name, None)
+        if here or not POSSIBLE or built_in(name):
+            load()
+        else:
+            worker.ask(name, None)
     finally:
         worker.close()
 

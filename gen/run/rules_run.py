@@ -31,7 +31,9 @@ class RulesRun:
 
     def taken(self) -> tuple[str, ...]:
         """Return the rules that ran since the last call, by name."""
-        return tuple(sorted(self._watch.taken())) if self._watch is not None else ()
+        if self._watch is None:
+            return ()
+        return tuple(sorted(self._watch.taken()))
 
     @staticmethod
     def of(name: str, target: Target) -> list[str]:

@@ -89,10 +89,16 @@ def outcome_facts(ran: Ran, family: str) -> dict[str, object]:
         "values": ran.values,
         "refusal": ran.refusal,
         "program": ran.program,
-        "failing": next(
-            (failure.sample for failure in verdict.failures if failure.sample is not None), None
-        ),
+        "failing": _first_failing_sample(verdict),
     }
+
+
+def _first_failing_sample(verdict: Verdict) -> int | None:
+    """Return the number of the first sample that failed. None if no failure is that of a sample."""
+    for failure in verdict.failures:
+        if failure.sample is not None:
+            return failure.sample
+    return None
 
 
 def run_cell(
@@ -145,12 +151,10 @@ def run_cell(
     with nullcontext() if calls is None else calls.of_cell(cell.op, check):
         verdict = attempt(test, case, entries, settings.today)
     rules_taken = () if rules is None else rules.taken()
-    failing = next(
-        (failure.sample for failure in verdict.failures if failure.sample is not None), None
-    )
-    program = (
-        of_failure(case, failing) if explain and verdict.failed and failing is not None else None
-    )
+    program = None
+    failing = _first_failing_sample(verdict)
+    if explain and verdict.failed and failing is not None:
+        program = of_failure(case, failing)
     return Ran(
         verdict,
         case.compared,

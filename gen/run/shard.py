@@ -92,7 +92,8 @@ class Partition:
         """Return the cells of shard `number` among those of a module: function -> cells."""
         line: list[tuple[str, int, str, Cell]] = []
         for turn, (name, cells) in enumerate(tables.items()):
-            line += [(cell.op, turn, name, cell) for cell in cells]
+            for cell in cells:
+                line.append((cell.op, turn, name, cell))
         line.sort(key=_by_op)
         weights = [self._durations.cell(name.removeprefix("test_"), op) for op, _, name, _ in line]
         begin, end = self._spans[path]
@@ -101,7 +102,10 @@ class Partition:
         chosen: dict[str, list[Cell]] = {name: [] for name in tables}
         passed = 0.0
         for (_, _, name, cell), weight in zip(line, weights, strict=True):
-            if min(max(self._at(begin + scale * (passed + weight / 2)), first), last) == number:
+            # The middle of a cell decides. Only the shards from `first` to `last` import the
+            # module, so rounding may not move a cell to another one.
+            shard = self._at(begin + scale * (passed + weight / 2))
+            if min(max(shard, first), last) == number:
                 chosen[name].append(cell)
             passed += weight
         return chosen

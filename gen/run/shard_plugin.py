@@ -51,10 +51,7 @@ class Sharding:
         arguments = list(map(str, config.args))
         modules = find(arguments, config.rootpath, config.getini("python_files"))
         if self._tier == TIERS[-1] and lacks_the_largest_tier(modules):
-            raise pytest.UsageError(
-                "these modules have no cells beyond the tier full: "
-                "`make matrix TIER=all` writes and runs all valid cells"
-            )
+            raise pytest.UsageError(NO_LARGEST_TIER)
         try:
             durations = read_durations(config.rootpath / PLACE)
         except ValueError as error:
@@ -76,11 +73,10 @@ class Sharding:
     ) -> pytest.Module | None:
         """Leave out modules that have nothing for this shard."""
         path = module_path.resolve()
-        if (
-            self._ids
-            or not self._partition.knows(path)
-            or self._partition.touches(path, self.shard[0])
-        ):
+        # Ids name cells, and any shard may have these.
+        if self._ids or not self._partition.knows(path):
+            return None
+        if self._partition.touches(path, self.shard[0]):
             return None
         module: pytest.Module = _Elsewhere.from_parent(parent, path=module_path)
         return module

@@ -18,7 +18,7 @@ import warnings
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import cache
 from importlib.metadata import distributions
@@ -144,11 +144,11 @@ class Since:
         self._began = time.time()
         self._config = config
         told = getattr(config, "workerinput", {}).get(_INPUT)
-        self.comparison = (
-            compare(config.rootpath, name, self._record, _options(config, target, device))
-            if told is None
-            else Comparison(**told)
-        )
+        if told is None:
+            options = _options(config, target, device)
+            self.comparison = compare(config.rootpath, name, self._record, options)
+        else:
+            self.comparison = Comparison(**told)
         self._unaffected = Unaffected(self._record, self.comparison)
         self.left_out = 0
         self._traces: dict[str, str] = {}
@@ -178,7 +178,10 @@ class Since:
         runs: list[pytest.Item] = []
         out: list[pytest.Item] = []
         for item in items:
-            (out if self._is_as_it_was(item) else runs).append(item)
+            if self._is_as_it_was(item):
+                out.append(item)
+            else:
+                runs.append(item)
         self.left_out = len(out)
         return runs, out
 
@@ -219,7 +222,10 @@ class Since:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Note what a block does, which runs a cell."""
-        with nullcontext() if self.trace is None else self.trace.cell():
+        if self.trace is None:
+            yield
+            return
+        with self.trace.cell():
             yield
 
     def end(self) -> None:

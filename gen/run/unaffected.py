@@ -93,7 +93,9 @@ class Unaffected:
         if path not in self._definitions_then:
             self._definitions_then[path] = self._read_then(path)
         known = self._definitions_then[path]
-        return known.get(name, "") if known else now
+        if not known:
+            return now
+        return known.get(name, "")
 
     def _read_then(self, path: Path) -> dict[str, str]:
         """Return the cells that a module had at the commit. Empty if it has not changed."""
@@ -101,6 +103,7 @@ class Unaffected:
         place = Path(os.path.relpath(path.resolve(), revision.repository)).as_posix()
         if place not in self._changed:
             return {}
+        # A module without cells is not empty here, since empty stands for "as it is now".
         text = revision.text(place)
         if text is None or not text.startswith(GENERATED.encode()):
             return {"": ""}
@@ -164,10 +167,11 @@ def definitions_of(text: bytes, execute: Callable[[Path], ModuleType]) -> dict[s
     family = getattr(module, "FAMILY", None)
     if not isinstance(family, Family):
         return {}
-    found: dict[str, str] = {}
+    definitions: dict[str, str] = {}
     for name, test in vars(module).items():
         cells = cells_of(test)
-        for cell in () if cells is None else cells.at(TIERS[-1]):
-            assert cells is not None
-            found[f"{name}[{cell.id}]"] = definition(family, cells, cell, test)
-    return found
+        if cells is None:
+            continue
+        for cell in cells.at(TIERS[-1]):
+            definitions[f"{name}[{cell.id}]"] = definition(family, cells, cell, test)
+    return definitions

@@ -118,7 +118,10 @@ def _verdict_of_pass(xfails: Mapping[str, Known], values: bool) -> Verdict:
 
 def _expecting(xfails: Mapping[str, Known], error: Exception) -> str | None:
     """Return the name of the first entry that expects `error`."""
-    return next((name for name, entry in xfails.items() if entry.expects(error)), None)
+    for name, entry in xfails.items():
+        if entry.expects(error):
+            return name
+    return None
 
 
 def _outcome_of(failures: Sequence[SampleFailure]) -> str:

@@ -89,7 +89,8 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
     """
     fit = [sample for sample in pool if sample.numel <= largest]
     if not any(map(_is_informative, fit)):
-        fit = sorted(filter(_is_informative, pool), key=lambda s: s.numel)[:1] + fit
+        # One larger sample is better than a cell that proves nothing.
+        fit = sorted(filter(_is_informative, pool), key=lambda sample: sample.numel)[:1] + fit
     if count is None or len(fit) <= count:
         return fit
     groups: dict[tuple[int, ...], list[Sample]] = {}
@@ -110,9 +111,8 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
 
 def _is_informative(sample: Sample) -> bool:
     """Return whether results can differ: no input is empty, and one has more than one element."""
-    return all(tensor.numel() for tensor in sample.inputs) and any(
-        t.numel() > 1 for t in sample.inputs
-    )
+    sizes = [tensor.numel() for tensor in sample.inputs]
+    return all(sizes) and max(sizes, default=0) > 1
 
 
 def _fresh_first(group: list[Sample]) -> list[Sample]:
@@ -123,7 +123,7 @@ def _fresh_first(group: list[Sample]) -> list[Sample]:
     seen: set[object] = set()
     fresh: list[Sample] = []
     again: list[Sample] = []
-    for sample in sorted(group, key=lambda s: not _is_informative(s)):
+    for sample in sorted(group, key=lambda sample: not _is_informative(sample)):
         if sample.signature in seen:
             again.append(sample)
         else:

@@ -48,7 +48,10 @@ _VERGE: dict[int, tuple[float, ...]] = {
     32: (85.0, 87.5, 88.5, 89.5, 91.0, 92.0, 95.0, 100.0, 103.0, 125.0, 126.5, 128.0, 130.0, 148.0),
     16: (8.0, 10.0, 11.0, 12.0, 14.0, 15.5, 16.0, 17.0, 24.0),
 }
-"""Where exponentials leave the range of a dtype, by its bits."""
+"""Where exponentials leave the range of a dtype, by its bits.
+
+In double precision exp overflows at 709.8 and gives 0 from about -745 on. exp2 overflows at 1024.
+"""
 _TAILS = (
     0.0, 1e-30, 1e-8, 1e-3, 0.1, *_USUAL, 30.0, 50.0, 80.0, 100.0, 300.0, 700.0, 1e3, 1e5, 1e8,
     1e15, 1e30,
@@ -91,18 +94,16 @@ NUMBERS: dict[str, Callable[[torch.finfo], list[float]]] = {
 """The numbers of a word for functions of one number."""
 UNARY = frozenset(("verge",))
 """Words for functions of one number alone."""
-PAIRED = 9  # numbers of which functions of two get every pair
-TRIPLED = 4
+PAIRED = 9  # numbers of which functions of two get every pair: as many as `edges` has
+TRIPLED = 4  # and for functions of more, since combinations grow with a power
 
 
 def is_scalar(sample: Sample) -> bool:
     """Return whether the op has an exact definition, and all tensors of the sample are floating
     point."""
-    return (
-        sample.op.name in SCALARS
-        and bool(sample.inputs)
-        and all(x.is_floating_point() for x in sample.inputs)
-    )
+    if sample.op.name not in SCALARS or not sample.inputs:
+        return False
+    return all(x.is_floating_point() for x in sample.inputs)
 
 
 def chosen(samples: Sequence[Sample]) -> list[Sample]:
@@ -140,9 +141,8 @@ def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
 
 
 def _same(inputs: Inputs, others: Inputs) -> bool:
-    return all(
-        x.shape == y.shape and torch.equal(x, y) for x, y in zip(inputs, others, strict=True)
-    )
+    """Return whether two fillings have the same shapes and numbers."""
+    return all(map(torch.equal, inputs, others))
 
 
 def _vectors(inputs: Inputs, word: str) -> Inputs:

@@ -101,10 +101,9 @@ class Sample:
     def run_backward(self) -> None:
         """Run the op, and its backward pass if it has one. Nothing is noted of that."""
         with seeded(self.seed):
-            inputs = [
-                x.clone().requires_grad_(differentiable)
-                for x, differentiable in zip(self.inputs, self.differentiable, strict=True)
-            ]
+            inputs = []
+            for x, differentiable in zip(self.inputs, self.differentiable, strict=True):
+                inputs.append(x.clone().requires_grad_(differentiable))
             outputs = self.outputs(self.raw(self.op.call, inputs))
             torch.autograd.backward([x.abs().sum() for x in outputs if x.requires_grad])
 
@@ -164,6 +163,11 @@ def _clone_if(value: Tensor, written: bool) -> object:
 
 @dataclass(frozen=True)
 class Facts:
+    """What one run of an op on plain tensors shows. If it raised, there is only the `error`.
+
+    `mutated` has a flag for each input, `warnings` each text with its class.
+    """
+
     outputs: tuple[Tensor, ...] = ()
     mutated: tuple[bool, ...] = ()
     random: bool = False
@@ -250,12 +254,11 @@ def _observe(sample: Sample) -> Facts:
             outputs = sample.outputs(sample.raw(sample.op.call, inputs))
     except Exception as error:
         return Facts(error=error)
-    mutated = tuple(
-        copy._version != version or not _are_identical(copy, original)
-        for copy, original, version in zip(inputs, sample.inputs, versions, strict=True)
-    )
+    mutated = []
+    for copy, original, version in zip(inputs, sample.inputs, versions, strict=True):
+        mutated.append(copy._version != version or not _are_identical(copy, original))
     warned = dict.fromkeys((str(warning.message), warning.category) for warning in seen)
-    return Facts(outputs, mutated, spy.drew, tuple(warned))
+    return Facts(outputs, tuple(mutated), spy.drew, tuple(warned))
 
 
 def _are_identical(a: Tensor, b: Tensor) -> bool:
@@ -290,6 +293,7 @@ def located(path: str) -> tuple[str, list[str]]:
         importlib.import_module(module)
         return module, attribute.split(".")
     parts = path.split(".")
+    # The longest beginning that can be imported is the module: torch.nn before torch.
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])
         try:
@@ -364,15 +368,14 @@ def candidates(
             # all are drawn, so that the others do not depend on the version
             calls = list(descriptions.build(rows, dtype, device))
             others = {i for i, row in enumerate(rows) if not is_for_installed(row.get("torch"))}
-    all_samples = [
-        _normalise(op, index, call, stable_seed(*seed, index))
-        for index, call in enumerate(calls)
-        if index not in others
-    ]
-    if row.get("differentiable", True) is False:
-        all_samples = [
-            replace(sample, differentiable=(False,) * len(sample.inputs)) for sample in all_samples
-        ]
+    all_samples = []
+    for index, call in enumerate(calls):
+        if index in others:
+            continue
+        sample = _normalise(op, index, call, stable_seed(*seed, index))
+        if row.get("differentiable", True) is False:
+            sample = replace(sample, differentiable=(False,) * len(sample.inputs))
+        all_samples.append(sample)
     return all_samples
 
 
@@ -524,6 +527,7 @@ class Store:
             return pool
         kept = (*key, "in their domains")
         if kept not in self._pools:
+            # `replace` would pass on what was computed without the domains.
             self._pools[kept] = [
                 replace(sample, keeps_domains=True, memory={}, _facts=None) for sample in pool
             ]

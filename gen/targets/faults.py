@@ -176,8 +176,11 @@ def moves(kind: str, result: object) -> bool:
 
     The tensor behind a batched value has more dimensions.
     """
+    if kind not in _ARRANGED:
+        return True
     shapes = [torch.empty(value.shape, device="meta") for value in leaves(result) if _tensor(value)]
-    return kind not in _ARRANGED or any(_OF_RESULT[kind](x) is not x for x in shapes)
+    # A kind that has nothing to arrange returns its argument itself.
+    return any(_OF_RESULT[kind](x) is not x for x in shapes)
 
 
 def _tensor(value: object) -> bool:
@@ -391,7 +394,9 @@ def differs(a: Any, b: Any) -> bool:
     NaN equals NaN.
     """
     if isinstance(a, tuple | list):
-        return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
+        if len(a) != len(b):
+            return True
+        return any(differs(x, y) for x, y in zip(a, b, strict=True))
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
         return (a is None) != (b is None)
     if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout:

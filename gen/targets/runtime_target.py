@@ -41,9 +41,9 @@ class RuntimeTarget:
 
     name = "runtime"
     levels = ("session", "jit")
-    # inside of FakeTensorMode torch's own rules run: `meta_strides` asks the runtime's
-    # Families of layouts and subclasses that the runtime has no rules for are among those that ask
-    # torch's own engine. Checks of training ask the runtime's about optimizers.
+    # `fake`: torch's own rules run inside of FakeTensorMode, and the check `meta_strides` asks the
+    # runtime's. OF_ENGINE: layouts and subclasses that the runtime has no rules for, and
+    # optimizers, which the checks of training ask about.
     lacks = frozenset(("fake", "overload", *OF_ENGINE))
     loops = fallbacks
     in_stages = True
@@ -364,16 +364,18 @@ def _gradients(
     """Return gradients by the session's engine, with zeros for an input that no output depends
     on.
     """
-    pairs = [
-        (output, c) for output, c in zip(outputs, cotangents, strict=True) if output.requires_grad
-    ]
-    if not pairs:
+    tracked, seeds = [], []
+    for output, cotangent in zip(outputs, cotangents, strict=True):
+        # The engine refuses an output without a history.
+        if output.requires_grad:
+            tracked.append(output)
+            seeds.append(cotangent)
+    if not tracked:
         return tuple(map(torch.zeros_like, xs))
-    tracked, seeds = zip(*pairs, strict=True)
     gradients: tuple[Any, ...] = runtime.autograd.grad(
-        tracked,
+        tuple(tracked),
         tuple(xs),
-        seeds,
+        tuple(seeds),
         create_graph=create_graph,
         allow_unused=True,
         materialize_grads=True,

@@ -22,6 +22,7 @@ from runtime.seam.levels import Value
 from runtime.tape.values import GradValue
 
 SURVEYED = 3  # executions of a rule that a watch inspects between two calls of `taken`
+_MOST_TRIES = 10  # executions of a rule that are asked for a derivative by saved values
 
 
 class Watched:
@@ -50,6 +51,7 @@ class Watched:
 
     def hook(self, name: str, call: Call) -> Any:
         """Run a rule, note it, and try kinds of fault on the first executions of it."""
+        # A trial runs rules itself, and these are no part of the cell.
         if self._busy:
             return call.result()
         kinds = self._ran.setdefault(name, set())
@@ -104,7 +106,8 @@ class Watched:
 
         If not, treating these as constants is no fault.
         """
-        if name not in self._depends and self._tries[name] < 10:
+        # Only a derivative is final. Without one here, other values may have one.
+        if name not in self._depends and self._tries[name] < _MOST_TRIES:
             self._tries[name] += 1
             with suppress(Exception):
                 if _derivative(call):

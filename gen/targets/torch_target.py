@@ -46,8 +46,11 @@ def _fallback_is_expected() -> Iterator[None]:
         try:
             yield
         finally:
-            loops = [str(warning.message) for warning in caught if _is_of_loop(warning)]
-            _loops.update(text.removeprefix(_LOOP).partition(". ")[0] for text in loops)
+            for warning in caught:
+                if _is_of_loop(warning):
+                    text = str(warning.message).removeprefix(_LOOP)
+                    _loops[text.partition(". ")[0]] += 1
+    # The block has recorded every warning, so the others are given to the caller's filters here.
     for warning in caught:
         if not _is_of_loop(warning):
             warnings.warn_explicit(
@@ -368,16 +371,18 @@ def gradients(
     create_graph: bool = False,
 ) -> tuple[Tensor, ...]:
     """Return gradients by torch's engine, with zeros for an input that no output depends on."""
-    pairs = [
-        (output, c) for output, c in zip(outputs, cotangents, strict=True) if output.requires_grad
-    ]
-    if not pairs:
+    tracked, seeds = [], []
+    for output, cotangent in zip(outputs, cotangents, strict=True):
+        # The engine refuses an output without a history.
+        if output.requires_grad:
+            tracked.append(output)
+            seeds.append(cotangent)
+    if not tracked:
         return tuple(map(torch.zeros_like, xs))
-    tracked, seeds = zip(*pairs, strict=True)
     return torch.autograd.grad(
-        tracked,
+        tuple(tracked),
         tuple(xs),
-        seeds,
+        tuple(seeds),
         create_graph=create_graph,
         allow_unused=True,
         materialize_grads=True,

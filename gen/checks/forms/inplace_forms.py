@@ -99,17 +99,18 @@ def _inplace_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Progra
     def plain(place: int, *values: Any) -> Values:
         return tuple(sample(*(x.clone() for x in overlapping(place, values))))
 
-    # what was an index is none any more where it has shifted values
-    taken = [place for place in others if accepts(sample, overlapping(place, inputs))]
-    if not taken:
-        raise Unsuitable(f"{sample.description}: the op refuses the values of that memory")
-    label = f"{sample.op.name} in place on the memory of"
-    return [
-        as_program(
-            sample, inputs, f"{label} input {place}", partial(call, place), partial(plain, place)
+    programs = []
+    for place in others:
+        # what was an index is none any more where it has shifted values
+        if not accepts(sample, overlapping(place, inputs)):
+            continue
+        label = f"{sample.op.name} in place on the memory of input {place}"
+        programs.append(
+            as_program(sample, inputs, label, partial(call, place), partial(plain, place))
         )
-        for place in taken
-    ]
+    if not programs:
+        raise Unsuitable(f"{sample.description}: the op refuses the values of that memory")
+    return programs
 
 
 def _view_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -26,7 +27,9 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
         return _special(sample)
     if values in points.WORDS:
         return _degenerate(sample, values)
-    candidates = [(name, tuple(map(fill, sample.inputs))) for name, fill in _EXTREMES.items()]
+    candidates = []
+    for name, number in _EXTREMES.items():
+        candidates.append((name, tuple(_fill_thirds(x, number) for x in sample.inputs)))
     for name, stop in (("zero-size", 0), ("one element", 1)):
         candidates.append((name, tuple(_truncate(x, stop) for x in sample.inputs)))
     accepted = [(name, inputs) for name, inputs in candidates if accepts(sample, inputs)]
@@ -59,28 +62,26 @@ def _degenerate(sample: Sample, word: str) -> list[tuple[str, tuple[Tensor, ...]
     return accepted
 
 
-def _fill_thirds(x: Tensor, number: float) -> Tensor:
-    """Return `x` with every third element replaced by `number`, from the first on, with alternating
-    signs.
+def _fill_thirds(x: Tensor, number_of: Callable[[torch.finfo], float]) -> Tensor:
+    """Return `x` with every third element replaced by a number of its dtype, from the first on,
+    with alternating signs. Integers and booleans are unchanged.
     """
     if not is_inexact(x.dtype) or not x.numel():
         return x
+    number = number_of(torch.finfo(x.dtype))
     flat = x.reshape(-1).clone()
     flat[::3] = number
     flat[3::6] = -number
     return flat.reshape(x.shape)
 
 
-_EXTREMES: dict[str, Callable[[Tensor], Tensor]] = {
-    "large": lambda x: _fill_thirds(x, torch.finfo(x.dtype).max / 4 if _has_range(x) else 0.0),
-    "tiny": lambda x: _fill_thirds(x, torch.finfo(x.dtype).tiny if _has_range(x) else 0.0),
-    "inf": lambda x: _fill_thirds(x, float("inf")),
-    "nan": lambda x: _fill_thirds(x, float("nan")),
+_EXTREMES: dict[str, Callable[[torch.finfo], float]] = {
+    "large": lambda info: info.max / 4,
+    "tiny": lambda info: info.tiny,
+    "inf": lambda info: math.inf,
+    "nan": lambda info: math.nan,
 }
-
-
-def _has_range(x: Tensor) -> bool:
-    return is_inexact(x.dtype)
+"""The extreme number of a dtype, by the name of the filling."""
 
 
 def accepts(sample: Sample, inputs: tuple[Tensor, ...]) -> bool:

@@ -105,16 +105,12 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     memory."""
     variant, raw, _ = _for_out(sample, inputs)
     # the first input that has the dtype of the result
-    place = next(
-        (
-            k
-            for k, x in enumerate(inputs)
-            if isinstance(raw, Tensor) and x.dtype is raw.dtype and x.numel() > 1
-        ),
-        None,
-    )
-    if place is None or raw.numel() < 2:
+    places = []
+    if isinstance(raw, Tensor) and raw.numel() > 1:
+        places = [k for k, x in enumerate(inputs) if x.dtype is raw.dtype and x.numel() > 1]
+    if not places:
         raise Unsuitable(f"{sample.description}: no input that a result could overlap with")
+    place = places[0]
 
     def call(*values: Any) -> Values:
         x = values[place]
@@ -184,12 +180,11 @@ def _out_lazy(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
         raw_result = sample.raw(sample.op.call, values[:count])
         return (raw_result,) if isinstance(raw_result, Tensor) else tuple(raw_result)
 
-    return [
-        as_program(
-            sample, (*inputs, *full), f"{sample.op.name}(out={name})", partial(write, view), plain
-        )
-        for name, view in views.items()
-    ]
+    programs = []
+    for name, view in views.items():
+        label = f"{sample.op.name}(out={name})"
+        programs.append(as_program(sample, (*inputs, *full), label, partial(write, view), plain))
+    return programs
 
 
 def _for_out(

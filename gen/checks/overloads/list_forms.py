@@ -122,10 +122,10 @@ def _call_of_lists(call: OverloadCall, overload: Overload) -> _ListCall | None:
         elements[source.name] = row.elements
     if not _keeps_dtypes(values):
         return None
-    singles = [
-        call.with_values({name: row[place] for name, row in elements.items()})
-        for place in range(_COUNT)
-    ]
+    singles = []
+    for place in range(_COUNT):
+        of_tensor = {name: row[place] for name, row in elements.items()}
+        singles.append(call.with_values(of_tensor))
     return _ListCall(overload, values, singles)
 
 
@@ -155,10 +155,10 @@ def _row(call: OverloadCall, source: Argument, wanted: Argument) -> _Row | None:
     make_row = _ROWS.get(kind)
     if make_row is not None:
         return make_row(value)
-    found = conversion(value, str(source.type), wanted)
-    if found is None:
+    converted = conversion(value, str(source.type), wanted)
+    if converted is None:
         return None
-    return _Row.of_same(found.value, found.original)
+    return _Row.of_same(converted.value, converted.original)
 
 
 def _row_of_tensors(value: object) -> _Row | None:

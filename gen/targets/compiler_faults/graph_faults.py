@@ -7,7 +7,6 @@ Each mistake is made at every call of the graph that fits, as a pass of a compil
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,9 +22,10 @@ _FACTOR = 1.001
 def edit_graph(graph: fx.Graph, kind: str) -> bool:
     """Make the mistake ``kind`` of :data:`EDITS` in ``graph``. Return whether it has a place."""
     edited = False
-    for node in list(graph.nodes):
+    for node in list(graph.nodes):  # a list, since edits add and erase nodes
         if node.op == "call_function" and EDITS[kind](node):
             edited = True
+    # A malformed graph is a mistake of this file, and none for cells to catch.
     if edited:
         graph.lint()
     return edited
@@ -79,6 +79,7 @@ def _restride(node: fx.Node) -> bool:
     value = _value(node)
     if not isinstance(value, torch.Tensor) or not _is_result_alone(node) or value.ndim < 2:
         return False
+    # Along a dimension of size 1 any stride is right.
     if not value.is_contiguous() or min(value.shape) < 2:
         return False
     graph = node.graph
@@ -90,6 +91,7 @@ def _restride(node: fx.Node) -> bool:
         )
     with graph.inserting_after(copy):
         back = graph.call_function(aten.transpose.int, (copy, 0, 1))
+    # All users take `back`, but for `turned`, of which `back` is made.
     node.replace_all_uses_with(back, delete_user_cb=lambda user: user is not turned)
     return True
 
@@ -171,14 +173,14 @@ def _unselect(node: fx.Node) -> bool:
 
 def _scale(node: fx.Node) -> bool:
     """Round a number of the program."""
-    numbers = [i for i, x in enumerate(node.args) if type(x) is float and x not in (0.0, 1.0)]
-    if not numbers:
-        return False
-    args = list(node.args)
-    for i in numbers:
-        args[i] = operator.mul(args[i], _FACTOR)
+    args: list[Any] = list(node.args)
+    changes = False
+    for place, argument in enumerate(node.args):
+        if type(argument) is float and argument not in (0.0, 1.0):
+            args[place] = argument * _FACTOR
+            changes = True
     node.args = tuple(args)
-    return True
+    return changes
 
 
 def _unnegate(node: fx.Node) -> bool:
@@ -228,6 +230,7 @@ def _narrow(node: fx.Node) -> bool:
         coarse = graph.call_function(aten._to_copy.default, (node,), {"dtype": torch.float32})
     with graph.inserting_after(coarse):
         fine = graph.call_function(aten._to_copy.default, (coarse,), {"dtype": torch.float64})
+    # All users take `fine`, but for `coarse`, of which `fine` is made.
     node.replace_all_uses_with(fine, delete_user_cb=lambda user: user is not coarse)
     return True
 

@@ -162,7 +162,8 @@ def _changes_facts(group: str, changes: Mapping[str, object], of: Callable[[Any]
     def change(metadata: Any) -> Any:
         for facts in filter(of, getattr(metadata, group)):
             for name, value in changes.items():
-                object.__setattr__(facts, name, value)
+                object.__setattr__(facts, name, value)  # their dataclass is frozen
+        # It derives further facts from these.
         metadata.__post_init__()
         return metadata
 
