@@ -19,6 +19,7 @@ from gen.checks import (
     drawn_programs,
     forms,
     illformed,
+    kernels,
     memory_access,
     on_device,
     overloads,
@@ -432,6 +433,7 @@ class Case:
             "wrong_call": partial(wrong_calls.assert_same_refusals, self.target, sample, batched),
             "wrong_number": partial(wrong_calls.assert_same_numbers, self.target, sample),
             "neighbours": partial(wrong_calls.assert_memory_kept, self.target, sample),
+            "wrong_arguments": partial(kernels.assert_no_faults, self.target, sample),
         }
         if axes.values in by_values:
             return by_values[axes.values]
@@ -537,7 +539,7 @@ class Case:
         axes = self.axes.fixed(form=form, layout=layout, values=values)
         words = (against,) if isinstance(against, str) else tuple(against)
         # forms of calls are no programs to show: the message names the overload and the difference
-        if words == ("raises",) or axes.values == "overloads":
+        if words == ("raises",) or axes.values in ("overloads", "wrong_arguments"):
             return
         for turn, sample in self._samples_to_show(parsed, words, axes):
             # A failure of the op itself is a finding of `raising`.
@@ -717,7 +719,7 @@ def _place(program: str, label: str) -> str:
 
 _REFUSED = (
     "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number", "neighbours",
-    "overloads",
+    "overloads", "wrong_arguments",
 )  # fmt: skip
 
 
@@ -733,7 +735,7 @@ def _asks_beside_values(axes: Axes, words: Sequence[str]) -> bool:
     a mode around it or the batch."""
     if OF_ITSELF.issuperset(words) or axes.form in forms.BESIDE:
         return True
-    if axes.values in {*OF_ARGUMENTS, "overloads"}:
+    if axes.values in {*OF_ARGUMENTS, "overloads", "wrong_arguments"}:
         return True
     has_mode = axes.under is not None or axes.refusal is not None
     return has_mode or axes.batch != "ordinary"
