@@ -285,11 +285,13 @@ def _taken(calls: list[tuple[str, Arguments]], *, is_guess: bool) -> list[bool]:
 
 
 def _some(name: str, calls: list[Arguments]) -> list[Arguments]:
-    """Return the calls that differ most: with the most arguments, and with the fewest.
+    """Return the calls that differ most: with the most arguments, with the fewest, and one of
+    another layout, for which there is another kernel.
 
     An overload with buffers for its results has the kernel of another one, and gets one call.
     """
     ordered = sorted(calls, key=lambda one: len(_structure(one)), reverse=True)
-    if len(ordered) == 1 or outputs_of(overload_by_name(name)):
-        return ordered[:1]
-    return [ordered[0], ordered[-1]]
+    strided = [one for one in ordered if "layout" not in json.dumps(one)]
+    others = [one for one in ordered if one not in strided]
+    found = [*strided[:1], *strided[1:][-1:], *others[-1:]]
+    return found[:1] if outputs_of(overload_by_name(name)) else found

@@ -33,20 +33,22 @@ _ENUMS: dict[str, type] = {
     "memory_format": torch.memory_format,
 }
 """Kinds of arguments that are objects of torch with a name."""
-_COMPRESSED: dict[torch.layout, Callable[[Tensor], Tensor]] = {
-    torch.sparse_coo: lambda x: x.to_sparse(),
-    torch.sparse_csr: lambda x: x.to_sparse_csr(),
-    torch.sparse_csc: lambda x: x.to_sparse_csc(),
-    torch.sparse_bsr: lambda x: x.to_sparse_bsr((1, 1)),
-    torch.sparse_bsc: lambda x: x.to_sparse_bsc((1, 1)),
-    MKLDNN: lambda x: x.to_mkldnn(),
+_MADE_OF_DENSE: dict[str, Callable[[Tensor], Tensor]] = {
+    "sparse_coo": lambda x: x.to_sparse(),
+    "sparse_csr": lambda x: x.to_sparse_csr(),
+    "sparse_csc": lambda x: x.to_sparse_csc(),
+    "sparse_bsr": lambda x: x.to_sparse_bsr((1, 1)),
+    "sparse_bsc": lambda x: x.to_sparse_bsc((1, 1)),
+    str(MKLDNN).removeprefix("torch."): lambda x: x.to_mkldnn(),
+    "nested": lambda x: torch.nested.nested_tensor(list(x.unbind())),
 }
-_BY_LAYOUT = {str(layout).removeprefix("torch."): make for layout, make in _COMPRESSED.items()}
+"""What makes a tensor of another layout, by its name."""
 _QUANTIZED = (torch.quint8, torch.qint8, torch.qint32)
 
 
 class Undescribed(Exception):
-    """An argument has no description, such as a tensor of a subclass."""
+    """An argument has no description, such as a tensor of a subclass, or is of none, such as a
+    compressed tensor of one dimension."""
 
 
 def describe(value: object, *, exact: bool) -> Described:
@@ -158,16 +160,22 @@ def _build_tensor(described: Mapping[str, Any], place: Place, seed: int) -> Tens
     shape = described["shape"]
     if dtype in _QUANTIZED:
         return torch.quantize_per_tensor(_drawn(tuple(shape), torch.float32, seed), 0.1, 0, dtype)
-    numbers = described.get("numbers")
-    if numbers is None:
-        dense = _drawn(tuple(shape), dtype, seed)
-    else:
-        dense = _filled(shape, dtype, numbers)
+    dense = _dense(described, dtype, seed)
     if layout == "strided":
         return place(dense)
-    if layout == "nested":
-        return torch.nested.nested_tensor(list(dense.unbind()))
-    return _BY_LAYOUT[layout](dense)
+    try:
+        return _MADE_OF_DENSE[layout](dense)
+    except (RuntimeError, IndexError, ValueError) as error:
+        # such as a compressed tensor of one dimension
+        raise Undescribed(f"no tensor of layout {layout}: {error}") from None
+
+
+def _dense(described: Mapping[str, Any], dtype: torch.dtype, seed: int) -> Tensor:
+    """Return the elements of a tensor: its own, or drawn ones."""
+    numbers = described.get("numbers")
+    if numbers is None:
+        return _drawn(tuple(described["shape"]), dtype, seed)
+    return _filled(described["shape"], dtype, numbers)
 
 
 @lru_cache(maxsize=256)  # the calls of a kernel have most of their tensors in common

@@ -159,11 +159,12 @@ class KernelCall:
         torch.default_generator.manual_seed(0)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            values = memory.built(self.arguments)
             try:
+                values = memory.built(self.arguments)
                 results = self.kernel.run(values)
                 return [_copy(one) for one in pytree.tree_leaves(results)]
-            except Exception as error:  # kernels raise different errors
+            # kernels raise different errors, and there is no tensor of some descriptions
+            except Exception as error:
                 return error
 
 
