@@ -25,19 +25,12 @@ _SAMPLES = 4  # of a row, from the first to the last
 _LARGEST = 1500  # elements of a sample
 _SECONDS = 40.0  # of a processor for the samples of a row
 _DTYPES = (("float32", "float64", "int64", "bool"), ("complex64", "complex128"))
-_HEAD = """# yaml-language-server: $schema=../included.schema.json
+_HEAD = """\
+# yaml-language-server: $schema=../included.schema.json
 #
-# Kernels of torch's dispatcher, called by their own names with wrong arguments. `python -m gen kernel-calls` writes the rows: a row has all
+# Kernels of torch's dispatcher, called by their own names with wrong arguments. A row has all
 # overloads of its name, whose right calls stand in gen/checks/kernels/right_calls.jsonl.
-
-checks:
-  wrong_arguments:
-    claim: A kernel that is called by its own name with a wrong argument returns or raises an error; it reads and writes its arguments alone.
-    pipeline: forward
-    against: eager
-    values: wrong_arguments
-    dtypes: [float32]
-    families: [kernels]
+# `python -m gen kernel-calls` writes this file; matrix/misuse.yaml has the check.
 
 families:
   kernels:

@@ -9,7 +9,9 @@ take or refuse any of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from gen.checks.kernels.call_descriptions import Arguments, Described, is_tensor
@@ -20,6 +22,7 @@ __all__ = ["wrong_calls"]
 Change = tuple[str, Described]
 """What is wrong with an argument, and the argument."""
 Changes = Iterator[Change]
+OfTensor = Callable[[Described], Described]
 _HUGE = 2**31
 _HUGEST = 2**62
 _DTYPES = {
@@ -50,19 +53,23 @@ def _all_changes(call: KernelCall) -> Iterator[tuple[str, Arguments]]:
         value = call.arguments[argument.name]
         for label, other in _changes(value, argument, beyond):
             yield f"{argument.name} {label}", {**call.arguments, argument.name: other}
-    for label, change in _OF_ALL_TENSORS.items():
+    for label, change in (*_OF_ALL_TENSORS.items(), *_of_equal_shapes(call.arguments)):
         yield f"all tensors {label}", _each_tensor(call.arguments, change)
 
 
 def _sizes(described: Described) -> Iterator[int]:
     """Yield the sizes of all tensors in a description."""
+    return chain.from_iterable(_shapes_in(described))
+
+
+def _shapes_in(described: Described) -> Iterator[tuple[int, ...]]:
+    """Yield the shapes of all tensors in a description."""
     if is_tensor(described):
-        yield from described["shape"]
-        return
-    parts = described.values() if isinstance(described, dict) else described
-    if isinstance(described, (dict, list)):
-        for part in parts:
-            yield from _sizes(part)
+        yield tuple(described["shape"])
+    elif isinstance(described, dict):
+        yield from _shapes_in(list(described.values()))
+    elif isinstance(described, list):
+        yield from chain.from_iterable(map(_shapes_in, described))
 
 
 def _changes(value: Described, argument: Parameter, beyond: int) -> Changes:
@@ -225,7 +232,7 @@ def _others_of(number: Described, beyond: int) -> tuple[Described, ...]:
 # --- all tensors ----------------------------------------------------------------------------------
 
 
-def _each_tensor(described: Described, change: Callable[[Described], Described]) -> Any:
+def _each_tensor(described: Described, change: OfTensor) -> Any:
     """Return a description with a change of each tensor."""
     if is_tensor(described):
         return change(described)
@@ -236,12 +243,37 @@ def _each_tensor(described: Described, change: Callable[[Described], Described])
     return described
 
 
-def _shapes(change: Callable[[list[int]], list[int]]) -> Callable[[Described], Described]:
+def _of_equal_shapes(arguments: Arguments) -> Iterator[tuple[str, OfTensor]]:
+    """Yield changes of a size that several tensors of one shape get, such as two states.
+
+    A kernel that compares them with one another finds no difference.
+    """
+    counts = Counter(_shapes_in(arguments))
+    for shape in [shape for shape, count in counts.items() if count > 1]:
+        for dim, size in enumerate(shape):
+            for other in sorted({0, size - 1, size + 1} - {size, -1}):
+                label = f"of {list(shape)} with {other} in dimension {dim}"
+                yield label, _replacing(list(shape), [*shape[:dim], other, *shape[dim + 1 :]])
+
+
+def _replacing(shape: list[int], other: list[int]) -> OfTensor:
+    """Return what gives the tensors of a shape another one."""
+
+    def change(x: Described) -> Described:
+        """Return a tensor of that shape with the other one, and any other as it is."""
+        if x["shape"] != shape:
+            return x
+        return _with(x, shape=other)
+
+    return change
+
+
+def _shapes(change: Callable[[list[int]], list[int]]) -> OfTensor:
     """Return what gives a tensor another shape."""
     return lambda x: _with(x, shape=change(x["shape"]))
 
 
-_OF_ALL_TENSORS: dict[str, Callable[[Described], Described]] = {
+_OF_ALL_TENSORS: dict[str, OfTensor] = {
     "empty": _shapes(lambda shape: [0] * len(shape)),
     "with 0 in the first dimension": _shapes(lambda shape: [0, *shape[1:]][: len(shape)]),
     "with 0 in the last dimension": _shapes(lambda shape: [*shape[:-1], 0][: len(shape)]),
