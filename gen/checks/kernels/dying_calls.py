@@ -10,8 +10,8 @@ enough: it has torch loaded, and costs some ten milliseconds.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
-import resource
 import select
 import signal
 import struct
@@ -21,13 +21,16 @@ from dataclasses import dataclass
 
 import torch
 
+from gen.outcomes import Lacking
+
 __all__ = ["Death", "outcomes_of"]
 
 SECONDS = 1.0
 """The longest time of a processor for one call. Sizes are small, so that a loop over a wrong number
 is what takes longer."""
-_QUIET = 100.0  # seconds without a word after which a fork waits for something that never comes
+_QUIET = 30.0  # seconds without a word after which a fork waits for something that never comes
 _MEMORY = 2 << 30  # bytes that a fork may have beyond those of its parent
+_PERTURB, _BYTE = -6, 85  # the option of glibc, and what it fills memory with
 _HEADER = struct.Struct("I")
 Run = Callable[[int], bytes]
 
@@ -49,9 +52,11 @@ def outcomes_of(
 ) -> list[bytes | Death]:
     """Return what ``run(0)``, ``run(1)``, … give, each in a process that may die of it.
 
-    After ``most_deaths`` no other call is made, and there are fewer outcomes. ``seconds``: of a
+    Raises Lacking where processes have no forks. After ``most_deaths`` no other call is made, and there are fewer outcomes. ``seconds``: of a
     processor, for one call.
     """
+    if not hasattr(os, "fork"):
+        raise Lacking("this system has no fork, and a call may end the process")
     outcomes: list[bytes | Death] = []
     deaths = 0
     while len(outcomes) < count and deaths != most_deaths:
@@ -124,16 +129,29 @@ def _prepare() -> None:
     """Let a fork die of what it does: without a core, a handler, or a word to the terminal."""
     for number in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
-    with open("/proc/self/statm") as file:
-        pages = int(file.read().split()[0])
-    most = pages * resource.getpagesize() + _MEMORY
-    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    _limit_memory()
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)
     os.dup2(nothing, 1)
     # a pool of threads does not survive a fork
     torch.set_num_threads(1)
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        # memory that nobody has filled holds the same bytes in each call
+        libc.mallopt(_PERTURB, _BYTE)
+
+
+def _limit_memory() -> None:
+    """Let a fork have little memory beyond that of its parent, and leave no core behind."""
+    import resource  # Windows has no such module, and no fork
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if sys.platform != "linux":
+        return
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    most = pages * resource.getpagesize() + _MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def _cause(status: int) -> str:

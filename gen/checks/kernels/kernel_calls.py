@@ -131,10 +131,9 @@ class KernelCall:
 
     def fault(self) -> str:
         """Return what the call does that no call may do. Empty if there is nothing."""
-        written = self._written
         answers: list[Answer] = []
-        for turn in range(2):
-            memory = _Memory(turn, written)
+        memories = [_Memory(turn, self._written) for turn in range(2)]
+        for memory in memories:
             answers.append(self._answer(memory))
             fault = _assertion(answers[-1]) or memory.fault()
             if fault or memory.is_resized:
@@ -143,7 +142,7 @@ class KernelCall:
         if output is None:
             return ""
         for turn in range(2):
-            again = self._answer(_Memory(turn, written))
+            again = self._answer(_Memory(turn, self._written))
             if _first_difference(answers[turn], again) is not None:
                 return ""  # it draws, or gives memory that it has not written to
         return f"{output} depends on what lies beside the arguments"
@@ -183,8 +182,9 @@ class _Memory:
     """Tensors of a call, each in the middle of a larger piece of memory.
 
     ``turn``: 0 for zeros in the rest of it, 1 for NaN, or ones where there is none. The storage of
-    a tensor is its part of the piece alone, as a view of the piece would let ops of views read the
-    rest. That of an argument in ``written`` is the whole piece, so that it may grow.
+    a tensor is its part of the piece alone, and no op can make it larger: in a view of the piece,
+    ops of views may read the rest, and a buffer may grow into it. A tensor without elements has
+    memory of its own.
     """
 
     def __init__(self, turn: int, written: Collection[str]) -> None:
@@ -203,13 +203,13 @@ class _Memory:
 
     def _placed(self, x: Tensor) -> Tensor:
         size = x.numel()
+        if not size:
+            return x.clone()
         whole = x.new_full((size + 2 * _ROOM,), _filler(x.dtype, self._turn))
         middle = whole[_ROOM : _ROOM + size]
         middle.copy_(x.reshape(-1))
-        inside = middle.view(x.shape)
-        if self._name not in self._written and size:
-            raw = torch.from_numpy(middle.view(torch.uint8).numpy())
-            inside = raw.view(x.dtype).view(x.shape)
+        raw = torch.from_numpy(middle.view(torch.uint8).numpy())
+        inside = raw.view(x.dtype).view(x.shape)
         self._pieces.append(_Piece(self._name, whole, inside, x))
         return inside
 

@@ -46,7 +46,7 @@ def wrong_calls(call: KernelCall) -> Iterator[KernelCall]:
 
 def _all_changes(call: KernelCall) -> Iterator[tuple[str, Arguments]]:
     """Yield the arguments of the calls, each with what is wrong."""
-    beyond = max(_sizes(call.arguments), default=0)
+    beyond = max(_sizes(list(call.arguments.values())), default=0)
     for argument in call.kernel.parameters:
         if argument.name not in call.arguments:
             continue
@@ -54,7 +54,8 @@ def _all_changes(call: KernelCall) -> Iterator[tuple[str, Arguments]]:
         for label, other in _changes(value, argument, beyond):
             yield f"{argument.name} {label}", {**call.arguments, argument.name: other}
     for label, change in (*_OF_ALL_TENSORS.items(), *_of_equal_shapes(call.arguments)):
-        yield f"all tensors {label}", _each_tensor(call.arguments, change)
+        changed = {name: _each_tensor(one, change) for name, one in call.arguments.items()}
+        yield f"all tensors {label}", changed
 
 
 def _sizes(described: Described) -> Iterator[int]:
@@ -66,8 +67,6 @@ def _shapes_in(described: Described) -> Iterator[tuple[int, ...]]:
     """Yield the shapes of all tensors in a description."""
     if is_tensor(described):
         yield tuple(described["shape"])
-    elif isinstance(described, dict):
-        yield from _shapes_in(list(described.values()))
     elif isinstance(described, list):
         yield from chain.from_iterable(map(_shapes_in, described))
 
@@ -238,8 +237,6 @@ def _each_tensor(described: Described, change: OfTensor) -> Any:
         return change(described)
     if isinstance(described, list):
         return [_each_tensor(one, change) for one in described]
-    if isinstance(described, dict):
-        return {name: _each_tensor(one, change) for name, one in described.items()}
     return described
 
 
@@ -248,7 +245,7 @@ def _of_equal_shapes(arguments: Arguments) -> Iterator[tuple[str, OfTensor]]:
 
     A kernel that compares them with one another finds no difference.
     """
-    counts = Counter(_shapes_in(arguments))
+    counts = Counter(_shapes_in(list(arguments.values())))
     for shape in [shape for shape, count in counts.items() if count > 1]:
         for dim, size in enumerate(shape):
             for other in sorted({0, size - 1, size + 1} - {size, -1}):
