@@ -23,7 +23,17 @@ __all__ = ["guesses"]
 
 _RELATIVES = 12  # overloads of which an overload gets arguments
 _DRAWS = 150  # calls that are drawn by the kinds of arguments
-_SHAPES = ([4], [3, 4], [2, 3, 4], [2, 3, 4, 4], [1, 2, 3, 4, 4], [3, 3], [2, 4], [4, 2], [])
+_SHAPES: tuple[list[int], ...] = (
+    [4],
+    [3, 4],
+    [2, 3, 4],
+    [2, 3, 4, 4],
+    [1, 2, 3, 4, 4],
+    [3, 3],
+    [2, 4],
+    [4, 2],
+    [],
+)
 _BY_KIND: Mapping[str, Sequence[Described]] = {
     "int": (0, 1, 2),
     "float": (0.5, 1.0, 0.0),

@@ -25,9 +25,10 @@ from gen.torch_private.loaded_with_torch import OpOverload
 __all__ = ["RIGHT_CALLS", "Asked", "Fault", "ask", "assert_no_faults", "recorded", "right_calls"]
 
 
-_MOST_DEATHS = 20
+_MOST_DEATHS = 8
 """Deaths of a kernel after which no more is asked of it. Each costs a fork, and one is enough."""
-_TRIES = 3  # of a call that a process has died of, which may live if memory lies otherwise
+_TRIES = 2  # of a call that a process has died of, which may live if memory lies otherwise
+_SUSPECTS = 6  # calls before it that may have left memory in disorder
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,11 @@ def _ask(calls: Sequence[KernelCall]) -> Asked:
 def _death(calls: Sequence[KernelCall], death: Death) -> Fault:
     """Return the fault of the last call, or of an earlier one that has left the memory in disorder.
 
-    The last call is made alone. If it lives then, each of the others is, and the process looks at
-    its memory afterwards.
+    The last call is made alone. If it lives then, some of the others are, the last one first, and
+    the process looks at its memory afterwards.
     """
     last = calls[-1]
-    for suspect in (*[last] * _TRIES, *calls[:-1]):
+    for suspect in (*[last] * _TRIES, *reversed(calls[-1 - _SUSPECTS : -1])):
         (outcome,) = outcomes_of(1, lambda _: _alone(suspect))  # noqa: B023  # called at once
         if isinstance(outcome, Death) and not outcome.is_slow:
             return Fault(suspect, outcome.cause)

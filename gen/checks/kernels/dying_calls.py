@@ -52,8 +52,8 @@ def outcomes_of(
 ) -> list[bytes | Death]:
     """Return what ``run(0)``, ``run(1)``, … give, each in a process that may die of it.
 
-    Raises Lacking where processes have no forks. After ``most_deaths`` no other call is made, and there are fewer outcomes. ``seconds``: of a
-    processor, for one call.
+    Raises Lacking where processes have no forks. After ``most_deaths`` no other call is made, and
+    there are fewer outcomes. ``seconds``: of a processor, for one call.
     """
     if not hasattr(os, "fork"):
         raise Lacking("this system has no fork, and a call may end the process")

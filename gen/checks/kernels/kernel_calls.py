@@ -24,7 +24,13 @@ import torch
 
 from gen.checks.kernels.call_descriptions import Arguments, build
 from gen.outcomes import ErrorMismatch, refuse_fault
-from gen.torch_private.aten_overloads import Overload, full_name, names_of, writes_of
+from gen.torch_private.aten_overloads import (
+    Overload,
+    full_name,
+    length_of,
+    names_of,
+    writes_of,
+)
 from gen.torch_private.loaded_with_torch import pytree
 
 __all__ = ["Kernel", "KernelCall", "Parameter"]
@@ -72,7 +78,7 @@ class Kernel:
                 one.kwarg_only,
                 one.name in written,
                 one.has_default_value(),
-                one.N,
+                length_of(one),
             )
             for one in overload._schema.arguments
         ]

@@ -174,8 +174,8 @@ def _of_elements(x: Described, beyond: int) -> Changes:
     """Yield a tensor with other numbers: indices out of range, NaN and infinities."""
     dtype = x["dtype"]
     if dtype.startswith(("float", "bfloat")):
-        for number in ("nan", "inf"):
-            yield f"of {number}", _with(x, numbers={"float": number})
+        for word in ("nan", "inf"):
+            yield f"of {word}", _with(x, numbers={"float": word})
         yield "of zeros", _with(x, numbers=0)
         yield "of 1e30", _with(x, numbers=1e30)
     if dtype not in ("int64", "int32"):
