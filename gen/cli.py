@@ -73,10 +73,6 @@ ELSEWHERE = {
             "compare a compiler with a model of tensors, and shrink what differs"
         ),
     ),
-    "kernel-calls": (
-        "gen.commands.kernel_calls",
-        "record right calls of the kernels of torch's dispatcher, and write a row for each op",
-    ),
     "run": (
         "gen.commands.run",
         (

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from gen.checks.kernels import RIGHT_CALLS
-from gen.commands.kernel_calls import rows
 from gen.dispatcher.overload_reasons import reason_of, uncalled_reason_of
 from gen.torch_private.aten_overloads import every_overload, has_kernel, is_there
 from gen.versions import is_for_installed
+from tests.kernel_calls.record import rows
 
 ROOT = Path(__file__).parent.parent.parent
 OF_THE_MATRIX = yaml.safe_load((ROOT / "matrix.yaml").read_text())["torch"]

@@ -1,9 +1,11 @@
-"""Run `gen kernel-calls`: record right calls of the kernels of torch's dispatcher while the samples
-of a matrix run, and write a row for each op."""
+"""Record right calls of the kernels of torch's dispatcher while the samples of the matrix run, and
+write a row for each op:
+
+    python -m tests.kernel_calls.record
+"""
 
 from __future__ import annotations
 
-import argparse
 import json
 import warnings
 from collections.abc import Sequence
@@ -13,14 +15,14 @@ import torch
 
 from gen.checks.kernels import RIGHT_CALLS
 from gen.checks.kernels.dying_calls import Death, outcomes_of
-from gen.dispatcher.right_calls import Calls, Recording, accepted, with_guesses
 from gen.plan.matrix_ops import Op
-from gen.plan.matrix_plan import add_matrix_arguments, load_plan
+from gen.plan.matrix_plan import load_plan
 from gen.samples.samples import Sample, candidates, make_op
 from gen.torch_private.aten_overloads import every_overload, has_kernel
+from tests.kernel_calls.right_calls import Calls, Recording, accepted, with_guesses
 
-__all__ = ["add_arguments", "run"]
-
+ROOT = Path(__file__).parent.parent.parent
+ROWS = ROOT / "matrix/kernels.yaml"
 _SAMPLES = 4  # of a row, from the first to the last
 _LARGEST = 1500  # elements of a sample
 _SECONDS = 40.0  # of a processor for the samples of a row
@@ -30,7 +32,7 @@ _HEAD = """\
 #
 # Kernels of torch's dispatcher, called by their own names with wrong arguments. A row has all
 # overloads of its name, whose right calls stand in gen/checks/kernels/right_calls.jsonl.
-# `python -m gen kernel-calls` writes this file; matrix/misuse.yaml has the check.
+# `python -m tests.kernel_calls.record` writes this file; matrix/misuse.yaml has the check.
 
 families:
   kernels:
@@ -44,24 +46,15 @@ _ROW = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `gen kernel-calls`."""
-    add_matrix_arguments(parser)
-    parser.add_argument(
-        "--rows", type=Path, default=Path("matrix/kernels.yaml"), help="where the rows are written"
-    )
-
-
-def run(args: argparse.Namespace) -> int:
-    """Record, and write the calls and the rows. Return the exit code."""
-    recording = _recorded(load_plan(args.matrix).ops)
+def main() -> None:
+    """Record, and write the calls and the rows."""
+    recording = _recorded(load_plan(ROOT / "matrix.yaml").ops)
     right = with_guesses(accepted(recording))
     lines = [json.dumps({name: right[name]}) for name in sorted(right)]
     RIGHT_CALLS.write_text("\n".join(lines) + "\n")
-    args.rows.write_text(rows(sorted(right)))
+    ROWS.write_text(rows(sorted(right)))
     due = [name for name in every_overload() if has_kernel(name)]
     print(f"right calls of {len(right)} of {len(due)} overloads with a kernel for the CPU")
-    return 0
 
 
 def rows(names: Sequence[str]) -> str:
@@ -110,3 +103,7 @@ def _of_dtype(op: Op, dtype: str) -> list[Sample]:
             return []
     small = [sample for sample in pool if sum(x.numel() for x in sample.inputs) <= _LARGEST]
     return small[:: max(1, len(small) // _SAMPLES)][:_SAMPLES]
+
+
+if __name__ == "__main__":
+    main()

@@ -26,7 +26,6 @@ from gen.checks.kernels.kernel_calls import Kernel, KernelCall
 from gen.checks.overloads.overload_forms import FormsOfCall
 from gen.checks.overloads.plain_calls import plain_calls
 from gen.checks.overloads.recorded_calls import OverloadCall, calls_of
-from gen.dispatcher.guessed_calls import guesses
 from gen.samples.samples import Sample
 from gen.samples.seeds import seeded
 from gen.torch_private.aten_overloads import (
@@ -38,6 +37,7 @@ from gen.torch_private.aten_overloads import (
     overload_by_name,
 )
 from gen.torch_private.loaded_with_torch import OpOverload, TorchDispatchMode, pytree
+from tests.kernel_calls.guessed_calls import guesses
 
 __all__ = ["Calls", "Recording", "accepted", "with_guesses"]
 
