@@ -61,7 +61,14 @@ class Asked:
 
 
 def ask(kernel: Kernel, right: Iterable[Arguments]) -> Asked:
-    """Make the right calls of a kernel, and wrong ones of each."""
+    """Make the right calls of a kernel, and wrong ones of each.
+
+    ``right``: the arguments of the right calls. A wrong call that follows from several of them is
+    made once.
+
+    Returns what came of all calls. A fault of a right call is one, too. After some deaths no more
+    is asked, and ``left_out`` says how many calls were not made.
+    """
     calls: dict[str, KernelCall] = {}
     for arguments in right:
         call = KernelCall(kernel, arguments)
@@ -71,7 +78,11 @@ def ask(kernel: Kernel, right: Iterable[Arguments]) -> Asked:
 
 
 def _ask(calls: Sequence[KernelCall]) -> Asked:
-    """Make the calls, and say what came of them."""
+    """Make the calls, and say what came of them.
+
+    A process makes one call after another until it dies. So a death may be that of an earlier call
+    of the same process, which has written to memory of others.
+    """
     outcomes = outcomes_of(
         len(calls), lambda number: calls[number].fault().encode(), most_deaths=_MOST_DEATHS
     )
@@ -105,7 +116,10 @@ def _death(calls: Sequence[KernelCall], death: Death) -> Fault:
 
 
 def _alone(call: KernelCall) -> bytes:
-    """Make a call, and then claim and free memory of many sizes, which finds it in disorder."""
+    """Make a call, and then claim and free memory of many sizes, which finds it in disorder.
+
+    glibc compares the sizes that it keeps beside each piece, and ends the process if one is wrong.
+    """
     fault = call.fault()
     pieces = [bytearray(1 << size) for size in range(4, 20) for _ in range(8)]
     del pieces
@@ -152,14 +166,21 @@ def assert_no_faults(target: Target, sample: Sample, tally: Tally) -> None:
 
 
 def _listed(labels: Sequence[str]) -> str:
-    """Return the first few of what was wrong, and how many others there are."""
+    """Return the first few of what was wrong, and how many others there are.
+
+    The message is to name a call to begin with. All calls of a cell would be some thousand words.
+    """
     others = len(labels) - _SHOWN
     more = [f"and {others} more"] if others > 0 else []
     return ", ".join([*labels[:_SHOWN], *more])
 
 
 def _kernels(sample: Sample) -> Iterator[tuple[Kernel, list[Arguments]]]:
-    """Yield the kernels of a row, each with its right calls."""
+    """Yield the kernels of a row, each with its right calls.
+
+    A row of a name has all overloads of that name, since they share a kernel or call one another.
+    An overload without a right call is left out; ``gen/dispatcher/reasons.yaml`` says why.
+    """
     if sample.op.call is not recorded:
         yield _own_kernel(sample)
         return
@@ -171,7 +192,10 @@ def _kernels(sample: Sample) -> Iterator[tuple[Kernel, list[Arguments]]]:
 
 
 def _own_kernel(sample: Sample) -> tuple[Kernel, list[Arguments]]:
-    """Return what a row of one op calls, with the sample as its right call."""
+    """Return what a row of one op calls, with the sample as its right call.
+
+    Raises Unsuitable if an argument has no description, such as a tensor of a subclass.
+    """
     args, kwargs = sample.rebuild(sample.inputs)
     call = sample.op.call
     if isinstance(call, OpOverload):

@@ -54,6 +54,9 @@ class Undescribed(Exception):
 def describe(value: object, *, exact: bool) -> Described:
     """Return the description of an argument.
 
+    ``value``: a tensor, a number, a text, a list of these, a dtype, a layout, a device, a memory
+    format, a generator or None. A tensor with gaps in memory is described without them.
+
     ``exact``: floating tensors keep their numbers, which are else drawn anew. Raises Undescribed
     for a tensor that is too large, and for a value of another kind.
     """
@@ -133,7 +136,14 @@ def is_tensor(described: Described) -> bool:
 
 
 def build(described: Described, place: Place, seed: int = 0) -> Any:
-    """Return the argument of a description. ``place`` puts the memory of each tensor somewhere."""
+    """Return the argument of a description.
+
+    ``place`` puts the elements of a dense tensor somewhere, and returns the tensor there. Tensors
+    of other layouts lie where torch puts them.
+
+    ``seed``: of the numbers that are drawn. The tensors of a list have one each, and the same
+    description with the same seed has the same numbers in each call.
+    """
     if isinstance(described, list):
         return [build(one, place, seed + k) for k, one in enumerate(described)]
     if not isinstance(described, Mapping):
@@ -155,7 +165,11 @@ _BUILDERS: dict[str, Callable[[Any], object]] = {
 
 
 def _build_tensor(described: Mapping[str, Any], place: Place, seed: int) -> Tensor:
-    """Return the tensor of a description."""
+    """Return the tensor of a description.
+
+    Raises Undescribed if there is none, as a wrong call may ask for a compressed tensor without
+    dimensions.
+    """
     dtype, layout = getattr(torch, described["dtype"]), described.get("layout", "strided")
     shape = described["shape"]
     if dtype in _QUANTIZED:
@@ -189,7 +203,10 @@ def _drawn(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
 
 
 def _filled(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[Any] | float) -> Tensor:
-    """Return a tensor of given numbers, or of one number alone."""
+    """Return a tensor of given numbers, or of one number alone.
+
+    Whole numbers go through int64, since floating ones do not hold them all.
+    """
     if not isinstance(numbers, list):
         return torch.full(shape, build(numbers, _as_it_is), dtype=dtype)
     flat = [build(one, _as_it_is) for one in numbers]

@@ -52,6 +52,9 @@ def outcomes_of(
 ) -> list[bytes | Death]:
     """Return what ``run(0)``, ``run(1)``, … give, each in a process that may die of it.
 
+    ``count``: how many calls there are. ``run``: makes the call of a number, and returns what is
+    to be kept of it as bytes. It runs in a fork, so that what it changes is lost.
+
     Raises Lacking where processes have no forks. After ``most_deaths`` no other call is made, and
     there are fewer outcomes. ``seconds``: of a processor, for one call.
     """
@@ -77,7 +80,10 @@ class _Reader:
         self._descriptor, self._pid = descriptor, pid
 
     def answers(self) -> list[bytes]:
-        """Return the answers until the fork has ended."""
+        """Return the answers until the fork has ended.
+
+        The last one may be cut where the process has died in the middle of it, and is left out.
+        """
         data = b""
         while chunk := self._chunk():
             data += chunk
@@ -103,7 +109,11 @@ class _Reader:
 
 
 def _fork(numbers: range, run: Run, seconds: float) -> tuple[_Reader, int]:
-    """Start a fork that makes the calls of these numbers."""
+    """Start a fork that makes the calls of these numbers.
+
+    It ends without a word to the parent's handlers: what pytest and its plugins would do at the end
+    of a process is for the parent to do.
+    """
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -126,7 +136,11 @@ def _fork(numbers: range, run: Run, seconds: float) -> tuple[_Reader, int]:
 
 
 def _prepare() -> None:
-    """Let a fork die of what it does: without a core, a handler, or a word to the terminal."""
+    """Let a fork die of what it does: without a core, a handler, or a word to the terminal.
+
+    A handler of the parent, as that of faulthandler, would write the stack of each death. MKL and
+    glibc write to the terminal by themselves.
+    """
     for number in (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
     _limit_memory()
@@ -142,7 +156,11 @@ def _prepare() -> None:
 
 
 def _limit_memory() -> None:
-    """Let a fork have little memory beyond that of its parent, and leave no core behind."""
+    """Let a fork have little memory beyond that of its parent, and leave no core behind.
+
+    A wrong size is often a large one. Then the allocator raises an error at once, where the system
+    would give memory that nobody has until the first write.
+    """
     import resource  # Windows has no such module, and no fork
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -68,7 +68,11 @@ class Kernel:
 
     @classmethod
     def of_overload(cls, overload: Overload) -> Kernel:
-        """Return the kernel of an overload, whose schema says the kinds of its arguments."""
+        """Return the kernel of an overload, whose schema says the kinds of its arguments.
+
+        ``overload``: such as ``torch.ops.aten.mm.default``, or one of a library of one's own. An
+        argument with an alias that is written to, ``Tensor(a!)``, may be another one afterwards.
+        """
         written = names_of(writes_of(overload))
         parameters = [
             # `real_type` has a dtype as ScalarType, where `type` has an int
@@ -94,7 +98,10 @@ class Kernel:
     ) -> Kernel:
         """Return a function as a kernel, for a call whose values say the kinds of arguments.
 
-        It may write to any tensor, since it has no schema.
+        ``name``: for messages. ``call``: the function. ``args`` and ``kwargs``: its right call.
+
+        It may write to any tensor, since it has no schema. Arguments by place are called by their
+        number: ``argument 0``.
         """
         numbered = [(f"argument {place}", value) for place, value in enumerate(args)]
         parameters = [Parameter(key, _kind(value), False, True) for key, value in numbered]
@@ -102,7 +109,10 @@ class Kernel:
         return cls(name, call, parameters)
 
     def run(self, values: dict[str, object]) -> object:
-        """Call it with arguments by the names of its parameters."""
+        """Call it with arguments by the names of its parameters, and return the results.
+
+        ``values``: the arguments. One that is left out has its default. Raises what it raises.
+        """
         args: list[object] = []
         kwargs: dict[str, object] = {}
         for one in self.parameters:
@@ -136,7 +146,14 @@ class KernelCall:
         return not isinstance(self._answer(_Memory(0, self._written)), Exception)
 
     def fault(self) -> str:
-        """Return what the call does that no call may do. Empty if there is nothing."""
+        """Return what the call does that no call may do. Empty if there is nothing.
+
+        The call is made twice, and once more each way if the results differ: a result that is
+        another one in each call, as that of a draw, says nothing of memory. Both pieces of memory
+        live until the end, so that no result lies where the other piece was.
+
+        The process may end here. :func:`~gen.checks.kernels.dying_calls.outcomes_of` survives it.
+        """
         answers: list[Answer] = []
         memories = [_Memory(turn, self._written) for turn in range(2)]
         for memory in memories:
@@ -159,7 +176,11 @@ class KernelCall:
         return frozenset(one.name for one in self.kernel.parameters if one.is_written)
 
     def _answer(self, memory: _Memory) -> Answer:
-        """Return copies of the results of a call, or what it raises."""
+        """Return copies of the results of a call, or what it raises.
+
+        What has no description as a tensor, such as a compressed one of no dimension, counts as
+        refused. Results are copied at once, as they may be views of the arguments.
+        """
         # `torch.manual_seed` seeds accelerators as well, and takes longer than most calls
         torch.default_generator.manual_seed(0)
         with warnings.catch_warnings(), torch.no_grad():
@@ -200,7 +221,11 @@ class _Memory:
         self._pieces: list[_Piece] = []
 
     def built(self, arguments: Arguments) -> dict[str, object]:
-        """Return the arguments of a description, with their tensors in this memory."""
+        """Return the arguments of a description, with their tensors in this memory.
+
+        Each argument draws its numbers from a seed of its own place, so that one that changes
+        leaves the others as they are.
+        """
         values: dict[str, object] = {}
         for place, (name, described) in enumerate(arguments.items()):
             self._name = name
@@ -225,7 +250,11 @@ class _Memory:
         return any(piece.inside.shape != piece.before.shape for piece in self._pieces)
 
     def fault(self) -> str:
-        """Return which argument, or what lies beside it, is other than before the call."""
+        """Return which argument, or what lies beside it, is other than before the call.
+
+        An argument that may be written to may have other elements and another size. What lies
+        beside it stays in any case, whether the call has raised an error or not.
+        """
         for piece in self._pieces:
             is_written = piece.name in self._written
             if piece.inside.shape != piece.before.shape:
@@ -290,7 +319,11 @@ def _filler(dtype: torch.dtype, turn: int) -> float:
 
 
 def _copy(result: object) -> object:
-    """Return what of a result can be compared: a copy of a tensor, or the result itself."""
+    """Return what of a result can be compared: a copy of a tensor, or the result itself.
+
+    None stands for a tensor of another layout, of which ops say in other ways what lies in memory,
+    and for one that has more elements than any right result here, as an expanded one may.
+    """
     if not isinstance(result, Tensor):
         return result
     is_plain = result.layout is torch.strided and not result.is_quantized and not result.is_nested
@@ -306,6 +339,8 @@ def _copy(result: object) -> object:
 
 def _first_difference(first: Answer, second: Answer) -> str | None:
     """Return which result differs, or that only one call was taken. None if there is none.
+
+    A call that is refused beside zeros and taken beside NaN has looked there to decide.
 
     Two refusals are no difference, whatever their errors are.
     """

@@ -36,7 +36,15 @@ _OTHER_DTYPES = ("float32", "int64", "bool", "complex64")
 
 
 def wrong_calls(call: KernelCall) -> Iterator[KernelCall]:
-    """Yield the calls that have something wrong, each once. The right call is not among them."""
+    """Yield the calls that have something wrong, each once.
+
+    ``call``: a right call, which is not among them. Its kernel says the kinds of its arguments.
+
+    A call of :func:`torch.mm` yields some eighty: each of its two tensors with other sizes, of
+    another rank, empty, in another dtype, and of special numbers. Each has a label, such as
+    ``mat2 with 3 of 4 in dimension 0``. Two changes may lead to the same call, as a list that is
+    left out and one that is None do; then the first label counts.
+    """
     seen = {repr(call.arguments)}
     for label, arguments in _all_changes(call):
         if repr(arguments) not in seen:
@@ -45,7 +53,11 @@ def wrong_calls(call: KernelCall) -> Iterator[KernelCall]:
 
 
 def _all_changes(call: KernelCall) -> Iterator[tuple[str, Arguments]]:
-    """Yield the arguments of the calls, each with what is wrong."""
+    """Yield the arguments of the calls, each with what is wrong.
+
+    First one argument at a time is changed, in the order of the schema, then all tensors are, and
+    then those of one shape. What is beyond all sizes of the call is beyond any dimension, too.
+    """
     beyond = max(_sizes(list(call.arguments.values())), default=0)
     for argument in call.kernel.parameters:
         if argument.name not in call.arguments:
@@ -72,7 +84,11 @@ def _shapes_in(described: Described) -> Iterator[tuple[int, ...]]:
 
 
 def _changes(value: Described, argument: Parameter, beyond: int) -> Changes:
-    """Yield what an argument may be in place of what it is."""
+    """Yield what an argument may be in place of what it is.
+
+    The value says more than the kind: a tensor in a list of optional tensors is changed as any
+    other tensor is. Only what is neither a tensor nor a list is replaced by the table of kinds.
+    """
     kind = argument.kind
     plain = kind.removeprefix("Optional[").removesuffix("]") if kind[:9] == "Optional[" else kind
     if kind.startswith("Optional[") and value is not None:
@@ -145,7 +161,11 @@ def _with(described: Described, **changed: Any) -> Described:
 
 
 def _of_tensor(x: Described, beyond: int) -> Changes:
-    """Yield a tensor with other sizes, another rank, another dtype and other numbers."""
+    """Yield a tensor with other sizes, another rank, another dtype and other numbers.
+
+    Tensors of other layouts and quantized ones are made of dense ones, so that they have other
+    sizes and ranks alone.
+    """
     yield from _of_sizes(x)
     shape = x["shape"]
     if shape:
@@ -162,7 +182,11 @@ def _of_tensor(x: Described, beyond: int) -> Changes:
 
 
 def _of_sizes(x: Described) -> Changes:
-    """Yield a tensor with another size in one dimension."""
+    """Yield a tensor with another size in one dimension.
+
+    One less and one more are the mistakes of a caller. Half is what kernels of pairs may take for
+    all, and three times the size leaves the memory of a result by more than its padding.
+    """
     shape = x["shape"]
     for dim, size in enumerate(shape):
         for other in sorted({0, 1, size // 2, size - 1, size + 1, 3 * size + 1} - {size, -1}):
@@ -171,7 +195,11 @@ def _of_sizes(x: Described) -> Changes:
 
 
 def _of_elements(x: Described, beyond: int) -> Changes:
-    """Yield a tensor with other numbers: indices out of range, NaN and infinities."""
+    """Yield a tensor with other numbers: indices out of range, NaN and infinities.
+
+    What a whole number means, nothing says here. It may be an index, a label, an offset, a length
+    or a count, and the first and the last one of a row may mean different things.
+    """
     dtype = x["dtype"]
     if dtype.startswith(("float", "bfloat")):
         for word in ("nan", "inf"):
@@ -192,7 +220,11 @@ def _of_elements(x: Described, beyond: int) -> Changes:
 
 
 def _of_tensors(tensors: Sequence[Described], beyond: int) -> Changes:
-    """Yield lists with other tensors, with fewer and with more of them."""
+    """Yield lists with other tensors, with fewer and with more of them.
+
+    A kernel of several lists trusts that they are equally long, and one of tensors in pairs that
+    the first ones have the shapes of the others. So the first and the last tensor are changed.
+    """
     yield "that is an empty list", []
     yield "with one less", list(tensors[:-1])
     yield "with one more", [*tensors, tensors[-1]]
@@ -207,7 +239,11 @@ def _of_tensors(tensors: Sequence[Described], beyond: int) -> Changes:
 
 
 def _of_numbers(numbers: Sequence[Described], beyond: int) -> Changes:
-    """Yield lists of other lengths, and with other numbers."""
+    """Yield lists of other lengths, and with other numbers.
+
+    A number stands in front, at the end, and in each place: a stride of [0, 1] may be refused
+    where [1, 0] is not, and [0, 0] may divide by zero where neither does.
+    """
     lists: list[list[Described]] = [[]]
     if numbers:
         lists += [list(numbers[:-1]), [*numbers, numbers[-1]], [0] * len(numbers)]
@@ -220,7 +256,10 @@ def _of_numbers(numbers: Sequence[Described], beyond: int) -> Changes:
 
 
 def _others_of(number: Described, beyond: int) -> tuple[Described, ...]:
-    """Return what a number in a list may be."""
+    """Return what a number in a list may be.
+
+    ``beyond``: the largest size of the call. One more is in range of no dimension.
+    """
     if isinstance(number, bool):
         return (True, False)
     if isinstance(number, int):
@@ -232,7 +271,10 @@ def _others_of(number: Described, beyond: int) -> tuple[Described, ...]:
 
 
 def _each_tensor(described: Described, change: OfTensor) -> Any:
-    """Return a description with a change of each tensor."""
+    """Return a description with a change of each tensor.
+
+    What is no tensor, and no list with tensors, stays as it is.
+    """
     if is_tensor(described):
         return change(described)
     if isinstance(described, list):
