@@ -32,7 +32,7 @@ _HEAD = """\
 #
 # Kernels of torch's dispatcher, called by their own names with wrong arguments. A row has all
 # overloads of its name, whose right calls stand in gen/checks/kernels/right_calls.jsonl.
-# `python -m tests.kernel_calls.record` writes this file; matrix/misuse.yaml has the check.
+# This file is written together with these calls; matrix/misuse.yaml has the check.
 
 families:
   kernels:
