@@ -34,7 +34,7 @@ Tensor = torch.Tensor
 _PLAIN = frozenset({"loop", "upstream", "eager"})
 OF_ITSELF = frozenset({"again", "threads", "strides", "fake"})
 """References that compare results of the target with one another. They may be zero."""
-_OF_CALLS = frozenset({"wrong_call", "wrong_number", "neighbours", "overloads"})
+_OF_CALLS = frozenset({"wrong_call", "wrong_number", "neighbours", "overloads", "wrong_arguments"})
 WRONG_DERIVATIVE = "its derivatives are not those by differences of its values"
 """The cause that mismatches of all programs of derivatives have: a wrong first derivative makes the
 second one wrong, and the same formula is wrong in the eager session and in a transform."""

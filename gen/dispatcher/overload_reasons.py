@@ -22,7 +22,7 @@ from gen.torch_private.aten_overloads import (
     overload_by_name,
 )
 
-__all__ = ["Reason", "family_of", "reason_of"]
+__all__ = ["Reason", "family_of", "reason_of", "uncalled_reason_of"]
 
 _TABLE = Path(__file__).with_name("reasons.yaml")
 _WITHOUT_KERNEL = "no kernel for the CPU, and none that is composed of others"
@@ -76,6 +76,14 @@ def reason_of(name: str) -> Reason | None:
     return Reason("hardware", f"made from {plain}, which has {_WITHOUT_KERNEL}")
 
 
+def uncalled_reason_of(name: str) -> Reason | None:
+    """Return why no right call of an overload with a kernel is known. None if one should be."""
+    rule = _rule_of(name, "uncalled")
+    if rule is None:
+        return None
+    return Reason(rule["kind"], rule["reason"])
+
+
 Rule = dict[str, Any]  # as in the file: texts, and a list of globs
 
 
@@ -90,7 +98,7 @@ def _rule_of(name: str, part: str) -> Rule | None:
 
 @cache
 def _rules() -> dict[str, list[Rule]]:
-    """Return the parts of the table: `families` and `reasons`."""
+    """Return the parts of the table: `families`, `reasons` and `uncalled`."""
     rules: dict[str, list[Rule]] = yaml.safe_load(_TABLE.read_text())
     return rules
 

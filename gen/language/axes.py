@@ -44,7 +44,7 @@ OfArguments = Literal[
 ]  # fmt: skip
 Numbers = Literal[
     "ordinary", "extreme", "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number",
-    "neighbours", "special", "overloads", Degenerate, OfArguments,
+    "neighbours", "wrong_arguments", "special", "overloads", Degenerate, OfArguments,
 ]  # fmt: skip
 Answer = Literal["norms", "clipped_sum", "dot", "gram", "project"]
 Cotangents = Literal["contiguous", "transposed", "noncontiguous", "expanded"]

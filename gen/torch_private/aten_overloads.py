@@ -115,6 +115,12 @@ def names_of(arguments: Iterable[Argument]) -> list[str]:
     return [one.name for one in arguments]
 
 
+def length_of(argument: Argument) -> int | None:
+    """Return the length of a list for which a schema says it: 2 for `int[2] stride`."""
+    length: int | None = argument.N  # type: ignore[attr-defined]  # the stub lacks it
+    return length
+
+
 def is_generated(overload: Overload) -> bool:
     """Return whether torch has generated the overload from another one."""
     return torch.Tag.generated in overload.tags

@@ -13,6 +13,7 @@ from gen.checks import (
     drawn_programs,
     forms,
     illformed,
+    kernels,
     memory_access,
     on_device,
     overloads,
@@ -456,6 +457,7 @@ def _assertion_without_comparison(
         "wrong_call": partial(wrong_calls.assert_same_refusals, target, sample, batched),
         "wrong_number": partial(wrong_calls.assert_same_numbers, target, sample),
         "neighbours": partial(wrong_calls.assert_memory_kept, target, sample),
+        "wrong_arguments": partial(kernels.assert_no_faults, target, sample),
     }
     if axes.values in by_values:
         return by_values[axes.values]

@@ -19,7 +19,7 @@ __all__ = ["Subject", "chosen_samples"]
 
 _REFUSED = (
     "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number", "neighbours",
-    "overloads",
+    "overloads", "wrong_arguments",
 )  # fmt: skip
 
 

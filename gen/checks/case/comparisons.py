@@ -26,7 +26,7 @@ def all_comparisons(case: Case, claim: Claim) -> Iterator[tuple[Comparison, str,
     """
     axes = claim.axes_of(case.cell)
     # forms of calls are no programs to show: the message names the overload and the difference
-    if claim.references == ("raises",) or axes.values == "overloads":
+    if claim.references == ("raises",) or axes.values in ("overloads", "wrong_arguments"):
         return
     for turn, sample in _samples_to_show(case, claim, axes):
         # A failure of the op itself is a finding of `wrong_errors`.

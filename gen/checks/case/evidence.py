@@ -98,7 +98,7 @@ def asks_beside_values(axes: Axes, references: Sequence[str]) -> bool:
     a mode around it or the batch."""
     if OF_ITSELF.issuperset(references) or axes.form in forms.BESIDE:
         return True
-    if axes.values in {*OF_ARGUMENTS, "overloads"}:
+    if axes.values in {*OF_ARGUMENTS, "overloads", "wrong_arguments"}:
         return True
     has_mode = axes.under is not None or axes.refusal is not None
     return has_mode or axes.batch != "ordinary"

@@ -1,0 +1,1 @@
+"""Record right calls of the kernels of torch's dispatcher."""
