@@ -180,7 +180,7 @@ def assert_refused(target: Target, sample: Sample, form: str, tally: Tally) -> N
         raise Unsuitable(f"{sample.description} has no tensor input to batch")
     unchanged, *others = variants(sample, form)
     taken: dict[tuple[bool, ...], bool] = {}
-    failures = []
+    failures: list[str] = []
     # Whether vmap takes the sample itself is asked once for each choice of inputs.
     for variant in others:
         for mask in _masks(variant, form):

@@ -100,7 +100,7 @@ def _refuse_unfit_input(value: Any, index: int) -> None:
                 "point or complex. Finite differences in another dtype are coarser than "
                 "the tolerances: pass it as float64 or complex128."
             ),
-            stacklevel=5,
+            stacklevel=4,
         )
     if value.layout is not torch.strided:
         return

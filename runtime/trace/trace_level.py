@@ -455,7 +455,7 @@ class Trace(Level):
         with self.mode:
             out = decomposition(*args, **kwargs)
 
-        def renew_argument(tensor: Any, _: int | None) -> torch.Tensor:
+        def renew_argument(tensor: Any, _: int | None) -> Any:
             if any(tensor is argument for argument in args):
                 return self._value(tensor._inner, tensor._node)
             return tensor

@@ -187,7 +187,9 @@ def _beyond(self: torch.Tensor, lambd: float) -> torch.Tensor:
 
 piecewise("hardsigmoid", lambda self: _between(self, -3, 3) / 6)
 piecewise(
-    "hardswish", lambda self: torch.where(self < -3, 0, torch.where(self > 3, 1, self / 3 + 0.5))
+    "hardswish",
+    # at the ends as the kernel of the derivative has it: 0 and 1
+    lambda self: torch.where(self <= -3, 0, torch.where(self >= 3, 1, self / 3 + 0.5)),
 )
 piecewise("hardtanh", _between)
 piecewise("hardshrink", _beyond)

@@ -23,8 +23,9 @@ def test_single_precision_warns() -> None:
     with pytest.warns(
         UserWarning,
         match="Input #0 requires gradient and is not a double precision floating point or complex",
-    ):
+    ) as warned:
         assert gradcheck(lambda x: x * 2, x, eps=1e-2, atol=1e-2)
+    assert warned[0].filename == __file__  # the caller's line
 
 
 def test_overlapping_inputs_are_refused() -> None:

@@ -94,3 +94,12 @@ def test_second_derivatives_are_right_in_the_tail(name: str, value: float) -> No
     torch.testing.assert_close(
         runtime.func.grad(runtime.func.grad(f))(x).item(), value, rtol=1e-12, atol=0
     )
+
+
+@pytest.mark.parametrize("end", [-3.0, 3.0])
+def test_hardswish_has_the_slope_of_its_kernel_at_the_ends_of_its_middle(end: float) -> None:
+    x = torch.tensor(end, dtype=torch.float64)
+    slope = float(end > 0)
+    assert func.grad(F.hardswish)(x).item() == slope
+    assert func.grad(func.grad(F.hardswish))(x).item() == 0.0
+    assert func.jvp(F.hardswish, (x,), (torch.ones_like(x),))[1].item() == slope
