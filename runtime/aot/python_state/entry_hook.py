@@ -352,7 +352,13 @@ class _Watcher:
         if code is _RUNS_LAYER and self.graph.backward is not None:
             layer = frame.f_locals["self"]
             self.graph.backward.layers[id(layer)] = layer
-        key = id(code)
+        if code is _SEED and frame.f_locals.get("a") is None:
+            self._ask(_SEEDS[code], frame.f_back)
+        self._notice_question(frame)
+
+    def _notice_question(self, frame: FrameType) -> None:
+        """Let count what a function of torch's or Python's asks for."""
+        key = id(frame.f_code)
         if key in FACTS_OF_CODE:
             self.graph.ask(FACTS_OF_CODE[key])
         if key in CODES_OF_ENVIRONMENT and self._is_of_program(frame.f_back):
@@ -365,8 +371,6 @@ class _Watcher:
             self.graph.reach_object(getattr, "getattr")
         if key in _OF_TORCH:
             self._ask(_OF_TORCH[key], frame.f_back)
-        if code is _SEED and frame.f_locals.get("a") is None:
-            self._ask(_SEEDS[code], frame.f_back)
 
     def _ask_environment(self, frame: FrameType) -> None:
         """Let variables of the environment count, or what another object of its class has."""
