@@ -396,11 +396,11 @@ class PerSampleGrads:
         step = max(1, self.memory_limit // (2 * numel))
         rows = []
         for i in range(0, term.size, step):
-            part = term.part(i, min(i + step, term.size))
-            blocks = [
-                part.gram(other.part(j, min(j + step, other.size)))
-                for j in range(0, other.size, step)
-            ]
+            blocks = []
+            for j in range(0, other.size, step):
+                # a part that is kept for all of these would keep its dense gradients
+                part = term.part(i, min(i + step, term.size))
+                blocks.append(part.gram(other.part(j, min(j + step, other.size))))
             rows.append(torch.cat(blocks, 1))
         return torch.cat(rows)
 

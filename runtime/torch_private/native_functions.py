@@ -21,6 +21,8 @@ native_ones_like = torch._C._VariableFunctions.ones_like
 """`torch.ones_like`, whatever a program puts in its place."""
 is_all_true: Any = torch._is_all_true
 """Return whether all of a tensor is true, as a tensor. Distributions ask so for their domains."""
+call_of_layer = torch.nn.Module._call_impl
+"""What runs a layer with its hooks, whichever class it is of."""
 functions_of_nn = torch._C._nn
 """The module that has many functions of `torch.nn.functional`."""
 native_linear = torch._C._nn.linear

@@ -29,6 +29,7 @@ from torch.optim import Optimizer, lr_scheduler
 from ...seam.levels import Value
 from ...seam.own_modules import is_own_module
 from ...seam.user_code import LeftErrors, capturing, watched
+from ...torch_private.native_functions import call_of_layer
 from ...torch_private.symbolic_shapes import modules_of_symbols
 from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_user
 from .contents import Position
@@ -49,7 +50,7 @@ from .values import attributes_of
 
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
-_RUNS_LAYER = torch.nn.Module._call_impl.__code__
+_RUNS_LAYER = call_of_layer.__code__
 _CACHE = functools._lru_cache_wrapper
 
 TRUSTED = frozenset(

@@ -20,10 +20,12 @@ for those of its attributes that the program's code has names for.
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 import sys
 from collections.abc import Iterable, Set
+from itertools import chain
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -40,6 +42,7 @@ import torch
 from ...seam.own_modules import is_own_module
 from ...torch_private.mode_stacks import TorchDispatchMode
 from ...trace.provenance import is_of_package
+from .code_names import names_of
 from .nodes import Change, FunctionParts, Globals, Named, Node, path_of
 from .object_kinds import GENERATOR_OF_PYTHON, Registry, class_names, row_of
 from .program_code import ProgramCode, is_of_ours, is_of_user, is_special
@@ -230,16 +233,24 @@ def _names_of_library(node: Named, names: Set[str]) -> list[str]:
         return []
     if isinstance(node, LibraryGlobals):
         return [name for name in sorted(common) if _is_called_or_plain(own[name])]
-    return _without_counters(node, sorted(common))
+    return [name for name in sorted(common) if type(own[name]) is not int]
 
 
 def _without_counters(node: Named, names: Iterable[str]) -> list[str]:
-    """Return ``names`` without those of integers in a class of a library, which count something for
-    it. As an argument of a program such a number would be a symbol in what the library keeps."""
+    """Return ``names`` without those of integers in a class of a library that its methods name:
+    these count something for it. As an argument of a program such a number would be a symbol in
+    what the library keeps."""
     if isinstance(node, LibraryGlobals):
         return list(names)
-    own = node.names
-    return [name for name in names if type(own[name]) is not int]
+    own, used = node.names, _names_in_methods(node.owner)
+    return [name for name in names if type(own[name]) is not int or name not in used]
+
+
+@functools.cache
+def _names_in_methods(cls: type) -> frozenset[str]:
+    """Return the names that the methods of a class have."""
+    methods = [x for x in vars(cls).values() if isinstance(x, FunctionType)]
+    return frozenset(chain.from_iterable(names_of(x.__code__).every for x in methods))
 
 
 def _is_called_or_plain(x: Any) -> bool:
