@@ -75,6 +75,8 @@ def test_the_interpreter_waits_for_no_compilation_at_its_exit() -> None:
 
 def test_a_fork_is_served_by_the_replay() -> None:
     code = """
+tiers.inductor = lambda *_, **__: time.sleep(1000)
+f = jit(lambda x: x.sin() * 2, compiler=partial(tiers.tiered, calls=2))
 f(x); f(x)
 child = os.fork()
 if not child:
