@@ -159,16 +159,19 @@ def _groups(found: list[Beside]) -> list[list[Beside]]:
     return [[cell for cell in found if (cell.backend, cell.compiler) == kind] for kind in kinds]
 
 
+def _title(cell: Beside) -> str:
+    """What the table of a backend and a compiler shows."""
+    peer = cell.backend
+    if cell.backend != JAX:
+        peer = f"torch.compile(backend={cell.backend!r})"
+    if cell.compiler != "replay":
+        return f"time of jit(compiler={cell.compiler!r}) ÷ {peer}"
+    return f"time of jit ÷ {peer}, and how long that compiles"
+
+
 def _print(console: Console, group: list[Beside]) -> None:
     """Print the table of one backend and compiler, the means, and what has no ratio."""
-    first = group[0]
-    peer = f"torch.compile(backend={first.backend!r})"
-    if first.backend == JAX:
-        peer = first.backend
-    title = f"time of jit ÷ {peer}, and how long that compiles"
-    if first.compiler != "replay":
-        title = f"time of jit(compiler={first.compiler!r}) ÷ {peer}"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=_title(group[0]), title_justify="left")
     columns = list(dict.fromkeys(cell.transform for cell in group))
     for column in ("program", *columns):
         table.add_column(column)

@@ -147,11 +147,15 @@ class Tiers(Settling):
             self._is_tried = False
 
     def _run_both(self, args: list[Any]) -> Any:
-        """Return the results of the replay. Native code has the arguments that it writes to as
-        copies."""
+        """Return the results of the replay. Native code gets copies of all arguments: code that is
+        wrong may write to any of them."""
         given = list(args)
-        copies = [_copy_of(x) if i in self.placed else x for i, x in enumerate(args)]
-        written = [copies[i] for i in self.placed]
+        try:
+            copies = [*map(_copy_of, args)]
+        except RuntimeError as error:  # such as too little memory
+            self._keep_replay(f"its arguments are not copied: {_first_line(error)}")
+            return self._replay(args)
+        kept = list(copies)
         begin = time.perf_counter()
         results = self._replay(args)
         between = time.perf_counter()
@@ -162,8 +166,7 @@ class Tiers(Settling):
         except Exception as error:
             self._keep_replay(f"native code raises {_first_line(error)}")
             return results
-        expected = [*results, *(given[i] for i in self.placed)]
-        difference = _difference(expected, [*found, *written])
+        difference = _difference([*results, *given], [*found, *kept])
         if difference:
             self._keep_replay(f"native code gives {difference}")
             return results
@@ -233,13 +236,18 @@ def _has_symbols(value: object) -> bool:
     return any(type(size) is not int for size in value.shape)
 
 
-def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy in memory of its own, with the strides for which code is compiled."""
+def _copy_of(x: Any) -> Any:
+    """Return a copy of a tensor in memory of its own, with the strides for which code is compiled;
+    anything else as it is."""
+    if not isinstance(x, torch.Tensor):
+        return x
     with below_autograd():
-        copy = torch.empty_strided(
-            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-        )
-        return copy.copy_(tensor)
+        if x.layout is not torch.strided or x.is_conj() or x.is_neg():
+            return x.clone()
+        # the whole storage, since an expanded tensor shows an element several times
+        storage = x.untyped_storage().clone()
+        copy = torch.empty(0, dtype=x.dtype, device=x.device)
+        return copy.set_(storage, x.storage_offset(), x.shape, x.stride())
 
 
 def _difference(expected: Sequence[object], found: Sequence[object]) -> str:
@@ -293,6 +301,10 @@ class Background:
     """
 
     def __init__(self) -> None:
+        self.forked()
+
+    def forked(self) -> None:
+        """Begin anew, without a thread: a fork has none. Its graphs stay with the replay."""
         self.spent = 0.0
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
@@ -316,10 +328,6 @@ class Background:
             begin = time.monotonic()
             job()
             self.spent += time.monotonic() - begin
-
-    def forked(self) -> None:
-        """Forget the thread in a fork, which has none. Its graphs stay with the replay."""
-        self.__init__()  # type: ignore[misc]
 
 
 def _lower_priority() -> None:

@@ -206,3 +206,25 @@ def test_threads_that_call_meanwhile_get_right_results(native: Callable[[Native]
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_code_that_writes_to_an_argument_by_mistake_is_not_taken_and_harms_nothing(
+    native: Callable[[Native], None],
+) -> None:
+    def compile_writing(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
+        right: Any = as_python(module)
+
+        def run(args: list[Any]) -> Any:
+            given = list(args)
+            results = right(args)
+            given[0].zero_()
+            return results
+
+        run.placed = right.placed  # type: ignore[attr-defined]
+        return run
+
+    native(compile_writing)
+    f = jit(lambda x, y: x * y, compiler=auto)
+    x, y = torch.ones(3), torch.ones(1).expand(3)
+    assert "native code gives other elements" in _settle(f, x, y)
+    assert x.equal(torch.ones(3)) and f(x, y).equal(x)
