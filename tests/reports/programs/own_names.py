@@ -16,11 +16,11 @@ KERNEL = "it calls the kernel"
 
 @report("F330.1", "pytorch#145070", "pytorch#194803", kernel=True, runtime=KERNEL)
 def a_gradient_of_more_images():
-    """_adaptive_avg_pool2d_backward takes a gradient of four images for an input of one.
+    """_adaptive_avg_pool2d_backward takes a gradient of a million images for an input of one.
 
-    It writes those of the other ones behind its result, which ends the process.
+    It writes those of the other ones behind its result, 16 GB of them, which ends the process.
     """
-    grad, x = torch.ones(999, 2, 3, 3), torch.ones(1, 2, 4, 4)
+    grad, x = torch.ones(1_000_000, 1, 1, 1), torch.ones(1, 1, 64, 64)
     process = os.fork()
     if not process:
         with contextlib.suppress(RuntimeError, IndexError):
@@ -31,11 +31,11 @@ def a_gradient_of_more_images():
 
 @report("F330.2", kernel=True, runtime=KERNEL)
 def a_row_that_there_is_not():
-    """_convert_indices_from_coo_to_csr takes a row of -99999999.
+    """_convert_indices_from_coo_to_csr takes a row of -(2**45).
 
     It writes as far before its result, which ends the process.
     """
-    rows = torch.full((3,), -99999999)
+    rows = torch.full((3,), -(2**45))
     process = os.fork()
     if not process:
         with contextlib.suppress(RuntimeError, IndexError):
@@ -46,11 +46,11 @@ def a_row_that_there_is_not():
 
 @report("F330.3", "pytorch#141004", kernel=True, runtime=KERNEL)
 def a_pointer_beyond_the_columns():
-    """_convert_indices_from_csr_to_coo takes a row of 99999999 columns, of which there are two.
+    """_convert_indices_from_csr_to_coo takes a row of 2**45 columns, of which there are two.
 
     It writes all of them to its result, which ends the process.
     """
-    rows, columns = torch.tensor([0, 99999999, 2]), torch.tensor([0, 1])
+    rows, columns = torch.tensor([0, 2**45, 2]), torch.tensor([0, 1])
     process = os.fork()
     if not process:
         with contextlib.suppress(RuntimeError, IndexError):
@@ -134,12 +134,12 @@ def a_gradient_of_no_classes():
 
 @report("F330.9", kernel=True, runtime=KERNEL)
 def a_place_before_the_window():
-    """max_pool2d_with_indices_backward takes the index -99999999, and ends the process.
+    """max_pool2d_with_indices_backward takes the index -(2**45), and ends the process.
 
     It writes as far before its result.
     """
     g, x = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 4, 4)
-    i = torch.full((1, 1, 2, 2), -99999999)
+    i = torch.full((1, 1, 2, 2), -(2**45))
     process = os.fork()
     if not process:
         with contextlib.suppress(RuntimeError, IndexError):
