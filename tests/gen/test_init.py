@@ -1,11 +1,9 @@
 """`gen init` makes a project that passes its tests at once, and finds a fault."""
 
-import os
 import re
 import shlex
 import shutil
 import subprocess
-import sys
 import textwrap
 import zipfile
 from pathlib import Path
@@ -15,8 +13,8 @@ import pytest
 import yaml
 
 from gen.cli import main
+from tests.commands import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 FAULT = """
 
 # without limit, which is right for a limit of 1
@@ -40,18 +38,6 @@ class _SoftClip(torch.autograd.Function):
 def soft_clip(x, limit=1.0):
     return _SoftClip.apply(x, limit)
 """
-
-
-def python(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *args],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
 
 
 @pytest.fixture(scope="module")

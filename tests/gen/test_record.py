@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.commands import ROOT, python
+
 OPS = """
 import torch
 
@@ -107,22 +108,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-def python(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *args],
-        cwd=folder,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-
-
 def probe(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return python(folder, "-m", "gen", "probe", *args)
 
@@ -183,19 +168,11 @@ def test_proposed_entries_hold_once_they_have_a_reason(folder: Path, tmp_path: P
 
 def cells_of(packages: Path, project: Path) -> str:
     """Run the cells of a project, and return what pytest says, once none is red."""
-    path = os.pathsep.join((str(ROOT), str(packages)))
     for words in (
         ["gen", "generate"],
         ["pytest", "-p", "gen.run.plugin", "-q", "generated_tests", "--target", "torch"],
     ):
-        ran = subprocess.run(
-            [sys.executable, "-m", *words],
-            cwd=project,
-            env=environment() | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        ran = python(project, "-m", *words, path=(ROOT, packages))
         assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
@@ -335,13 +312,9 @@ def test_several_processes_and_another_start_module_are_recorded(folder: Path) -
     (hooks / "sitecustomize.py").write_text("print('a start module of my own')\n")
     line = "import torch; torch.rand(3).sin()"
     command = f"{sys.executable} -c '{line}'; {sys.executable} -c '{line}'"
-    done = subprocess.run(
-        [sys.executable, "-m", "gen", "record", f'sh -c "{command}"', "--out", "twice",
-         "--only", "ops", "--requirement", "x"],
-        cwd=folder,
-        env=environment() | {"PYTHONPATH": os.pathsep.join((str(ROOT), str(hooks)))},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    options = ("--out", "twice", "--only", "ops", "--requirement", "x")
+    words = ("record", f'sh -c "{command}"', *options)
+    done = python(folder, "-m", "gen", *words, path=(ROOT, hooks))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("  | a start module of my own") == 2
     assert "# 2 calls" in (folder / "twice/matrix.yaml").read_text()
@@ -373,7 +346,7 @@ def test_an_interrupt_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "gen", "record", f"{sys.executable} waits.py", "--out", "stopped"],
         cwd=folder,
-        env=environment() | {"TMPDIR": str(tmp_path)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
         # a job in the background of a shell ignores the signal

@@ -1,6 +1,5 @@
 """`pytest --since` runs the cells that a change can affect, and never too few."""
 
-import os
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gen.run.results import CellResult, read
+from tests.commands import ROOT, python
 
 pytest_plugins = "pytester"
 
@@ -91,15 +91,8 @@ class Project:
 
     def command(self, module: str, *args: str) -> subprocess.CompletedProcess[str]:
         """Run `python -m MODULE … --since main` in a process of its own."""
-        path = os.pathsep.join([str(self.folder), str(Path(__file__).parents[2])])
-        return subprocess.run(
-            [sys.executable, "-m", module, *args, "--target", "torch", "--since", "main"],
-            cwd=self.folder,
-            env=os.environ | {"PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        words = ("-m", module, *args, "--target", "torch", "--since", "main")
+        return python(self.folder, *words, path=(self.folder, ROOT))
 
     def since(self, *args: str) -> pytest.RunResult:
         return self.run("generated_tests", "--since", "main", *args)

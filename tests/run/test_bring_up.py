@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gen.cli import main
+from tests.commands import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/bring_up.md"
 
 
@@ -27,9 +25,9 @@ def run(command: str, folder: Path) -> str:
     """Run a command of the page in a folder, and return what it prints."""
     words = shlex.split(command)
     if words[0] == "pytest":
-        words = [sys.executable, "-m", *words, "-p", "no:cacheprovider"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+        done = python(folder, "-m", *words, "-p", "no:cacheprovider")
+    else:
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
     return done.stdout + done.stderr
 
 

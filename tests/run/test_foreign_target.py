@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gen.run.results import read
+from tests.commands import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 TARGETS = '''
 import numpy
 import torch
@@ -80,16 +80,10 @@ def test_vjp(case):
 """
 
 
-def run(target: str, folder: Path, *path: Path | str) -> tuple[Any, dict[str, str]]:
+def run(target: str, folder: Path, *path: Path) -> tuple[Any, dict[str, str]]:
     (folder / "test_demo.py").write_text(MODULE)
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))),
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "pytest", "-p", "gen.run.plugin", "--target", target, "-q"]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
+    words = ("-m", "pytest", "-p", "gen.run.plugin", "--target", target, "-q")
+    done = python(folder, *words, path=[*path, ROOT])
     results = folder / f".cache/matrix/results-{target}-cpu.jsonl"
     return done, {
         f"{cell.check} {cell.op}": cell.outcome for cell in read(results).cells
@@ -166,7 +160,9 @@ def test_jax_passes_by_its_entry_point(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, *pip, "--target", str(site), str(package)], check=True, timeout=300
     )
-    done, cells = run("jax", tmp_path, site, *os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    done, cells = run(
+        "jax", tmp_path, site, *map(Path, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    )
     assert done.returncode == 0, done.stdout
     assert all(
         cells[f"{check} {op}"] == "passed"

@@ -1,16 +1,14 @@
 """A third party's target is found by its entry point and runs like the built-in ones."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gen.run.results import read
+from tests.commands import ROOT, python
 
-ROOT = Path(__file__).parents[2]
+RUN = ("-m", "pytest", "-p", "gen.run.plugin", "--target", "plain")
 MODULE = """
 from gen.checks import cases, op
 
@@ -28,18 +26,6 @@ def test_vjp_of_vjp(case):
 def test_vmap(case):
     case.assert_same("vmap", against="loop")
 """
-
-
-def python(*args: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(path), str(ROOT)))}
-    return subprocess.run(
-        [sys.executable, *args],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -60,34 +46,20 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-index",
         "--disable-pip-version-check",
     )
-    done = python(*pip, "--target", str(folder / "site"), str(package), path=folder, cwd=folder)
+    done = python(folder, *pip, "--target", str(folder / "site"), str(package))
     assert done.returncode == 0, done.stderr
     return folder / "site"
 
 
 def test_it_is_found_by_name(installed: Path, tmp_path: Path) -> None:
-    found = python(
-        "-c",
-        "from gen.targets import load, names; print(names(), load('plain').name)",
-        path=installed,
-        cwd=tmp_path,
-    )
+    program = "from gen.targets import load, names; print(names(), load('plain').name)"
+    found = python(tmp_path, "-c", program, path=(installed, ROOT))
     assert found.stdout.split()[-1] == "plain" and "'plain'" in found.stdout, found.stderr
 
 
 def test_the_matrix_runs_on_it_and_names_what_it_lacks(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(MODULE)
-    done = python(
-        "-m",
-        "pytest",
-        "-p",
-        "gen.run.plugin",
-        "--target",
-        "plain",
-        "-q",
-        path=installed,
-        cwd=tmp_path,
-    )
+    done = python(tmp_path, *RUN, "-q", path=(installed, ROOT))
     assert done.returncode == 0, done.stdout
     assert "6 passed · 3 lacking" in done.stdout
     assert "3 cells of vmap: target plain lacks vmap" in done.stdout
@@ -101,8 +73,6 @@ def test_the_matrix_runs_on_it_and_names_what_it_lacks(installed: Path, tmp_path
 
 def test_without_the_package_the_name_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "test_demo.py").write_text(MODULE)
-    done = python(
-        "-m", "pytest", "-p", "gen.run.plugin", "--target", "plain", path=tmp_path, cwd=tmp_path
-    )
+    done = python(tmp_path, *RUN)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "no target 'plain'" in done.stderr

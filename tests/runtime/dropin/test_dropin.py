@@ -19,6 +19,7 @@ from torch import nn
 import runtime
 from runtime import dropin
 from runtime.func.batch import current_fallback_policy
+from tests.commands import python
 
 from .programs import losses
 
@@ -327,14 +328,7 @@ print(isinstance(layer.weight.grad, runtime.Tensor), sys.argv[1:], __name__)
 def test_a_script_or_module_runs_from_the_command_line(how: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(SCRIPT)
     what = ["-m", "program"] if how == "module" else [str(tmp_path / "program.py")]
-    root = str(Path(runtime.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-m", "runtime", *what, "a", "--b"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-    )
+    done = python(tmp_path, "-m", "runtime", *what, "a", "--b", environment={})
     assert done.stdout == "True ['a', '--b'] __main__\n", done.stderr
 
 
@@ -346,11 +340,8 @@ def run_script(
     (folder / "program").mkdir()
     (folder / "program" / "main.py").write_text(text)
     (folder / "program" / "sibling.py").write_text(beside)
-    root = str(Path(runtime.__file__).parent.parent)
-    command = [sys.executable, "-m", "runtime", str(folder / "program" / "main.py"), *arguments]
-    return subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": root}, capture_output=True, text=True
-    )
+    script = str(folder / "program" / "main.py")
+    return python(folder, "-m", "runtime", script, *arguments, environment={})
 
 
 def test_a_script_imports_the_module_beside_it(tmp_path: Path) -> None:
@@ -417,14 +408,7 @@ def test_installing_that_fails_halfway_restores_everything(monkeypatch: pytest.M
 
 
 def test_an_unknown_script_is_an_error_that_says_so(tmp_path: Path) -> None:
-    root = str(Path(runtime.__file__).parent.parent)
-    done = subprocess.run(
-        [sys.executable, "-m", "runtime", "nosuch.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-    )
+    done = python(tmp_path, "-m", "runtime", "nosuch.py", environment={})
     assert done.returncode == 2 and "no such script: nosuch.py" in done.stderr
 
 
