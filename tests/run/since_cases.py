@@ -1,9 +1,10 @@
 """`pytest --since` runs the cells that a change can affect, and never too few."""
 
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -57,14 +58,21 @@ BOTH = {"double", "half"}
 class Project:
     """A package with two ops in a repository of git, whose cells have run once."""
 
-    def __init__(self, pytester: pytest.Pytester) -> None:
+    def __init__(self, pytester: pytest.Pytester, kept: Path) -> None:
+        """Copy the project from the folder `kept`, or make it there if this is the first one."""
         self.pytester = pytester
         self.folder = pytester.path
+        if kept.exists():
+            shutil.copytree(kept, self.folder, dirs_exist_ok=True, symlinks=True)
+            return
         for path, text in PACKAGE.items():
             self.write(path, text)
         (self.folder / ".gitignore").write_text(".cache\n__pycache__\n")
         self.git("init", "-q", "-b", "main")
         self.commit()
+        assert self.since().ret == 0
+        assert set(self.cells()) == BOTH
+        shutil.copytree(self.folder, kept, symlinks=True)
 
     def write(self, path: str, text: str) -> None:
         place = self.folder / path
@@ -110,14 +118,16 @@ class Project:
         return set(self.cells())
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kept") / "project"
+
+
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kept: Path) -> Project:
     # files that change within a second would have the code of before
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    made = Project(pytester)
-    assert made.since().ret == 0
-    assert set(made.cells()) == BOTH
-    yield made
+    return Project(pytester, kept)
 
 
 CHANGES: Mapping[str, tuple[str, str, str, set[str]]] = {
