@@ -24,12 +24,12 @@ here = partial(inductor, isolated=False)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
-def test_copies_and_training_steps_are_as_eager(tmp_path: Path) -> None:
+def test_copies_and_training_steps_are_as_eager(kernels: Path) -> None:
     names = ["copies", "steps"]
     command = [sys.executable, "-m", "tests.runtime.aot.compilers.inductor_programs", *names]
     environment = {
         **os.environ,
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "TORCHINDUCTOR_CACHE_DIR": str(kernels),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     done = subprocess.run(

@@ -45,10 +45,10 @@ def ends(process: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def seen(kernels: Path) -> dict[str, Any]:
     done = ran(
         "from tests.runtime.aot.compilers import trial_programs; trial_programs.main()",
-        tmp_path_factory.mktemp("kernels"),
+        kernels,
     )
     assert done.returncode == 0, f"ended by {done.returncode}: {done.stdout}{done.stderr}"
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -113,11 +113,11 @@ def test_the_process_ends_with_the_program(seen: dict[str, Any]) -> None:
     assert ends(seen["last process"])
 
 
-def test_the_process_ends_when_the_program_is_killed(tmp_path: Path) -> None:
+def test_the_process_ends_when_the_program_is_killed(kernels: Path) -> None:
     code = (
         "import os; from runtime.aot.compilers import inductor_trial as trial; trial.start(); "
         "print(trial._TRIALS._process._process.pid, flush=True)"
     )
-    done = ran(f"{code}; os.kill(os.getpid(), 9)", tmp_path)
+    done = ran(f"{code}; os.kill(os.getpid(), 9)", kernels)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert ends(int(done.stdout))

@@ -42,11 +42,15 @@ def test_a_graph_is_not_compiled_before_it_is_called_often() -> None:
     assert "program 0 forward: the replay\n" in str(explain(f))
 
 
-def _output_of(code: str) -> str:
+def _output_of(code: str, kernels: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         cwd=ROOT,
-        env={**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+        env={
+            **os.environ,
+            "TORCHINDUCTOR_CACHE_DIR": str(kernels),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        },
         capture_output=True,
         text=True,
         timeout=300,
@@ -67,13 +71,14 @@ x = torch.ones(3)
 """
 
 
-def test_the_interpreter_waits_for_no_compilation_at_its_exit() -> None:
+def test_the_interpreter_waits_for_no_compilation_at_its_exit(kernels: Path) -> None:
     hanging = "tiers.inductor = lambda *_, **__: time.sleep(1000)\n"
     begin = "f = jit(lambda x: x.cos(), compiler=partial(tiers.tiered, calls=2))\n"
-    assert _output_of(HEAD + hanging + begin + "f(x); f(x); f(x); print('end')\n") == "end\n"
+    code = HEAD + hanging + begin + "f(x); f(x); f(x); print('end')\n"
+    assert _output_of(code, kernels) == "end\n"
 
 
-def test_a_fork_is_served_by_the_replay() -> None:
+def test_a_fork_is_served_by_the_replay(kernels: Path) -> None:
     code = """
 tiers.inductor = lambda *_, **__: time.sleep(1000)
 f = jit(lambda x: x.sin() * 2, compiler=partial(tiers.tiered, calls=2))
@@ -84,14 +89,14 @@ if not child:
     os._exit(0 if ok else 1)
 print(os.waitpid(child, 0)[1])
 """
-    assert _output_of(HEAD + code) == "0\n"
+    assert _output_of(HEAD + code, kernels) == "0\n"
 
 
-def test_inductor_compiles_in_the_background() -> None:
+def test_inductor_compiles_in_the_background(kernels: Path) -> None:
     code = """
 while "native code" not in str(explain(f)):
     assert f(x).equal(x.sin() * 2)
     time.sleep(0.01)
 print(torch.allclose(f(x), x.sin() * 2))
 """
-    assert _output_of(HEAD + code) == "True\n"
+    assert _output_of(HEAD + code, kernels) == "True\n"
