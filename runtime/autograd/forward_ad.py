@@ -32,8 +32,10 @@ from ..tape.running import (
 )
 from ..torch_private.mode_stacks import DecoratorContextManager
 from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
-from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
+from .function import TANGENT_NOT_WRITTEN, rule
+from .function_arguments import position_of
 from .function_node import as_outputs
+from .function_recording import record
 
 __all__ = [
     "UnpackedDualTensor",

@@ -32,17 +32,13 @@ from .function import (
     _SEE_NOTE,
     TANGENT_NOT_WRITTEN,
     FunctionClass,
-    RebuiltContainers,
-    check_marks,
     dispatch,
-    exchanged,
-    lowered,
     new_ctx,
-    position_of,
     require_setup_context,
     rule,
     run_forward,
 )
+from .function_arguments import RebuiltContainers, check_marks, exchanged, lowered, position_of
 from .function_for_each import ForEach, batch_dims
 from .function_node import as_outputs, as_returned, defines
 
