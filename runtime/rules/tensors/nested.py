@@ -20,7 +20,7 @@ from ...torch_private.native_functions import (
 )
 from ..derive.optional import map_optional
 from ..elementwise import activation, pointwise  # noqa: F401 - their records are used here
-from ..layers import normalization  # noqa: F401 - their records are used here
+from ..layers import layer_norm  # noqa: F401 - their records are used here
 from ..linalg.matmul import adjoint
 from ..record import (
     NESTED,
