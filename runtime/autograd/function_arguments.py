@@ -38,7 +38,7 @@ def exchanged(tree: pytree.PyTree, exchange: Callable[[Any], object]) -> pytree.
     if isinstance(tree, Value):
         return exchange(tree)
     leaves, spec = pytree.tree_flatten(tree)
-    inner = [exchange(v) if isinstance(v, Value) else v for v in leaves]
+    inner = [exchange(leaf) if isinstance(leaf, Value) else leaf for leaf in leaves]
     if not any(map(operator.is_not, leaves, inner)):
         return tree
     return pytree.tree_unflatten(inner, spec)
@@ -51,15 +51,20 @@ class RebuiltContainers:
     """
 
     def __init__(self, given: Sequence[object], inner: Sequence[object]) -> None:
-        pairs = zip(given, inner, strict=True)
-        rebuilt = [b for a, b in pairs if b is not a and not isinstance(b, torch.Tensor)]
+        # an argument that is the caller's own object may change, and a tensor is no container
+        rebuilt = [
+            tree
+            for before, tree in zip(given, inner, strict=True)
+            if tree is not before and not isinstance(tree, torch.Tensor)
+        ]
         self._contents = [(tree, *pytree.tree_flatten(tree)) for tree in rebuilt]
 
     def refuse_changes(self, cls: type) -> None:
         """Raise ``RuntimeError`` if one of them has other items by now."""
         for tree, leaves, spec in self._contents:
-            now, present = pytree.tree_flatten(tree)
-            if present != spec or any(map(operator.is_not, now, leaves)):
+            # the same objects in the same places: a write to a tensor in it is seen elsewhere
+            present_leaves, present_spec = pytree.tree_flatten(tree)
+            if present_spec != spec or any(map(operator.is_not, present_leaves, leaves)):
                 raise noted(
                     RuntimeError(
                         f"{cls.__name__} changes a list or dictionary of tensors that it is given, "
@@ -71,14 +76,14 @@ class RebuiltContainers:
 
 def position_of(tensor: object, tensors: Sequence[object]) -> int | None:
     """Return the position of the object ``tensor`` itself among ``tensors``."""
-    return next((index for index, x in enumerate(tensors) if x is tensor), None)
+    return next((index for index, each in enumerate(tensors) if each is tensor), None)
 
 
 def check_marks(ctx: FunctionCtx, outs: Sequence[object], inputs: Sequence[object]) -> None:
     """Raise unless every argument of ``mark_dirty`` is among the outputs ``outs``. Warn if one is
     not among ``inputs``, as ``forward`` got them."""
     for dirty in ctx.dirty_tensors:
-        if not any(dirty is output for output in outs):
+        if position_of(dirty, outs) is None:
             raise settled(
                 RuntimeError(
                     "Some elements marked as dirty during the forward method were not returned as "
@@ -86,7 +91,7 @@ def check_marks(ctx: FunctionCtx, outs: Sequence[object], inputs: Sequence[objec
                 )
             )
         recording = _grad_enabled() and any(ctx.needs_input_grad)
-        if recording and not any(dirty is x for x in inputs):
+        if recording and position_of(dirty, inputs) is None:
             warnings.warn(
                 (
                     "ctx.mark_dirty() received a tensor that was not an input. "

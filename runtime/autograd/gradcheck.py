@@ -100,7 +100,7 @@ def _refuse_unfit_input(value: Any, index: int) -> None:
                 "point or complex. Finite differences in another dtype are coarser than "
                 "the tolerances: pass it as float64 or complex128."
             ),
-            stacklevel=4,
+            stacklevel=4,  # the caller of gradcheck
         )
     if value.layout is not torch.strided:
         return
@@ -247,7 +247,7 @@ def _check(
         check_constant(Problem(func, values, at, tuple(range(len(outs)))), options)
         return
     problem = Problem(func, values, at, outputs)
-    differentiable = [outs[k] for k in outputs]
+    differentiable = [outs[number] for number in outputs]
     if wanted.backward:
         _check_backward(problem, differentiable, options)
     if wanted.forward:
@@ -281,8 +281,8 @@ def _check_special_cotangents(
     """Check the backward pass with cotangents that are batched, zero or undefined."""
     at = problem.at
     if wanted.batched_backward:
-        for k, output in zip(problem.outputs, differentiable, strict=True):
-            special.batched_cotangents(output, problem.wrt(), k, at)
+        for number, output in zip(problem.outputs, differentiable, strict=True):
+            special.batched_cotangents(output, problem.wrt(), number, at)
     special.zero_cotangent(differentiable, problem.wrt(), at)
     if wanted.undefined:
         special.undefined_cotangents(differentiable, problem.wrt())
@@ -374,6 +374,7 @@ def gradgradcheck(
 
 
 def _differentiable(result: object) -> tuple[object, ...]:
+    """Return the outputs of a function that require grad."""
     return tuple(out for out in as_tuple(result) if isinstance(out, Value) and out.requires_grad)
 
 
@@ -393,7 +394,10 @@ def _cotangents(
 
 
 def _cotangent_like(output: object, non_contiguous: bool) -> object:
-    """Return a random cotangent of ``output``, of its shape and dtype, that requires grad."""
+    """Return a random cotangent of ``output``, of its shape and dtype, that requires grad.
+
+    ``non_contiguous``: with a stride of 2 in its last dimension, for formulas that read memory.
+    """
     cotangent = torch.randn_like(plain(output), memory_format=torch.contiguous_format)
     if non_contiguous:
         # every second element of a tensor twice as large
@@ -438,8 +442,8 @@ def get_numerical_jacobian(
         target = inputs
     targets = _requiring_grad(target)
     return tuple(
-        numerical.jacobian(lambda: as_tuple(fn(inputs)), target, Steps(eps))[0]
-        for target in targets
+        numerical.jacobian(lambda: as_tuple(fn(inputs)), tensor, Steps(eps))[0]
+        for tensor in targets
     )
 
 
