@@ -187,8 +187,8 @@ def _refuse_unfit_tangent(dual: DualSession, primal: torch.Tensor, moving: Value
 
 
 def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without
-    tangent, and the tangent or None."""
+    """Return the primal, a view of ``tensor`` without tangent, and the tangent or None, as
+    ``torch.autograd.forward_ad.unpack_dual``. Without a dual level: ``tensor`` itself and None."""
     dual = current_dual()
     if _check_level(level, "_fw_primal") < 0 or dual is None:
         return UnpackedDualTensor(tensor, None)

@@ -428,6 +428,7 @@ def once_differentiable(backward: Callable[..., object]) -> Callable[..., object
 
     @wraps(backward)
     def once(ctx: FunctionNode, *grads: object) -> object:
+        """Run ``backward``. What it returns refuses a derivative, if the pass is recorded."""
         with torch.no_grad():
             result = backward(ctx, *grads)
         if not _grad_enabled():

@@ -48,6 +48,7 @@ def _record(
     ctx, recording = _new_node(level, cls, args)
     inner_args = tuple(lowered(level, argument) for argument in args)
     containers = RebuiltContainers(args, inner_args)
+    # `forward` runs at the next outer level, whose grad mode may be off
     grad_mode = _grad_enabled()
     set_grad_enabled(grad_mode and level.outer_mode)
     try:
@@ -112,7 +113,7 @@ def _new_node(
 ) -> tuple[FunctionNode, bool]:
     """Return the node of a call, and whether it is put on the tape: if grad mode is on and an
     argument requires grad. The node is the ctx in any case."""
-    edges: list[Edge | None] = []  # one per tensor argument
+    edges: list[Edge | None] = []  # one per tensor argument, None for one without a history
     needs = []  # one per argument
     for argument in args:
         edge = None
@@ -183,13 +184,14 @@ class _Application:
         candidates = list(zip(self.args, self.inner_args, strict=True))
         if source is not None:
             candidates = [candidates[source]]
-        for a, inner in candidates:
-            if not self.owns(a) or (edge is None and a.requires_grad):
+        for argument, inner in candidates:
+            if not self.owns(argument) or (edge is None and argument.requires_grad):
                 continue
             if view_history.aliases(output, inner):
-                if a._view is None:
-                    return a
-                return a._view.base
+                # no view has a view for its base, as in torch
+                if argument._view is None:
+                    return argument
+                return argument._view.base
         return None
 
     def owns(self, argument: object) -> bool:
@@ -234,9 +236,9 @@ class _InSession(_Application):
                 out._view.generation = out._view.base._generation
             return out
         # the argument keeps its own history, so the output is another tensor
-        v = out.detach() if returned.requires_grad else out.view_as(out)
-        v._edge = edge
-        return v
+        alias = out.detach() if returned.requires_grad else out.view_as(out)
+        alias._edge = edge
+        return alias
 
 
 def _set_history(
@@ -265,6 +267,6 @@ def _set_history(
         )
     view_history.check_write(target, old_edge, True)
     # a node has one edge per tensor argument
-    edge_number = sum(isinstance(a, torch.Tensor) for a in before)
+    edge_number = sum(isinstance(argument, torch.Tensor) for argument in before)
     inplace.rebase(level, target, edge, edge_number)
     level.written_by_function(target)

@@ -128,6 +128,7 @@ def _scalar(
     """Return ``func``, with an error unless its result is one tensor of one element."""
 
     def call_and_check(*inputs: object) -> Any:
+        """Call ``func``, and return its one output."""
         is_tuple, outs = _call(func, inputs, function, strict)
         if is_tuple:
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
@@ -494,6 +495,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     many_outputs = False  # only the call below shows it
 
     def push(*tangents: torch.Tensor) -> tuple[object, ...]:
+        """Return the tangents of the outputs for one row of the basis."""
         nonlocal many_outputs
         with forward_ad.dual_level():
             result = func(

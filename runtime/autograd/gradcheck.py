@@ -336,6 +336,7 @@ def gradgradcheck(
     cotangents = _cotangents(outs, grad_outputs, gen_non_contig_grad_outputs)
 
     def backward(*args: Any) -> tuple[Any, ...]:
+        """Return the gradients of ``func``, as a function of its inputs and of the cotangents."""
         xs, cotangents = list(args[: len(values)]), args[len(values) :]
         for i in at:
             # forward mode has detached the inputs, and the backward pass needs their history

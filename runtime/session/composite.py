@@ -138,7 +138,7 @@ def linear_of_matrix(x: Part, weight: Part, bias: Part) -> Part:
         x_edge is not None,
         weight_edge is not None,
     )
-    wanted = needs_bias | needs_x << 1 | needs_weight << 2
+    wanted = needs_bias | needs_x << 1 | needs_weight << 2  # by the positions in `addmm`
     edges: Any = (bias_edge, x_edge, weight_edge)
     if wanted != 0b111:
         edges = tuple(edge for edge in edges if edge is not None)

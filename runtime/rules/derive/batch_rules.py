@@ -186,9 +186,10 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
         x = args[0]
         rank = x.dim() - 1
         actual = list(args)
-        for p in positions:
-            actual.extend([None] * (p + 1 - len(actual)))
-            actual[p] = _physical_dims(actual[p], rank)
+        for position in positions:
+            # a call that leaves the dimensions out means all, which must not include the batch
+            actual.extend([None] * (position + 1 - len(actual)))
+            actual[position] = _physical_dims(actual[position], rank)
         # the dimension of one element stands for dimension 0 of the scalar
         if rank == 0:
             actual[0] = x.unsqueeze(1)
@@ -209,7 +210,7 @@ def _physical_dims(dim: object, rank: int) -> int | list[int]:
     """Return the physical dimensions. None and an empty list mean all logical ones: without a list
     the kernel would reduce the batch too."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
-        return list(range(1, rank + 1)) or [1]
+        return list(range(1, rank + 1)) or [1]  # of a scalar: the dimension made for the call
     return shift_each(dim, rank)
 
 

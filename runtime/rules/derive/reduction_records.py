@@ -26,24 +26,25 @@ def dims_of(dim: Dims, rank: int) -> list[int]:
         return [dim % rank]
     if not dim:
         return list(range(rank))
-    return sorted({d % rank for d in dim})
+    return sorted({each % rank for each in dim})
 
 
 def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
     """Return a result (or its cotangent) with each reduced dimension as a dimension of length
     one."""
     if not keepdim:
-        for d in dims_of(dim, rank):
-            t = t.unsqueeze(d)
+        # in rising order, so that each number is that of the final shape
+        for reduced in dims_of(dim, rank):
+            t = t.unsqueeze(reduced)
     return t
 
 
 def count_of(shape: Sequence[int], dim: Dims) -> int:
     """Return the number of elements that are reduced to each element of the result."""
-    n = 1
-    for d in dims_of(dim, len(shape)):
-        n *= shape[d]
-    return n
+    count = 1
+    for reduced in dims_of(dim, len(shape)):
+        count *= shape[reduced]
+    return count
 
 
 def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
@@ -96,23 +97,23 @@ def reduction(
     def backward(g: torch.Tensor, shape: Sequence[int], *rest: object) -> object:
         """Return the cotangent of each element: the result's, times the conjugate of ``p``."""
         dims, keepdim, values = split(rest)
-        return product(
-            restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))
-        ).expand(shape)
+        g = restored(g, len(shape), dims, keepdim)
+        slope = conj_of(field(shape, dims, keepdim, values))
+        # a partial derivative that is a number leaves the reduced dimensions of length one
+        return product(g, slope).expand(shape)
 
     def forward(t: torch.Tensor, shape: object, *rest: object) -> Any:
         """Return the tangent of the result: the sum of those of the elements, times ``p``."""
         dims, keepdim, values = split(rest)
         return summed(product(t, field(shape, dims, keepdim, values)), dims, keepdim)
 
+    # the page of records shows these texts with the author's formula in the braces
+    vjp = asking("g", *geometry, *asks)(made_of("g * conj({})", partial, backward))
+    jvp = asking("self_t", *geometry, *asks)(made_of("sum(self_t * {})", partial, forward))
     return register(
         names,
-        vjp={"self": asking("g", *geometry, *asks)(made_of("g * conj({})", partial, backward))},
-        jvp={
-            "self": asking("self_t", *geometry, *asks)(
-                made_of("sum(self_t * {})", partial, forward)
-            )
-        },
+        vjp={"self": vjp},
+        jvp={"self": jvp},
         batch=batch,
         cost=cost,
         family="reduction",
@@ -164,7 +165,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     """Return a physical batch with the shape (batch, elements)."""
     if x.dim() > 1:
         return x.flatten(1)
-    return x.unsqueeze(1)
+    return x.unsqueeze(1)  # a batch of numbers, each a row of one element
 
 
 def whole(per_row: Callable[..., object]) -> BatchRule:

@@ -34,7 +34,8 @@ def _average(name: str, rank: int, *options: str) -> None:
         {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))},
         fold(rank),
     )
-    # an adaptive average has no options but the output's size, which is that of the cotangent
+    # the transpose of the transpose is the average itself;
+    # an adaptive one has no options but the output's size, which is that of the cotangent
     if options:
         again = asking("g", *options)(lambda g, *rest: forward(g, *rest))
     else:
@@ -155,6 +156,7 @@ _maximum(
 
 
 def _unpool(name: str, spatial: int) -> None:
+    """Register an op that scatters elements to ``indices``, whose transpose picks them again."""
     linear(name, {"self": lambda g, indices: _pick(g, indices, spatial)}, fold(spatial + 2))
 
 

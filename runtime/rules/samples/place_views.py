@@ -37,7 +37,7 @@ def _rule(names: str) -> Callable[[Callable[[Placed, Place], object]], object]:
         def place_in_self(call: Placed) -> object:
             """Call the rule with the place in ``self``, the only tensor that can have samples."""
             place = call.place("self")
-            assert place is not None
+            assert place is not None  # rules are for calls in which an argument has samples
             return rule(call, place)
 
         for name in names.split():
@@ -94,7 +94,7 @@ def _squeeze(call: Placed, place: Place) -> Place:
     gone = [dim for dim in call.dims("dim", len(shape)) if shape[dim] == 1]
     if place.dim in gone:  # all of it belongs to one sample
         return reshaped(place, shape, call.outs[0].shape, call.size)
-    return place.moved(place.dim - sum(d < place.dim for d in gone))
+    return place.moved(place.dim - sum(dim < place.dim for dim in gone))
 
 
 @_rule("expand expand_copy")
@@ -104,11 +104,13 @@ def _expand(call: Placed, place: Place) -> Place:
     n = call.outs[0].shape[dim]
     if n == place.length(call.size):
         return place.moved(dim)
+    # a dimension of size 1 that runs over the samples: there is one sample, which has all copies
     return listed(dim, call.owners("self").expand(n), call.size)
 
 
 @_rule("unsqueeze unsqueeze_copy")
 def _unsqueeze(call: Placed, place: Place) -> Place:
+    # a new dimension before it, or in its place, moves it by one
     return place.moved(place.dim + (place.dim >= _dim(call, more=1)))
 
 
@@ -120,7 +122,8 @@ def _t(call: Placed, place: Place) -> Place:
 @_rule("transpose.int transpose_copy.int")
 def _transpose(call: Placed, place: Place) -> Place:
     first, second = _dim(call, "dim0"), _dim(call, "dim1")
-    return place.moved({first: second, second: first}.get(place.dim, place.dim))
+    exchanged = {first: second, second: first}
+    return place.moved(exchanged.get(place.dim, place.dim))
 
 
 @_rule("permute permute_copy")
@@ -191,7 +194,8 @@ def _as_strided(call: Placed, place: Place) -> Place:
     if _geometry(x) == _geometry(out):
         return place
     # the sample of each number in memory, -1 for those that belong to none
-    memory = torch.full([x.untyped_storage().nbytes() // x.itemsize], -1, device=x.device)
+    n_elements = x.untyped_storage().nbytes() // x.itemsize
+    memory = torch.full([n_elements], -1, device=x.device)
     memory.as_strided(x.shape, x.stride(), x.storage_offset()).copy_(
         place.owners_in(x.shape, call.size, x.device)
     )
@@ -218,6 +222,7 @@ def _flip(call: Placed, place: Place) -> Place:
 
 @_rule("nonzero")
 def _nonzero(call: Placed, place: Place) -> Place:
+    # each row of the result is an index, one of whose numbers says the sample
     return listed(0, call.owners("self")[call.outs[0][:, place.dim]], call.size)
 
 
@@ -264,9 +269,8 @@ def _index_select(call: Placed) -> Place:
                 "Use gather or take_along_dim"
             )
         return own
-    return _place_of_picked(
-        own, dim, call.owners("self")[call.args["index"].reshape(-1)], call, of_index
-    )
+    owners = call.owners("self")[call.args["index"].reshape(-1)]  # an index may be a scalar
+    return _place_of_picked(own, dim, owners, call, of_index)
 
 
 def _place_of_picked(
@@ -274,6 +278,7 @@ def _place_of_picked(
 ) -> Place:
     """Return the place of what was picked by indices along the samples. ``owners``: the sample of
     each element."""
+    # the same picks for any batch: whether samples are treated alike is a matter of their order
     if of_index is None:
         return picked(own, dim, owners, call.size)
     if not torch.equal(owners, of_index.owners(call.size, owners.device)):
@@ -334,7 +339,7 @@ def _scattered_numbers(call: Placed) -> Place:
 
 def _along_index(call: Placed) -> Place:
     """Return the place for ``index_add`` and others: ``(self, dim, index, source)``."""
-    places = [p for p in (call.place("self"), call.place("source")) if p is not None]
+    places = [place for place in map(call.place, ("self", "source")) if place is not None]
     along_samples = bool(places) and places[0].dim == _dim(call)
     of_index = call.place("index")
     if call.place("value") is not None or (of_index is not None and not along_samples):
@@ -410,8 +415,8 @@ class _Indices:
                 self._add(dim, index, place)
                 dim += 1
         used = list(self.by_dim)
-        self.rank = max((i.dim() for i in self.by_dim.values()), default=0)
-        # the dimensions of the indices come first if the indexed ones lie apart
+        self.rank = max((index.dim() for index in self.by_dim.values()), default=0)
+        # as in NumPy, the dimensions of the indices come first if the indexed ones lie apart
         self.first = 0
         if used and used[-1] - used[0] == len(used) - 1:
             self.first = used[0]
@@ -448,7 +453,7 @@ class _Indices:
         rows, by_index = self.by_dim[own.dim], self.place()
         n = call.args["self"].shape[own.dim]
         # who owns each picked element: along one dimension of the indices it must be one sample
-        owners = call.owners("self")[rows.where(rows >= 0, rows + n)]
+        owners = call.owners("self")[rows.where(rows >= 0, rows + n)]  # an index may be negative
         for dim in range(rows.dim()):
             along = common_owners(owners, dim)
             at = self.first + self.rank - rows.dim() + dim
@@ -462,7 +467,7 @@ class _Indices:
 
     def kept(self, dim: int) -> int:
         """Return where a dimension of x without an index stands in the result."""
-        at = dim - sum(d < dim for d in self.by_dim)
+        at = dim - sum(indexed < dim for indexed in self.by_dim)
         if at < self.first:
             return at
         return at + self.rank
@@ -546,6 +551,7 @@ def _place_after_write(call: Placed, dim: int, rows: Tensor, owners: Tensor) -> 
     for inner in range(1, n // call.size + 1):
         if n % (inner * call.size):
             continue
+        # rows that are not written may be of any sample, so several divisions can fit
         place = Place(dim, n // (call.size * inner), inner)
         if torch.equal(place.owners(call.size, rows.device)[rows], owners):
             return place
@@ -558,8 +564,10 @@ def _pack(call: Placed) -> object:
     place, batch_dim = call.place("input"), int(not call.args["batch_first"])
     if place is None or place.dim != batch_dim:
         raise Mixed("the sequences do not lie where batch_first says")
+    # the second result says how many sequences have each step; the longest ones come first
     owners, sizes = call.owners("input"), call.outs[1].tolist()
-    return [listed(0, torch.cat([owners[:size] for size in sizes]), call.size, packed=True), None]
+    owners_of_steps = torch.cat([owners[:size] for size in sizes])
+    return [listed(0, owners_of_steps, call.size, packed=True), None]
 
 
 def _take(call: Placed) -> Place:
@@ -573,6 +581,7 @@ def _masked_select(call: Placed) -> Place:
     """Return the place of the elements at which a mask is true."""
     own, follows_from_batch = call.place("self"), call.place("mask") is not None
     owners = _owners_at_mask(call)
+    # a mask that follows from the batch decides for each sample by itself
     if follows_from_batch or own is None:
         return listed(0, owners, call.size)
     return picked(own, 0, owners, call.size)

@@ -62,10 +62,12 @@ class Place:
     def split(self, t: Tensor, size: int) -> Tensor:
         """Return ``t`` with the batch in front, as (B, *shape of one sample). The dimension stays,
         with the elements of one sample."""
+        # the most common place, without the reshapes of the general form
         if self.outer == self.inner == 1:
             whole: Tensor = t.movedim(self.dim, 0).unsqueeze(self.dim + 1)
             return whole
         parts: Tensor = t.unflatten(self.dim, (self.outer, size, self.inner))
+        # with the batch in front, the other two stand one place further right
         parts = parts.movedim(self.dim + 1, 0)
         return parts.flatten(self.dim + 1, self.dim + 2)
 
@@ -112,8 +114,11 @@ class _Rows:
         order = owners.argsort(stable=True)
         # for each element its slot in a table of (samples, most elements of one)
         self.owners = owners
+        owners_in_order = owners[order]
+        first_of_sample = counts.cumsum(0) - counts
+        number_within_sample = each - first_of_sample[owners_in_order]
         self.slots = torch.empty_like(order)
-        self.slots[order] = owners[order] * most + each - (counts.cumsum(0) - counts)[owners[order]]
+        self.slots[order] = owners_in_order * most + number_within_sample
         # and back: what lies in each slot, and which slots only fill the table up
         positions = torch.zeros(size * most, dtype=torch.long, device=owners.device)
         positions[self.slots] = each
@@ -132,6 +137,7 @@ class Listed(Place):
 
     rows: _Rows = field(kw_only=True)
 
+    # `place == listed` comes here as well, since Python asks the subclass first
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Place) or self.dim != other.dim:
             return False
@@ -187,11 +193,13 @@ def _regular_place(dim: int, owners: Tensor, size: int) -> Place | None:
     n = owners.numel()
     if not n or n % size:
         return None
-    inner = n  # of the first run: the elements before the first one of another sample
+    # the first run must be of sample 0: it ends before the first element of another sample
+    inner = n
     if size > 1:
         inner = int((owners != 0).to(torch.int8).argmax())
     if not inner or n % (size * inner):
         return None
+    # the first run has said how long all must be; whether they are is seen by comparing
     place = Place(dim, n // (size * inner), inner)
     if not torch.equal(place.owners(size, owners.device), owners):
         return None
@@ -238,7 +246,7 @@ def pool(place: Place, size: int, mean: bool) -> Pooled:
     """Return the sum or mean over the samples in ``place``."""
     if not mean:
         return Pooled()
-    if not isinstance(place, Listed):
+    if not isinstance(place, Listed):  # all samples have as many elements
         return Pooled(size)
     return pool_by_counts(torch.bincount(place.owners(size, None), minlength=size))
 
@@ -296,7 +304,7 @@ class Placed:
             return [named % rank]
         if not named:
             return list(range(rank))
-        return [d % rank for d in named]
+        return [dim % rank for dim in named]
 
     def tensors(self) -> Iterator[tuple[str, Tensor, Place | None]]:
         """Yield each argument that is a tensor, with its place."""
