@@ -144,9 +144,10 @@ def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs
             joined = func(A, LU, pivots, join_columns(B, left), left, adjoint)
             return split_columns(joined, B, left)
     # a system for each element of the batch
+    # the last two of `batched` are those of flags
     physical = [
-        expand(t, is_batched, size)
-        for t, is_batched in zip((A, LU, pivots, B), batched, strict=False)
+        expand(tensor, is_batched, size)
+        for tensor, is_batched in zip((A, LU, pivots, B), batched, strict=False)
     ]
     return func(*lined_up((2, 2, 1, 2), size, (True,) * 4, physical), left, adjoint)
 
@@ -243,7 +244,8 @@ def _solve_batch(
         if rhs.dim() - 1 >= a.dim():
             left = kwargs.get("left", True)
             x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
-            lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
+            # one factorization stands for all: an expanded one, which `_batch` above recognizes
+            lu, pivots, info = (expand(result, False, size) for result in (lu, pivots, info))
             x = uncolumned(split_columns(x, rhs, left), vector)
             return x, lu, pivots, info.contiguous()
     a, b, vector = one_rhs_per_matrix(size, batched, args)
