@@ -251,8 +251,13 @@ def run_pass(
     accumulate: bool,
 ) -> tuple[Any, list[Any]]:
     """Run the engine from the roots ``edges`` with their ``cotangents``. Return the level of the
-    graph and the gradients of ``captures``; None for these: all leaves, which get theirs in
-    ``.grad``."""
+    graph and the gradients of ``captures``.
+
+    ``captures``: the tensors or edges whose gradients are wanted. None: all leaves, which get
+    theirs in ``.grad``. ``retain_graph``: None for what ``create_graph`` says. ``accumulate``:
+    whether leaves get their gradients in ``.grad``. ``RuntimeError`` if a root or a capture has no
+    history.
+    """
     _require_recorded(edges)
     if not edges:
         return None, [None] * len(captures or ())
@@ -436,7 +441,8 @@ def gradients_of(
     is_grads_batched: bool,
     materialize_grads: bool,
 ) -> Any:
-    """Return :func:`grad` of values that stand for the tensors of the user."""
+    """Return :func:`grad`, whose arguments and results these are, without a look at whether a
+    program is captured. A capture calls this with the values that stand for the user's tensors."""
     outputs, wanted = listed(outputs), _inputs(inputs, "grad")
     edges = list(map(_edge, outputs))
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)

@@ -284,8 +284,13 @@ class OpNode(Node):
         wanted: int,
         spans: dict[int, int] | None,
     ) -> Any:
-        """Return the node of a call of ``op`` with these arguments ``wanted``, see
-        :meth:`Op.plan`."""
+        """Return the node of a call of ``op``, or :class:`Undifferentiable` if an argument has no
+        formula.
+
+        ``edges``: those of the tensors that require grad, in the order of the arguments. ``metas``:
+        shape and dtype of each result. ``wanted``: a bit for the position of each argument that has
+        edges, see :meth:`Op.plan`. ``spans``: by position, how many edges a list argument has.
+        """
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
             return Undifferentiable(level, edges, metas, op, wanted)

@@ -31,8 +31,10 @@ def exact(rule: BatchRule) -> BatchRule:
 
 
 def expand(t: Any, batched: object, size: int) -> Any:
-    """Return the physical tensor of an argument. An unbatched one is expanded to the batch without
-    a copy."""
+    """Return the physical tensor of an argument: (size, *shape), by stride 0 if it has no batch.
+
+    ``t``: the argument as a rule gets it. None stays None. ``batched``: its flag.
+    """
     if batched or t is None:
         return t
     return t.unsqueeze(0).expand(size, *t.shape)
@@ -49,7 +51,10 @@ def expand_tensors(size: int, batched: Any, args: Any) -> list[Any]:
 
 def insert_dims(t: torch.Tensor, size: int, number: int) -> torch.Tensor:
     """Return a physical tensor with ``number`` dimensions of size one behind the batch dimension.
-    The logical tensor broadcasts as if it had them in front."""
+    The logical tensor broadcasts as if it had them in front.
+
+    Example: (B, n) with two more dimensions is (B, 1, 1, n).
+    """
     return t.reshape(size, *(1,) * number, *t.shape[1:])
 
 

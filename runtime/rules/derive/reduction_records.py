@@ -31,7 +31,11 @@ def dims_of(dim: Dims, rank: int) -> list[int]:
 
 def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
     """Return a result (or its cotangent) with each reduced dimension as a dimension of length
-    one."""
+    one. With ``keepdim`` it has them already.
+
+    ``rank``: that of the argument. Example: of a (2, 3, 4) tensor, summed over 1, the result (2, 4)
+    becomes (2, 1, 4).
+    """
     if not keepdim:
         # in rising order, so that each number is that of the final shape
         for reduced in dims_of(dim, rank):
@@ -48,7 +52,8 @@ def count_of(shape: Sequence[int], dim: Dims) -> int:
 
 
 def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
-    """Return the sum over ``dim``. A 0-d tensor is returned as it is."""
+    """Return the sum over ``dim``, which may be None or ``[]`` for all. A 0-d tensor is returned as
+    it is."""
     dims = dims_of(dim, t.dim())
     if not dims:
         return t
@@ -126,8 +131,9 @@ def selecting(
     """Register ops that pick elements along a dimension and return (values, indices), such as
     ``max`` and ``kthvalue``.
 
-    ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension,
-    as those of ``sort``."""
+    ``dim``: the name of the op's dimension argument. ``keepdim=False``: the op has no argument
+    ``keepdim`` and its results always keep the dimension, as those of ``sort``. The vjp scatters
+    the cotangent to the indices, and the jvp gathers the tangents there."""
 
     def backward(
         g: torch.Tensor, shape: Sequence[int], indices: torch.Tensor, d: int, has_dim: bool = True

@@ -55,8 +55,8 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 def broadcasted(
     size: int, batched: Sequence[bool], args: Arguments
 ) -> list[torch.Tensor | float | None]:
-    """Return ``args`` with all tensors broadcast to one physical shape."""
-    # numbers and None among the arguments stay as they are
+    """Return ``args`` with all tensors broadcast to one physical shape, (size, *shape). Numbers and
+    None stay. Example: a batch (B, n) and a target (m, n) both become (B, m, n)."""
     at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 

@@ -38,7 +38,11 @@ def sum_over(t: Tensor, dims: list[int]) -> Tensor:
 
 
 def projected(t: Tensor, unit: Tensor, rstd: Tensor, dims: list[int]) -> Tensor:
-    """Return P(t), the derivative of x̂ = ``unit`` along ``t``. P is its own transpose."""
+    """Return P(t), the derivative of x̂ = ``unit`` along ``t``. P is its own transpose.
+
+    ``rstd``: the reciprocal standard deviation, shaped to broadcast. ``dims``: the dimensions of
+    ``t`` over which x was normalized.
+    """
     return rstd * (t - mean_over(t, dims) - unit * mean_over(t * unit, dims))
 
 
@@ -71,7 +75,7 @@ def statistics_vjp(
     g_mean: Tensor | None, g_rstd: Tensor | None, unit: Tensor, rstd: Tensor, n: int
 ) -> Any:
     """Return the gradient of the input through the returned mean and reciprocal standard deviation,
-    both shaped to broadcast."""
+    both shaped to broadcast. ``n``: how many elements each of them is computed of."""
     # d mean/dx = 1/n and d rstd/dx = -rstd²·x̂/n
     by_mean = by_rstd = None
     if g_mean is not None:
@@ -88,7 +92,8 @@ def scaled(
     weight_t: Tensor | None,
     bias_t: Tensor | None,
 ) -> Any:
-    """Return the tangent of ``x̂·weight + bias``, from the tangent of x̂."""
+    """Return the tangent of ``x̂·weight + bias``, from the tangent ``out_t`` of x̂ = ``unit``. Each
+    tangent may be None, for zero. ``weight`` and its tangent are shaped to broadcast."""
     if out_t is not None and weight is not None:
         out_t = out_t * weight
     return add_present(out_t, multiply_present(unit, weight_t), bias_t)
@@ -128,7 +133,12 @@ class Normalized(ABC):
         needs: frozenset[str],
     ) -> Gradients:
         """Return the gradients of the cotangent ``g``, the input and the weight, by those of the
-        backward op's results."""
+        backward op's results.
+
+        ``g`` and ``by_x`` have the shape in which the input is normalized. ``by_weight`` and
+        ``by_bias`` have that of the parameters. ``needs``: the arguments whose gradients are
+        wanted, by name.
+        """
         # the gradient of x is a projection of the weighted cotangent, and linear in that
         of_g = of_x = of_weight = None
         if by_x is not None:
@@ -158,7 +168,9 @@ class Normalized(ABC):
         weight_t: Tensor | None,
         mask: Sequence[bool],
     ) -> Gradients:
-        """Return the tangents of the backward op's results that ``mask`` asks for."""
+        """Return the tangents of the backward op's results that ``mask`` asks for: the gradients of
+        input, weight and bias. ``g`` is the cotangent; ``g_t``, ``x_t`` and ``weight_t`` are
+        tangents of the op's arguments, None for zero."""
         # how the normalized values move
         by_x = map_optional(self.projected, x_t)
         of_x = of_weight = of_bias = None

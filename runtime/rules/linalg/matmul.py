@@ -48,6 +48,7 @@ def product(
     x: torch.Tensor, y: torch.Tensor, x_batched: object = True, y_batched: object = True
 ) -> torch.Tensor:
     """Return the product of two matrices, or of batches of matrices. A batch is dimension 0.
+    ``x_batched``, ``y_batched``: whether a factor has one.
 
     If only one factor is batched, its batch becomes more rows or columns of one large product. Two
     batches are many small products."""

@@ -13,6 +13,7 @@ import torch
 
 from ..ops import Op
 from ..record import of_this_torch, overload
+from .place_indices import INDICES
 from .place_joins import (
     place_cat,
     place_isin,
@@ -662,3 +663,4 @@ _give(
 )
 _give("new_empty new_zeros new_ones new_full new_empty_strided", lambda call: [None])
 _rules.update(VIEWS)
+_rules.update(INDICES)

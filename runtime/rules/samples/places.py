@@ -177,8 +177,12 @@ ALONE = Alone(0)
 
 
 def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
-    """Return the place in which element ``i`` belongs to sample ``owners[i]``. ``packed``: see
-    :class:`_Rows`."""
+    """Return the place in which element ``i`` of dimension ``dim`` belongs to sample ``owners[i]``.
+
+    It is a plain :class:`Place` if the samples lie in equal runs: ``owners`` [0, 0, 1, 1] of two
+    samples is ``Place(dim, inner=2)``. Else it is :class:`Listed`. ``size``: the number of samples.
+    ``packed``: see :class:`_Rows`.
+    """
     regular = None
     if not packed:
         regular = _regular_place(dim, owners, size)
@@ -213,8 +217,11 @@ def is_packed(place: Place | None) -> bool:
 
 def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
     """Return the place of elements that were picked from those of ``place`` by their position.
+    ``owners``: the sample of each element that was picked, along ``dim`` of the result.
+
     ``Mixed`` if some samples are picked and others are not: what happens to a sample would depend
-    on where it lies in the batch."""
+    on where it lies in the batch. Example: ``x[:2]`` of a batch of three.
+    """
     if not is_packed(place):
         counts = torch.bincount(owners, minlength=size)
         if not bool((counts == counts[:1]).all()):
@@ -243,7 +250,8 @@ class Pooled:
 
 
 def pool(place: Place, size: int, mean: bool) -> Pooled:
-    """Return the sum or mean over the samples in ``place``."""
+    """Return the state of the sum, or with ``mean`` the mean, of all elements along the dimension
+    of ``place``. ``size``: the number of samples."""
     if not mean:
         return Pooled()
     if not isinstance(place, Listed):  # all samples have as many elements
@@ -351,7 +359,11 @@ def one_place(places: Sequence[Place]) -> Place:
 
 def reshaped(place: Place, old_shape: Sequence[int], new_shape: Sequence[int], size: int) -> Place:
     """Return the place in a tensor of shape ``new_shape`` that has the elements of one of shape
-    ``old_shape`` in the same order."""
+    ``old_shape`` in the same order. ``place``: in the old tensor. ``Mixed`` if no dimension of the
+    new one runs over the samples.
+
+    Example: ``Place(0)`` of (B, T, n) becomes ``Place(0, inner=T)`` in (B * T, n).
+    """
     if isinstance(place, Listed):
         return _reshaped_list(place, old_shape, new_shape, size)
     # where there are no elements, any place is right
@@ -428,8 +440,8 @@ def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
 
 
 def place_in_view(v: object, of_base: Place, size: int) -> Place | None:
-    """Return the place in the view ``v`` of a tensor. None if it shows elements of several samples
-    in no order."""
+    """Return the place in the view ``v``, whose base has samples in ``of_base``. None if it shows
+    elements of several samples in no order."""
     return place_of(_owners_in_view(v, of_base, size), size)
 
 
@@ -440,8 +452,8 @@ def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
 
 
 def place_in_base(v: Any, place: Place, size: int) -> Place | None:
-    """Return the place in the base of the view ``v`` that fits that in ``v``. None if there is
-    none."""
+    """Return a place in the base of the view ``v`` that fits ``place``, that of the samples in
+    ``v``. None if there is none."""
     mine = owners(place, v.shape, size, v.device)
     for candidate in _candidates(v._view.base.shape, size):
         if torch.equal(_owners_in_view(v, candidate, size), mine):

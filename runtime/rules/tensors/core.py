@@ -22,7 +22,11 @@ def _sum_batch(
 
 
 def spread(g: torch.Tensor, shape: Sequence[int], dim: object, keepdim: bool) -> torch.Tensor:
-    """Return the cotangent of a sum, expanded over the dimensions that were summed."""
+    """Return the cotangent of a sum, expanded over the dimensions that were summed.
+
+    ``shape``: that of the argument of the sum. ``dim``, ``keepdim``: those of the call. None and
+    ``[]`` mean all dimensions.
+    """
     rank = len(shape)
     if keepdim or not rank:
         return g.expand(shape)
