@@ -229,12 +229,14 @@ def _push(dual: DualSession, cls: type, args: tuple[object, ...]) -> tuple[Any, 
                 source = position_of(out, args)
                 if source is not None and position_of(out, ctx.dirty_tensors) is not None:
                     _check_write(tangents[source], versions[source], tangent)
+                # that of a view must share memory with the input's tangent, any other must not
                 elif tangent is not None and not _check_view(value, tangent, args, tangents):
                     tangent = unshared(tangent, tangents)
                 if ctx.differentiates(out):
                     _put_tangent(dual, value, tangent)
     finally:
         set_forward_enabled(enabled)
+    # only now: `differentiates` above reads them
     ctx.forget_marks()
     return output, ctx
 
@@ -295,6 +297,7 @@ def _check_view(
     for argument, tangent in zip(args, tangents, strict=True):
         if tangent is None or not _shows(argument, view.base):
             continue
+        # no view has a view for its base, so a tangent that is one stands for its own base
         if tangent._view is None:
             base, what = tangent, "the given grad input"
         else:
