@@ -185,7 +185,9 @@ class _Application:
         if source is not None:
             candidates = [candidates[source]]
         for argument, inner in candidates:
-            if not self.owns(argument) or (edge is None and argument.requires_grad):
+            if not self.owns(argument):
+                continue
+            if edge is None and argument.requires_grad:
                 continue
             if view_history.aliases(output, inner):
                 # no view has a view for its base, as in torch

@@ -228,7 +228,8 @@ def _push(
     """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
     its cotangent, in which it is linear."""
     # the product is linear in the cotangents, so its derivative is the same at any of them
-    cotangents = [_value(torch.zeros_like(_value(output).detach())).start_leaf() for output in outs]
+    zeros = [torch.zeros_like(_value(output).detach()) for output in outs]
+    cotangents = [_value(zero).start_leaf() for zero in zeros]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
         # only for its error: the second pull leaves a missing gradient out by itself

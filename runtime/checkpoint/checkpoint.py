@@ -111,16 +111,17 @@ class CheckpointFunction(Function):
 
 def _run_backward(outputs: Sequence[object], grads: Sequence[object]) -> None:
     """Run the backward pass of the outputs that have a history."""
-    pairs = [
-        (output, grad)
-        for output, grad in zip(outputs, grads, strict=True)
-        if isinstance(output, torch.Tensor) and output.requires_grad
-    ]
-    if not pairs:
+    roots: list[torch.Tensor] = []
+    cotangents: list[object] = []
+    for output, gradient in zip(outputs, grads, strict=True):
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            roots.append(output)
+            cotangents.append(gradient)
+    if not roots:
         raise RuntimeError(
             "none of output has requires_grad=True, this checkpoint() is not necessary"
         )
-    autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])
+    autograd.backward(roots, cotangents)
 
 
 Contexts = Callable[[], tuple[AbstractContextManager[object], AbstractContextManager[object]]]

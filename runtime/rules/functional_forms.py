@@ -80,10 +80,9 @@ def factory_options(
 ) -> dict[str, Any]:
     """Return the dtype and device with which ``functional``, a factory, makes what ``func`` writes
     to ``target``. Nothing if it is no factory."""
-    named = {argument.name for argument in functional._schema.arguments} - {
-        argument.name for argument in func._schema.arguments
-    }
-    return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
+    own = {argument.name for argument in func._schema.arguments}
+    extra = {argument.name for argument in functional._schema.arguments} - own
+    return {name: getattr(target, name) for name in ("dtype", "device") if name in extra}
 
 
 def names_and_types(arguments: Iterable[torch.Argument]) -> list[tuple[str, str]]:

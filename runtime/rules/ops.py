@@ -471,9 +471,11 @@ _BOUND = frozenset(
 
 
 def _takes_tensors(func: OpOverload) -> bool:
-    return any("Tensor" in str(argument.type) for argument in func._schema.arguments) and not any(
-        argument.is_out for argument in func._schema.arguments
-    )
+    """Return whether an overload takes tensors, and none of them by ``out=``."""
+    arguments = func._schema.arguments
+    if any(argument.is_out for argument in arguments):
+        return False
+    return any("Tensor" in str(argument.type) for argument in arguments)
 
 
 def _binding(func: OpOverload) -> Callable[..., object] | None:

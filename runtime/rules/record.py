@@ -135,7 +135,7 @@ class Record:
     family: str = "op"
 
 
-_FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
+_FIELDS = frozenset(field.name for field in fields(Record)) - {"names"}
 RECORDS: dict[OpOverload, Record] = {}
 # the records for calls with a nested tensor among their arguments
 NESTED: dict[OpOverload, Record] = {}
@@ -508,9 +508,8 @@ class NestedMeta:
 
     def zeros(self) -> torch.Tensor:
         """Return a nested tensor of zeros with these facts."""
-        return self.view(
-            torch.zeros(int(self.sizes.prod(1).sum()), dtype=self.dtype, device=self.device)
-        )
+        count = int(self.sizes.prod(1).sum())  # of the elements of all components
+        return self.view(torch.zeros(count, dtype=self.dtype, device=self.device))
 
     def __repr__(self) -> str:
         return f"nested {self.sizes.tolist()}"

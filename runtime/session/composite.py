@@ -71,10 +71,11 @@ def plain_case() -> bool:
     Pack hooks, levels of transforms, dispatch modes, autocast and a stand-in see each part. The
     calls of inference mode go on to ATen, too. It turns grad mode off, so that is asked first.
     """
-    observer = (
-        HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled()
-    )
-    return current_stand_in() is None and not observer and (_grad_enabled() or not _inference())
+    if HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled():
+        return False
+    if current_stand_in() is not None:
+        return False
+    return _grad_enabled() or not _inference()
 
 
 def known_part(a: Any) -> Part | None:

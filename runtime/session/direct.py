@@ -205,11 +205,11 @@ def _is_plain(target: object, value: Any) -> bool:
     """Tell whether ``value`` may be written to ``target`` without torch's own method: a number, or
     a dense tensor, neither seen by torch's engine."""
     kind = type(value)
-    # torch must see the write to pass its mark on
-    if _grad_enabled() and (
-        recorded_by_torch(target) or (kind is Tensor and recorded_by_torch(value))
-    ):
-        return False
+    if _grad_enabled():
+        # torch must see the write to pass its mark on
+        is_seen = recorded_by_torch(target) or (kind is Tensor and recorded_by_torch(value))
+        if is_seen:
+            return False
     if kind in _NUMBERS:
         return True
     if kind is Tensor:

@@ -349,9 +349,9 @@ def _copy_shared(argument: object, written: Value) -> object:
     tuple: each element."""
     if type(argument) is list or type(argument) is tuple:
         return type(argument)(_copy_shared(item, written) for item in argument)
-    if isinstance(argument, Value) and (
-        argument is written or _storage_of(argument._inner) == _storage_of(written._inner)
-    ):
+    if not isinstance(argument, Value):
+        return argument
+    if argument is written or _storage_of(argument._inner) == _storage_of(written._inner):
         return argument.clone()
     return argument
 

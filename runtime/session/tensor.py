@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -487,9 +488,8 @@ for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
     setattr(Tensor, _name, _new(_name))
 
 # the attributes of the runtime itself, which are no attributes of the user's: see `__getstate__`
-_STATE = frozenset(
-    name for cls in Tensor.__mro__ if issubclass(cls, Value) for name in cls.__annotations__
-)
+_OWN_CLASSES = [cls for cls in Tensor.__mro__ if issubclass(cls, Value)]
+_STATE = frozenset(chain.from_iterable(cls.__annotations__ for cls in _OWN_CLASSES))
 SESSION = Session(Tensor)
 
 

@@ -193,12 +193,12 @@ def _foreach(level: Tape, op: Op, args: Arguments, kwargs: dict[str, object]) ->
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if _grad_enabled() and (
-        edges
-        or any(isinstance(tensor, Value) and base_edge(tensor) is not None for tensor in args[0])
-    ):
-        foreach.run(op, args, kwargs)
-        return
+    if _grad_enabled():
+        # a view without a history may be a part of a base that has one
+        of_bases = [base_edge(tensor) for tensor in args[0] if isinstance(tensor, Value)]
+        if edges or any(edge is not None for edge in of_bases):
+            foreach.run(op, args, kwargs)
+            return
     _write_to_several(level, op, args[0], inner, kwargs)
 
 

@@ -118,17 +118,20 @@ class Term:
 
     def dot(self, v: Tensor) -> Tensor:
         """Return the product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
-        return real((wide(flat(self.dense())).conj() * v.reshape(-1)).sum(1))
+        mine = wide(flat(self.dense()))
+        return real((mine.conj() * v.reshape(-1)).sum(1))
 
     def products(self, other: Term) -> Tensor:
         """Return the product of each gradient with that of the same sample in ``other``, of shape
         (B,)."""
-        return real((wide(flat(self.dense())).conj() * flat(other.dense())).sum(1))
+        mine, theirs = wide(flat(self.dense())), flat(other.dense())
+        return real((mine.conj() * theirs).sum(1))
 
     def gram(self, other: Term) -> Tensor:
         """Return the product of each gradient with each in ``other``, of shape (B, B of
         ``other``)."""
-        return real(wide(flat(self.dense())).conj() @ wide(flat(other.dense())).mT)
+        mine, theirs = wide(flat(self.dense())), wide(flat(other.dense()))
+        return real(mine.conj() @ theirs.mT)
 
     def gram_by_factors(self, other: Term) -> bool:
         """Return whether :meth:`gram` takes no dense gradients."""

@@ -367,7 +367,8 @@ def reshaped(place: Place, old_shape: Sequence[int], new_shape: Sequence[int], s
     if isinstance(place, Listed):
         return _reshaped_list(place, old_shape, new_shape, size)
     # where there are no elements, any place is right
-    old_shape, new_shape = [n or 1 for n in old_shape], [n or 1 for n in new_shape]
+    old_shape = [length or 1 for length in old_shape]
+    new_shape = [length or 1 for length in new_shape]
     after = place.inner * math.prod(old_shape[place.dim + 1 :])  # elements until the next sample
     # the first dimension whose steps divide those of the samples evenly runs over them
     rest = math.prod(new_shape)

@@ -278,7 +278,8 @@ def _masked_select_batch(
     # tensor and mask broadcast, and then each element selects the same places
     shape = broadcast_shape(x.shape[1:], mask.shape)
     x = insert_dims(x, size, len(shape) - x.dim() + 1).expand(size, *shape)
-    return x.reshape(size, -1).index_select(1, mask.expand(shape).reshape(-1).nonzero().reshape(-1))
+    numbers = mask.expand(shape).reshape(-1).nonzero().reshape(-1)
+    return x.reshape(size, -1).index_select(1, numbers)
 
 
 linear(

@@ -232,10 +232,9 @@ register("native_dropout", decomposition=_dropout_and_mask, draws="values", fami
 def _zero_derivatives(*names: str) -> dict[str, Any]:
     """Return the gradient of a draw by the parameters of its distribution: zero, as torch
     documents."""
-    return {
-        "vjp": {name: asking("g")(lambda g: torch.zeros_like(g)) for name in names},
-        "jvp": {name: asking(f"{name}_t")(lambda t: torch.zeros_like(t)) for name in names},
-    }
+    vjp = {name: asking("g")(lambda g: torch.zeros_like(g)) for name in names}
+    jvp = {name: asking(f"{name}_t")(lambda t: torch.zeros_like(t)) for name in names}
+    return {"vjp": vjp, "jvp": jvp}
 
 
 random("bernoulli", **_zero_derivatives("self"))

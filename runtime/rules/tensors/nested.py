@@ -7,6 +7,7 @@ formulas need only the few ops that convert between nested and dense tensors."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -284,8 +285,9 @@ def _parts_of_cat(g: Tensor, tensors_nested: Sequence[NestedMeta], dim: int) -> 
             "vjp",
             case="for nested tensors along another dimension than the first",
         )
+    # the components of the joined tensors follow one another
     parts = iter(g.unbind())
-    return [nest([next(parts) for _ in meta.sizes]) for meta in tensors_nested]
+    return [nest(itertools.islice(parts, len(meta.sizes))) for meta in tensors_nested]
 
 
 register("cat", into=NESTED, vjp={"tensors": _parts_of_cat}, family="nested")
