@@ -87,6 +87,7 @@ class Tensor(GradValue):
     _stands_for: Callable[[], torch.Tensor | None] | None = None  # that tensor, as long as it lives
 
     def _become(self, kind: type) -> None:
+        """Become an instance of ``kind`` for users: ``x.__class__ = kind``."""
         if kind is not self._shown:
             set_class(self, SESSION.class_of(kind))
 
@@ -136,7 +137,7 @@ class Tensor(GradValue):
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set the flag of a leaf, as ``torch.Tensor.requires_grad_``."""
         value = entering()
-        # a program that is compiled does it by every call
+        # `inside` stands for this tensor in a program that is captured, each call of which does it
         if value is not None and (inside := value(self)) is not self:
             if CAPTURE.gradients is None:
                 inside.requires_grad_(requires_grad)
@@ -206,6 +207,7 @@ class Tensor(GradValue):
     def grad_dtype(self, dtype: torch.dtype | None) -> None:
         refuse_unfit_grad_dtype(self, dtype)
         self._grad_dtype = dtype
+        # graphs that lead to the leaf already convert the gradient by what its node says
         node = self._accumulator() if self._accumulator is not None else None
         if node is not None:
             node.metas = (meta_of(self, dtype),)
@@ -259,6 +261,7 @@ class Tensor(GradValue):
             return None
         if base is None:
             return self._view.base
+        # the dispatcher's base may be such a view itself
         if type(base) is Tensor and base._view is not None:
             return base._view.base
         return base
@@ -550,9 +553,9 @@ def as_kind(value: Any, kind: type[torch.Tensor]) -> Tensor:
             tensor = SESSION.wrap(value._inner.as_subclass(kind))
     else:
         tensor = make_subclass(cls, value._inner)
-    tensor.__dict__.update(
-        {**value.__dict__, "_inner": tensor.__dict__.get("_inner", value._inner)}
-    )
+    # all that `value` has, its history too, but an inner tensor of the new class stays
+    inner = tensor.__dict__.get("_inner", value._inner)
+    tensor.__dict__.update({**value.__dict__, "_inner": inner})
     return tensor  # type: ignore[no-any-return]
 
 
