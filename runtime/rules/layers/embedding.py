@@ -78,7 +78,7 @@ def _embedding_batch(
     indices they become one stack of rows."""
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
     weight, indices, padding_idx, scale, sparse = full
-    # frequencies are counted per element of the batch
+    # frequencies are counted per element of the batch, so its indices must not be in one list
     if not batched[0] and not (scale and batched[1]):
         return func(*args)
     # the same rows of each table: the tables side by side
@@ -307,8 +307,6 @@ register(
     cost="high",
     family="embedding",
 )
-# ATen chooses this op if no gradient is needed, but it does not know about
-# gradients of this runtime
 
 
 def _bag_rows(
@@ -333,6 +331,8 @@ def _bag_rows(
     return Rows(indices, each, weight_shape[0], padding_idx)
 
 
+# ATen chooses this op if no gradient is needed, but it does not know about gradients of this
+# runtime.
 register(
     "_embedding_bag_forward_only",
     decomposition=lambda *args: aten._embedding_bag(*args),

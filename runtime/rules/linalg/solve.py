@@ -395,8 +395,10 @@ def _lu_solve_vjp(
     by_a = -_on_side(by_b, result.mH, left)
     # through A = P L U to the triangles of the packed factors
     by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ adjoint_if(adjoint, by_a)
-    lower = LU.tril(-1) + eye_like(LU, LU.shape[-1])
-    return (by_permuted @ LU.triu().mH).tril(-1) + (lower.mH @ by_permuted).triu(), None, by_b
+    lower, upper = LU.tril(-1) + eye_like(LU, LU.shape[-1]), LU.triu()
+    # the packed factors have L below the diagonal, without its ones, and U on and above it
+    by_factors = (by_permuted @ upper.mH).tril(-1) + (lower.mH @ by_permuted).triu()
+    return by_factors, None, by_b
 
 
 register(
@@ -461,7 +463,7 @@ def _pinv_batch(
         if kwargs.get(name) is not None:
             tolerances[name] = expand(kwargs[name], named[name], size)
     # all get as many leading dimensions behind the batch
-    widest = max([a.dim() - 2, *(t.dim() for t in tolerances.values())])
+    widest = max([a.dim() - 2, *(tensor.dim() for tensor in tolerances.values())])
     a = insert_dims(a, size, widest - (a.dim() - 2))
     for name, tensor in tolerances.items():
         tolerances[name] = insert_dims(tensor, size, widest - tensor.dim())
