@@ -62,7 +62,7 @@ class RebuiltContainers:
     def refuse_changes(self, cls: type) -> None:
         """Raise ``RuntimeError`` if one of them has other items by now."""
         for tree, leaves, spec in self._contents:
-            # the same objects in the same places: a write to a tensor in it is seen elsewhere
+            # by identity: a write to a tensor in it is not lost, another item in its place is
             present_leaves, present_spec = pytree.tree_flatten(tree)
             if present_spec != spec or any(map(operator.is_not, present_leaves, leaves)):
                 raise noted(

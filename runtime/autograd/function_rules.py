@@ -280,7 +280,7 @@ def run_functional(
     # with the modes off, since the tensors that are read belong to outer levels
     with _below(level):
         read = tuple(exchanged(argument, read_own) for argument in args)
-    # no outer level has a rule for the call, so its parts may be functionalized one by one
+    # no outer level asks for the derivative or the batch of the Function as a whole
     if not any(map(_is_transformed, pytree.tree_leaves(read))):
         return _run_alone(level, cls, args)
     versions = _versions(read)

@@ -112,7 +112,7 @@ def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -
         if isinstance(argument, PackedSequence):
             # every sequence has a first time step
             count = int(argument.batch_sizes[0])
-        # a tensor of fewer dimensions is no batch, such as a temperature
+        # a tensor of fewer dimensions is no batch
         elif isinstance(argument, torch.Tensor) and argument.dim() > dim:
             count = argument.shape[dim]
         else:

@@ -111,7 +111,7 @@ class _Layers(Normalized):
         self.unit = (input - mean) * rstd
 
     def projected(self, t: Tensor) -> Any:
-        # without a weight the kernel's gradient of the input is P, in one pass over the memory
+        # without a weight the kernel's gradient of the input is P
         statistics = self.mean, self.rstd
         return kernels.native_layer_norm_backward(
             t, self.input, self.shape, *statistics, None, None, [True, False, False]

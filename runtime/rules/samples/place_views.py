@@ -102,7 +102,7 @@ def _expand(call: Placed, place: Place) -> Place:
     n = call.outs[0].shape[dim]
     if n == place.length(call.size):
         return place.moved(dim)
-    # a dimension of size 1 that runs over the samples: there is one sample, which has all copies
+    # a dimension of one element, whose copies belong to its sample
     return listed(dim, call.owners("self").expand(n), call.size)
 
 
