@@ -53,6 +53,7 @@ def jacobians_by_backward(
                 continue
             same_dtype = same_dtype and g.dtype == x.dtype
             column.append(g.reshape(-1))
+    # an output without elements has no column to stack
     jacobians = []
     for column, x in zip(columns, inputs, strict=True):
         if column:

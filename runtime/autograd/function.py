@@ -205,6 +205,7 @@ class _Definition:
         Raises ``TypeError`` if ``forward`` has keyword-only parameters."""
         if self.signature is None:
             self.signature = signature(cls.forward)
+        # `apply` is called without the ctx, which old-style forwards have as first parameter
         ctx_place = () if self.has_setup else (None,)
         bound = self.signature.bind(*ctx_place, *args, **kwargs)
         bound.apply_defaults()

@@ -316,6 +316,7 @@ def _run_alone(
     output, ctx = run_forward(cls, args)
     if not level.releases or not ctx.dirty_tensors:
         return output, ctx
+    # an integer cannot have a history that it would have to be released from
     dirty = [
         tensor
         for tensor in ctx.dirty_tensors

@@ -413,6 +413,7 @@ def jacobian(
     with torch.enable_grad():
         opened = _open(inputs, "inputs", "jacobian", create_graph)
         many_outputs, outs = _call(func, opened, "jacobian", strict)
+        # after the call, as in torch: the error for an output without a history comes first
         if strict and vectorize:
             raise RuntimeError(
                 "torch.autograd.functional.jacobian: "
@@ -456,6 +457,7 @@ def _rows_at_once(
 ) -> list[object]:
     """Return the Jacobian of output number ``index`` by each input, from one backward pass with a
     batch of cotangents."""
+    # an output without a history or without elements has zeros, and no pass to run
     grads: Sequence[Any] = (None,) * len(inputs)
     if _is_tracked(out) and out.numel():
         grads = grad(

@@ -208,6 +208,7 @@ def gradcheck(
     values, at = _check_inputs(inputs)
     if check_forward_ad:
         _require_dense(values, at)
+    # only a wrong derivative is an answer; a call that cannot be checked raises in any case
     try:
         _check(func, values, at, wanted, options)
     except GradcheckError:

@@ -90,9 +90,10 @@ class save_on_cpu(saved_tensors_hooks):
         device_module = getattr(torch, device_type, torch.cuda)
 
         def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
-            tensor = bottom(tensor)
+            tensor = bottom(tensor)  # a hook gets a value, and what is stored is no value
             if not pin_memory:
                 return tensor.device, tensor.cpu()
+            # sparse memory cannot be pinned
             pinned = device_module.is_available() and not tensor.is_sparse
             packed = torch.empty(
                 tensor.size(), dtype=tensor.dtype, layout=tensor.layout, pin_memory=pinned
@@ -110,6 +111,7 @@ class save_on_cpu(saved_tensors_hooks):
 def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
     """Let hooks on saved tensors raise ``RuntimeError(error_message)`` in this block, as
     ``torch.autograd.graph.disable_saved_tensors_hooks``."""
+    # hooks that are active already would see what the block saves
     if HOOKS.stack:
         raise RuntimeError(error_message)
     before = HOOKS.disabled

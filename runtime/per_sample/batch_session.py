@@ -137,7 +137,7 @@ class BatchSession(StandIn):
         if not isinstance(of_base, Place):
             return of_base
         assert self.size is not None
-        if self.size < 2:
+        if self.size < 2:  # the one sample has all of the base, and so all of the view
             return of_base
         place = place_in_view(value, of_base, self.size)
         if place is None:
@@ -418,6 +418,7 @@ class BatchSession(StandIn):
     def factor(self) -> Any:
         """Return the factor from a cotangent of the running backward pass to that of the sample's
         own loss: 1 if the loss is a sum, the number of samples if it is a mean."""
+        # of one sample, sum and mean are the same
         if self.size is not None and self.size < 2:
             return 1
         if self.reduction == "sum":

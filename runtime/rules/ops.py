@@ -274,6 +274,7 @@ class Op:
         self.arg_names = tuple(argument.name for argument in arguments)
         self.positions = {name: index for index, name in enumerate(self.arg_names)}
         self.defaults = tuple(map(_default_of, arguments))
+        # formulas have edges for positional arguments alone
         self.tensor_args = tuple(
             index
             for index, argument in enumerate(arguments)

@@ -357,6 +357,7 @@ def _check_formula(what: str, formula: Callable[..., object], func: OpOverload) 
     for name in parameters(formula):
         if name in _WORDS[what] or (what == "jvp" and name.removesuffix("_t") in names):
             continue
+        # no facts of shapes: the inverse has the base and the part themselves
         if what == "inverse" and name not in _names(func):
             raise ValueError(
                 f"{func}: its inverse asks for {name!r}, which is neither an argument "

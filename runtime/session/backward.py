@@ -417,6 +417,7 @@ def grad(
         )
     if allow_unused is None:
         allow_unused = materialize_grads
+    # a capture puts the program's values in place of the tensors, and calls `gradients_of` itself
     find = gradients_of if CAPTURE.gradients is None else CAPTURE.gradients.grad
     return find(
         outputs,

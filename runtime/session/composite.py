@@ -295,6 +295,7 @@ def _handle_linear(
             result = _record_linear(value, weight, bias)
         if result is not None:
             return result
+    # a level may run the layer as one, such as that of per_sample_grads
     elif type(value) in VALUES:
         result = run_layer(_LINEAR, (value, weight, bias))
         if result is not NotImplemented:

@@ -230,6 +230,7 @@ class DualSession(StandIn):
             if not is_floating(output):
                 continue
             tangent = tangents[index]
+            # the tangent of a view shares memory with that of its base, and must not be copied
             if op.kind is not VIEW:
                 tangent = _tangent_of_new(output, tangent)
             self.tangents.put(output._inner, tangent)

@@ -245,6 +245,7 @@ def _run_layers(
             )
             outputs.append(output)
             last.append(state)
+        # both directions read the same input, and the next layer reads both
         x = outputs[0]
         if directions == 2:
             x = _join(_CAT, outputs, 2)
@@ -464,6 +465,7 @@ def _adopt_arguments(cell: Cell, *args: object) -> tuple[object, ...]:
             return list(map(adopt, argument))
         if value is not None:
             argument = value(argument)
+        # -1, the number of no level: it becomes a value of every transform in scope
         if isinstance(argument, torch.Tensor) and not isinstance(argument, Value):
             return lifted(argument, -1)
         return argument
@@ -524,6 +526,7 @@ def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[
             if result is not None:
                 return result
         x, hx, params = _adopt_arguments(cell, x, hx, params)
+        # a level may run the layer as one, such as that of per_sample_grads
         result = run_layer(overload, (x, hx, params, *options))
         if result is not NotImplemented:
             return result

@@ -157,7 +157,7 @@ class Tensor(GradValue):
                         "detach() gives a tensor of the same values that has no history."
                     )
                 )
-            return self
+            return self  # a result with a history has the flag already
         if requires_grad:
             refuse_unfit_flag(self)
         self._req = requires_grad

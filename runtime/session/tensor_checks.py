@@ -126,6 +126,7 @@ def refuse_unfit_data(tensor: Value, new: torch.Tensor) -> None:
                 "complex dtype"
             )
         )
+    # a dense tensor takes data of any shape, as in torch
     if (new.is_nested or tensor.is_nested) and extent(new) != extent(tensor):
         raise settled(
             RuntimeError("the data of a nested tensor can only be set to data of the same sizes")

@@ -83,6 +83,7 @@ def _node_of_write(
     if not _grad_enabled():
         return None
     recording = bool(edges) and target.dtype in DIFFERENTIABLE
+    # also if this write is not recorded: the base of a view may have a history that it would enter
     if recording or target._view is not None:
         own_edge = edges[0] if wanted & 1 else None
         check_write(target, own_edge, recording)
@@ -166,6 +167,7 @@ def _save(node: OpNode, args: list[object], kwargs: Keywords, result: torch.Tens
     if type(result) is not torch.Tensor:
         node.save(args, kwargs, result)
         return
+    # a pack hook that notes the version, as that of a checkpoint, has to count this write
     if HOOKS.innermost():
         HOOKS.about_to_bump = result
         try:

@@ -524,6 +524,7 @@ class OpNode(Node):
         if self.saved is None:
             raise settled(RuntimeError(FREED))
         stored = self.saved[slot]
+        # with its history, as in a pass that is recorded
         if not raw and type(stored) is list:
             parts = enumerate(stored)
             return tuple(self._value(part, slot, index, True) for index, part in parts)

@@ -56,6 +56,7 @@ def _forward_batch(
 ) -> object:
     """Run the loss on a batch, as one of more sequences."""
     x, targets, inputs, lengths, *rest = args
+    # one sequence without a dimension of sequences: the batch becomes that dimension
     alone = x.dim() - batched[0] == 2
     loss, alpha = func(
         _log_probs(x, batched[0], size),

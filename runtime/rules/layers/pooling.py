@@ -75,6 +75,7 @@ def _maximum(
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``,
     which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
+    # behind the cotangent and the input, which the formulas name themselves
     backward_arguments = [
         argument.name for argument in overload(f"{name}_backward")._schema.arguments[2:]
     ]

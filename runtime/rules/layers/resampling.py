@@ -32,6 +32,7 @@ def _upsample(name: str, spatial: int) -> None:
         g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any
     ) -> torch.Tensor:
         """Return the transpose, by matrices where the backward kernel would ignore the scale."""
+        # the last options are the scales, one for each spatial dimension
         if _takes_another_way(name, shape[2:], size, rest[len(rest) - spatial :]):
             return _by_matrices(forward, g, shape[2:], size, rest)
         gradient: torch.Tensor = backward(g, size, shape, *rest)

@@ -482,6 +482,7 @@ def _with_mean_vjp(partial: Any) -> object:
         g_spread, g_mean = gs
         by_spread = by_mean = None
         if g_spread is not None:
+            # none for a variance, whose slope does not need the result
             spread = [restored(each, self.dim(), dim, keepdim) for each in result]
             g_spread = restored(g_spread, self.dim(), dim, keepdim)
             by_spread = scaled(g_spread, conj_of(partial(self, *spread, dim, correction)))

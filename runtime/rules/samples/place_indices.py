@@ -396,6 +396,7 @@ def _place_at_mask(call: Placed) -> Place:
     if not places:
         raise Mixed("it writes samples to a tensor that belongs to none. Use torch.where")
     place = one_place(places)
+    # dimensions line up from the right; one of size 1 is the same for all samples
     for name, tensor in (("self", masked), ("mask", mask)):
         dim = place.dim - rank + tensor.dim()
         if dim >= 0 and tensor.shape[dim] != 1:
