@@ -99,7 +99,13 @@ def exit_dual_level(*, level: int | None = None) -> None:
 
 class dual_level(DecoratorContextManager):
     """Open a dual level for a ``with`` block or, as a decorator, for a function. The semantics are
-    those of ``torch.autograd.forward_ad.dual_level``."""
+    those of ``torch.autograd.forward_ad.dual_level``.
+
+    >>> with dual_level():
+    ...     x = make_dual(torch.tensor([1.0, 2.0]), torch.ones(2))
+    ...     unpack_dual(x * x).tangent
+    tensor([2., 4.])
+    """
 
     def __enter__(self) -> int:  # type: ignore[override]
         return enter_dual_level()

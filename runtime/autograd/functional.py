@@ -259,6 +259,9 @@ def vjp(
     """Return (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs, as
     ``torch.autograd.functional.vjp``.
 
+    >>> vjp(lambda x: x * x, torch.tensor([1.0, 2.0]), torch.ones(2))
+    (tensor([1., 4.]), tensor([2., 4.]))
+
     ``v`` may be left out for one output of one element. With ``create_graph`` both results have
     a history. If no output depends on an input, its product is zero, or with ``strict`` there is
     a ``RuntimeError``.
@@ -290,6 +293,9 @@ def jvp(
     """Return (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs, as
     ``torch.autograd.functional.jvp``.
 
+    >>> jvp(lambda x: x.sum(), torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0]))
+    (tensor(3.), tensor(1.))
+
     ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as
     for :func:`vjp`.
     """
@@ -312,6 +318,9 @@ def vhp(
 ) -> tuple[object, object]:
     """Return (output, ``v`` times the Hessian) of a function with one output of one element, as
     ``torch.autograd.functional.vhp``.
+
+    >>> vhp(lambda x: (x**3).sum(), torch.tensor([1.0, 2.0]), torch.ones(2))
+    (tensor(9.), tensor([ 6., 12.]))
 
     ``v`` has the shape of the inputs, and so has the product. It may be left out for one input of
     one element. ``create_graph`` and ``strict`` as for :func:`vjp`.
@@ -338,6 +347,9 @@ def hvp(
 ) -> tuple[object, object]:
     """Return (output, the Hessian times ``v``), as ``torch.autograd.functional.hvp``. Where the
     Hessian is symmetric, ``vhp`` is faster.
+
+    >>> hvp(lambda x: (x**3).sum(), torch.tensor([1.0, 2.0]), torch.ones(2))
+    (tensor(9.), tensor([ 6., 12.]))
 
     Arguments, results and errors are those of :func:`vhp`. It takes one more backward pass.
     """
@@ -389,6 +401,10 @@ def jacobian(
 ) -> Any:
     """Return for output i and input j a tensor of shape (*output shape, *input shape), as
     ``torch.autograd.functional.jacobian``.
+
+    >>> jacobian(lambda x, y: x * y, (torch.tensor([1.0, 2.0]), torch.tensor(3.0)))
+    (tensor([[3., 0.],
+            [0., 3.]]), tensor([1., 2.]))
 
     Returns one tensor if neither inputs nor outputs are a tuple, else a tuple over the outputs, the
     inputs, or both. ``vectorize``: compute all rows of an output in one pass under ``vmap``.
@@ -553,6 +569,10 @@ def hessian(
 ) -> Any:
     """Return the second derivatives of a function with one output of one element, as
     ``torch.autograd.functional.hessian``.
+
+    >>> hessian(lambda x: (x**3).sum(), torch.tensor([1.0, 2.0]))
+    tensor([[ 6.,  0.],
+            [ 0., 12.]])
 
     A tensor of shape (*input shape, *input shape), or for a tuple of inputs a tuple of tuples of
     them. The inner Jacobian is in reverse mode, the outer one in the mode that

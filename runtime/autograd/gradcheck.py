@@ -169,6 +169,9 @@ def gradcheck(
     """Compare the derivatives of ``func`` by the inputs that require grad with finite differences,
     as ``torch.autograd.gradcheck``.
 
+    >>> gradcheck(torch.sin, torch.rand(3, dtype=torch.float64, requires_grad=True))
+    True
+
     Return True. If they differ: raise :class:`GradcheckError`, or return False with
     ``raise_exception=False``. ``inputs``: a tensor or a sequence of arguments. Those that require
     grad have double precision and no overlapping memory. They are perturbed by ``eps`` in place.
@@ -310,6 +313,9 @@ def gradgradcheck(
 ) -> bool:
     """Check the backward pass of ``func``, by its inputs and by ``grad_outputs``, with
     :func:`gradcheck`, as ``torch.autograd.gradgradcheck``.
+
+    >>> gradgradcheck(torch.sin, torch.rand(3, dtype=torch.float64, requires_grad=True))
+    True
 
     ``grad_outputs``: one per output that requires grad. By default they are random and require
     grad. ``check_fwd_over_rev`` differentiates the backward pass in forward mode,

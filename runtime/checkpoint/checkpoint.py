@@ -221,7 +221,11 @@ def checkpoint(
     """Return ``function(*args, **kwargs)``, without saving its intermediate tensors: the backward
     pass runs the function again. The semantics are those of ``torch.utils.checkpoint.checkpoint``.
 
-        y = checkpoint(layer, x, use_reentrant=False)
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> y = checkpoint(lambda x: x.exp().sin(), x, use_reentrant=False)
+    >>> y.sum().backward()                      # computes x.exp() again
+    >>> torch.equal(x.grad, x.detach().exp() * x.detach().exp().cos())
+    True
 
     ``use_reentrant=False`` records the graph, and the second run computes the tensors that it
     saved. ``True`` records nothing in the first run. The second run has a backward pass of its own
