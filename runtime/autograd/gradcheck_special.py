@@ -108,7 +108,7 @@ def undefined_tangents(
 ) -> None:
     """Check that an input without a tangent counts as one with a zero tangent."""
     for i in at:
-        others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
+        others = {other: torch.ones_like(plain(inputs[other])) for other in at if other != i}
         without = analytical.push(func, inputs, others)
         with_zero = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
         pairs = zip(without, with_zero, strict=True)

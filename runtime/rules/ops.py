@@ -126,8 +126,8 @@ class Plan:
         self.op = op
         self.elementwise = op.record.elementwise
         positions = [index for index in op.tensor_args if wanted >> index & 1]
-        self.at = {i: index for index, i in enumerate(positions)}
-        self.needs = frozenset(op.arg_names[i] for i in positions)
+        self.at = {position: index for index, position in enumerate(positions)}
+        self.needs = frozenset(op.arg_names[position] for position in positions)
         self.names: list[str] = []
         self.steps: list[
             tuple[tuple[int, ...], Formula, Callable[[list[Any]], Any], bool, bool]
@@ -170,9 +170,9 @@ class Plan:
         """Return ``at`` for a call in which some arguments are lists. ``spans``: the number of
         tensors of each list."""
         at, first = {}, 0
-        for i in self.at:
-            at[i] = first
-            first += spans.get(i, 1)
+        for position in self.at:
+            at[position] = first
+            first += spans.get(position, 1)
         return at
 
 
@@ -296,7 +296,7 @@ class Op:
         self.kind = FUNCTIONAL
         if self.fills_argument:
             return  # it also updates a buffer, as running statistics; its results are new tensors
-        if any(a.kwarg_only for a in written):
+        if any(argument.kwarg_only for argument in written):
             self.kind = OUT
         elif written:
             self.kind = INPLACE

@@ -287,7 +287,8 @@ def _bag_batch(
         bag = bag.reshape(size, n).remainder(max(bags, 1))
     else:
         bag = bag.new_zeros(size, 0)
-    out, sizes, winners = (_by_element(t, size, bags) for t in (out, sizes, winners))
+    results = (out, sizes, winners)
+    out, sizes, winners = (_by_element(result, size, bags) for result in results)
     return out, bag, sizes, winners
 
 
