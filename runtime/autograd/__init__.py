@@ -1,8 +1,9 @@
 """Provides the names of ``torch.autograd``, for tensors of the session.
 
-``function`` has custom Functions, ``function_rules`` what the transforms do with them,
-``forward_ad``, ``functional``, ``graph`` and ``gradcheck`` the modules of these names. The package
-imports ``session`` and what lies below. Start with ``function.py``.
+``function`` has custom Functions. ``function_recording`` puts them on the tape, ``function_rules``
+runs them under the transforms. ``forward_ad``, ``functional``, ``graph`` and ``gradcheck`` are the
+modules of these names. The package imports ``session`` and what lies below. Start with
+``function.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.autograd.grad_mode import (
 from ..session.backward import backward, grad
 from ..tape.anomaly import detect_anomaly, set_detect_anomaly
 from ..tape.saved import SavedTensor
+from . import function_recording as function_recording
 from . import function_rules as function_rules
 from . import graph as graph
 from . import registered as registered

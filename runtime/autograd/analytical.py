@@ -34,6 +34,7 @@ def pull(
     out: object, inputs: Sequence[object], cotangent: torch.Tensor
 ) -> list[torch.Tensor | None]:
     """Return plain dense gradients of ``inputs``, None for an input without a gradient."""
+    # the caller pulls one cotangent after the other through the same graph
     grads = grad(out, inputs, cotangent, retain_graph=True, allow_unused=True)
     return [None if gradient is None else dense(gradient) for gradient in grads]
 
@@ -52,6 +53,7 @@ def jacobians_by_backward(
                 continue
             same_dtype = same_dtype and g.dtype == x.dtype
             column.append(g.reshape(-1))
+    # an output without elements has no column to stack
     jacobians = []
     for column, x in zip(columns, inputs, strict=True):
         if column:
@@ -67,6 +69,7 @@ def push(
     """Return (primal, tangent or None) of each output of ``func``. Inputs with a number in
     ``tangents`` are dual tensors."""
     with forward_ad.dual_level():
+        # without the tape, whose nodes nobody would use
         args = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
         for i, tangent in tangents.items():
             args[i] = forward_ad.make_dual(args[i], tangent)
@@ -102,6 +105,7 @@ def jacobians_by_forward(
     """Return the Jacobians of the numbered outputs by the real input ``index``. Each forward pass
     gives a row. All inputs of ``at`` are dual."""
     x = inputs[index]
+    # a formula may treat a missing tangent apart; `undefined_tangents` checks that it is a zero one
     still = zero_tangents(inputs, at)
     rows = []
     for direction in one_hots(x):

@@ -32,8 +32,10 @@ from ..tape.running import (
 )
 from ..torch_private.mode_stacks import DecoratorContextManager
 from ..torch_private.native_autograd import is_forward_enabled, set_forward_enabled
-from .function import TANGENT_NOT_WRITTEN, position_of, record, rule
+from .function import TANGENT_NOT_WRITTEN, rule
+from .function_arguments import position_of
 from .function_node import as_outputs
+from .function_recording import record
 
 __all__ = [
     "UnpackedDualTensor",
@@ -97,7 +99,13 @@ def exit_dual_level(*, level: int | None = None) -> None:
 
 class dual_level(DecoratorContextManager):
     """Open a dual level for a ``with`` block or, as a decorator, for a function. The semantics are
-    those of ``torch.autograd.forward_ad.dual_level``."""
+    those of ``torch.autograd.forward_ad.dual_level``.
+
+    >>> with dual_level():
+    ...     x = make_dual(torch.tensor([1.0, 2.0]), torch.ones(2))
+    ...     unpack_dual(x * x).tangent
+    tensor([2., 4.])
+    """
 
     def __enter__(self) -> int:  # type: ignore[override]
         return enter_dual_level()
@@ -185,8 +193,8 @@ def _refuse_unfit_tangent(dual: DualSession, primal: torch.Tensor, moving: Value
 
 
 def unpack_dual(tensor: torch.Tensor, *, level: int | None = None) -> UnpackedDualTensor:
-    """As ``torch.autograd.forward_ad.unpack_dual``: the primal, a view of ``tensor`` without
-    tangent, and the tangent or None."""
+    """Return the primal, a view of ``tensor`` without tangent, and the tangent or None, as
+    ``torch.autograd.forward_ad.unpack_dual``. Without a dual level: ``tensor`` itself and None."""
     dual = current_dual()
     if _check_level(level, "_fw_primal") < 0 or dual is None:
         return UnpackedDualTensor(tensor, None)
@@ -227,12 +235,14 @@ def _push(dual: DualSession, cls: type, args: tuple[object, ...]) -> tuple[Any, 
                 source = position_of(out, args)
                 if source is not None and position_of(out, ctx.dirty_tensors) is not None:
                     _check_write(tangents[source], versions[source], tangent)
+                # that of a view must share memory with the input's tangent, any other must not
                 elif tangent is not None and not _check_view(value, tangent, args, tangents):
                     tangent = unshared(tangent, tangents)
                 if ctx.differentiates(out):
                     _put_tangent(dual, value, tangent)
     finally:
         set_forward_enabled(enabled)
+    # only now: `differentiates` above reads them
     ctx.forget_marks()
     return output, ctx
 
@@ -293,6 +303,7 @@ def _check_view(
     for argument, tangent in zip(args, tangents, strict=True):
         if tangent is None or not _shows(argument, view.base):
             continue
+        # no view has a view for its base, so a tangent that is one stands for its own base
         if tangent._view is None:
             base, what = tangent, "the given grad input"
         else:

@@ -18,7 +18,8 @@ from ..func.draws import Randomness
 from ..seam.levels import Value
 from ..tape.conform import sum_to
 from ..torch_private.pytrees import pytree
-from .function import Function, FunctionClass, RebuiltContainers, position_of
+from .function import Function, FunctionClass
+from .function_arguments import RebuiltContainers, position_of
 from .function_node import FunctionCtx, as_outputs, as_returned, backward_of
 
 

@@ -54,6 +54,7 @@ def backward_of(cls: type[Any]) -> Callable[..., Any]:
         isinstance(method, FunctionType)
         and method.__globals__.get("__name__") == "torch.autograd.function"
     ):
+        # the code of a decorated method is called `once_differentiable.<locals>.wrapper`
         decorator = DECORATORS.get(method.__code__.co_qualname.partition(".")[0])
         if decorator is not None:
             return decorator(method.__wrapped__)  # type: ignore[attr-defined, no-any-return]
@@ -129,6 +130,7 @@ def as_returned(outputs: tuple[object, ...], result: object) -> Any:
 
 
 def _tensors(complaint: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return ``args``. Raise unless they are all tensors; the error begins with ``complaint``."""
     for index, argument in enumerate(args):
         if not isinstance(argument, torch.Tensor):
             raise settled(RuntimeError(f"{complaint} {index} is of type {type(argument).__name__}"))
@@ -213,6 +215,7 @@ class FunctionNode(Node, FunctionCtx):
     ) -> Edge | int | None:
         """Return the history of a saved tensor: the number of an output of this node, the edge of
         an input, or None."""
+        # outputs first: one that is an input returned as it is has this node as its history
         for index, output in enumerate(outs):
             if output is tensor:
                 return index if self.differentiates(output) else None
@@ -225,6 +228,7 @@ class FunctionNode(Node, FunctionCtx):
         return None
 
     def _edge(self, index: int) -> Edge | None:
+        """Return the edge of saved tensor ``index``, that of an output to this node itself."""
         history = self._histories[index]
         if isinstance(history, int):
             return (self, history)
@@ -339,12 +343,12 @@ class FunctionNode(Node, FunctionCtx):
         level = self.level
         values = level.shows_values or create_graph
         shown = []
-        for g, zeros in zip(grads, self._zeros, strict=True):
-            if g is None and zeros is not None:
-                g = _make_zeros(zeros)
+        for gradient, zeros in zip(grads, self._zeros, strict=True):
+            if gradient is None and zeros is not None:
+                gradient = _make_zeros(zeros)
             if values:
-                g = for_users(level, g)
-            shown.append(g)
+                gradient = for_users(level, gradient)
+            shown.append(gradient)
         if level.notes_backward:
             return level.noted_backward(self, shown, create_graph)
         return self.run_backward(shown, create_graph)
@@ -383,17 +387,17 @@ class FunctionNode(Node, FunctionCtx):
         level = self.level
         self._refuse_gradients_of_others(result)
         self._refuse_nested_of_dense(result)
-        gradients = (result[i] for i in self._positions)
+        gradients = (result[position] for position in self._positions)
         if create_graph:
             return tuple(for_users(level, gradient) for gradient in gradients)
         return tuple(map(level.lowered, gradients))
 
     def _refuse_nested_of_dense(self, result: tuple[Any, ...]) -> None:
         """Raise if the gradient of a dense input is nested: the engine would ask for its shape."""
-        for edge, i in zip(self.edges, self._positions, strict=True):
-            gradient = result[i]
+        for edge, position in zip(self.edges, self._positions, strict=True):
+            gradient = result[position]
             if gradient is not None and gradient.is_nested and edge is not None:
-                conform(gradient, edge[0].metas[edge[1]], self, i)
+                conform(gradient, edge[0].metas[edge[1]], self, position)
 
     def _refuse_gradients_of_others(self, result: tuple[object, ...]) -> None:
         """Raise if a result is no tensor, or belongs to an argument that is none."""

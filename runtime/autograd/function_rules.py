@@ -32,17 +32,13 @@ from .function import (
     _SEE_NOTE,
     TANGENT_NOT_WRITTEN,
     FunctionClass,
-    RebuiltContainers,
-    check_marks,
     dispatch,
-    exchanged,
-    lowered,
     new_ctx,
-    position_of,
     require_setup_context,
     rule,
     run_forward,
 )
+from .function_arguments import RebuiltContainers, check_marks, exchanged, lowered, position_of
 from .function_for_each import ForEach, batch_dims
 from .function_node import as_outputs, as_returned, defines
 
@@ -54,7 +50,7 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     require_setup_context(cls)
     primals = tuple(lowered(level, argument) for argument in args)
     containers = RebuiltContainers(args, primals)
-    # an outer level may record the call, so its rule runs `forward`, not this one
+    # by `dispatch`: an outer level may record the call, and then its rule runs `forward`
     output, _ = dispatch(cls, primals)
     containers.refuse_changes(cls)
     tangents = _tangents_of(level, args)
@@ -63,6 +59,7 @@ def _push(level: DualLevel, cls: FunctionClass, args: tuple[Any, ...]) -> tuple[
     outs = as_outputs(output)
     check_marks(ctx, outs, primals)
     for index, (argument, primal, tangent) in enumerate(zip(args, primals, tangents, strict=True)):
+        # only the tangents of written inputs are written to, and only those must be as large
         if tangent is None or position_of(primal, ctx.dirty_tensors) is None:
             continue
         if _batches(primal) - _batches(tangent):
@@ -204,6 +201,7 @@ def _batch(level: BatchLevel, cls: FunctionClass, args: tuple[object, ...]) -> t
     values = [
         _rebatch(level, out, dim, args, physical) for out, dim in zip(flat, dims, strict=True)
     ]
+    # no ctx: a batch level has no node and no tangent, and no caller asks it for one
     return pytree.tree_unflatten(values, spec), None
 
 
@@ -279,8 +277,10 @@ def run_functional(
             return value
         return level.read(value)
 
+    # with the modes off, since the tensors that are read belong to outer levels
     with _below(level):
         read = tuple(exchanged(argument, read_own) for argument in args)
+    # no outer level asks for the derivative or the batch of the Function as a whole
     if not any(map(_is_transformed, pytree.tree_leaves(read))):
         return _run_alone(level, cls, args)
     versions = _versions(read)
@@ -316,6 +316,7 @@ def _run_alone(
     output, ctx = run_forward(cls, args)
     if not level.releases or not ctx.dirty_tensors:
         return output, ctx
+    # an integer cannot have a history that it would have to be released from
     dirty = [
         tensor
         for tensor in ctx.dirty_tensors

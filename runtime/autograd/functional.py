@@ -128,6 +128,7 @@ def _scalar(
     """Return ``func``, with an error unless its result is one tensor of one element."""
 
     def call_and_check(*inputs: object) -> Any:
+        """Call ``func``, and return its one output."""
         is_tuple, outs = _call(func, inputs, function, strict)
         if is_tuple:
             raise RuntimeError(f"The function given to {function} should return a single Tensor")
@@ -227,7 +228,8 @@ def _push(
     """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
     its cotangent, in which it is linear."""
     # the product is linear in the cotangents, so its derivative is the same at any of them
-    cotangents = [_value(torch.zeros_like(_value(output).detach())).start_leaf() for output in outs]
+    zeros = [torch.zeros_like(_value(output).detach()) for output in outs]
+    cotangents = [_value(zero).start_leaf() for zero in zeros]
     pulled = _pull(outs, inputs, cotangents, True)
     if strict:
         # only for its error: the second pull leaves a missing gradient out by itself
@@ -256,6 +258,9 @@ def vjp(
 ) -> tuple[Any, Any]:
     """Return (outputs, ``v`` times the Jacobian), ``v`` of the shape of the outputs, as
     ``torch.autograd.functional.vjp``.
+
+    >>> vjp(lambda x: x * x, torch.tensor([1.0, 2.0]), torch.ones(2))
+    (tensor([1., 4.]), tensor([2., 4.]))
 
     ``v`` may be left out for one output of one element. With ``create_graph`` both results have
     a history. If no output depends on an input, its product is zero, or with ``strict`` there is
@@ -288,6 +293,9 @@ def jvp(
     """Return (outputs, the Jacobian times ``v``), ``v`` of the shape of the inputs, as
     ``torch.autograd.functional.jvp``.
 
+    >>> jvp(lambda x: x.sum(), torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0]))
+    (tensor(3.), tensor(1.))
+
     ``v`` may be left out for one input of one element. ``create_graph`` and ``strict`` as
     for :func:`vjp`.
     """
@@ -310,6 +318,9 @@ def vhp(
 ) -> tuple[object, object]:
     """Return (output, ``v`` times the Hessian) of a function with one output of one element, as
     ``torch.autograd.functional.vhp``.
+
+    >>> vhp(lambda x: (x**3).sum(), torch.tensor([1.0, 2.0]), torch.ones(2))
+    (tensor(9.), tensor([ 6., 12.]))
 
     ``v`` has the shape of the inputs, and so has the product. It may be left out for one input of
     one element. ``create_graph`` and ``strict`` as for :func:`vjp`.
@@ -336,6 +347,9 @@ def hvp(
 ) -> tuple[object, object]:
     """Return (output, the Hessian times ``v``), as ``torch.autograd.functional.hvp``. Where the
     Hessian is symmetric, ``vhp`` is faster.
+
+    >>> hvp(lambda x: (x**3).sum(), torch.tensor([1.0, 2.0]), torch.ones(2))
+    (tensor(9.), tensor([ 6., 12.]))
 
     Arguments, results and errors are those of :func:`vhp`. It takes one more backward pass.
     """
@@ -388,6 +402,10 @@ def jacobian(
     """Return for output i and input j a tensor of shape (*output shape, *input shape), as
     ``torch.autograd.functional.jacobian``.
 
+    >>> jacobian(lambda x, y: x * y, (torch.tensor([1.0, 2.0]), torch.tensor(3.0)))
+    (tensor([[3., 0.],
+            [0., 3.]]), tensor([1., 2.]))
+
     Returns one tensor if neither inputs nor outputs are a tuple, else a tuple over the outputs, the
     inputs, or both. ``vectorize``: compute all rows of an output in one pass under ``vmap``.
     ``strategy="forward-mode"`` computes columns, and needs ``vectorize``. ``create_graph`` and
@@ -411,6 +429,7 @@ def jacobian(
     with torch.enable_grad():
         opened = _open(inputs, "inputs", "jacobian", create_graph)
         many_outputs, outs = _call(func, opened, "jacobian", strict)
+        # after the call, as in torch: the error for an output without a history comes first
         if strict and vectorize:
             raise RuntimeError(
                 "torch.autograd.functional.jacobian: "
@@ -454,6 +473,7 @@ def _rows_at_once(
 ) -> list[object]:
     """Return the Jacobian of output number ``index`` by each input, from one backward pass with a
     batch of cotangents."""
+    # an output without a history or without elements has zeros, and no pass to run
     grads: Sequence[Any] = (None,) * len(inputs)
     if _is_tracked(out) and out.numel():
         grads = grad(
@@ -494,6 +514,7 @@ def _columns(func: Callable[..., Any], inputs: Given, strict: bool, vectorize: b
     many_outputs = False  # only the call below shows it
 
     def push(*tangents: torch.Tensor) -> tuple[object, ...]:
+        """Return the tangents of the outputs for one row of the basis."""
         nonlocal many_outputs
         with forward_ad.dual_level():
             result = func(
@@ -548,6 +569,10 @@ def hessian(
 ) -> Any:
     """Return the second derivatives of a function with one output of one element, as
     ``torch.autograd.functional.hessian``.
+
+    >>> hessian(lambda x: (x**3).sum(), torch.tensor([1.0, 2.0]))
+    tensor([[ 6.,  0.],
+            [ 0., 12.]])
 
     A tensor of shape (*input shape, *input shape), or for a tuple of inputs a tuple of tuples of
     them. The inner Jacobian is in reverse mode, the outer one in the mode that

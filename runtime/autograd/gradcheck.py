@@ -100,7 +100,7 @@ def _refuse_unfit_input(value: Any, index: int) -> None:
                 "point or complex. Finite differences in another dtype are coarser than "
                 "the tolerances: pass it as float64 or complex128."
             ),
-            stacklevel=4,
+            stacklevel=4,  # the caller of gradcheck
         )
     if value.layout is not torch.strided:
         return
@@ -169,6 +169,9 @@ def gradcheck(
     """Compare the derivatives of ``func`` by the inputs that require grad with finite differences,
     as ``torch.autograd.gradcheck``.
 
+    >>> gradcheck(torch.sin, torch.rand(3, dtype=torch.float64, requires_grad=True))
+    True
+
     Return True. If they differ: raise :class:`GradcheckError`, or return False with
     ``raise_exception=False``. ``inputs``: a tensor or a sequence of arguments. Those that require
     grad have double precision and no overlapping memory. They are perturbed by ``eps`` in place.
@@ -208,6 +211,7 @@ def gradcheck(
     values, at = _check_inputs(inputs)
     if check_forward_ad:
         _require_dense(values, at)
+    # only a wrong derivative is an answer; a call that cannot be checked raises in any case
     try:
         _check(func, values, at, wanted, options)
     except GradcheckError:
@@ -247,7 +251,7 @@ def _check(
         check_constant(Problem(func, values, at, tuple(range(len(outs)))), options)
         return
     problem = Problem(func, values, at, outputs)
-    differentiable = [outs[k] for k in outputs]
+    differentiable = [outs[number] for number in outputs]
     if wanted.backward:
         _check_backward(problem, differentiable, options)
     if wanted.forward:
@@ -281,8 +285,8 @@ def _check_special_cotangents(
     """Check the backward pass with cotangents that are batched, zero or undefined."""
     at = problem.at
     if wanted.batched_backward:
-        for k, output in zip(problem.outputs, differentiable, strict=True):
-            special.batched_cotangents(output, problem.wrt(), k, at)
+        for number, output in zip(problem.outputs, differentiable, strict=True):
+            special.batched_cotangents(output, problem.wrt(), number, at)
     special.zero_cotangent(differentiable, problem.wrt(), at)
     if wanted.undefined:
         special.undefined_cotangents(differentiable, problem.wrt())
@@ -310,6 +314,9 @@ def gradgradcheck(
     """Check the backward pass of ``func``, by its inputs and by ``grad_outputs``, with
     :func:`gradcheck`, as ``torch.autograd.gradgradcheck``.
 
+    >>> gradgradcheck(torch.sin, torch.rand(3, dtype=torch.float64, requires_grad=True))
+    True
+
     ``grad_outputs``: one per output that requires grad. By default they are random and require
     grad. ``check_fwd_over_rev`` differentiates the backward pass in forward mode,
     ``check_rev_over_rev`` in reverse mode.
@@ -336,6 +343,7 @@ def gradgradcheck(
     cotangents = _cotangents(outs, grad_outputs, gen_non_contig_grad_outputs)
 
     def backward(*args: Any) -> tuple[Any, ...]:
+        """Return the gradients of ``func``, as a function of its inputs and of the cotangents."""
         xs, cotangents = list(args[: len(values)]), args[len(values) :]
         for i in at:
             # forward mode has detached the inputs, and the backward pass needs their history
@@ -374,6 +382,7 @@ def gradgradcheck(
 
 
 def _differentiable(result: object) -> tuple[object, ...]:
+    """Return the outputs of a function that require grad."""
     return tuple(out for out in as_tuple(result) if isinstance(out, Value) and out.requires_grad)
 
 
@@ -393,7 +402,10 @@ def _cotangents(
 
 
 def _cotangent_like(output: object, non_contiguous: bool) -> object:
-    """Return a random cotangent of ``output``, of its shape and dtype, that requires grad."""
+    """Return a random cotangent of ``output``, of its shape and dtype, that requires grad.
+
+    ``non_contiguous``: with a stride of 2 in its last dimension, for formulas that read memory.
+    """
     cotangent = torch.randn_like(plain(output), memory_format=torch.contiguous_format)
     if non_contiguous:
         # every second element of a tensor twice as large
@@ -438,8 +450,8 @@ def get_numerical_jacobian(
         target = inputs
     targets = _requiring_grad(target)
     return tuple(
-        numerical.jacobian(lambda: as_tuple(fn(inputs)), target, Steps(eps))[0]
-        for target in targets
+        numerical.jacobian(lambda: as_tuple(fn(inputs)), tensor, Steps(eps))[0]
+        for tensor in targets
     )
 
 

@@ -76,7 +76,7 @@ class Problem:
     def evaluate(self) -> list[torch.Tensor]:
         """Return the outputs with a derivative."""
         outs = as_tuple(self.func(*self.inputs))
-        return [outs[k] for k in self.outputs]
+        return [outs[number] for number in self.outputs]
 
     def wrt(self) -> list[Any]:
         """Return the inputs to differentiate by."""
@@ -217,10 +217,10 @@ def _gradients(
 ) -> list[torch.Tensor]:
     """Pull the flat ``cotangent`` of ``output`` back. Zeros stand for no gradient."""
     gradients = analytical.pull(output, wrt, cotangent.reshape(output.shape))
-    return [
-        zeros(x, *x.shape) if gradient is None else gradient
-        for x, gradient in zip(wrt, gradients, strict=True)
-    ]
+    filled = []
+    for x, gradient in zip(wrt, gradients, strict=True):
+        filled.append(zeros(x, *x.shape) if gradient is None else gradient)
+    return filled
 
 
 def compare_projected_backward(problem: Problem, outs: Sequence[object], options: Options) -> None:
@@ -235,6 +235,7 @@ def compare_projected_backward(problem: Problem, outs: Sequence[object], options
         for x, u in zip(wrt, us, strict=True)
     ]
     for index, (output, v) in enumerate(zip(outs, vs, strict=True)):
+        # the second pass is for `_require_reentrant`: both must return the same
         rows, again = _gradients(output, wrt, v), _gradients(output, wrt, v)
         for j, (i, x, u, row) in enumerate(zip(problem.at, wrt, us, rows, strict=True)):
             estimate = (moved[j][index].reshape(-1) * v).sum()
@@ -296,6 +297,7 @@ def compare_projected_forward(problem: Problem, options: Options) -> None:
         x = problem.inputs[i]
         u = _directions(x, draw)
         expected = numerical.vector_product(problem.evaluate, x, u, options.steps)
+        # real here: `parts_of_inputs` has split complex inputs, so `u` is one direction
         zero_tangents = analytical.zero_tangents(problem.inputs, problem.at)
         tangents = analytical.push_densely(
             problem.func, problem.inputs, {**zero_tangents, i: u[0].reshape(x.shape)}

@@ -32,6 +32,7 @@ class GradcheckError(RuntimeError):
 
 
 def _all_zero(grads: Sequence[object]) -> bool:
+    """Return whether no gradient has an element other than zero. None counts as zeros."""
     return all(grad is None or not dense(grad).any() for grad in grads)
 
 
@@ -55,12 +56,9 @@ def zero_cotangent(
     for i, x, gradient in zip(at, inputs, grads, strict=True):
         if gradient is None:
             continue
-        layouts = (x.layout, torch.strided)
-        if (gradient.dtype, gradient.device, gradient.shape) != (
-            x.dtype,
-            x.device,
-            x.shape,
-        ) or gradient.layout not in layouts:
+        kind = gradient.dtype, gradient.device, gradient.shape
+        is_fit = kind == (x.dtype, x.device, x.shape)
+        if not is_fit or gradient.layout not in (x.layout, torch.strided):
             raise GradcheckError(
                 f"the gradient of input {i} is incorrect: dtype {gradient.dtype}, "
                 f"{gradient.device}, {gradient.layout}, size {list(gradient.shape)}, "
@@ -110,7 +108,7 @@ def undefined_tangents(
 ) -> None:
     """Check that an input without a tangent counts as one with a zero tangent."""
     for i in at:
-        others = {j: torch.ones_like(plain(inputs[j])) for j in at if j != i}
+        others = {other: torch.ones_like(plain(inputs[other])) for other in at if other != i}
         without = analytical.push(func, inputs, others)
         with_zero = analytical.push(func, inputs, {**others, i: torch.zeros_like(plain(inputs[i]))})
         pairs = zip(without, with_zero, strict=True)
@@ -135,6 +133,7 @@ def batched_cotangents(
 ) -> None:
     """Check that vmap of the backward pass equals a loop of it. ``at``: the numbers of ``inputs``.
     ``number``: the number of ``out``."""
+    # two, the smallest batch in which elements can be mixed up
     cotangents = [torch.randn_like(plain(out)) for _ in range(2)]
     expected = [analytical.pull(out, inputs, cotangent) for cotangent in cotangents]
     try:

@@ -45,6 +45,12 @@ class saved_tensors_hooks:
     """Store every tensor that is saved for backward in this block as ``pack_hook(tensor)``. The
     semantics are those of ``torch.autograd.graph.saved_tensors_hooks``.
 
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> with saved_tensors_hooks(lambda tensor: tensor.half(), lambda packed: packed.float()):
+    ...     y = x.exp()
+    >>> y.grad_fn._raw_saved_result.data.dtype
+    torch.float16
+
     When the tensor is needed, it is ``unpack_hook`` of the stored object. Of nested pairs only the
     innermost one applies. A pack hook must not return an output of the op itself, which would be a
     reference cycle, but its ``detach()``. ``RuntimeError`` inside a transform, whose saved tensors
@@ -90,9 +96,10 @@ class save_on_cpu(saved_tensors_hooks):
         device_module = getattr(torch, device_type, torch.cuda)
 
         def pack(tensor: torch.Tensor) -> tuple[torch.device, torch.Tensor]:
-            tensor = bottom(tensor)
+            tensor = bottom(tensor)  # a hook gets a value, and what is stored is no value
             if not pin_memory:
                 return tensor.device, tensor.cpu()
+            # sparse memory cannot be pinned
             pinned = device_module.is_available() and not tensor.is_sparse
             packed = torch.empty(
                 tensor.size(), dtype=tensor.dtype, layout=tensor.layout, pin_memory=pinned
@@ -110,6 +117,7 @@ class save_on_cpu(saved_tensors_hooks):
 def disable_saved_tensors_hooks(error_message: str) -> Generator[None]:
     """Let hooks on saved tensors raise ``RuntimeError(error_message)`` in this block, as
     ``torch.autograd.graph.disable_saved_tensors_hooks``."""
+    # hooks that are active already would see what the block saves
     if HOOKS.stack:
         raise RuntimeError(error_message)
     before = HOOKS.disabled
@@ -245,6 +253,15 @@ _MUTATION = _Mutation()
 def allow_mutation_on_saved_tensors() -> Generator[_AllowMutationOnSavedContext]:
     """Copy a tensor that was saved for backward before a write to it, in this block, as
     ``torch.autograd.graph.allow_mutation_on_saved_tensors``.
+
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> with allow_mutation_on_saved_tensors():
+    ...     y = x * 1
+    ...     loss = (y * y).sum()
+    ...     _ = y.zero_()
+    ...     loss.backward()
+    >>> x.grad
+    tensor([2., 4.])
 
     Forward and backward must run in the same ``with`` block. A later backward
     raises ``AssertionError``.

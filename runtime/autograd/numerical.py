@@ -63,6 +63,7 @@ def _arrange_elements(pattern: torch.Tensor, elements: torch.Tensor, masked: boo
     numbers = torch.arange(1, n_stored + 1, dtype=torch.float64, device=values.device)
     # the place of each element among the stored ones, counted from 1; 0 if it is not stored
     number = _like(pattern, numbers.reshape(values.shape)).to_dense().reshape(-1)
+    # sorted by number, the zeros of elements that are not stored come first
     places = number.argsort(stable=True)[number.numel() - n_stored :]
     return _like(pattern, elements.reshape(-1)[places].reshape(values.shape))
 
@@ -121,6 +122,7 @@ def directional_derivatives(
     ``where``: the element, for an error."""
     eps = steps.eps
     with _adder_to(value, steps.masked) as move:
+        # each move starts from the values before, so this is a step back and then one forth
         move(-eps * direction)
         low = _snapshot(outputs)
         move(eps * direction)
@@ -159,7 +161,8 @@ def jacobian(outputs: Outputs, x: Any, steps: Steps) -> list[torch.Tensor]:
         derivatives = directional_derivatives(outputs, x, step, steps, where)
         if x.is_complex():
             imaginary = directional_derivatives(outputs, x, 1j * step, steps, where)
-            derivatives = [a + 1j * b for a, b in zip(derivatives, imaginary, strict=True)]
+            pairs_of_axes = zip(derivatives, imaginary, strict=True)
+            derivatives = [by_real + 1j * by_imaginary for by_real, by_imaginary in pairs_of_axes]
         rows.append([derivative.reshape(-1) for derivative in derivatives])
         pairs = zip(rows[-1], rows[0], strict=True)
         if any(last.numel() != first.numel() for last, first in pairs):

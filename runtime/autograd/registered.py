@@ -87,6 +87,8 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
     names = [argument.name for argument in arguments[positional:]]
 
     class Registered(Function):
+        """The op as a Function of single tensors. The formulas get lists where the op has them."""
+
         @staticmethod
         def forward(*flat: object) -> object:
             every = _gather(flat, lengths)
@@ -94,6 +96,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[object, ...], output: object) -> None:
+            # the formulas read it per argument of the op, not per tensor
             ctx.needs_input_grad = _gather(ctx.needs_input_grad, lengths)
             if definition._setup_context_fn is None:
                 return
@@ -125,6 +128,7 @@ def _function(op: Op, definition: Any, lengths: Lengths) -> type[Function]:
                     info, in_dims[:positional], *every[:positional], **keywords
                 )
 
+    # the name of the node, and of the op in errors
     Registered.__name__ = Registered.__qualname__ = op.base_name
     return Registered
 

@@ -111,16 +111,17 @@ class CheckpointFunction(Function):
 
 def _run_backward(outputs: Sequence[object], grads: Sequence[object]) -> None:
     """Run the backward pass of the outputs that have a history."""
-    pairs = [
-        (output, grad)
-        for output, grad in zip(outputs, grads, strict=True)
-        if isinstance(output, torch.Tensor) and output.requires_grad
-    ]
-    if not pairs:
+    roots: list[torch.Tensor] = []
+    cotangents: list[object] = []
+    for output, gradient in zip(outputs, grads, strict=True):
+        if isinstance(output, torch.Tensor) and output.requires_grad:
+            roots.append(output)
+            cotangents.append(gradient)
+    if not roots:
         raise RuntimeError(
             "none of output has requires_grad=True, this checkpoint() is not necessary"
         )
-    autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])
+    autograd.backward(roots, cotangents)
 
 
 Contexts = Callable[[], tuple[AbstractContextManager[object], AbstractContextManager[object]]]
@@ -220,7 +221,11 @@ def checkpoint(
     """Return ``function(*args, **kwargs)``, without saving its intermediate tensors: the backward
     pass runs the function again. The semantics are those of ``torch.utils.checkpoint.checkpoint``.
 
-        y = checkpoint(layer, x, use_reentrant=False)
+    >>> x = runtime.tensor([1.0, 2.0], requires_grad=True)
+    >>> y = checkpoint(lambda x: x.exp().sin(), x, use_reentrant=False)
+    >>> y.sum().backward()                      # computes x.exp() again
+    >>> torch.equal(x.grad, x.detach().exp() * x.detach().exp().cos())
+    True
 
     ``use_reentrant=False`` records the graph, and the second run computes the tensors that it
     saved. ``True`` records nothing in the first run. The second run has a backward pass of its own

@@ -281,9 +281,10 @@ class Frame:
         # a tensor whose holder is gone will not be read, so it may differ
         pairs = enumerate(zip(self.metadata, recomputed, strict=True))
         differences = [
-            f"tensor at position {i}:\nsaved metadata: {first}\nrecomputed metadata: {second}\n"
-            for i, (first, second) in pairs
-            if first != second and self.holders[i]() is not None
+            f"tensor at position {position}:\nsaved metadata: {first}\n"
+            f"recomputed metadata: {second}\n"
+            for position, (first, second) in pairs
+            if first != second and self.holders[position]() is not None
         ]
         if differences:
             raise self._failure(

@@ -68,11 +68,14 @@ class OpLog(TorchDispatchMode):
         """List the calls with their stacks. ``run``: how the text names this run."""
         count = len(self.lines)
         calls = enumerate(zip(self.lines, self.stacks, strict=True), 1)
-        return [f"{line}   ({i} of {count} in {run})\n\n{stack}" for i, (line, stack) in calls]
+        return [
+            f"{line}   ({number} of {count} in {run})\n\n{stack}" for number, (line, stack) in calls
+        ]
 
     def report(self, error: str) -> str:
         """Return the text of an error of the checkpoint: both runs with stacks, both without, then
         ``error``."""
+        # an error may come before there was a second run, which then has no calls
         first, second = self, self.recomputation or OpLog()
         return "\n".join(
             (

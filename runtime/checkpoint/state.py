@@ -94,6 +94,8 @@ class Surroundings:
     def __init__(self, args: Iterable[object], preserve_rng_state: bool) -> None:
         args = tuple(args)
         self.device_type = device_type_of(args)
+        # of both devices, since ops on the CPU have switches of their own; the keys of a
+        # dictionary name the CPU once if it is the only one
         self.autocast: list[dict[str, Any]] = [
             {
                 "device_type": device_type,

@@ -51,6 +51,7 @@ def call_for_per_sample_grads(
         size = batch_size
         if size is None:
             size = _batch_size(args, kwargs, dim)
+        # pytree does not look into data classes, so neither does `_batch_size`
         _check_fields(args, kwargs, dim, size, batch_size is not None)
         params = {
             name: parameter
@@ -111,6 +112,7 @@ def _batch_size(args: tuple[object, ...], kwargs: dict[str, object], dim: int) -
         if isinstance(argument, PackedSequence):
             # every sequence has a first time step
             count = int(argument.batch_sizes[0])
+        # a tensor of fewer dimensions is no batch
         elif isinstance(argument, torch.Tensor) and argument.dim() > dim:
             count = argument.shape[dim]
         else:

@@ -137,7 +137,7 @@ class BatchSession(StandIn):
         if not isinstance(of_base, Place):
             return of_base
         assert self.size is not None
-        if self.size < 2:
+        if self.size < 2:  # the one sample has all of the base, and so all of the view
             return of_base
         place = place_in_view(value, of_base, self.size)
         if place is None:
@@ -287,8 +287,8 @@ class BatchSession(StandIn):
             )
         # the tape must not record a gradient of the whole batch for the parameters
         constants = list(call.flat)
-        for i in used:
-            constants[i] = SESSION.wrap(call.flat[i]._inner)
+        for index in used:
+            constants[index] = SESSION.wrap(call.flat[index]._inner)
         filled = filled_by(op, call.args, call.kwargs)
         outs = SESSION.record(op.func, *unflattened(constants, call.layout))
         try:
@@ -324,6 +324,7 @@ class BatchSession(StandIn):
             raise Mixed("it computes with a sum or mean over the samples and with single samples")
         assert self.size is not None
         placed = call.placed(outs, self.size)
+        # of a single sample every element of every result, whatever the op is
         if self.size < 2:
             alone: list[object] = [
                 ALONE if isinstance(output, torch.Tensor) else None for output in outs
@@ -417,6 +418,7 @@ class BatchSession(StandIn):
     def factor(self) -> Any:
         """Return the factor from a cotangent of the running backward pass to that of the sample's
         own loss: 1 if the loss is a sum, the number of samples if it is a mean."""
+        # of one sample, sum and mean are the same
         if self.size is not None and self.size < 2:
             return 1
         if self.reduction == "sum":
@@ -467,8 +469,8 @@ class BatchSession(StandIn):
                 continue
             if output.dtype in DIFFERENTIABLE:
                 tapped.append(index)
-        edges = tuple(edge_of(results[i]) for i in tapped)
-        metas = tuple(meta_of(results[i], results[i].dtype) for i in tapped)
+        edges = tuple(edge_of(results[index]) for index in tapped)
+        metas = tuple(meta_of(results[index], results[index].dtype) for index in tapped)
         # one tap for all results, since a formula may need several cotangents
         uses = self._used_parameters(call, used, placed, tapped, where)
         tap = Tap(SESSION, edges, metas, uses.note)
@@ -497,11 +499,11 @@ class BatchSession(StandIn):
                 parts[index] = place.split(parts[index], placed.size)
         batched = [isinstance(place, Place) for place in places]
         adapt(call.op, parts, batched, call.layout, placed.size)
-        sources = {i: edge_of(call.flat[i]) for i in used}
+        sources = {index: edge_of(call.flat[index]) for index in used}
         each = ParameterCall(call.op, parts, batched, call.layout, sources, placed.size)
         # rows: the parameters whose rows meet single samples, with the places of these
-        values = {i: plain[i] for i in used}
-        rows = {i: places[i] for i in used if isinstance(places[i], Place)}
+        values = {index: plain[index] for index in used}
+        rows = {index: places[index] for index in used if isinstance(places[index], Place)}
         return UsedParameters(self, each, values, rows, tapped, where)
 
     def _places_in_order(self, call: FollowedCall, placed: Placed) -> list[Any]:

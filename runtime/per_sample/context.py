@@ -468,7 +468,7 @@ def with_placed_states(session: BatchSession, args: Arguments) -> list[object]:
     arguments = list(args)
     if place is None:
         return arguments
-    placed = [_place_state(session, h, place) for h in states]
+    placed = [_place_state(session, state, place) for state in states]
     arguments[at] = placed if are_several else placed[0]
     return arguments
 

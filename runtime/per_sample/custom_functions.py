@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from ..autograd.function import FunctionClass, definition_of, record, rule, run_forward
+from ..autograd.function import FunctionClass, definition_of, rule, run_forward
 from ..autograd.function_node import FunctionNode, backward_of, defines
+from ..autograd.function_recording import record
 from ..checkpoint import CheckpointFunction, checkpoint
 from ..rules.samples.places import Place
 from ..seam.levels import Value

@@ -115,7 +115,7 @@ class UsedParameters:
         if not self.call.size:
             self._note_no_samples()
             return
-        # one per parameter, in order; none at all if no result has a cotangent
+        # one per parameter, in order; none at all if no result has a cotangent, hence not strict
         uses = zip(self.values, self.call.uses(self._by_sample(cotangents)), strict=False)
         in_rows = [(edge, self._in_rows(index, term)) for index, (edge, term) in uses]
         self.session.note_uses(in_rows)
@@ -123,8 +123,8 @@ class UsedParameters:
     def _note_no_samples(self) -> None:
         """Note gradients of shape (0, *parameter), for a batch without samples."""
         uses: list[Use] = []
-        for i, value in self.values.items():
-            edge = self.call.edges[i]
+        for index, value in self.values.items():
+            edge = self.call.edges[index]
             if edge is not None:
                 uses.append((edge, Dense(value.new_zeros(0, *value.shape))))
         self.session.uses.add(uses)
@@ -133,21 +133,21 @@ class UsedParameters:
         """Return the cotangents of all results with the batch in front, None where there is
         none."""
         by_sample: list[Any] = [None] * len(self.places)
-        for i, cotangent in zip(self.tapped, cotangents, strict=True):
+        for index, cotangent in zip(self.tapped, cotangents, strict=True):
             if cotangent is None:
                 continue
-            place = self.places[i]
+            place = self.places[index]
             if place is None:
                 raise RuntimeError(
-                    f"per_sample: result {i} of {self.call.op.func} belongs to no "
+                    f"per_sample: result {index} of {self.call.op.func} belongs to no "
                     "sample, and has a gradient"
                 )
             # a sum or mean: each sample gets the same cotangent, or its part of it
             if isinstance(place, Pooled):
                 self.session.note_pool(place.factor)
-                by_sample[i] = cotangent.expand(self.call.size) / place.factor
+                by_sample[index] = cotangent.expand(self.call.size) / place.factor
             else:
-                by_sample[i] = self.session.of_samples(cotangent, place)
+                by_sample[index] = self.session.of_samples(cotangent, place)
         return by_sample
 
     def _in_rows(self, index: int, term: Term) -> Term:

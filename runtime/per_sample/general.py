@@ -176,6 +176,7 @@ class OwnRows(Term):
         # for each sample: zeros in the parts of all others
         spread = parts.new_zeros(self.size, self.whole, *parts.shape[1:])
         each = torch.arange(self.size, device=parts.device)
+        # `whole` and `first` are of the batch that the parameter was expanded to, also in a part
         spread[each, each + self.first] = parts
         if not self.size:  # there is nothing to stack
             return parts.new_zeros(0, *self.shape)

@@ -315,10 +315,10 @@ class PerSampleGrads:
         # used
         if not keep:
             self._give_up()
-        order = sorted(range(len(parameters)), key=lambda i: _bytes_of_sum(parameters[i]))
-        for i in order:
-            sums[i] = self._sum_of(parameters[i], weights[i])
-            parameters[i] = None  # the only reference to its factors, if `keep` is false
+        order = sorted(range(len(parameters)), key=lambda index: _bytes_of_sum(parameters[index]))
+        for index in order:
+            sums[index] = self._sum_of(parameters[index], weights[index])
+            parameters[index] = None  # the only reference to its factors, if `keep` is false
         return trees.unflatten(sums, self._spec)
 
     def _sum_of(self, parameter: Parameter, weights: Tensor) -> Tensor:
@@ -395,12 +395,12 @@ class PerSampleGrads:
         # two blocks of dense gradients exist at once, one of each term
         step = max(1, self.memory_limit // (2 * numel))
         rows = []
-        for i in range(0, term.size, step):
+        for row in range(0, term.size, step):
             blocks = []
-            for j in range(0, other.size, step):
+            for column in range(0, other.size, step):
                 # a part that is kept for all of these would keep its dense gradients
-                part = term.part(i, min(i + step, term.size))
-                blocks.append(part.gram(other.part(j, min(j + step, other.size))))
+                part = term.part(row, min(row + step, term.size))
+                blocks.append(part.gram(other.part(column, min(column + step, other.size))))
             rows.append(torch.cat(blocks, 1))
         return torch.cat(rows)
 

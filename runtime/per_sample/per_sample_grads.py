@@ -128,6 +128,7 @@ class _Run:
                 f"or 'same'. Got {randomness}"
             )
         self.loss, self.has_aux = loss, has_aux
+        # outside of the batch level, so its values are parameters without a batch
         self.tape = GradLevel()
         self.batched = _Mapped(self._one, in_dims, 0, randomness, self.tape)
         self.params: Any = None
@@ -212,6 +213,7 @@ class _Run:
 
 
 def _kind(argument: object) -> str:
+    """Return what an error says of an argument: dtype and shape of a tensor, else its class."""
     if isinstance(argument, torch.Tensor):
         return f"a tensor of dtype {argument.dtype} and shape {list(argument.shape)}"
     return type(argument).__name__

@@ -39,7 +39,7 @@ class Projection:
         self.outer = _hadamard(bits // 2).to(like)
         self.inner = _hadamard(bits - bits // 2).to(like)
         self.rows = 1 << bits  # of the Hadamard matrix, which is the Kronecker product of two
-        # in the first ``k`` columns many rows are dependent
+        # random ones, since in the first ``k`` columns many rows are dependent
         self.taken = torch.randperm(self.rows, generator=_generator((seed, k)))[:k]
 
     def of(self, number: int, shape: torch.Size, terms: Sequence[Term]) -> Tensor:
@@ -103,12 +103,12 @@ class Projection:
         # the matrix is the Kronecker product of two small ones, so two products apply it
         outer, inner = self.outer.to(columns), self.inner.to(columns)
         turned = outer @ padded.reshape(-1, outer.shape[0], inner.shape[0]) @ inner
-        t = _signs((self.seed, number, piece, 1), (blocks, self.k)).to(columns)
+        signs = _signs((self.seed, number, piece, 1), (blocks, self.k)).to(columns)
         # the chosen columns of all blocks, with the signs of each, are added up
         taken = turned.reshape(-1, blocks, self.rows)
         if self.k != self.rows:
             taken = taken[..., self.taken.to(taken.device)]
-        projected: Tensor = (taken * t).sum(1)
+        projected: Tensor = (taken * signs).sum(1)
         return projected
 
 

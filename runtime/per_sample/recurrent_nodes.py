@@ -20,9 +20,8 @@ from ..torch_private.global_settings import is_autocast_enabled
 from .uses import refuse_written, versions
 
 aten = torch.ops.aten
-_KINDS = {
-    getattr(getattr(aten, kind), overload): kind for kind in GATES for overload in ("input", "data")
-}
+_KINDS = {getattr(aten, kind).input: kind for kind in GATES}
+_KINDS |= {getattr(aten, kind).data: kind for kind in GATES}  # of packed sequences
 
 
 class _Settings(NamedTuple):

@@ -64,8 +64,8 @@ class Samples(BatchLevel):
         """Run a call that draws on batches in place of the parameters. To run it again for their
         gradients would draw again."""
         flat, layout = flattened(args, kwargs)
-        for i in self._sources(flat):
-            flat[i] = self.spread(flat[i])
+        for index in self._sources(flat):
+            flat[index] = self.spread(flat[index])
         spread_args, spread_kwargs = unflattened(flat, layout)
         return super().call(func, spread_args, spread_kwargs)
 
@@ -75,8 +75,8 @@ class Samples(BatchLevel):
         """Run a call on constants in place of the parameters, with a tap of its results."""
         flat, layout = flattened(args, kwargs)
         sources = self._sources(flat)
-        for i in sources:
-            flat[i] = self.tape.lowered(flat[i])
+        for index in sources:
+            flat[index] = self.tape.lowered(flat[index])
         constant_args, constant_kwargs = unflattened(flat, layout)
         outs = super().call(func, constant_args, constant_kwargs)
         if not torch.is_grad_enabled():
@@ -112,6 +112,7 @@ class Samples(BatchLevel):
         def note(grads: list[torch.Tensor]) -> None:
             self.uses.add([(edge, Dense(grads[0]))])
 
+        # no edge to the parameter, where a cotangent of the whole batch must not arrive
         tap = Tap(self.tape, (None,), (meta_of(wide, wide.dtype),), note)
         return self.wrap(self.tape.wrap(wide, (tap, 0)))
 
@@ -196,7 +197,7 @@ class Samples(BatchLevel):
         if not tapped:
             return outs
         # results in the shape that the tape sees, with the batch in front
-        inner = [flat[i]._inner for i in tapped]
+        inner = [flat[index]._inner for index in tapped]
         lowered = list(map(self.tape.lowered, inner))
 
         def note(grads: Sequence[object]) -> None:

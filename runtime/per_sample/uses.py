@@ -69,6 +69,7 @@ class Writes:
         of it or through another view, or ``session`` did not see it."""
         if self._left is None:
             return None
+        # by strides: another view of the same memory may show its samples in another place
         writer, state, geometry = self._left
         if writer() is not session or geometry != _geometry(value):
             return None
@@ -472,6 +473,7 @@ def adapt(
     """Make arguments that count samples, or elements of them, those of one sample."""
     args, _ = unflattened(range(len(parts)), spec)
     if op.base_name == "native_group_norm":
+        # its N counts the images of the batch; of one sample they are behind the batch dimension
         parts[args[3]] = parts[args[0]].shape[1]
     elif op.base_name in ("_embedding_bag", "_embedding_bag_forward_only") and size > 1:
         # offsets count from the first index of the sample, not of the batch

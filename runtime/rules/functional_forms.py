@@ -69,11 +69,10 @@ def _takes(func: Any, wanted: list[tuple[str, str]], *, or_options: bool) -> boo
     arguments = func._schema.arguments
     if names_and_types(arguments) == wanted:
         return True
-    return (
-        or_options
-        and names_and_types(argument for argument in arguments if argument.name not in _FACTORY)
-        == wanted
-    )
+    if not or_options:
+        return False
+    without_options = (argument for argument in arguments if argument.name not in _FACTORY)
+    return names_and_types(without_options) == wanted
 
 
 def factory_options(
@@ -81,10 +80,9 @@ def factory_options(
 ) -> dict[str, Any]:
     """Return the dtype and device with which ``functional``, a factory, makes what ``func`` writes
     to ``target``. Nothing if it is no factory."""
-    named = {argument.name for argument in functional._schema.arguments} - {
-        argument.name for argument in func._schema.arguments
-    }
-    return {name: getattr(target, name) for name in ("dtype", "device") if name in named}
+    own = {argument.name for argument in func._schema.arguments}
+    extra = {argument.name for argument in functional._schema.arguments} - own
+    return {name: getattr(target, name) for name in ("dtype", "device") if name in extra}
 
 
 def names_and_types(arguments: Iterable[torch.Argument]) -> list[tuple[str, str]]:
@@ -97,9 +95,9 @@ def defaults_of(op: Op, functional: OpOverload, args: Arguments) -> dict[str, ob
     ``bernoulli_(p=0.5)``."""
     missing = functional._schema.arguments[len(args) :]
     return {
-        a.name: op.defaults[op.positions[a.name]]
-        for a in missing
-        if not (a.has_default_value() or a.kwarg_only)
+        argument.name: op.defaults[op.positions[argument.name]]
+        for argument in missing
+        if not (argument.has_default_value() or argument.kwarg_only)
     }
 
 

@@ -34,7 +34,10 @@ def may_hide(op: Op) -> bool:
 
 def hidden_writes(op: Op, args: Sequence[object], kwargs: Keywords) -> list[str]:
     """Return the names of the arguments that a call writes to and the schema of ``op`` does not
-    mention."""
+    mention. Arguments that are None are not among them.
+
+    Example: ``["running_mean", "running_var"]`` for ``native_batch_norm`` in training.
+    """
 
     def argument(name: str) -> Any:
         """Return the value of an argument of the call, or its default."""

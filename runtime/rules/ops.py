@@ -126,8 +126,8 @@ class Plan:
         self.op = op
         self.elementwise = op.record.elementwise
         positions = [index for index in op.tensor_args if wanted >> index & 1]
-        self.at = {i: index for index, i in enumerate(positions)}
-        self.needs = frozenset(op.arg_names[i] for i in positions)
+        self.at = {position: index for index, position in enumerate(positions)}
+        self.needs = frozenset(op.arg_names[position] for position in positions)
         self.names: list[str] = []
         self.steps: list[
             tuple[tuple[int, ...], Formula, Callable[[list[Any]], Any], bool, bool]
@@ -170,9 +170,9 @@ class Plan:
         """Return ``at`` for a call in which some arguments are lists. ``spans``: the number of
         tensors of each list."""
         at, first = {}, 0
-        for i in self.at:
-            at[i] = first
-            first += spans.get(i, 1)
+        for position in self.at:
+            at[position] = first
+            first += spans.get(position, 1)
         return at
 
 
@@ -274,6 +274,7 @@ class Op:
         self.arg_names = tuple(argument.name for argument in arguments)
         self.positions = {name: index for index, name in enumerate(self.arg_names)}
         self.defaults = tuple(map(_default_of, arguments))
+        # formulas have edges for positional arguments alone
         self.tensor_args = tuple(
             index
             for index, argument in enumerate(arguments)
@@ -295,7 +296,7 @@ class Op:
         self.kind = FUNCTIONAL
         if self.fills_argument:
             return  # it also updates a buffer, as running statistics; its results are new tensors
-        if any(a.kwarg_only for a in written):
+        if any(argument.kwarg_only for argument in written):
             self.kind = OUT
         elif written:
             self.kind = INPLACE
@@ -471,9 +472,11 @@ _BOUND = frozenset(
 
 
 def _takes_tensors(func: OpOverload) -> bool:
-    return any("Tensor" in str(argument.type) for argument in func._schema.arguments) and not any(
-        argument.is_out for argument in func._schema.arguments
-    )
+    """Return whether an overload takes tensors, and none of them by ``out=``."""
+    arguments = func._schema.arguments
+    if any(argument.is_out for argument in arguments):
+        return False
+    return any("Tensor" in str(argument.type) for argument in arguments)
 
 
 def _binding(func: OpOverload) -> Callable[..., object] | None:

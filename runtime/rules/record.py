@@ -135,7 +135,7 @@ class Record:
     family: str = "op"
 
 
-_FIELDS = frozenset(f.name for f in fields(Record)) - {"names"}
+_FIELDS = frozenset(field.name for field in fields(Record)) - {"names"}
 RECORDS: dict[OpOverload, Record] = {}
 # the records for calls with a nested tensor among their arguments
 NESTED: dict[OpOverload, Record] = {}
@@ -357,6 +357,7 @@ def _check_formula(what: str, formula: Callable[..., object], func: OpOverload) 
     for name in parameters(formula):
         if name in _WORDS[what] or (what == "jvp" and name.removesuffix("_t") in names):
             continue
+        # no facts of shapes: the inverse has the base and the part themselves
         if what == "inverse" and name not in _names(func):
             raise ValueError(
                 f"{func}: its inverse asks for {name!r}, which is neither an argument "
@@ -508,9 +509,8 @@ class NestedMeta:
 
     def zeros(self) -> torch.Tensor:
         """Return a nested tensor of zeros with these facts."""
-        return self.view(
-            torch.zeros(int(self.sizes.prod(1).sum()), dtype=self.dtype, device=self.device)
-        )
+        count = int(self.sizes.prod(1).sum())  # of the elements of all components
+        return self.view(torch.zeros(count, dtype=self.dtype, device=self.device))
 
     def __repr__(self) -> str:
         return f"nested {self.sizes.tolist()}"

@@ -61,6 +61,7 @@ def listed(x: Any) -> tuple[Any, ...]:
     return tuple(map(constant_of, several))
 
 
+# versions of torch differ in what they raise for no inputs, and in the words
 _NO_INPUTS: type[Exception] = {
     "refused by ValueError": ValueError,
     "refused by RuntimeError": RuntimeError,
@@ -106,6 +107,7 @@ def _inputs(inputs: object, caller: str) -> tuple[Any, ...]:
 def _edge(tensor: object) -> Any:
     """Return (node, output number) of a tensor or a gradient edge, None if nothing was recorded."""
     if type(tensor) in VALUES:
+        # a value of a level without a tape, as that of vmap, has no such attribute
         return edge_of(tensor) if hasattr(tensor, "_edge") else None
     if isinstance(tensor, GradientEdge):
         return tensor.node, tensor.output_nr
@@ -133,7 +135,7 @@ def _level(edges: Sequence[Edge]) -> Any:
 
 
 def _device(node: Node) -> torch.device:
-    """Return the device of the leaves of a graph."""
+    """Return the device of the leaves of a graph. A node notes shapes and dtypes alone."""
     stack, visited = [node], {node}
     while stack:
         node = stack.pop()
@@ -249,8 +251,13 @@ def run_pass(
     accumulate: bool,
 ) -> tuple[Any, list[Any]]:
     """Run the engine from the roots ``edges`` with their ``cotangents``. Return the level of the
-    graph and the gradients of ``captures``; None for these: all leaves, which get theirs in
-    ``.grad``."""
+    graph and the gradients of ``captures``.
+
+    ``captures``: the tensors or edges whose gradients are wanted. None: all leaves, which get
+    theirs in ``.grad``. ``retain_graph``: None for what ``create_graph`` says. ``accumulate``:
+    whether leaves get their gradients in ``.grad``. ``RuntimeError`` if a root or a capture has no
+    history.
+    """
     _require_recorded(edges)
     if not edges:
         return None, [None] * len(captures or ())
@@ -259,16 +266,17 @@ def run_pass(
     # in a dual level gradients get tangents, so the pass runs on values
     on_values = create_graph or (acting is not level and acting.sees_gradients)
     roots = []
-    for edge, g in zip(edges, cotangents, strict=True):
-        if g is not None and on_values:
-            g = for_users(level, g)
-        elif g is not None:
-            g = level.lowered(g)
-        roots.append((edge, g))
+    for edge, cotangent in zip(edges, cotangents, strict=True):
+        if cotangent is not None and on_values:
+            cotangent = for_users(level, cotangent)
+        elif cotangent is not None:
+            cotangent = level.lowered(cotangent)
+        roots.append((edge, cotangent))
     edges_of_captures = None if captures is None else _edges_of(captures)
     if retain_graph is None:
         retain_graph = create_graph
     before = torch.is_grad_enabled()
+    # also where the caller is in no_grad: `create_graph` alone says whether formulas are recorded
     set_grad_enabled(create_graph)
     try:
         return level, execute(
@@ -339,6 +347,7 @@ def backward(
             if not isinstance(tensor, GradientEdge):
                 tensor.retain_grad()
     outputs = listed(tensors)
+    # a pass to named inputs writes to no other leaf, so none can go without its gradient
     if captures is None:
         refuse_lost_gradients(outputs)
     edges = list(map(_edge, outputs))
@@ -408,6 +417,7 @@ def grad(
         )
     if allow_unused is None:
         allow_unused = materialize_grads
+    # a capture puts the program's values in place of the tensors, and calls `gradients_of` itself
     find = gradients_of if CAPTURE.gradients is None else CAPTURE.gradients.grad
     return find(
         outputs,
@@ -432,7 +442,8 @@ def gradients_of(
     is_grads_batched: bool,
     materialize_grads: bool,
 ) -> Any:
-    """Return :func:`grad` of values that stand for the tensors of the user."""
+    """Return :func:`grad`, whose arguments and results these are, without a look at whether a
+    program is captured. A capture calls this with the values that stand for the user's tensors."""
     outputs, wanted = listed(outputs), _inputs(inputs, "grad")
     edges = list(map(_edge, outputs))
     cotangents = cotangents_of(outputs, edges, grad_outputs, is_grads_batched)
@@ -443,7 +454,7 @@ def gradients_of(
         )
 
     if is_grads_batched:
-        _require_recorded(edges)
+        _require_recorded(edges)  # else there is no level to ask for
         grads = _batched_grads(_level(edges), run, cotangents, len(wanted))
     else:
         grads = _restore_layouts(wanted, run(*cotangents))
@@ -496,9 +507,9 @@ def _grads(
     input that no gradient arrives at."""
     level, captured = run_pass(edges, cotangents, inputs, retain_graph, create_graph, False)
     grads = []
-    for index, (tensor, g) in enumerate(zip(inputs, captured, strict=True)):
-        if g is not None:
-            grads.append(for_users(level, g))
+    for index, (tensor, gradient) in enumerate(zip(inputs, captured, strict=True)):
+        if gradient is not None:
+            grads.append(for_users(level, gradient))
         elif not allow_unused:
             raise settled(
                 RuntimeError(

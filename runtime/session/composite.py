@@ -71,10 +71,11 @@ def plain_case() -> bool:
     Pack hooks, levels of transforms, dispatch modes, autocast and a stand-in see each part. The
     calls of inference mode go on to ATen, too. It turns grad mode off, so that is asked first.
     """
-    observer = (
-        HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled()
-    )
-    return current_stand_in() is None and not observer and (_grad_enabled() or not _inference())
+    if HOOKS.innermost() or SCOPE.levels or number_of_dispatch_modes() or is_autocast_enabled():
+        return False
+    if current_stand_in() is not None:
+        return False
+    return _grad_enabled() or not _inference()
 
 
 def known_part(a: Any) -> Part | None:
@@ -138,7 +139,7 @@ def linear_of_matrix(x: Part, weight: Part, bias: Part) -> Part:
         x_edge is not None,
         weight_edge is not None,
     )
-    wanted = needs_bias | needs_x << 1 | needs_weight << 2
+    wanted = needs_bias | needs_x << 1 | needs_weight << 2  # by the positions in `addmm`
     edges: Any = (bias_edge, x_edge, weight_edge)
     if wanted != 0b111:
         edges = tuple(edge for edge in edges if edge is not None)
@@ -294,6 +295,7 @@ def _handle_linear(
             result = _record_linear(value, weight, bias)
         if result is not None:
             return result
+    # a level may run the layer as one, such as that of per_sample_grads
     elif type(value) in VALUES:
         result = run_layer(_LINEAR, (value, weight, bias))
         if result is not NotImplemented:

@@ -122,6 +122,7 @@ def _parts(
             parts.append((_UNSQUEEZE, (dim,)))
             dim += 1
         elif entry is Ellipsis:
+            # the entries behind it index the last dimensions
             for _ in range(skipped):
                 next(sizes)
             dim += skipped
@@ -204,11 +205,11 @@ def _is_plain(target: object, value: Any) -> bool:
     """Tell whether ``value`` may be written to ``target`` without torch's own method: a number, or
     a dense tensor, neither seen by torch's engine."""
     kind = type(value)
-    # torch must see the write to pass its mark on
-    if _grad_enabled() and (
-        recorded_by_torch(target) or (kind is Tensor and recorded_by_torch(value))
-    ):
-        return False
+    if _grad_enabled():
+        # torch must see the write to pass its mark on
+        is_seen = recorded_by_torch(target) or (kind is Tensor and recorded_by_torch(value))
+        if is_seen:
+            return False
     if kind in _NUMBERS:
         return True
     if kind is Tensor:
@@ -286,6 +287,7 @@ def _writer_of(native: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(native)
     def write(self: object, *args: object, **kwargs: object) -> Any:
+        """Write to the inner tensor and count the write, or call torch's own method."""
         if type(self) is not Tensor or not unseen() or not _dense(self._inner):
             return native(self, *args, **kwargs)
         plain, recording = None, _grad_enabled()
@@ -324,6 +326,7 @@ def _comparison_of(native: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(native)
     def compare(self: object, *args: object, **kwargs: object) -> object:
+        """Compare the inner tensors, or call torch's own method."""
         if type(self) is not Tensor or kwargs or not unseen():
             return native(self, *args, **kwargs)
         plain = [

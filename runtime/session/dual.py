@@ -230,6 +230,7 @@ class DualSession(StandIn):
             if not is_floating(output):
                 continue
             tangent = tangents[index]
+            # the tangent of a view shares memory with that of its base, and must not be copied
             if op.kind is not VIEW:
                 tangent = _tangent_of_new(output, tangent)
             self.tangents.put(output._inner, tangent)
@@ -349,9 +350,9 @@ def _copy_shared(argument: object, written: Value) -> object:
     tuple: each element."""
     if type(argument) is list or type(argument) is tuple:
         return type(argument)(_copy_shared(item, written) for item in argument)
-    if isinstance(argument, Value) and (
-        argument is written or _storage_of(argument._inner) == _storage_of(written._inner)
-    ):
+    if not isinstance(argument, Value):
+        return argument
+    if argument is written or _storage_of(argument._inner) == _storage_of(written._inner):
         return argument.clone()
     return argument
 

@@ -116,6 +116,7 @@ def _delivery(source: weakref.ref[torch.Tensor]) -> Callable[[torch.Tensor], Non
     the gradient of a tensor that is gone."""
 
     def deliver(grad: torch.Tensor) -> None:
+        """Add ``grad``, and call the hooks that wait for that."""
         tensor = source()
         if tensor is None:
             return

@@ -114,6 +114,7 @@ def _chunks(x: Part, number: int) -> list[Part]:
 
 
 def _state_gates(h: Part, weights: Weights) -> Part:
+    """Return the state's part of the gates."""
     return linear_of_matrix(h, weights[1], weights[3])
 
 
@@ -141,6 +142,7 @@ def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
 
 
 def _total(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
+    """Return the sum of both parts of the gates, written over the state's part, as in ATen."""
     return run_binary(_ADD, _state_gates(h, weights), _input_gates(x, weights, ready), _add_)
 
 
@@ -243,6 +245,7 @@ def _run_layers(
             )
             outputs.append(output)
             last.append(state)
+        # both directions read the same input, and the next layer reads both
         x = outputs[0]
         if directions == 2:
             x = _join(_CAT, outputs, 2)
@@ -462,6 +465,7 @@ def _adopt_arguments(cell: Cell, *args: object) -> tuple[object, ...]:
             return list(map(adopt, argument))
         if value is not None:
             argument = value(argument)
+        # -1, the number of no level: it becomes a value of every transform in scope
         if isinstance(argument, torch.Tensor) and not isinstance(argument, Value):
             return lifted(argument, -1)
         return argument
@@ -516,11 +520,13 @@ def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[
     def layer(
         keys: DispatchKeySet, x: object, hx: object, params: object, *options: object
     ) -> object:
+        """Record the parts, let a level run the layer, or pass it on, whichever comes first."""
         if (_mine(params) or type(x) is Tensor) and plain_case():
             result = _run_layer(cell, native, x, hx, params, options)
             if result is not None:
                 return result
         x, hx, params = _adopt_arguments(cell, x, hx, params)
+        # a level may run the layer as one, such as that of per_sample_grads
         result = run_layer(overload, (x, hx, params, *options))
         if result is not NotImplemented:
             return result
@@ -542,6 +548,7 @@ def _cell_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[.
         b_x: object = None,
         b_h: object = None,
     ) -> object:
+        """Record the parts of a cell with biases, or pass it on."""
         if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
             result = _run_cell(cell, native, x, hx, (w_x, w_h, b_x, b_h))
             if result is not None:
@@ -574,6 +581,7 @@ def _packed_kernel(cell: Cell, overload: OpOverload) -> Callable[..., object]:
         params: object,
         *options: object,
     ) -> object:
+        """Let a level run the layer, or pass it on."""
         data, hx, params = _adopt_arguments(cell, data, hx, params)
         result = run_layer(overload, (data, sizes, hx, params, *options))
         if result is not NotImplemented:
@@ -594,7 +602,7 @@ def _pad_packed(
 ) -> object:
     """Run ``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has
     no batch and no history."""
-    # as pack_padded_sequence returns them for a tensor of the session
+    # pack_padded_sequence returns them as values for a tensor of the session
     if isinstance(sizes, Value) and sizes._level is SESSION:
         sizes = sizes._inner
     sizes = _read_sizes(sizes)
@@ -602,7 +610,7 @@ def _pad_packed(
         return _pass_on_pad_packed(keys & BELOW, data, sizes, batch_first, value, length)
     steps = sizes.tolist()
     out = padded(data, steps, max(length, len(steps)), value)
-    # a step of a packed sequence has the elements that are at least as long
+    # the sequences are sorted by falling length, and a step has those that are at least as long
     lengths = []
     for index in range(steps[0]):
         lengths.append(sum(size > index for size in steps))

@@ -327,6 +327,7 @@ class _Wrapper(Subclassed):
                 value = same_shape(cls, inner)
         shared = vars(inner)
         shared["_value"] = weakref.ref(value)
+        # what the user's class has stored by the name of a method, see `_OF_TENSORS`
         value.__dict__.update({name: shared[name] for name in shared.keys() & _OF_TENSORS.keys()})
         return value
 
@@ -461,6 +462,7 @@ def wrapper_subclass(make: Callable[..., Any], cls: Any, options: dict[str, Any]
     if options.get("layout") is torch.jagged:
         raise NestedTensor
     inner = make(kind, **options)
+    # a class that handles no calls needs no value around its instance
     if not dispatches(kind):
         with unseen_by_classes():
             return wrap(inner, requires_grad)

@@ -12,6 +12,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -48,27 +49,18 @@ from . import pickling
 from .backward import backward
 from .captures import CAPTURE
 from .session import Session
+from .tensor_checks import (
+    NOT_A_LEAF,
+    refuse_in_capture,
+    refuse_unfit_data,
+    refuse_unfit_flag,
+    refuse_unfit_grad_dtype,
+    refuse_unfit_gradient,
+)
 
 _base_by_dispatcher: Any = TensorBase.__dict__["_base"].__get__
 _OWN_DTYPE: Any = object()
 _OF_LEAVES_ALONE = probe("refused", "grad_dtype of a result") != "runs"
-_NOT_A_LEAF = (
-    "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. "
-    "A backward pass writes to leaves alone: call .retain_grad() on this tensor before the pass, "
-    "or look at the leaf that it was computed from."
-)
-
-
-def _refuse_in_capture(what: str) -> None:
-    """Raise if a capture is running. Only ops enter a graph, so this would happen at the capture
-    and in no later call."""
-    if entering() is not None:
-        raise settled(
-            RuntimeError(
-                f"the program {what} a tensor that it closes over. A compiled program would do so "
-                "when it is captured, and in no later call. Do that before or after the call."
-            )
-        )
 
 
 def _note_elements(tensor: torch.Tensor) -> None:
@@ -95,6 +87,7 @@ class Tensor(GradValue):
     _stands_for: Callable[[], torch.Tensor | None] | None = None  # that tensor, as long as it lives
 
     def _become(self, kind: type) -> None:
+        """Become an instance of ``kind`` for users: ``x.__class__ = kind``."""
         if kind is not self._shown:
             set_class(self, SESSION.class_of(kind))
 
@@ -144,7 +137,7 @@ class Tensor(GradValue):
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Set the flag of a leaf, as ``torch.Tensor.requires_grad_``."""
         value = entering()
-        # a program that is compiled does it by every call
+        # `inside` stands for this tensor in a program that is captured, each call of which does it
         if value is not None and (inside := value(self)) is not self:
             if CAPTURE.gradients is None:
                 inside.requires_grad_(requires_grad)
@@ -164,18 +157,9 @@ class Tensor(GradValue):
                         "detach() gives a tensor of the same values that has no history."
                     )
                 )
-            return self
-        if requires_grad and not is_floating(self):
-            raise settled(
-                RuntimeError("only Tensors of floating point dtype can require gradients")
-            )
-        if requires_grad and self.is_inference() and not torch.is_inference_mode_enabled():
-            raise settled(
-                RuntimeError(
-                    "Setting requires_grad=True on inference tensor outside "
-                    "InferenceMode is not allowed."
-                )
-            )
+            return self  # a result with a history has the flag already
+        if requires_grad:
+            refuse_unfit_flag(self)
         self._req = requires_grad
         return self
 
@@ -190,9 +174,9 @@ class Tensor(GradValue):
         ever will, because this is no leaf."""
         if CAPTURE.gradients is not None:
             return unwatched(CAPTURE.gradients.gradient, self)
-        _refuse_in_capture("reads grad of")
+        refuse_in_capture("reads grad of")
         if self._grad is None and not self._retains and self._edge is not None:
-            warnings.warn(_NOT_A_LEAF, stacklevel=2)
+            warnings.warn(NOT_A_LEAF, stacklevel=2)
         return self._grad
 
     @grad.setter
@@ -200,9 +184,9 @@ class Tensor(GradValue):
         if CAPTURE.gradients is not None:
             unwatched(CAPTURE.gradients.assign, self, value)
             return
-        _refuse_in_capture("assigns grad of")
+        refuse_in_capture("assigns grad of")
         if value is not None:
-            _refuse_unfit_gradient(self, value)
+            refuse_unfit_gradient(self, self.dtype_of_grad(), value)
             if not isinstance(value, Value):
                 value = wrap(value)
         self._grad = value
@@ -221,22 +205,9 @@ class Tensor(GradValue):
 
     @grad_dtype.setter
     def grad_dtype(self, dtype: torch.dtype | None) -> None:
-        if dtype is not None and not isinstance(dtype, torch.dtype):
-            raise settled(
-                RuntimeError(
-                    f"grad_dtype must be a torch.dtype or None, but got {type(dtype).__name__}"
-                )
-            )
-        if not self.is_leaf:
-            raise settled(RuntimeError("grad_dtype can only be set on leaf tensors."))
-        if self._grad is not None and dtype is not None and self._grad.dtype is not dtype:
-            raise settled(
-                RuntimeError(
-                    f"Cannot set grad_dtype to '{dtype}' because there is already a gradient with "
-                    f"dtype '{self._grad.dtype}'. Convert it or set .grad to None first."
-                )
-            )
+        refuse_unfit_grad_dtype(self, dtype)
         self._grad_dtype = dtype
+        # graphs that lead to the leaf already convert the gradient by what its node says
         node = self._accumulator() if self._accumulator is not None else None
         if node is not None:
             node.metas = (meta_of(self, dtype),)
@@ -268,7 +239,7 @@ class Tensor(GradValue):
                 TypeError(f"Variable data has to be a tensor, but got {type(new).__name__}")
             )
         new = constant_of(new)
-        _refuse_unfit_data(self, new)
+        refuse_unfit_data(self, new)
         if extent(new) != extent(self) or new.dtype is not self.dtype:
             self._accumulator = None  # the next one has the new shape and dtype
         acting = SESSION.acting()
@@ -290,6 +261,7 @@ class Tensor(GradValue):
             return None
         if base is None:
             return self._view.base
+        # the dispatcher's base may be such a view itself
         if type(base) is Tensor and base._view is not None:
             return base._view.base
         return base
@@ -305,7 +277,7 @@ class Tensor(GradValue):
 
     def retain_grad(self) -> None:
         """Let backward passes write the gradient of this tensor, no leaf, to its ``.grad``."""
-        _refuse_in_capture("calls retain_grad() of")
+        refuse_in_capture("calls retain_grad() of")
         edge = edge_of(self)
         if edge is None:
             raise settled(RuntimeError("can't retain_grad on Tensor that has requires_grad=False"))
@@ -365,7 +337,7 @@ class Tensor(GradValue):
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Call ``hook(tensor)`` after ``.grad`` of this leaf has changed, as
         ``torch.Tensor.register_post_accumulate_grad_hook``."""
-        _refuse_in_capture("registers a post accumulate grad hook of")
+        refuse_in_capture("registers a post accumulate grad hook of")
         if edge_of(self) is None:
             raise settled(
                 RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
@@ -480,67 +452,6 @@ class Tensor(GradValue):
         return f"Parameter({text})"
 
 
-def _refuse_unfit_gradient(tensor: Tensor, value: object) -> None:
-    """Raise unless ``value`` has the dtype, device and shape of a gradient of ``tensor``."""
-    if not isinstance(value, torch.Tensor):
-        raise settled(
-            TypeError(
-                "assigned grad expected to be a Tensor or None but got grad of type "
-                f"{type(value).__name__}"
-            )
-        )
-    if value is tensor:
-        raise settled(RuntimeError("can't assign Variable as its own grad"))
-    dtype = tensor.dtype_of_grad()
-    if dtype is not None and value.dtype is not dtype:
-        raise settled(
-            RuntimeError(
-                f"attempting to assign a gradient with dtype '{value.dtype}' to a tensor with "
-                f"grad_dtype '{dtype}'. Convert it, or set grad_dtype first."
-            )
-        )
-    if value.device.type != tensor.device.type:
-        raise settled(
-            RuntimeError(
-                f"attempting to assign a gradient with device type '{value.device.type}' "
-                f"to a tensor with device type '{tensor.device.type}'. "
-                "Move the gradient with .to(tensor.device)."
-            )
-        )
-    sizes = [extent(value), extent(tensor)]
-    if sizes[0] != sizes[1]:
-        # the extent of a nested tensor is no torch.Size
-        got, own = (list(size) if isinstance(size, torch.Size) else size for size in sizes)
-        raise settled(
-            RuntimeError(
-                f"attempting to assign a gradient of size '{got}' to a tensor of size "
-                f"'{own}'. A gradient has the shape of its tensor."
-            )
-        )
-
-
-def _refuse_unfit_data(tensor: Tensor, new: torch.Tensor) -> None:
-    """Raise unless ``new`` can become the data of ``tensor``."""
-    if isinstance(new, Value) and new._level is not SESSION:
-        raise settled(
-            RuntimeError(
-                f"the data of a tensor cannot be set to a value of {new._level.what}. "
-                "Use copy_() to write its numbers."
-            )
-        )
-    if tensor.requires_grad and not is_floating(new):
-        raise settled(
-            RuntimeError(
-                "data set to a tensor that requires gradients must be floating point or "
-                "complex dtype"
-            )
-        )
-    if (new.is_nested or tensor.is_nested) and extent(new) != extent(tensor):
-        raise settled(
-            RuntimeError("the data of a nested tensor can only be set to data of the same sizes")
-        )
-
-
 def _is_sole_user(tensor: Tensor) -> bool:
     """Return whether no other tensor shares the memory of ``tensor``. A level would not know copies
     that share memory as views. Sparse tensors cannot be asked."""
@@ -580,9 +491,8 @@ for _name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
     setattr(Tensor, _name, _new(_name))
 
 # the attributes of the runtime itself, which are no attributes of the user's: see `__getstate__`
-_STATE = frozenset(
-    name for cls in Tensor.__mro__ if issubclass(cls, Value) for name in cls.__annotations__
-)
+_OWN_CLASSES = [cls for cls in Tensor.__mro__ if issubclass(cls, Value)]
+_STATE = frozenset(chain.from_iterable(cls.__annotations__ for cls in _OWN_CLASSES))
 SESSION = Session(Tensor)
 
 
@@ -643,9 +553,9 @@ def as_kind(value: Any, kind: type[torch.Tensor]) -> Tensor:
             tensor = SESSION.wrap(value._inner.as_subclass(kind))
     else:
         tensor = make_subclass(cls, value._inner)
-    tensor.__dict__.update(
-        {**value.__dict__, "_inner": tensor.__dict__.get("_inner", value._inner)}
-    )
+    # all that `value` has, its history too, but an inner tensor of the new class stays
+    inner = tensor.__dict__.get("_inner", value._inner)
+    tensor.__dict__.update({**value.__dict__, "_inner": inner})
     return tensor  # type: ignore[no-any-return]
 
 

@@ -86,6 +86,7 @@ class detect_anomaly:
 
     def __init__(self, check_nan: bool = True) -> None:
         self.check_nan = check_nan
+        # as in torch: what was set when the object was made, not when its block was entered
         self.before = STATE.enabled, STATE.check_nan
         warnings.warn(
             (
@@ -153,8 +154,8 @@ def refuse_nan(node: TapeNode, outs: Sequence[object]) -> None:
             )
         )
     with without_modes():  # else a trace would record this check
-        for index, g in enumerate(outs):
-            if isinstance(g, torch.Tensor) and bool(_values(g).isnan().any()):
+        for index, gradient in enumerate(outs):
+            if isinstance(gradient, torch.Tensor) and bool(_values(gradient).isnan().any()):
                 raise RuntimeError(
                     f"Function '{node.name()}' returned nan values in its {index}th output."
                 )

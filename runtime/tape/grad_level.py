@@ -178,6 +178,7 @@ class GradLevel(Tape):
         view = op.kind is VIEW
 
         def wrap_result(output: torch.Tensor, which: int | None) -> object:
+            """Return one result as a value, or as it is if it can never have a history."""
             place = which or 0
             # the result of a view op follows its base, also as an integer
             if not (recorded[place] or view or output.dtype in self.wrapped_dtypes):

@@ -59,7 +59,11 @@ def run_tensor_hooks(
     level: Level, node: TapeNode, grads: list[torch.Tensor | None], create_graph: bool
 ) -> None:
     """Run the hooks of the tensors that ``node`` made, with None where no gradient arrived. Then
-    write retained gradients to ``.grad``."""
+    write retained gradients to ``.grad``.
+
+    ``grads``: one per output of the node. What a hook returns replaces its entry.
+    ``create_graph``: whether the pass is recorded, so that gradients are values of ``level``.
+    """
     if node.tensor_hooks:
         for index, hooks in node.tensor_hooks.items():
             # a copy, because a hook may remove itself
@@ -92,8 +96,8 @@ def _retain(level: Level, variable: torch.Tensor, g: torch.Tensor) -> None:
 def run_prehooks(
     level: Level, node: TapeNode, grads: list[torch.Tensor | None], create_graph: bool
 ) -> list[torch.Tensor | None]:
-    """Run the hooks before ``node``. Each gets the cotangents of its outputs and may replace them.
-    Returns the cotangents."""
+    """Run the hooks before ``node``. Each gets the cotangents ``grads`` of its outputs as a tuple,
+    and may return another tuple of as many. Return the cotangents."""
     for hook in list((node.pre_hooks or {}).values()):
         replacements = watched(hook, tuple(for_users(level, grad) for grad in grads))
         if replacements is not None:
@@ -109,7 +113,10 @@ def run_posthooks(
     create_graph: bool,
 ) -> Sequence[torch.Tensor | None]:
     """Run the hooks after ``node``. Each gets the cotangents of its inputs, in their sizes and
-    dtypes, and of its outputs. It may replace those of the inputs. Returns these."""
+    dtypes, and of its outputs. It may replace those of the inputs. Return these.
+
+    ``outs``: what the node has returned, one per edge. ``grads``: what it got, one per output.
+    """
     outs = _conform(node, outs)
     # an argument that needs no gradient has no edge, and is a None for the hooks, as in torch
     inputs = node.inputs()

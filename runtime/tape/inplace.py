@@ -83,6 +83,7 @@ def _node_of_write(
     if not _grad_enabled():
         return None
     recording = bool(edges) and target.dtype in DIFFERENTIABLE
+    # also if this write is not recorded: the base of a view may have a history that it would enter
     if recording or target._view is not None:
         own_edge = edges[0] if wanted & 1 else None
         check_write(target, own_edge, recording)
@@ -166,6 +167,7 @@ def _save(node: OpNode, args: list[object], kwargs: Keywords, result: torch.Tens
     if type(result) is not torch.Tensor:
         node.save(args, kwargs, result)
         return
+    # a pack hook that notes the version, as that of a checkpoint, has to count this write
     if HOOKS.innermost():
         HOOKS.about_to_bump = result
         try:
@@ -193,12 +195,12 @@ def _foreach(level: Tape, op: Op, args: Arguments, kwargs: dict[str, object]) ->
     """Run ``_foreach_add_`` and its like: as one call if nothing has a history,
     else as single ops."""
     inner, edges, *_ = level.collect(op, args)
-    if _grad_enabled() and (
-        edges
-        or any(isinstance(tensor, Value) and base_edge(tensor) is not None for tensor in args[0])
-    ):
-        foreach.run(op, args, kwargs)
-        return
+    if _grad_enabled():
+        # a view without a history may be a part of a base that has one
+        of_bases = [base_edge(tensor) for tensor in args[0] if isinstance(tensor, Value)]
+        if edges or any(edge is not None for edge in of_bases):
+            foreach.run(op, args, kwargs)
+            return
     _write_to_several(level, op, args[0], inner, kwargs)
 
 

@@ -79,7 +79,7 @@ class Node:
         self.pre_hooks: Hooks | None = None
         self.tensor_hooks: dict[int, Hooks] | None = None  # by output number
         self.post_hooks: Hooks | None = None
-        # by output number: the tensor whose .grad is written
+        # by output number: the tensor whose .grad is written, weakly, since it refers to this node
         self.retained: dict[int, weakref.ref[Any]] | None = None
         if anomaly.STATE.enabled:
             anomaly.remember(self)
@@ -179,7 +179,7 @@ class Node:
         recording = torch.is_grad_enabled()
         cotangents = [hooks.for_engine(self.level, grad, recording) for grad in grads]
         outs = self.apply(cotangents, None, recording)
-        results = tuple(hooks.for_users(self.level, g) for g in outs)
+        results = tuple(hooks.for_users(self.level, gradient) for gradient in outs)
         if len(results) == 1:
             return results[0]
         return results
@@ -284,8 +284,13 @@ class OpNode(Node):
         wanted: int,
         spans: dict[int, int] | None,
     ) -> Any:
-        """Return the node of a call of ``op`` with these arguments ``wanted``, see
-        :meth:`Op.plan`."""
+        """Return the node of a call of ``op``, or :class:`Undifferentiable` if an argument has no
+        formula.
+
+        ``edges``: those of the tensors that require grad, in the order of the arguments. ``metas``:
+        shape and dtype of each result. ``wanted``: a bit for the position of each argument that has
+        edges, see :meth:`Op.plan`. ``spans``: by position, how many edges a list argument has.
+        """
         plan = op.plans.get(wanted) or op.plan(wanted)
         if plan is NO_PLAN:
             return Undifferentiable(level, edges, metas, op, wanted)
@@ -336,13 +341,13 @@ class OpNode(Node):
             value = operands[at]
             if reader is None:
                 if type(value) is torch.Tensor:  # Saved(v), without its frame
-                    s = _new(Saved)
-                    s.tensor = value
+                    stored = _new(Saved)
+                    stored.tensor = value
                     try:
-                        s.version = value._version
+                        stored.version = value._version
                     except RuntimeError:  # an inference tensor has none
-                        s = store(self.level, value)
-                    value = s
+                        stored = store(self.level, value)
+                    value = stored
                 elif isinstance(value, torch.Tensor):
                     value = store(self.level, value)
                 elif type(value) is list or type(value) is tuple:
@@ -396,13 +401,13 @@ class OpNode(Node):
             return None
         return self.edges[first + k]
 
-    def _value(self, s: Any, index: int, k: int, create_graph: bool) -> Any:
-        """Return the value of ``s``, what slot ``index`` has saved of the ``k``-th tensor of its
+    def _value(self, stored: Any, index: int, k: int, create_graph: bool) -> Any:
+        """Return the value of ``stored``, what slot ``index`` has of the ``k``-th tensor of its
         operand."""
-        if type(s) is not Saved and type(s) is not Packed:
-            return s
+        if type(stored) is not Saved and type(stored) is not Packed:
+            return stored
         edge = self._history(self.plan.slots[index][0], k)
-        tensor = restore(self.level, s, edge)
+        tensor = restore(self.level, stored, edge)
         if create_graph:
             return present(self.level, tensor, edge)
         return tensor
@@ -446,24 +451,25 @@ class OpNode(Node):
         if self.saved is None:
             raise settled(RuntimeError(FREED))
         values: list[Any] = []
-        for s in self.saved:
-            kind = type(s)
+        for stored in self.saved:
+            kind = type(stored)
             slot = len(values)
             if kind is Saved:
-                tensor = s.tensor
+                tensor = stored.tensor
                 # `_value` decides whether another version is an error
-                if create_graph or tensor._version != s.version:
-                    tensor = self._value(s, slot, 0, create_graph)
+                if create_graph or tensor._version != stored.version:
+                    tensor = self._value(stored, slot, 0, create_graph)
                 values.append(tensor)
             elif kind is Packed:
-                values.append(self._value(s, slot, 0, create_graph))
+                values.append(self._value(stored, slot, 0, create_graph))
             # with a reader a list is what that returned, such as sizes
             elif kind is list and self.plan.slots[slot][1] is None:
+                parts = enumerate(stored)
                 values.append(
-                    [self._value(part, slot, index, create_graph) for index, part in enumerate(s)]
+                    [self._value(part, slot, index, create_graph) for index, part in parts]
                 )
             else:
-                values.append(s)
+                values.append(stored)
         return values
 
     def _needs_any(self, targets: tuple[int, ...], wanted: Any) -> bool:
@@ -493,8 +499,8 @@ class OpNode(Node):
 
     def release(self) -> None:
         """Drop saved tensors. A node without any can run again, as in torch."""
-        for s in self.saved or ():
-            if type(s) in _TENSORS:
+        for stored in self.saved or ():
+            if type(stored) in _TENSORS:
                 self.saved = None
                 break
 
@@ -517,14 +523,19 @@ class OpNode(Node):
         slot = self.plan.names.index(name)
         if self.saved is None:
             raise settled(RuntimeError(FREED))
-        s = self.saved[slot]
-        if not raw and type(s) is list:
-            return tuple(self._value(part, slot, index, True) for index, part in enumerate(s))
+        stored = self.saved[slot]
+        # with its history, as in a pass that is recorded
+        if not raw and type(stored) is list:
+            parts = enumerate(stored)
+            return tuple(self._value(part, slot, index, True) for index, part in parts)
         if not raw:
-            return self._value(s, slot, 0, True)
+            return self._value(stored, slot, 0, True)
         at = self.plan.slots[slot][0]
-        if type(s) is list:
-            return tuple(SavedTensor.of(self, s, k, self._history(at, k)) for k in range(len(s)))
+        if type(stored) is list:
+            return tuple(
+                SavedTensor.of(self, stored, index, self._history(at, index))
+                for index in range(len(stored))
+            )
         return SavedTensor.of(self, self.saved, slot, self._history(at, 0))
 
     def __dir__(self) -> list[str]:

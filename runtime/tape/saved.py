@@ -189,8 +189,11 @@ def store(level: Level, tensor: torch.Tensor) -> Saved:
 
 
 def restore(level: Level, s: Saved | Packed, edge: History | None) -> torch.Tensor:
-    """Return the saved inner tensor. Raise if it was written to since, or if the unpack hook
-    returns anything but a tensor."""
+    """Return the inner tensor that ``s`` has saved. ``edge``: its history, for the message.
+
+    ``RuntimeError`` if it was written to since, ``TypeError`` if the unpack hook returns anything
+    but a tensor.
+    """
     if type(s) is Saved:
         return s.check(edge)
     assert type(s) is Packed
@@ -227,8 +230,8 @@ def present(level: Level, tensor: torch.Tensor, edge: History | None) -> Any:
 def pack(
     level: Level, tensor: torch.Tensor, edge: History | None, hook: Pack, unpack: Unpack
 ) -> Packed:
-    """Save inner tensor ``tensor`` of history ``edge`` as what ``hook`` returns for it. Raise if
-    the hook writes to it."""
+    """Save inner tensor ``tensor`` of history ``edge`` as what ``hook`` returns for it. ``unpack``
+    gets that back. ``RuntimeError`` if the hook writes to the tensor."""
     version = tensor._version
     # without grad mode, as in torch: what a hook computes would be recorded for nobody
     with torch.no_grad(), level.packing():

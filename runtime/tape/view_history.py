@@ -335,6 +335,7 @@ def check_write(target: Any, edge: object, recording: bool) -> None:
     if view is None:
         _refuse_write_to_leaf(edge)
         return
+    # a write to a view enters the history of its base, so that must allow it, too
     of_base = base_edge(target)
     if recording or of_base is not None:
         if view.base.is_nested or target.is_nested:

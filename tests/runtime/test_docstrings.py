@@ -19,6 +19,9 @@ MODULES = (
     runtime,
     runtime.func,
     runtime.autograd,
+    runtime.autograd.forward_ad,
+    runtime.autograd.functional,
+    runtime.autograd.graph,
     runtime.checkpoint,
     runtime.expanded_weights,
     runtime.per_sample,
@@ -29,7 +32,9 @@ FRONT_DOORS = {
         "vmap grad grad_and_value vjp jvp jacrev jacfwd hessian linearize functionalize "
         "functional_call rearrange"
     ),
-    "runtime.autograd": "backward grad",
+    "runtime.autograd": "backward grad gradcheck gradgradcheck",
+    "runtime.autograd.functional": "vjp jvp vhp hvp jacobian hessian",
+    "runtime.checkpoint": "checkpoint",
     "runtime.expanded_weights": "call_for_per_sample_grads",
     "runtime.per_sample": "per_sample_grads",
 }

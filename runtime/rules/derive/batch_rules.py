@@ -31,8 +31,10 @@ def exact(rule: BatchRule) -> BatchRule:
 
 
 def expand(t: Any, batched: object, size: int) -> Any:
-    """Return the physical tensor of an argument. An unbatched one is expanded to the batch without
-    a copy."""
+    """Return the physical tensor of an argument: (size, *shape), by stride 0 if it has no batch.
+
+    ``t``: the argument as a rule gets it. None stays None. ``batched``: its flag.
+    """
     if batched or t is None:
         return t
     return t.unsqueeze(0).expand(size, *t.shape)
@@ -49,7 +51,10 @@ def expand_tensors(size: int, batched: Any, args: Any) -> list[Any]:
 
 def insert_dims(t: torch.Tensor, size: int, number: int) -> torch.Tensor:
     """Return a physical tensor with ``number`` dimensions of size one behind the batch dimension.
-    The logical tensor broadcasts as if it had them in front."""
+    The logical tensor broadcasts as if it had them in front.
+
+    Example: (B, n) with two more dimensions is (B, 1, 1, n).
+    """
     return t.reshape(size, *(1,) * number, *t.shape[1:])
 
 
@@ -186,9 +191,10 @@ def along(*positions: int, scalar_ok: bool = True) -> BatchRule:
         x = args[0]
         rank = x.dim() - 1
         actual = list(args)
-        for p in positions:
-            actual.extend([None] * (p + 1 - len(actual)))
-            actual[p] = _physical_dims(actual[p], rank)
+        for position in positions:
+            # a call that leaves the dimensions out means all, which must not include the batch
+            actual.extend([None] * (position + 1 - len(actual)))
+            actual[position] = _physical_dims(actual[position], rank)
         # the dimension of one element stands for dimension 0 of the scalar
         if rank == 0:
             actual[0] = x.unsqueeze(1)
@@ -209,7 +215,7 @@ def _physical_dims(dim: object, rank: int) -> int | list[int]:
     """Return the physical dimensions. None and an empty list mean all logical ones: without a list
     the kernel would reduce the batch too."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
-        return list(range(1, rank + 1)) or [1]
+        return list(range(1, rank + 1)) or [1]  # of a scalar: the dimension made for the call
     return shift_each(dim, rank)
 
 

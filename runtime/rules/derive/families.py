@@ -161,7 +161,11 @@ def flat(names: str, *args: str, batch: BatchRule = batch_rules.elementwise, **f
 
 def linear(names: str, vjp: VjpRules, batch: BatchRule | None = None, **more: Any) -> Record:
     """Register ops that are linear in all differentiable arguments together. ``vjp`` is the
-    transpose; the jvp is the op itself."""
+    transpose; the jvp is the op itself.
+
+    Example: ``linear("flip", {"self": lambda g, dims: g.flip(dims)}, dims(1))``. ``batch``: the
+    batch rule. None: vmap runs a decomposition, or a loop. ``more``: further facts of the record.
+    """
     return register(
         names, vjp=vjp, jvp="linear", batch=batch, family=more.pop("family", "linear"), **more
     )
@@ -169,7 +173,11 @@ def linear(names: str, vjp: VjpRules, batch: BatchRule | None = None, **more: An
 
 def multilinear(names: str, vjp: VjpRules, batch: BatchRule | None = None, **more: Any) -> Record:
     """Register ops that are linear in each differentiable argument. The jvp sums the calls with one
-    argument replaced by its tangent."""
+    argument replaced by its tangent. Other parameters: as for :func:`linear`.
+
+    Example: ``dot`` has the gradients ``g * tensor.conj()`` and ``g * self.conj()``, and the
+    tangent ``dot(self_t, tensor) + dot(self, tensor_t)``.
+    """
     return register(
         names,
         vjp=vjp,
@@ -189,7 +197,7 @@ def view(
     inverse: Formula | None = None,
 ) -> Record:
     """Register view ops. ``transpose`` puts a cotangent of the view into zeros of the base's shape.
-    The schema tells the rest."""
+    The schema tells the rest. ``arg``: the name of the base among the op's arguments."""
     return register(
         names, vjp={arg: transpose}, jvp="linear", batch=batch, inverse=inverse, family="view"
     )

@@ -16,7 +16,7 @@ def filled(func: Any, args: Any) -> list[Any]:
     """Return the positional arguments of a call, with the schema's defaults for those that the
     dispatcher left out."""
     rest = func._schema.arguments[len(args) :]
-    return [*args, *(a.default_value for a in rest if not a.kwarg_only)]
+    return [*args, *(argument.default_value for argument in rest if not argument.kwarg_only)]
 
 
 def same(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> object:
@@ -46,8 +46,8 @@ def dims(*positions: int, extra: int = 0) -> BatchRule:
                 actual[index] = expand(argument, is_batched, size)
                 if index == 0:
                     rank += actual[index].dim() - 1
-        for p in positions:
-            actual[p] = shift_each(actual[p], rank)
+        for position in positions:
+            actual[position] = shift_each(actual[position], rank)
         return func(*actual, **kwargs)
 
     return rule

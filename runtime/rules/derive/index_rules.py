@@ -28,6 +28,7 @@ def gather_or_scatter(
     for index, (argument, is_batched) in enumerate(zip(args, batched, strict=True)):
         if isinstance(argument, torch.Tensor):
             actual[index] = _at_least_vectors(expand(argument, is_batched, size))
+    # the dimension is checked against the logical rank, which the error of `shift` names
     rank = args[0].dim() - (batched[0] is True)
     actual[1] = shift(args[1], max(rank, 1))
     out = func(*actual, **kwargs)
@@ -47,6 +48,7 @@ def _at_least_vectors(t: torch.Tensor) -> torch.Tensor:
 
 
 def _wrap(index: torch.Tensor, n: int) -> torch.Tensor:
+    """Return indices into ``n`` rows, with those that count from the end from the start."""
     return torch.where(index < 0, index + n, index)
 
 
@@ -146,11 +148,12 @@ def _integer_indices(
         out.extend(parts)
         which.extend([False] * len(parts))
     # indices broadcast against one another, and the widest one decides
-    rank = max(
-        (t.dim() - is_batched for t, is_batched in zip(out, which, strict=True) if t is not None),
-        default=0,
-    )
-    return out, which, rank
+    ranks = [
+        tensor.dim() - is_batched
+        for tensor, is_batched in zip(out, which, strict=True)
+        if tensor is not None
+    ]
+    return out, which, max(ranks, default=0)
 
 
 def _align_indices(indices: list[Any], flags: list[bool], rank: int, size: int) -> list[Any]:
@@ -173,15 +176,16 @@ def _places(indices: list[object], flags: list[bool]) -> tuple[list[int], int, b
     ones come first. A batched 0-d index counts as a number: ``x[index, :, [0, 1]]`` is
     ``x[index][:, [0, 1]]``, in which the indexed dimensions are adjacent.
     """
-    at = [index for index, t in enumerate(indices) if t is not None]
+    at = [dim for dim, index in enumerate(indices) if index is not None]
     proper = [i for i in at if not _is_number(indices[i], flags[i])]
     if not proper:
         return at, 0, False
     first, last = proper[0], proper[-1]
     # a whole dimension between them: they lie apart
-    if any(t is None for t in indices[first:last]):
+    if any(index is None for index in indices[first:last]):
         return at, 0, True
-    return at, sum(t is None for t in indices[:first]), False
+    # each whole dimension before them keeps its place in front of the selected ones
+    return at, sum(index is None for index in indices[:first]), False
 
 
 def _is_number(index: Any, batched: bool) -> bool:
@@ -217,12 +221,12 @@ def index(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs:
 
 def _indexed_first(at: list[int], rank: int) -> list[int]:
     """Return an order of ``rank`` dimensions: those in ``at``, then the others."""
-    return [*at, *(d for d in range(rank) if d not in at)]
+    return [*at, *(dim for dim in range(rank) if dim not in at)]
 
 
 def _behind_batch(order: list[int]) -> list[int]:
     """Return the physical order for a logical one. The batch dimension comes first."""
-    return [0, *(d + 1 for d in order)]
+    return [0, *(dim + 1 for dim in order)]
 
 
 def _run_of(first: int, number: int) -> list[int]:
@@ -261,7 +265,7 @@ def index_put(
     order = _indexed_first(at, x.dim() - 1)
     lines = torch.arange(size, device=x.device).reshape(size, *[1] * rank)
     picked = broadcast_shape(lines.shape, *(tensor.shape for tensor in chosen))[1:]
-    other_sizes = [x.shape[d + 1] for d in order[len(at) :]]
+    other_sizes = [x.shape[dim + 1] for dim in order[len(at) :]]
     # the shape of what the indices pick from one element, to which its values broadcast
     shape = [*other_sizes[:place], *picked, *other_sizes[place:]]
     values = _expanded_values(values, batched[2], size, shape)
@@ -299,7 +303,7 @@ def _expanded_values(values: torch.Tensor, batched: bool, size: int, shape: list
 def _indexed_by_batched_numbers(args: Arguments) -> bool:
     """Return whether an index is a batched 0-d tensor. One element alone would select by it
     (``x[i]``), so the op has another shape there."""
-    return any(i is not None and is_batched_number(i) for i in args[1])
+    return any(index is not None and is_batched_number(index) for index in args[1])
 
 
 # see `runtime.func.element_check`

@@ -28,7 +28,11 @@ def lined_up(
     cores: Sequence[int], size: int, batched: BatchFlags, args: Arguments
 ) -> list[torch.Tensor]:
     """Return the first ``len(cores)`` arguments, reshaped so that the batch stands before all
-    leading dimensions and they broadcast."""
+    leading dimensions and they broadcast.
+
+    Example: with ``cores=(2, 2)`` a batch of matrices (B, n, n), beside a stack (k, n, m) without a
+    batch, becomes (B, 1, n, n).
+    """
     extra = [
         argument.dim() - (is_batched is True) - core
         for argument, is_batched, core in zip(args, batched, cores, strict=False)
@@ -123,7 +127,8 @@ def triangle(t: torch.Tensor, upper: bool, unit: bool = False) -> torch.Tensor:
 
 
 def eye_like(t: torch.Tensor, n: int, m: int | None = None) -> torch.Tensor:
-    """Return an identity matrix with the dtype and device of ``t``, without leading dimensions."""
+    """Return an identity matrix with the dtype and device of ``t``, without leading dimensions. Its
+    shape is (n, m), or (n, n) for None."""
     if m is None:
         m = n
     return torch.eye(n, m, dtype=t.dtype, device=t.device)
@@ -155,7 +160,11 @@ def hermitian_part(t: torch.Tensor) -> torch.Tensor:
 def solve_triangular(
     a: torch.Tensor, b: torch.Tensor, upper: bool, left: bool = True, unit: bool = False
 ) -> torch.Tensor:
-    """Return the solution of a triangular system. The right-hand sides are matrices."""
+    """Return X with ``a X = b``, or with ``X a = b`` if not ``left``, as
+    ``torch.linalg.solve_triangular``. ``b`` is a matrix or a stack of them.
+
+    ``upper``: which triangle of ``a`` is read. ``unit``: its diagonal counts as ones.
+    """
     solution: torch.Tensor = torch.linalg.solve_triangular(
         a, b, upper=upper, left=left, unitriangular=unit
     )

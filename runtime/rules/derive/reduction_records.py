@@ -26,28 +26,34 @@ def dims_of(dim: Dims, rank: int) -> list[int]:
         return [dim % rank]
     if not dim:
         return list(range(rank))
-    return sorted({d % rank for d in dim})
+    return sorted({each % rank for each in dim})
 
 
 def restored(t: torch.Tensor, rank: int, dim: Dims, keepdim: bool = False) -> torch.Tensor:
     """Return a result (or its cotangent) with each reduced dimension as a dimension of length
-    one."""
+    one. With ``keepdim`` it has them already.
+
+    ``rank``: that of the argument. Example: of a (2, 3, 4) tensor, summed over 1, the result (2, 4)
+    becomes (2, 1, 4).
+    """
     if not keepdim:
-        for d in dims_of(dim, rank):
-            t = t.unsqueeze(d)
+        # in rising order, so that each number is that of the final shape
+        for reduced in dims_of(dim, rank):
+            t = t.unsqueeze(reduced)
     return t
 
 
 def count_of(shape: Sequence[int], dim: Dims) -> int:
     """Return the number of elements that are reduced to each element of the result."""
-    n = 1
-    for d in dims_of(dim, len(shape)):
-        n *= shape[d]
-    return n
+    count = 1
+    for reduced in dims_of(dim, len(shape)):
+        count *= shape[reduced]
+    return count
 
 
 def summed(t: torch.Tensor, dim: Dims, keepdim: bool = False) -> torch.Tensor:
-    """Return the sum over ``dim``. A 0-d tensor is returned as it is."""
+    """Return the sum over ``dim``, which may be None or ``[]`` for all. A 0-d tensor is returned as
+    it is."""
     dims = dims_of(dim, t.dim())
     if not dims:
         return t
@@ -96,23 +102,23 @@ def reduction(
     def backward(g: torch.Tensor, shape: Sequence[int], *rest: object) -> object:
         """Return the cotangent of each element: the result's, times the conjugate of ``p``."""
         dims, keepdim, values = split(rest)
-        return product(
-            restored(g, len(shape), dims, keepdim), conj_of(field(shape, dims, keepdim, values))
-        ).expand(shape)
+        g = restored(g, len(shape), dims, keepdim)
+        slope = conj_of(field(shape, dims, keepdim, values))
+        # a partial derivative that is a number leaves the reduced dimensions of length one
+        return product(g, slope).expand(shape)
 
     def forward(t: torch.Tensor, shape: object, *rest: object) -> Any:
         """Return the tangent of the result: the sum of those of the elements, times ``p``."""
         dims, keepdim, values = split(rest)
         return summed(product(t, field(shape, dims, keepdim, values)), dims, keepdim)
 
+    # the page of records shows these texts with the author's formula in the braces
+    vjp = asking("g", *geometry, *asks)(made_of("g * conj({})", partial, backward))
+    jvp = asking("self_t", *geometry, *asks)(made_of("sum(self_t * {})", partial, forward))
     return register(
         names,
-        vjp={"self": asking("g", *geometry, *asks)(made_of("g * conj({})", partial, backward))},
-        jvp={
-            "self": asking("self_t", *geometry, *asks)(
-                made_of("sum(self_t * {})", partial, forward)
-            )
-        },
+        vjp={"self": vjp},
+        jvp={"self": jvp},
         batch=batch,
         cost=cost,
         family="reduction",
@@ -125,8 +131,9 @@ def selecting(
     """Register ops that pick elements along a dimension and return (values, indices), such as
     ``max`` and ``kthvalue``.
 
-    ``keepdim=False``: the op has no argument ``keepdim`` and its results always keep the dimension,
-    as those of ``sort``."""
+    ``dim``: the name of the op's dimension argument. ``keepdim=False``: the op has no argument
+    ``keepdim`` and its results always keep the dimension, as those of ``sort``. The vjp scatters
+    the cotangent to the indices, and the jvp gathers the tangents there."""
 
     def backward(
         g: torch.Tensor, shape: Sequence[int], indices: torch.Tensor, d: int, has_dim: bool = True
@@ -164,7 +171,7 @@ def rows(x: torch.Tensor) -> torch.Tensor:
     """Return a physical batch with the shape (batch, elements)."""
     if x.dim() > 1:
         return x.flatten(1)
-    return x.unsqueeze(1)
+    return x.unsqueeze(1)  # a batch of numbers, each a row of one element
 
 
 def whole(per_row: Callable[..., object]) -> BatchRule:

@@ -99,6 +99,7 @@ def _between_numbers(above: Compare, below: Compare) -> None:
 
     def passes(g: torch.Tensor, self: torch.Tensor, min: Any, max: Any) -> torch.Tensor:
         """Return the gradient of the elements within the bounds, which may be None."""
+        # at NaN no comparison is true, so it gets no gradient
         inside = torch.ones_like(self, dtype=torch.bool)
         if min is not None:
             inside = inside & above(self, min)
@@ -162,6 +163,7 @@ def _halves_between() -> None:
         if max is None:
             return _halves(min, self, min < self, g)
         ties = (self == min) & (min < max)
+        # equal bounds make no tie: `self` at both gets all, and below them the lower bound does
         return torch.where(ties, g / 2, g).where(ties | ((self < min) & (min <= max)), 0)
 
     def high(

@@ -53,7 +53,10 @@ def _bessel_terms(order: int) -> list[float]:
     return terms
 
 
-# d/dx of x^(-1/2)·(c[0] + c[1]/x + …), as -x^(-3/2) times this in 1/x
-I0E_SLOPE_FAR, I1E_SLOPE_FAR = (
-    [c * (index + 0.5) for index, c in enumerate(_bessel_terms(order))] for order in (0, 1)
-)
+def _slope_terms(order: int) -> list[float]:
+    """Return the coefficients of d/dx of x^(-1/2)·(c[0] + c[1]/x + …), as -x^(-3/2) times these in
+    1/x."""
+    return [term * (index + 0.5) for index, term in enumerate(_bessel_terms(order))]
+
+
+I0E_SLOPE_FAR, I1E_SLOPE_FAR = _slope_terms(0), _slope_terms(1)

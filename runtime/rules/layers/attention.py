@@ -50,7 +50,7 @@ def _repeat_for_query_heads(query: Tensor, *shared: Tensor | None) -> list[Any]:
             return t
         return t.repeat_interleave(heads // t.shape[-3], -3)
 
-    return [map_optional(repeat, t) for t in shared]
+    return [map_optional(repeat, tensor) for tensor in shared]
 
 
 def _sum_over_query_heads(g: Tensor, like: Tensor) -> Tensor:

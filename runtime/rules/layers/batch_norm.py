@@ -157,6 +157,7 @@ def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs
         )
     x = batch.expand(x, batched[0], size)
     flat_means, flat_variances = means.flat(size), variances.flat(size)
+    # (N, B * C, …), which has the channels of an element next to each other
     out, mean, invstd = func(
         x.transpose(0, 1).flatten(1, 2),
         None,
@@ -178,28 +179,29 @@ def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs
 class _Moving(NamedTuple):
     """A running statistic. ``batched``: whether each element has its own."""
 
-    t: Any
+    statistic: Any
     batched: bool
 
     def is_shared(self) -> bool:
         """Return whether all elements have one statistic."""
-        return self.t is not None and not self.batched
+        return self.statistic is not None and not self.batched
 
     def flat(self, size: int) -> Any:
         """Return one number for each channel of each element."""
-        if self.t is None:
+        if self.statistic is None:
             return None
         if self.batched:
-            return self.t.reshape(-1)
-        return self.t.repeat(size)
+            return self.statistic.reshape(-1)
+        # a copy, which the kernel may write to; `take_over` reads one of the equal parts
+        return self.statistic.repeat(size)
 
     def take_over(self, flat: Any, channels: int) -> None:
         """Store what the kernel has written to :meth:`flat`."""
-        if self.t is None or (self.batched and self.t.is_contiguous()):
+        if self.statistic is None or (self.batched and self.statistic.is_contiguous()):
             # The kernel has already written to a view, uncounted as in ATen.
             return
-        updated = flat.reshape(self.t.shape) if self.batched else flat[:channels]
-        uncounted(self.t.copy_, updated)
+        updated = flat.reshape(self.statistic.shape) if self.batched else flat[:channels]
+        uncounted(self.statistic.copy_, updated)
 
 
 def _affine(out: Tensor, weight: Tensor | None, bias: Tensor | None, C: int, rank: int) -> Tensor:

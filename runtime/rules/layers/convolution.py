@@ -100,14 +100,17 @@ def _into_groups(t: torch.Tensor) -> torch.Tensor:
 
 
 def _from_groups(t: torch.Tensor, size: int) -> Any:
+    """Return the inverse of :func:`_into_groups`."""
     return t.reshape(t.shape[0], size, t.shape[1] // size, *t.shape[2:]).movedim(1, 0)
 
 
 def _into_samples(t: torch.Tensor) -> torch.Tensor:
+    """Return ``(B, N, …)`` as ``(B·N, …)``."""
     return t.flatten(0, 1)
 
 
 def _from_samples(t: torch.Tensor, size: int) -> Any:
+    """Return the inverse of :func:`_into_samples`."""
     return t.reshape(size, t.shape[0] // size, *t.shape[1:])
 
 
@@ -179,8 +182,8 @@ def _windows(
     rank = len(weight_shape) - 2
     more, steps = per_dimension(output_padding, rank), per_dimension(stride, rank)
     padding_at_ends: list[int] = []
-    for n, step in zip(reversed(more), reversed(steps), strict=True):
-        padding_at_ends += [0, n // step]
+    for extra, step in zip(reversed(more), reversed(steps), strict=True):
+        padding_at_ends += [0, extra // step]
     if any(padding_at_ends):
         input = torch.nn.functional.pad(input, padding_at_ends)
     return Windows(input, g, weight_shape, stride, padding, dilation, groups)
@@ -260,7 +263,7 @@ def _backward_jvp(
             map_optional(lambda x_t: run(grad_output, x_t, weight, 1), input_t),
         )
     if output_mask[2] and grad_output_t is not None:
-        dims = [d for d in range(grad_output.dim()) if d != 1]
+        dims = [dim for dim in range(grad_output.dim()) if dim != 1]
         by_bias = _sum_to_bias(grad_output_t, dims, bias_sizes)
     return by_input, by_weight, by_bias
 
@@ -293,7 +296,8 @@ def _backward_batch(
     if mask[1]:
         by_weight = _from_samples(func(*grouped, [False, True, False])[1], size)
     if mask[2]:
-        by_bias = _sum_to_bias(full, [d for d in range(full.dim()) if d not in (0, 2)], sizes)
+        others = [dim for dim in range(full.dim()) if dim not in (0, 2)]  # than batch and channels
+        by_bias = _sum_to_bias(full, others, sizes)
     return by_input, by_weight, by_bias
 
 

@@ -56,6 +56,7 @@ def _forward_batch(
 ) -> object:
     """Run the loss on a batch, as one of more sequences."""
     x, targets, inputs, lengths, *rest = args
+    # one sequence without a dimension of sequences: the batch becomes that dimension
     alone = x.dim() - batched[0] == 2
     loss, alpha = func(
         _log_probs(x, batched[0], size),
@@ -105,12 +106,13 @@ def _abstract(
 for _suffix in ("", ".Tensor"):
     _op = overload(f"_ctc_loss_backward{_suffix}")
 
+    # the defaults bind the op of this turn of the loop
     def _vjp(g: object, log_probs: object, *rest: object, op: Any = _op) -> object:
         return op(g, log_probs, *rest)
 
     def _jvp(t: torch.Tensor, log_probs: object, *rest: Any, op: Any = _op) -> object:
         # A cotangent of ones gives the gradient of each loss. Its product with the tangent is
-        # summed.
+        # summed. `rest` are `_ARGUMENTS`, of which number 3 are the losses.
         return _contract(t, op(torch.ones_like(rest[3]), log_probs, *rest)), None
 
     def _transpose(

@@ -78,7 +78,7 @@ def _embedding_batch(
     indices they become one stack of rows."""
     full: list[Any] = [*args, *_DEFAULTS[len(args) - 2 :]]
     weight, indices, padding_idx, scale, sparse = full
-    # frequencies are counted per element of the batch
+    # frequencies are counted per element of the batch, so its indices must not be in one list
     if not batched[0] and not (scale and batched[1]):
         return func(*args)
     # the same rows of each table: the tables side by side
@@ -287,7 +287,8 @@ def _bag_batch(
         bag = bag.reshape(size, n).remainder(max(bags, 1))
     else:
         bag = bag.new_zeros(size, 0)
-    out, sizes, winners = (_by_element(t, size, bags) for t in (out, sizes, winners))
+    results = (out, sizes, winners)
+    out, sizes, winners = (_by_element(result, size, bags) for result in results)
     return out, bag, sizes, winners
 
 
@@ -307,8 +308,6 @@ register(
     cost="high",
     family="embedding",
 )
-# ATen chooses this op if no gradient is needed, but it does not know about
-# gradients of this runtime
 
 
 def _bag_rows(
@@ -333,6 +332,8 @@ def _bag_rows(
     return Rows(indices, each, weight_shape[0], padding_idx)
 
 
+# ATen chooses this op if no gradient is needed, but it does not know about gradients of this
+# runtime.
 register(
     "_embedding_bag_forward_only",
     decomposition=lambda *args: aten._embedding_bag(*args),

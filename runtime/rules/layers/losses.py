@@ -55,8 +55,8 @@ def reduced_rows(each: torch.Tensor, reduction: int) -> torch.Tensor:
 def broadcasted(
     size: int, batched: Sequence[bool], args: Arguments
 ) -> list[torch.Tensor | float | None]:
-    """Return ``args`` with all tensors broadcast to one physical shape."""
-    # numbers and None among the arguments stay as they are
+    """Return ``args`` with all tensors broadcast to one physical shape, (size, *shape). Numbers and
+    None stay. Example: a batch (B, n) and a target (m, n) both become (B, m, n)."""
     at = [index for index, argument in enumerate(args) if isinstance(argument, torch.Tensor)]
     rank = max(args[i].dim() - bool(batched[i]) for i in at)
 
@@ -88,31 +88,32 @@ def elementwise_loss(
     jvp: dict[str, Formula] = {}
     geometry = ("reduction", "self_shape", "target_shape")
     for argument, partial in partials.items():
-
+        # the default binds the formula of this turn of the loop
         def backward(
             g: torch.Tensor,
             reduction: int,
-            a: object,
-            b: object,
+            self_shape: object,
+            target_shape: object,
             *values: object,
             partial: Formula = partial,
         ) -> object:
             """Return the gradient of one argument."""
-            n = math.prod(_broadcast_shapes(a, b))
+            count = math.prod(_broadcast_shapes(self_shape, target_shape))
             if divided_last:
-                return scaled(partial(*values) * g, reduction, n)
-            return scaled(g, reduction, n) * partial(*values)
+                return scaled(partial(*values) * g, reduction, count)
+            return scaled(g, reduction, count) * partial(*values)
 
         def forward(
             t: torch.Tensor,
             reduction: int,
-            a: object,
-            b: object,
+            self_shape: object,
+            target_shape: object,
             *values: object,
             partial: Formula = partial,
         ) -> Any:
             """Return the tangent of the reduced loss."""
-            return reduced((t * partial(*values)).expand(_broadcast_shapes(a, b)), reduction)
+            shape = _broadcast_shapes(self_shape, target_shape)
+            return reduced((t * partial(*values)).expand(shape), reduction)
 
         vjp[argument] = asking("g", *geometry, *parameters(partial))(
             made_of("g * {}", partial, backward)

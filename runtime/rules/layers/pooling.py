@@ -34,7 +34,8 @@ def _average(name: str, rank: int, *options: str) -> None:
         {"self": asking("g", "self", *options)(lambda g, self, *rest: backward(g, self, *rest))},
         fold(rank),
     )
-    # an adaptive average has no options but the output's size, which is that of the cotangent
+    # the transpose of the transpose is the average itself;
+    # an adaptive one has no options but the output's size, which is that of the cotangent
     if options:
         again = asking("g", *options)(lambda g, *rest: forward(g, *rest))
     else:
@@ -74,6 +75,7 @@ def _maximum(
     """Register ``name(self, …) -> (values, indices)`` and ``name_backward(g, self, …, indices)``,
     which is linear in ``g``."""
     backward = getattr(kernels, f"{name}_backward")
+    # behind the cotangent and the input, which the formulas name themselves
     backward_arguments = [
         argument.name for argument in overload(f"{name}_backward")._schema.arguments[2:]
     ]
@@ -155,6 +157,7 @@ _maximum(
 
 
 def _unpool(name: str, spatial: int) -> None:
+    """Register an op that scatters elements to ``indices``, whose transpose picks them again."""
     linear(name, {"self": lambda g, indices: _pick(g, indices, spatial)}, fold(spatial + 2))
 
 

@@ -32,6 +32,7 @@ def _upsample(name: str, spatial: int) -> None:
         g: torch.Tensor, shape: Sequence[int], size: Sequence[int], *rest: Any
     ) -> torch.Tensor:
         """Return the transpose, by matrices where the backward kernel would ignore the scale."""
+        # the last options are the scales, one for each spatial dimension
         if _takes_another_way(name, shape[2:], size, rest[len(rest) - spatial :]):
             return _by_matrices(forward, g, shape[2:], size, rest)
         gradient: torch.Tensor = backward(g, size, shape, *rest)
@@ -90,6 +91,7 @@ def _by_matrices(
     element."""
     spatial = len(input_size)
     options, scales = rest[: len(rest) - spatial], rest[len(rest) - spatial :]
+    # the interpolation of an image is that of each of its dimensions, one after the other
     for d in range(spatial):
         if forward is overload(f"upsample_nearest{spatial}d"):
             matrix = _matrix_of_nearest(forward, g, input_size, output_size, scales, d)
@@ -175,9 +177,10 @@ def _sampled_3d(
     def element(at: Sequence[torch.Tensor], weight: torch.Tensor | None) -> torch.Tensor:
         """Return the elements at whole coordinates, times ``weight``. Zero outside."""
         inside = torch.ones_like(at[0], dtype=torch.bool)
-        for p, size in zip(at, sizes, strict=True):
-            inside = inside & (p >= 0) & (p < size)
-        x, y, z = (torch.where(inside, p, 0).long() for p in at)
+        for place, size in zip(at, sizes, strict=True):
+            inside = inside & (place >= 0) & (place < size)
+        # an index must be valid also where its element is dropped
+        x, y, z = (torch.where(inside, place, 0).long() for place in at)
         scale = inside.to(a.dtype) if weight is None else torch.where(inside, weight, 0)
         return channels_last[lines, z, y, x] * scale.unsqueeze(-1)
 
@@ -186,7 +189,7 @@ def _sampled_3d(
     else:
         # the eight corners of the cell around a point, each with its weight
         low = [point.detach().floor() for point in points]
-        part = [point - f for point, f in zip(points, low, strict=True)]
+        part = [point - corner for point, corner in zip(points, low, strict=True)]
         out = add_present(*(element(*_corner(low, part, bits)) for bits in range(8)))
     return out.permute(0, 4, 1, 2, 3)
 
@@ -211,7 +214,7 @@ def _corner(
 def _source(x: torch.Tensor, n: int, padding_mode: int, align_corners: bool) -> torch.Tensor:
     """Return the position among ``n`` elements for a coordinate in [-1, 1], after padding: zeros
     (0), border (1) or reflection (2)."""
-    # -1 and 1 are the centres of the first and last element, or their outer edges
+    # with `align_corners` -1 and 1 are the centres of the first and last element, else their edges
     if align_corners:
         x = (x + 1) / 2 * (n - 1)
         low, span = 0.0, n - 1.0

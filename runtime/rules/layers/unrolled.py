@@ -111,18 +111,22 @@ class Unrolled:
         """Run all steps. Returns the outputs and the last states."""
         weights, cell = self.weights, self.cell
         bias = weights.b_x
+        # only their sum matters, unless the reset gate multiplies the part of the hidden state
         if bias is not None and weights.b_h is not None and not cell.separates_parts:
             bias = bias + weights.b_h
         # the part of the gates that the input gives, of all times at once
         z_x = torch.nn.functional.linear(x, weights.x, bias).unbind(1)
-        h_to_gates, to_projection = weights.h.t(), map_optional(lambda p: p.t(), weights.projection)
-        states = [s[: self.sizes[self.order[0]]] for s in self.initial]
+        h_to_gates = weights.h.t()
+        to_projection = map_optional(lambda matrix: matrix.t(), weights.projection)
+        # of the sequences that have the first time to run, which backwards is the last one
+        states = [state[: self.sizes[self.order[0]]] for state in self.initial]
         ended: list[list[Tensor]] = [[] for _ in states]
         outs = []
         for t in self.order:
             rows = self.sizes[t]
             # a sequence enters with its initial state, and leaves with its last one
-            states = [_resize(*s, rows) for s in zip(states, self.initial, ended, strict=True)]
+            of_each = zip(states, self.initial, ended, strict=True)
+            states = [_resize(*state, rows) for state in of_each]
             before, unprojected = states[0], None
             states, parts = self._step(_first_rows(z_x[t], rows), states, h_to_gates)
             # the projection of an LSTM makes the output narrower than the cell
@@ -130,7 +134,7 @@ class Unrolled:
                 unprojected, states[0] = states[0], states[0] @ to_projection
             self.saved_steps.append(_SavedStep(before, parts, unprojected))
             outs.append(states[0])
-        final = [_join_rows(*s) for s in zip(states, ended, strict=True)]
+        final = [_join_rows(*state) for state in zip(states, ended, strict=True)]
         return self._stack_by_time(outs), final
 
     def _step(
@@ -158,7 +162,7 @@ class Unrolled:
         if again:
             saved_steps = list(saved_steps)
         # the sequences that are in the last step begin with the cotangents of their last states
-        g_ends = [zeros_if_none(g, s) for s, g in zip(self.final, g_final, strict=True)]
+        g_ends = [zeros_if_none(g, state) for state, g in zip(self.final, g_final, strict=True)]
         g_out_by_time = map_optional(lambda g: g.unbind(1), g_out)
         g_states = [g[: self.sizes[self.order[-1]]] for g in g_ends]
         g_starts: list[list[Tensor]] = [[] for _ in g_ends]

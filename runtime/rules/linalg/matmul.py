@@ -48,6 +48,7 @@ def product(
     x: torch.Tensor, y: torch.Tensor, x_batched: object = True, y_batched: object = True
 ) -> torch.Tensor:
     """Return the product of two matrices, or of batches of matrices. A batch is dimension 0.
+    ``x_batched``, ``y_batched``: whether a factor has one.
 
     If only one factor is batched, its batch becomes more rows or columns of one large product. Two
     batches are many small products."""
@@ -152,6 +153,7 @@ multilinear(
 
 
 def _stacks(x: torch.Tensor, y: torch.Tensor, batched: BatchFlags) -> torch.Tensor:
+    # stacks with a batch have a dimension more, which `bmm` refuses
     if any(batched):
         return torch.matmul(x, y)
     return torch.bmm(x, y)
@@ -359,12 +361,13 @@ def _trilinear(
     rank = i1.dim() + len(expand1)
     # as an einsum: one letter per dimension, without those that an argument does not have
     letters = "abcdefghijklmnopqrstuvwxyz"[:rank]
-    parts = [
-        "".join(c for dim, c in enumerate(letters) if dim not in missing)
-        for missing in (expand1, expand2, expand3)
-    ]
-    result = "".join(c for dim, c in enumerate(letters) if dim not in sumdim)
-    return torch.einsum(f"{parts[0]},{parts[1]},{parts[2]}->{result}", i1, i2, i3)
+
+    def without(dims: Sequence[int]) -> str:
+        """Return the letters of all other dimensions."""
+        return "".join(letter for dim, letter in enumerate(letters) if dim not in dims)
+
+    arguments = ",".join(map(without, (expand1, expand2, expand3)))
+    return torch.einsum(f"{arguments}->{without(sumdim)}", i1, i2, i3)
 
 
 def _trilinear_abstract(
@@ -381,8 +384,9 @@ def _trilinear_abstract(
     wide = []
     for x, missing in ((i1, expand1), (i2, expand2), (i3, expand3)):
         shape = list(x.shape)
-        for d in sorted(missing):
-            shape.insert(d, 1)
+        # in rising order, so that each number is that of the final shape
+        for dim in sorted(missing):
+            shape.insert(dim, 1)
         wide.append(shape)
     sizes = [size for dim, size in enumerate(torch.broadcast_shapes(*wide)) if dim not in sumdim]
     return i1.new_empty(sizes)
@@ -411,19 +415,24 @@ multilinear(
     abstract=_trilinear_abstract,
     cost="high",
 )
+
+
+def _cross_batch(
+    func: OpOverload, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
+) -> object:
+    """Run ``linalg_cross`` on a batch. Its arguments broadcast, but have one rank."""
+    first, second = (
+        batch.expand(argument, is_batched, size)
+        for argument, is_batched in zip(args, batched, strict=True)
+    )
+    return func(first, second, dim=batch.shift(kwargs.get("dim", -1), first.dim() - 1))
+
+
 multilinear(
     "linalg_cross",
     {
         "self": lambda g, other, dim: torch.linalg.cross(conj(other), g, dim=dim),
         "other": lambda g, self, dim: torch.linalg.cross(g, conj(self), dim=dim),
     },
-    lambda f, n, b, a, k: f(
-        batch.expand(a[0], b[0], n),
-        batch.expand(a[1], b[1], n),
-        dim=_cross_dim(k.get("dim", -1), a[0].dim() - b[0]),
-    ),
+    _cross_batch,
 )
-
-
-def _cross_dim(dim: int, rank: int) -> int:
-    return batch.shift(dim, rank)

@@ -144,9 +144,10 @@ def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs
             joined = func(A, LU, pivots, join_columns(B, left), left, adjoint)
             return split_columns(joined, B, left)
     # a system for each element of the batch
+    # the last two of `batched` are those of flags
     physical = [
-        expand(t, is_batched, size)
-        for t, is_batched in zip((A, LU, pivots, B), batched, strict=False)
+        expand(tensor, is_batched, size)
+        for tensor, is_batched in zip((A, LU, pivots, B), batched, strict=False)
     ]
     return func(*lined_up((2, 2, 1, 2), size, (True,) * 4, physical), left, adjoint)
 
@@ -243,7 +244,8 @@ def _solve_batch(
         if rhs.dim() - 1 >= a.dim():
             left = kwargs.get("left", True)
             x, lu, pivots, info = func(a, join_columns(rhs, left), **kwargs)
-            lu, pivots, info = (expand(t, False, size) for t in (lu, pivots, info))
+            # one factorization stands for all: an expanded one, which `_batch` above recognizes
+            lu, pivots, info = (expand(result, False, size) for result in (lu, pivots, info))
             x = uncolumned(split_columns(x, rhs, left), vector)
             return x, lu, pivots, info.contiguous()
     a, b, vector = one_rhs_per_matrix(size, batched, args)
@@ -393,8 +395,10 @@ def _lu_solve_vjp(
     by_a = -_on_side(by_b, result.mH, left)
     # through A = P L U to the triangles of the packed factors
     by_permuted = aten.lu_unpack(LU, pivots, False, True)[0].mT @ adjoint_if(adjoint, by_a)
-    lower = LU.tril(-1) + eye_like(LU, LU.shape[-1])
-    return (by_permuted @ LU.triu().mH).tril(-1) + (lower.mH @ by_permuted).triu(), None, by_b
+    lower, upper = LU.tril(-1) + eye_like(LU, LU.shape[-1]), LU.triu()
+    # the packed factors have L below the diagonal, without its ones, and U on and above it
+    by_factors = (by_permuted @ upper.mH).tril(-1) + (lower.mH @ by_permuted).triu()
+    return by_factors, None, by_b
 
 
 register(
@@ -459,7 +463,7 @@ def _pinv_batch(
         if kwargs.get(name) is not None:
             tolerances[name] = expand(kwargs[name], named[name], size)
     # all get as many leading dimensions behind the batch
-    widest = max([a.dim() - 2, *(t.dim() for t in tolerances.values())])
+    widest = max([a.dim() - 2, *(tensor.dim() for tensor in tolerances.values())])
     a = insert_dims(a, size, widest - (a.dim() - 2))
     for name, tensor in tolerances.items():
         tolerances[name] = insert_dims(tensor, size, widest - tensor.dim())

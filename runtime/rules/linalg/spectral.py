@@ -246,9 +246,8 @@ def _cofactors(a: torch.Tensor, det: torch.Tensor) -> torch.Tensor:
     if a.shape[-1] == 0:
         return a
     size = torch.linalg.vector_norm(a, dim=(-2, -1))
-    shift = torch.where(
-        det == 0, torch.where(size == 0, 1.0, size) * torch.finfo(a.dtype).eps ** 0.5, 0.0
-    )
+    size = torch.where(size == 0, 1.0, size)  # of a matrix of zeros
+    shift = torch.where(det == 0, size * torch.finfo(a.dtype).eps ** 0.5, 0.0)
     regular = a + shift[..., None, None] * eye_like(a, a.shape[-1])
     # The kernel of det factors a complex matrix itself, and a real one that is contiguous
     # transposed. A factorization of the other one may meet a pivot of zero where det is not zero.

@@ -57,9 +57,9 @@ def _nonzero_static(self: torch.Tensor, *, size: int, fill_value: int = -1) -> t
     # from the last dimension to the first: the remainder is the coordinate
     columns: list[torch.Tensor] = []
     rest = flat[:size]
-    for n in reversed(self.shape):
-        columns.insert(0, torch.where(exists, rest % max(n, 1), fill_value))
-        rest = rest // max(n, 1)
+    for length in reversed(self.shape):
+        columns.insert(0, torch.where(exists, rest % max(length, 1), fill_value))
+        rest = rest // max(length, 1)
     if not columns:
         return row.new_zeros(size, 0)
     return torch.stack(columns, 1)
@@ -110,9 +110,10 @@ def _tally(
     dimension."""
     # one number for the bin of a point in all dimensions together
     flat, total = torch.zeros_like(places[0]), 1
-    for place, n in zip(places, lengths, strict=True):
-        flat = flat * n + place.clamp(0, n - 1)
-        total *= n
+    for place, length in zip(places, lengths, strict=True):
+        # clamped: a point at the upper edge of all belongs to the last bin
+        flat = flat * length + place.clamp(0, length - 1)
+        total *= length
     sums = weight.new_zeros(total).scatter_add(0, flat, torch.where(inside, weight, 0))
     return sums.reshape(list(lengths))
 
@@ -250,9 +251,10 @@ def _ramp(
         dtype = torch.get_default_dtype()
         if _is_complex(start) or _is_complex(end):
             dtype = dtype.to_complex()
-    if any(isinstance(a, torch.Tensor) and a.dim() for a in (start, end)):
+    tensors = [end_point for end_point in (start, end) if isinstance(end_point, torch.Tensor)]
+    if any(tensor.dim() for tensor in tensors):
         raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
-    example = next(a for a in (start, end) if isinstance(a, torch.Tensor))
+    example = tensors[0]
     # steps between integers are fractions
     wide = dtype
     if _is_integer(dtype):

@@ -28,9 +28,9 @@ def _lift(rule: Callable[..., torch.Tensor]) -> Any:
         if t.dim():
             return rule(t, *rest)
         vectors = [t, *rest]
-        for index, v in enumerate(vectors):
-            if isinstance(v, torch.Tensor):
-                vectors[index] = v.unsqueeze(0)
+        for index, argument in enumerate(vectors):
+            if isinstance(argument, torch.Tensor):
+                vectors[index] = argument.unsqueeze(0)
         return rule(*vectors).squeeze(0)
 
     return lift
@@ -39,6 +39,7 @@ def _lift(rule: Callable[..., torch.Tensor]) -> Any:
 def _cumprod_jvp(
     t: torch.Tensor, x: torch.Tensor, dim: int, dtype: torch.dtype | None
 ) -> torch.Tensor:
+    # the kernel computes in `dtype`, too
     if dtype is not None:
         x, t = x.to(dtype), t.to(dtype)
     tangent: torch.Tensor = running_product_jvp(t, x, dim)
@@ -55,7 +56,7 @@ def _weights(
     get none.
     """
     n = result.shape[dim]
-    if n == 0:
+    if n == 0:  # there is no first element for the decay below
         return result, result
     before, after = result.narrow(dim, 0, n - 1), result.narrow(dim, 1, n - 1)
     first = torch.ones_like(result.narrow(dim, 0, 1))
@@ -68,9 +69,12 @@ def _weights(
     finite = torch.where(infinite, 0.0, result)
     share = torch.where(infinite, part, (torch.where(infinite, 0.0, self) - finite).exp())
     # behind a first +inf each further one takes its share, and the earlier ones keep the rest
-    unchanged, changed = (before == math.inf) & (after == math.inf), before.isinf() | after.isinf()
+    stays_infinite = (before == math.inf) & (after == math.inf)
+    any_infinite = before.isinf() | after.isinf()
     ratio = (finite.narrow(dim, 0, n - 1) - finite.narrow(dim, 1, n - 1)).exp()
-    decay = torch.where(unchanged, 1 - part.narrow(dim, 1, n - 1), torch.where(changed, 0.0, ratio))
+    # a step to +inf leaves nothing of the earlier elements, and one from -inf has none
+    decay = torch.where(any_infinite, 0.0, ratio)
+    decay = torch.where(stays_infinite, 1 - part.narrow(dim, 1, n - 1), decay)
     return torch.cat([first, decay], dim), share
 
 

@@ -36,7 +36,7 @@ aten = torch.ops.aten
 def _mean_vjp(
     g: torch.Tensor, shape: Sequence[int], dim: Dims = None, keepdim: bool = False
 ) -> torch.Tensor:
-    each = g / max(count_of(shape, dim), 1)
+    each = g / max(count_of(shape, dim), 1)  # of no elements: no division by zero
     if each.dim():
         each = restored(each, len(shape), dim, keepdim)
     return each.expand(shape)
@@ -106,7 +106,7 @@ reduction(
 
 def _share(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
     mask = self == result
-    return mask.to(self.dtype) / summed(mask, dim, True)
+    return mask.to(self.dtype) / summed(mask, dim, True)  # the sum counts the ties
 
 
 # Two functions, because torch distinguishes them at NaN: `amax` only compares, which gives 0/0
@@ -482,6 +482,7 @@ def _with_mean_vjp(partial: Any) -> object:
         g_spread, g_mean = gs
         by_spread = by_mean = None
         if g_spread is not None:
+            # none for a variance, whose slope does not need the result
             spread = [restored(each, self.dim(), dim, keepdim) for each in result]
             g_spread = restored(g_spread, self.dim(), dim, keepdim)
             by_spread = scaled(g_spread, conj_of(partial(self, *spread, dim, correction)))
@@ -539,6 +540,15 @@ def _any_or_all(
     return batch.along(1)(func, size, batched, args, kwargs)
 
 
+def _count_nonzero(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords
+) -> object:
+    """Run ``count_nonzero`` on a batch. This overload takes one dimension, or none for all."""
+    if len(args) > 1 and args[1] is not None:
+        return batch.along(1)(func, size, batched, args, kwargs)
+    return aten.count_nonzero.dim_IntList(rows(args[0]), [1])
+
+
 nondifferentiable("any", whole(lambda r: r.any(1)))
 nondifferentiable("all", whole(lambda r: r.all(1)))
 nondifferentiable("any.dim all.dim", batch.along(1))
@@ -552,14 +562,7 @@ nondifferentiable(
         self.sum(dim, keepdim), dtype=torch.uint64
     ),
 )
-nondifferentiable(
-    "count_nonzero",
-    lambda f, n, b, a, k: (
-        aten.count_nonzero.dim_IntList(rows(a[0]), [1])
-        if len(a) < 2 or a[1] is None
-        else batch.along(1)(f, n, b, a, k)
-    ),
-)
+nondifferentiable("count_nonzero", _count_nonzero)
 
 
 def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs: Any) -> object:

@@ -118,17 +118,20 @@ class Term:
 
     def dot(self, v: Tensor) -> Tensor:
         """Return the product of each gradient with ``v``, of the parameter's shape. Shape (B,)."""
-        return real((wide(flat(self.dense())).conj() * v.reshape(-1)).sum(1))
+        mine = wide(flat(self.dense()))
+        return real((mine.conj() * v.reshape(-1)).sum(1))
 
     def products(self, other: Term) -> Tensor:
         """Return the product of each gradient with that of the same sample in ``other``, of shape
         (B,)."""
-        return real((wide(flat(self.dense())).conj() * flat(other.dense())).sum(1))
+        mine, theirs = wide(flat(self.dense())), flat(other.dense())
+        return real((mine.conj() * theirs).sum(1))
 
     def gram(self, other: Term) -> Tensor:
         """Return the product of each gradient with each in ``other``, of shape (B, B of
         ``other``)."""
-        return real(wide(flat(self.dense())).conj() @ wide(flat(other.dense())).mT)
+        mine, theirs = wide(flat(self.dense())), wide(flat(other.dense()))
+        return real(mine.conj() @ theirs.mT)
 
     def gram_by_factors(self, other: Term) -> bool:
         """Return whether :meth:`gram` takes no dense gradients."""
@@ -173,10 +176,11 @@ class Outer(Term):
         self.size = left.shape[0]
         self.shape = torch.Size((left.shape[2], right.shape[2]))
         self.dtype = torch.promote_types(left.dtype, right.dtype)
-        _, t, m = left.shape
+        _, n_vectors, m = left.shape
+        # of one vector, the norm of the product is the product of two norms
         self.way = "ghost"
-        if t != 1:
-            self.way = _smaller_way(t, m, self.shape[1])
+        if n_vectors != 1:
+            self.way = _smaller_way(n_vectors, m, self.shape[1])
 
     def dense(self) -> Tensor:
         """Return the products. A large result is written to huge pages."""
@@ -362,13 +366,14 @@ class Windows(Term):
         # `pad` takes the last dimension first, and both ends of each
         rank = len(self.shape) - 2
         ends: list[int] = []
-        for n in reversed(self.padding):
-            ends += [n, n]
+        for width in reversed(self.padding):
+            ends += [width, width]
         windows = torch.nn.functional.pad(self.x, ends)
-        for dim, (n, stride, dilation) in enumerate(
-            zip(self.shape[2:], self.stride, self.dilation, strict=True)
-        ):
-            windows = windows.unfold(3 + dim, (n - 1) * dilation + 1, stride)[..., ::dilation]
+        geometry = zip(self.shape[2:], self.stride, self.dilation, strict=True)
+        for dim, (length, stride, dilation) in enumerate(geometry):
+            # `unfold` knows no dilation, so it takes the whole span, of which each n-th remains
+            span = (length - 1) * dilation + 1
+            windows = windows.unfold(3 + dim, span, stride)[..., ::dilation]
         # B, N, groups, C / groups, *places, *kernel
         windows = windows.unflatten(2, (self.groups, -1))
         places, kernel = range(4, 4 + rank), range(4 + rank, 4 + 2 * rank)
@@ -379,6 +384,7 @@ class Windows(Term):
             .conj()
         )
         left = self.g.unflatten(2, (self.groups, -1)).permute(0, 2, 1, *places, 3)
+        # the number of places by `right`: one -1 alone can be inferred
         return left.reshape(self.size, self.groups, right.shape[2], -1), right
 
     def dense(self) -> Tensor:
@@ -387,6 +393,7 @@ class Windows(Term):
         Such a pass copies its operands. There are so few samples in one that these fit into a
         cache.
         """
+        # each `max` is for a batch without elements or without samples
         bytes_of_operands = max(1, self.x.nbytes + self.g.nbytes)
         step = max(1, _BYTES_IN_CACHE * max(1, self.size) // bytes_of_operands)
         if step >= self.size:
@@ -407,6 +414,7 @@ class Windows(Term):
     def _dense(self) -> Tensor:
         """Return the gradients by one backward pass of a convolution that has the samples as
         groups."""
+        # (N, B * C, …): a group of channels for each sample, so that no kernel mixes two of them
         x, g = (tensor.transpose(0, 1).flatten(1, 2) for tensor in (self.x, self.g))
         return self._backward(g, x, self.size).reshape(self.size, *self.shape)
 
@@ -490,6 +498,7 @@ class Rows(Term):
     def held(self) -> Sequence[Tensor]:
         return self.indices, self.g
 
+    # without `padding`: the rows that have no gradient are zeros in `g` by now
     def part(self, start: int, stop: int) -> Rows:
         return Rows(self.indices[start:stop], self.g[start:stop], self.shape[0])
 
@@ -563,16 +572,18 @@ def joined(terms: Sequence[Term]) -> list[Term]:
     if len(tables) > 1:
         tables = [_join_tables(tables)]
     if len(dense) > 1:
-        dense = [Dense(functools.reduce(torch.add, [t.values for t in dense]))]
+        dense = [Dense(functools.reduce(torch.add, [term.values for term in dense]))]
     return [*others, *outers, *tables, *dense]
 
 
 def _join_outers(terms: Sequence[Outer]) -> Outer:
+    """Return the sum of the terms as one, whose vectors are those of all."""
     left = torch.cat([term.left for term in terms], 1)
     return Outer(left, torch.cat([term.right for term in terms], 1))
 
 
 def _join_tables(terms: Sequence[Rows]) -> Rows:
+    """Return the sum of the terms as one, which looks up the rows of all."""
     indices = torch.cat([term.indices for term in terms], 1)
     return Rows(indices, torch.cat([term.g for term in terms], 1), terms[0].shape[0])
 
@@ -628,7 +639,7 @@ def by_right(g: Tensor, left: Tensor, alpha: object = 1) -> Outer:
 def of_bias(g: Tensor) -> Dense:
     """Return the gradients of a bias by the cotangent (B, T, m) of a layer. Those of one vector for
     each sample are the cotangent itself."""
-    if g.shape[1] == 1:
+    if g.shape[1] == 1:  # a view, where a sum would copy
         return Dense(g[:, 0])
     return Dense(g.sum(1))
 

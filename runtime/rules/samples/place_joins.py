@@ -13,10 +13,11 @@ from .places import Mixed, Place, Placed, Tensor, is_packed, listed, one_place
 def place_cat(call: Placed) -> Place:
     """Return the place in joined parts, which must have the samples alike, or be joined along
     them."""
-    place, *others = [p for p in call.places["tensors"] if p is not None]
+    place, *others = [own for own in call.places["tensors"] if own is not None]
     if call.args["dim"] % call.outs[0].dim() == place.dim:
         return _join_along_samples(call, place.dim)
     one_place([place, *others])
+    # parts without samples meet those of the others, row by row
     places: list[Place | None] = []
     for tensor in call.args["tensors"]:
         if _is_left_out(tensor):
@@ -43,13 +44,13 @@ def _join_along_samples(call: Placed, dim: int) -> Place:
         if own is None or own.dim != dim:
             raise Mixed("it joins samples with what belongs to none")
         joined.append(own)
-    owners = torch.cat([p.owners(call.size, parts[0].device) for p in joined])
+    owners = torch.cat([own.owners(call.size, parts[0].device) for own in joined])
     return listed(dim, owners, call.size, any(map(is_packed, joined)))
 
 
 def place_stack(call: Placed) -> Place:
     """Return the place in stacked tensors, which must all have the samples in one place."""
-    place = one_place([p for p in call.places["tensors"] if p is not None])
+    place = one_place([own for own in call.places["tensors"] if own is not None])
     call.places["tensors"] = [place] * len(call.args["tensors"])
     dim = call.args["dim"] % call.outs[0].dim()
     return place.moved(place.dim + (place.dim >= dim))
@@ -59,6 +60,7 @@ def place_repeat(call: Placed) -> Place:
     """Return the place in a repeated tensor."""
     place, x, repeats = call.place("self"), call.args["self"], call.args["repeats"]
     assert place is not None
+    # repeats may name more dimensions than there are, which come in front
     dim = place.dim + len(repeats) - x.dim()
     return listed(dim, call.owners("self").repeat(repeats[dim]), call.size)
 

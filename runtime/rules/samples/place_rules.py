@@ -13,6 +13,7 @@ import torch
 
 from ..ops import Op
 from ..record import of_this_torch, overload
+from .place_indices import INDICES
 from .place_joins import (
     place_cat,
     place_isin,
@@ -46,6 +47,7 @@ def rule_of(op: Op) -> Rule | None:
 
 
 def _give(names: str, rule: Rule) -> None:
+    """Register ``rule`` for the ops ``names``, without those that this torch does not have."""
     for name in of_this_torch(names):
         _rules[overload(name)] = rule
 
@@ -240,7 +242,7 @@ def front(*names: str, dim: int = 0) -> Rule:
     def rule(call: Placed) -> Place:
         """Return the place, which all named arguments have."""
         _only(call, *names)
-        place = one_place([p for p in map(call.place, names) if p is not None])
+        place = one_place([own for own in map(call.place, names) if own is not None])
         if place.dim != dim:
             raise Mixed(
                 f"it has the batch in dimension {dim}, and the samples lie in dimension {place.dim}"
@@ -267,7 +269,7 @@ def _batch_norm(call: Placed) -> object:
     if call.args["input"].dim() > 1 and place.dim == 1:
         return _instance_norm(call, place.moved(0), place)
     _only(call, "input")
-    # these ops have no argument `training`: they take the running statistics
+    # two ops have no argument `training`, since they always take the running statistics
     evaluates = ("_native_batch_norm_legit_no_training", "_batch_norm_no_update")
     if call.args.get("training", call.op.base_name not in evaluates):
         raise Mixed("batch norm computes its statistics over the batch. Use group norm, or eval()")
@@ -363,14 +365,14 @@ def _trilinear(call: Placed) -> Place:
         if own is not None:
             places.append(own.moved(dims[own.dim]))
     place = one_place(places)
-    summed = [d % rank for d in call.args["sumdim"]]
+    summed = [dim % rank for dim in call.args["sumdim"]]
     if place.dim in summed:
         raise Mixed("it sums over the samples")
     # a constant that has this dimension has a part for each sample
     for name, dims in own_dims.items():
         if call.place(name) is None and place.dim in dims:
             _place_if_met(call, name, place.moved(dims.index(place.dim)))
-    return place.moved(place.dim - sum(d < place.dim for d in summed))
+    return place.moved(place.dim - sum(dim < place.dim for dim in summed))
 
 
 def _place_if_met(call: Placed, name: str, place: Place) -> None:
@@ -381,7 +383,7 @@ def _place_if_met(call: Placed, name: str, place: Place) -> None:
 
 def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
     named = {dim % rank for dim in dims}
-    return [d for d in range(rank) if d not in named]
+    return [dim for dim in range(rank) if dim not in named]
 
 
 def _embedding_bag(call: Placed) -> object:
@@ -421,7 +423,8 @@ def _recurrent(call: Placed) -> object:
 def _pad(call: Placed) -> Place:
     """Return the place in a padded tensor. ``pad`` may name dimensions that it leaves as they
     are."""
-    padded = [index // 2 for index, n in enumerate(call.args["pad"]) if n]
+    # two numbers for each dimension, of the last one first
+    padded = [index // 2 for index, width in enumerate(call.args["pad"]) if width]
     return _by_leading(call, {"self": 1 + max(padded, default=-1)})
 
 
@@ -440,11 +443,13 @@ def _search(call: Placed) -> Place:
 
 
 def _least_squares(call: Placed) -> list[Place | None]:
-    """Return the places in a solution of least squares, and in what is told of the matrix."""
+    """Return the places in a solution of least squares, its residuals, and the rank and singular
+    values of the matrix."""
     matrix, right = call.args["self"], call.args["b"]
     # torch takes it for vectors by its shape, and for one vector by its rank
     is_of_vectors = right.dim() == 1 or right.shape == matrix.shape[:-1]
     place = _by_leading(call, {"self": 2, "b": 2 - is_of_vectors})
+    # a result that was not asked for is empty
     return [place if output.numel() else None for output in call.outs]
 
 
@@ -493,7 +498,8 @@ def _convolution(call: Placed) -> Place:
     """Return the place in a convolution: the samples are the batch, the weights of output channels,
     or groups of channels, each with weights of its own."""
     of_x, of_weight = call.place("input"), call.place("weight")
-    # else each sample has weights, for the same input or for channels of its own
+    # Samples in dimension 0 of the weight have output channels of their own. Their input is the
+    # same for all, or lies in groups of channels.
     is_in_channels = of_x is None or of_x.dim == 1
     if of_weight is None or of_weight.dim != 0 or not is_in_channels:
         return front("input")(call)  # type: ignore[no-any-return]
@@ -657,3 +663,4 @@ _give(
 )
 _give("new_empty new_zeros new_ones new_full new_empty_strided", lambda call: [None])
 _rules.update(VIEWS)
+_rules.update(INDICES)

@@ -62,10 +62,12 @@ class Place:
     def split(self, t: Tensor, size: int) -> Tensor:
         """Return ``t`` with the batch in front, as (B, *shape of one sample). The dimension stays,
         with the elements of one sample."""
+        # the most common place, without the reshapes of the general form
         if self.outer == self.inner == 1:
             whole: Tensor = t.movedim(self.dim, 0).unsqueeze(self.dim + 1)
             return whole
         parts: Tensor = t.unflatten(self.dim, (self.outer, size, self.inner))
+        # with the batch in front, the other two stand one place further right
         parts = parts.movedim(self.dim + 1, 0)
         return parts.flatten(self.dim + 1, self.dim + 2)
 
@@ -112,8 +114,11 @@ class _Rows:
         order = owners.argsort(stable=True)
         # for each element its slot in a table of (samples, most elements of one)
         self.owners = owners
+        owners_in_order = owners[order]
+        first_of_sample = counts.cumsum(0) - counts
+        number_within_sample = each - first_of_sample[owners_in_order]
         self.slots = torch.empty_like(order)
-        self.slots[order] = owners[order] * most + each - (counts.cumsum(0) - counts)[owners[order]]
+        self.slots[order] = owners_in_order * most + number_within_sample
         # and back: what lies in each slot, and which slots only fill the table up
         positions = torch.zeros(size * most, dtype=torch.long, device=owners.device)
         positions[self.slots] = each
@@ -132,6 +137,7 @@ class Listed(Place):
 
     rows: _Rows = field(kw_only=True)
 
+    # `place == listed` comes here as well, since Python asks the subclass first
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Place) or self.dim != other.dim:
             return False
@@ -171,8 +177,12 @@ ALONE = Alone(0)
 
 
 def listed(dim: int, owners: Tensor, size: int, packed: bool = False) -> Place:
-    """Return the place in which element ``i`` belongs to sample ``owners[i]``. ``packed``: see
-    :class:`_Rows`."""
+    """Return the place in which element ``i`` of dimension ``dim`` belongs to sample ``owners[i]``.
+
+    It is a plain :class:`Place` if the samples lie in equal runs: ``owners`` [0, 0, 1, 1] of two
+    samples is ``Place(dim, inner=2)``. Else it is :class:`Listed`. ``size``: the number of samples.
+    ``packed``: see :class:`_Rows`.
+    """
     regular = None
     if not packed:
         regular = _regular_place(dim, owners, size)
@@ -187,11 +197,13 @@ def _regular_place(dim: int, owners: Tensor, size: int) -> Place | None:
     n = owners.numel()
     if not n or n % size:
         return None
-    inner = n  # of the first run: the elements before the first one of another sample
+    # the first run must be of sample 0: it ends before the first element of another sample
+    inner = n
     if size > 1:
         inner = int((owners != 0).to(torch.int8).argmax())
     if not inner or n % (size * inner):
         return None
+    # the first run has said how long all must be; whether they are is seen by comparing
     place = Place(dim, n // (size * inner), inner)
     if not torch.equal(place.owners(size, owners.device), owners):
         return None
@@ -205,8 +217,11 @@ def is_packed(place: Place | None) -> bool:
 
 def picked(place: Place, dim: int, owners: Tensor, size: int) -> Place:
     """Return the place of elements that were picked from those of ``place`` by their position.
+    ``owners``: the sample of each element that was picked, along ``dim`` of the result.
+
     ``Mixed`` if some samples are picked and others are not: what happens to a sample would depend
-    on where it lies in the batch."""
+    on where it lies in the batch. Example: ``x[:2]`` of a batch of three.
+    """
     if not is_packed(place):
         counts = torch.bincount(owners, minlength=size)
         if not bool((counts == counts[:1]).all()):
@@ -235,10 +250,11 @@ class Pooled:
 
 
 def pool(place: Place, size: int, mean: bool) -> Pooled:
-    """Return the sum or mean over the samples in ``place``."""
+    """Return the state of the sum, or with ``mean`` the mean, of all elements along the dimension
+    of ``place``. ``size``: the number of samples."""
     if not mean:
         return Pooled()
-    if not isinstance(place, Listed):
+    if not isinstance(place, Listed):  # all samples have as many elements
         return Pooled(size)
     return pool_by_counts(torch.bincount(place.owners(size, None), minlength=size))
 
@@ -296,7 +312,7 @@ class Placed:
             return [named % rank]
         if not named:
             return list(range(rank))
-        return [d % rank for d in named]
+        return [dim % rank for dim in named]
 
     def tensors(self) -> Iterator[tuple[str, Tensor, Place | None]]:
         """Yield each argument that is a tensor, with its place."""
@@ -343,11 +359,16 @@ def one_place(places: Sequence[Place]) -> Place:
 
 def reshaped(place: Place, old_shape: Sequence[int], new_shape: Sequence[int], size: int) -> Place:
     """Return the place in a tensor of shape ``new_shape`` that has the elements of one of shape
-    ``old_shape`` in the same order."""
+    ``old_shape`` in the same order. ``place``: in the old tensor. ``Mixed`` if no dimension of the
+    new one runs over the samples.
+
+    Example: ``Place(0)`` of (B, T, n) becomes ``Place(0, inner=T)`` in (B * T, n).
+    """
     if isinstance(place, Listed):
         return _reshaped_list(place, old_shape, new_shape, size)
     # where there are no elements, any place is right
-    old_shape, new_shape = [n or 1 for n in old_shape], [n or 1 for n in new_shape]
+    old_shape = [length or 1 for length in old_shape]
+    new_shape = [length or 1 for length in new_shape]
     after = place.inner * math.prod(old_shape[place.dim + 1 :])  # elements until the next sample
     # the first dimension whose steps divide those of the samples evenly runs over them
     rest = math.prod(new_shape)
@@ -420,8 +441,8 @@ def _owners_in_view(v: Any, of_base: Place, size: int) -> torch.Tensor:
 
 
 def place_in_view(v: object, of_base: Place, size: int) -> Place | None:
-    """Return the place in the view ``v`` of a tensor. None if it shows elements of several samples
-    in no order."""
+    """Return the place in the view ``v``, whose base has samples in ``of_base``. None if it shows
+    elements of several samples in no order."""
     return place_of(_owners_in_view(v, of_base, size), size)
 
 
@@ -432,8 +453,8 @@ def fits(v: Any, place: Place, of_base: Place, size: int) -> bool:
 
 
 def place_in_base(v: Any, place: Place, size: int) -> Place | None:
-    """Return the place in the base of the view ``v`` that fits that in ``v``. None if there is
-    none."""
+    """Return a place in the base of the view ``v`` that fits ``place``, that of the samples in
+    ``v``. None if there is none."""
     mine = owners(place, v.shape, size, v.device)
     for candidate in _candidates(v._view.base.shape, size):
         if torch.equal(_owners_in_view(v, candidate, size), mine):

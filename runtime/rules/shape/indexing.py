@@ -59,7 +59,7 @@ register(
     jvp={"self": lambda self_t, dim, index: self_t.scatter(dim, index, 0)},
     batch=index_rules.gather_or_scatter,
 )
-_REDUCE = {"add": "sum", "multiply": "prod"}
+_REDUCE = {"add": "sum", "multiply": "prod"}  # the names that `scatter_reduce` has for them
 register(
     "scatter.reduce",
     decomposition=lambda self, dim, index, src, *, reduce: torch.scatter_reduce(
@@ -174,6 +174,7 @@ linear(
 
 
 def _index_back(g: torch.Tensor, self_shape: Sequence[int], indices: object) -> object:
+    # accumulating, as an element that is picked twice has the sum of both cotangents
     return aten.index_put(g.new_zeros(self_shape), indices, g, True)
 
 
@@ -277,7 +278,8 @@ def _masked_select_batch(
     # tensor and mask broadcast, and then each element selects the same places
     shape = broadcast_shape(x.shape[1:], mask.shape)
     x = insert_dims(x, size, len(shape) - x.dim() + 1).expand(size, *shape)
-    return x.reshape(size, -1).index_select(1, mask.expand(shape).reshape(-1).nonzero().reshape(-1))
+    numbers = mask.expand(shape).reshape(-1).nonzero().reshape(-1)
+    return x.reshape(size, -1).index_select(1, numbers)
 
 
 linear(
@@ -361,7 +363,7 @@ def _product_of_others(src: torch.Tensor, dim: int, index: torch.Tensor) -> obje
     if not src.dim() or src.shape[dim] < 2:
         return torch.ones_like(src)
     # sources with one place side by side
-    order = index.argsort(stable=True, dim=dim)
+    order = index.argsort(stable=True, dim=dim)  # its inverse puts the products back below
     index, src = index.gather(dim, order), src.gather(dim, order)
     before = _products_before(src, dim, index)
     after = _products_before(src.flip(dim), dim, index.flip(dim)).flip(dim)

@@ -61,8 +61,9 @@ def _cat_batch(
         for tensor, is_batched in zip(tensors, batched[0], strict=True)
     ]
     # what was an empty vector has two dimensions now, and is left out as ATen would do
-    rank = max(t.dim() for t in full) - 1
-    return func([t for t in full if t.dim() == rank + 1 or t.numel()], batch.shift(dim, rank))
+    rank = max(tensor.dim() for tensor in full) - 1
+    joined = [tensor for tensor in full if tensor.dim() == rank + 1 or tensor.numel()]
+    return func(joined, batch.shift(dim, rank))
 
 
 def _cat_back(
@@ -148,7 +149,7 @@ def _roll_batch(
         return x.clone()
     if not where or not where[0]:  # rolls the flattened tensor
         return func(x.reshape(size, -1), shifts, [1]).reshape(x.shape)
-    return func(x, shifts, [batch.shift(d, x.dim() - 1) for d in where[0]])
+    return func(x, shifts, [batch.shift(dim, x.dim() - 1) for dim in where[0]])
 
 
 def _interleave_batch(

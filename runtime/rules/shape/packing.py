@@ -22,6 +22,7 @@ _pack = torch.ops.aten._pack_padded_sequence.default
 def _rows(sizes: Sequence[int], lengths: torch.Tensor, batch_first: bool) -> Any:
     """Return the steps that exist, as row numbers of the first two dimensions flattened, in the
     order of packing; and how many each time has."""
+    # ATen packs the numbers of the steps, so its order and its checks are not repeated here
     steps = torch.arange(sizes[0] * sizes[1]).view(*sizes[:2], 1)
     rows, of_times = _pack(steps, lengths, batch_first)
     return rows.view(-1), of_times
@@ -45,19 +46,20 @@ def padded(
     """Return a packed sequence, (total, …), as (N, ``length``, …), with ``value`` after the end of
     a sequence. ``sizes``: how many sequences have each time."""
     n = sizes[0]
+    # all sequences have all times: nothing to fill, and no copy
     if min(sizes) == n and len(sizes) == length:
         return data.reshape(length, n, *data.shape[1:]).transpose(0, 1)
-    starts = [*itertools.accumulate(sizes, initial=0)]
+    starts = [*itertools.accumulate(sizes, initial=0)]  # the row with which each time begins
     at, missing = [], []
-    for i, t in itertools.product(range(n), range(length)):
-        ended = t >= len(sizes) or i >= sizes[t]
+    for sequence, time in itertools.product(range(n), range(length)):
+        ended = time >= len(sizes) or sequence >= sizes[time]
         missing.append(ended)
         # a step that is missing is filled from the first one of its own sequence, so that
         # sequences stay apart
         if ended:
-            at.append(i)
+            at.append(sequence)
         else:
-            at.append(starts[t] + i)
+            at.append(starts[time] + sequence)
     rows = data.index_select(0, torch.tensor(at, device=data.device))
     mask = torch.tensor(missing, device=data.device).view(-1, *[1] * (data.dim() - 1))
     return rows.masked_fill(mask, value).reshape(n, length, *data.shape[1:])
@@ -68,8 +70,8 @@ def packed_again(out: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     if min(sizes) == sizes[0]:
         return out.transpose(0, 1).flatten(0, 1)
     at: list[int] = []
-    for t, n_sequences in enumerate(sizes):
-        at += [i * len(sizes) + t for i in range(n_sequences)]
+    for time, n_sequences in enumerate(sizes):
+        at += [sequence * len(sizes) + time for sequence in range(n_sequences)]
     return out.flatten(0, 1).index_select(0, torch.tensor(at, device=out.device))
 
 

@@ -164,8 +164,8 @@ def _inverse(order: Sequence[int]) -> list[int]:
     """Return the order that undoes a permutation."""
     rank = len(order)
     out = [0] * rank
-    for index, d in enumerate(order):
-        out[d % rank] = index
+    for index, dim in enumerate(order):
+        out[dim % rank] = index
     return out
 
 
@@ -215,8 +215,8 @@ def _rule_with_sizes(*positions: int) -> batch.BatchRule:
     def rule(func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords) -> object:
         """Run the op with the batch size in front of the input's sizes."""
         actual = [*args]
-        for p in positions:
-            actual[p] = batch.shift(args[p], len(args[1]))
+        for position in positions:
+            actual[position] = batch.shift(args[position], len(args[1]))
         actual[1] = [size, *args[1]]
         return func(*actual, **kwargs)
 
@@ -311,10 +311,10 @@ def _cat_sizes(gs: list[object], shape: Any, dtype: object, sizes: Any, dim: int
 def _split_sizes(shape: Any, size: int, dim: int) -> list[int]:
     """Return the sizes of the parts of ``split``. A dimension without elements has one part, and
     so has a split by zero, which ATen allows only there."""
-    n = shape[dim]
-    if not n or not size:
-        return [n]
-    return [min(size, n - index) for index in range(0, n, size)]
+    length = shape[dim]
+    if not length or not size:
+        return [length]
+    return [min(size, length - start) for start in range(0, length, size)]
 
 
 def _split_back(
@@ -372,15 +372,15 @@ def _positions(size: Any, stride: Sequence[int], offset: int, like: torch.Tensor
     """Return the position in storage of each element of a strided tensor, flat."""
     rank = len(size)
     at = torch.full([1] * rank, offset, dtype=torch.long, device=like.device)
-    for dim, (n, step) in enumerate(zip(size, stride, strict=True)):
-        steps = torch.arange(n, device=like.device) * step
-        at = at + steps.reshape([n, *[1] * (rank - 1 - dim)])
+    for dim, (length, step) in enumerate(zip(size, stride, strict=True)):
+        steps = torch.arange(length, device=like.device) * step
+        at = at + steps.reshape([length, *[1] * (rank - 1 - dim)])
     return at.reshape(-1)
 
 
 def _distance_to_last(size: Any, stride: Any) -> int:
     """Return how far in storage the last element lies behind the first one."""
-    return sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    return sum((length - 1) * step for length, step in zip(size, stride, strict=True))
 
 
 def _extent(size: Any, stride: object) -> int:
@@ -394,11 +394,13 @@ def without_overlap(size: Sequence[int], stride: Sequence[int]) -> bool:
     """Return whether every element certainly has its own place in memory. False if this is not
     known."""
     reach = 0
-    # By rising stride: each step must lead past all places that the smaller ones reach.
-    for step, n in sorted((step, n) for n, step in zip(size, stride, strict=True) if n != 1):
+    # By rising stride: each step must lead past all places that the smaller ones reach. A dimension
+    # of size one makes no step.
+    extents = zip(stride, size, strict=True)
+    for step, length in sorted(extent for extent in extents if extent[1] != 1):
         if step <= reach:
             return False
-        reach += (n - 1) * step
+        reach += (length - 1) * step
     return True
 
 
@@ -417,6 +419,7 @@ def _as_strided_back(
     offset = own_offset
     if storage_offset is not None:
         offset = storage_offset
+    # the part of the storage that the view and the input span together
     base = min(offset, own_offset)
     end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
     total = end - base
@@ -469,7 +472,7 @@ def _as_strided_scatter(
     """Scatter ``src`` by position in storage. ``self`` must fill its storage without gaps, in any
     order of its dimensions."""
     # the order of the dimensions in memory
-    order = sorted(range(self.dim()), key=lambda d: (-self.stride(d), -self.shape[d]))
+    order = sorted(range(self.dim()), key=lambda dim: (-self.stride(dim), -self.shape[dim]))
     flat = self.permute(order)
     if not flat.is_contiguous():
         flat = self

@@ -22,12 +22,17 @@ def _sum_batch(
 
 
 def spread(g: torch.Tensor, shape: Sequence[int], dim: object, keepdim: bool) -> torch.Tensor:
-    """Return the cotangent of a sum, expanded over the dimensions that were summed."""
+    """Return the cotangent of a sum, expanded over the dimensions that were summed.
+
+    ``shape``: that of the argument of the sum. ``dim``, ``keepdim``: those of the call. None and
+    ``[]`` mean all dimensions.
+    """
     rank = len(shape)
     if keepdim or not rank:
         return g.expand(shape)
-    for d in sorted({d % rank for d in _dims_to_sum(dim, rank)}):
-        g = g.unsqueeze(d)
+    # in rising order, so that each number is that of the final shape
+    for summed in sorted({each % rank for each in _dims_to_sum(dim, rank)}):
+        g = g.unsqueeze(summed)
     return g.expand(shape)
 
 
@@ -55,6 +60,17 @@ linear(
 )
 
 
+def _empty_strided_batch(
+    func: Kernel, size: int, batched: object, args: Arguments, kwargs: object
+) -> object:
+    """Run ``new_empty_strided`` on a batch, whose elements lie in memory one after the other."""
+    like, shape, strides = args[0], args[1], args[2]
+    last = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    # the extent of an element in memory, or 1 if it is empty
+    extent = max(1, last + 1)
+    return func(like, [size, *shape], [extent, *strides])
+
+
 _FACTORY: dict[str, Any] = {"nondiff": True, "family": "factory"}
 register("ones_like zeros_like full_like", batch=same, **_FACTORY)
 register("empty_like", batch=same, unfilled=True, **_FACTORY)
@@ -64,13 +80,7 @@ register("new_empty", batch=batch.sizes(1), unfilled=True, **_FACTORY)
 register(
     "new_empty_strided",
     unfilled=True,
-    batch=lambda f, n, b, a, k: f(
-        a[0],
-        [n, *a[1]],
-        # From one element of the batch to the next: the extent of an element in memory, or 1 if it
-        # is empty.
-        [max(1, sum((s - 1) * t for s, t in zip(a[1], a[2], strict=True)) + 1), *a[2]],
-    ),
+    batch=_empty_strided_batch,
     **_FACTORY,
 )
 
@@ -82,6 +92,7 @@ def _zeros_as_other(
     func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs: Keywords
 ) -> object:
     """Return zeros of the shape of ``other``, behind the batch dimensions of ``self``."""
+    # the batch of `other` gives the result its batch; else that of `self` is one more to add
     if batched[1]:
         return func(*args, **kwargs)
     among = kwargs.get("self_num_batch_dims", 0) + 1
@@ -221,10 +232,9 @@ register("native_dropout", decomposition=_dropout_and_mask, draws="values", fami
 def _zero_derivatives(*names: str) -> dict[str, Any]:
     """Return the gradient of a draw by the parameters of its distribution: zero, as torch
     documents."""
-    return {
-        "vjp": {name: asking("g")(lambda g: torch.zeros_like(g)) for name in names},
-        "jvp": {name: asking(f"{name}_t")(lambda t: torch.zeros_like(t)) for name in names},
-    }
+    vjp = {name: asking("g")(lambda g: torch.zeros_like(g)) for name in names}
+    jvp = {name: asking(f"{name}_t")(lambda t: torch.zeros_like(t)) for name in names}
+    return {"vjp": vjp, "jvp": jvp}
 
 
 random("bernoulli", **_zero_derivatives("self"))

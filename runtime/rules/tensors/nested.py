@@ -7,6 +7,7 @@ formulas need only the few ops that convert between nested and dense tensors."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from ...torch_private.native_functions import (
 )
 from ..derive.optional import map_optional
 from ..elementwise import activation, pointwise  # noqa: F401 - their records are used here
-from ..layers import normalization  # noqa: F401 - their records are used here
+from ..layers import layer_norm  # noqa: F401 - their records are used here
 from ..linalg.matmul import adjoint
 from ..record import (
     NESTED,
@@ -127,10 +128,10 @@ def _on_buffers(formula: Formula, target: str) -> Formula:
     """Return an elementwise formula as one of nested tensors, which runs on their buffers.
     ``target``: the argument whose gradient it returns."""
 
-    def buffer_of(a: object) -> Any:
-        if isinstance(a, Tensor) and a.is_nested:
-            return values(a)
-        return a
+    def buffer_of(argument: object) -> Any:
+        if isinstance(argument, Tensor) and argument.is_nested:
+            return values(argument)
+        return argument
 
     def gradient(target_nested: NestedMeta | None, *args: object) -> Any:
         g = formula(*map(buffer_of, args))
@@ -205,6 +206,7 @@ def _of_parts(gs: Gradients, self_nested: NestedMeta) -> Tensor:
 def _select_back(g: Tensor, self_nested: NestedMeta, dim: int, index: int) -> Tensor:
     """Return the gradient of a selected component, or of a selection in each component."""
     shapes = self_nested.parts()
+    # dimension 0, also counted from the end, runs over the components
     if dim not in (0, -1 - len(shapes[0])):
         return nest(
             kernels.select_backward(part, shape, _within(dim), index)
@@ -283,8 +285,9 @@ def _parts_of_cat(g: Tensor, tensors_nested: Sequence[NestedMeta], dim: int) -> 
             "vjp",
             case="for nested tensors along another dimension than the first",
         )
+    # the components of the joined tensors follow one another
     parts = iter(g.unbind())
-    return [nest([next(parts) for _ in meta.sizes]) for meta in tensors_nested]
+    return [nest(itertools.islice(parts, len(meta.sizes))) for meta in tensors_nested]
 
 
 register("cat", into=NESTED, vjp={"tensors": _parts_of_cat}, family="nested")
@@ -333,22 +336,22 @@ def _by_parts(formula: Formula, target: str) -> Formula:
     component."""
     asks = parameters(formula)
 
-    def column(name: str, a: Any) -> Any:
+    def column(name: str, argument: Any) -> Any:
         """Return what each component takes as the argument ``name``: a tuple, or one for all."""
-        if isinstance(a, Tensor):
-            return a.unbind()
+        if isinstance(argument, Tensor):
+            return argument.unbind()
         if name == "dim":
-            return _within(a)
-        return a
+            return _within(argument)
+        return argument
 
     def gradient(*args: object) -> Tensor:
         """Run the formula for each component, and nest the results."""
         # per argument: a tuple with what each component takes, or one value for all
         columns = [column(name, argument) for name, argument in zip(asks, args, strict=True)]
-        n = next(len(column) for column in columns if isinstance(column, tuple))
-        for index, c in enumerate(columns):
-            if not isinstance(c, tuple):
-                columns[index] = (c,) * n
+        n = next(len(entry) for entry in columns if isinstance(entry, tuple))
+        for index, entry in enumerate(columns):
+            if not isinstance(entry, tuple):
+                columns[index] = (entry,) * n
         return nest(formula(*of_component) for of_component in zip(*columns, strict=True))
 
     return asking(*asks)(gradient)
@@ -385,9 +388,10 @@ def _normalize_back(
     """Return the gradients by the dense formula, for the rows of all components together."""
     row, mean = (-1, *normalized_shape), (-1, *(1 for _ in normalized_shape))
     g, *of_statistics = gs
+    # the cotangents of the statistics are dense: one number for each row of all components
     gradients = (
-        map_optional(lambda t: values(t).view(row), g),
-        *(map_optional(lambda s: s.view(mean), s) for s in of_statistics),
+        map_optional(lambda nested: values(nested).view(row), g),
+        *(map_optional(lambda dense: dense.view(mean), each) for each in of_statistics),
     )
     by_input, *others = _layer_norm(
         gradients,

@@ -24,6 +24,7 @@ def agreed_number(batch: torch.Tensor, size: int, refusal: str) -> bool | comple
     """Return the number that all elements of a physical ``batch`` hold. Raise if they differ. 0.0
     and -0.0 differ, and NaN differs from NaN."""
     numbers = batch.reshape(size)
+    # an empty batch has no element that could say a number
     if size == 0 or not _all_same(numbers):
         raise BatchingError(f"{refusal}{called_from()}")
     return numbers[0].item()

@@ -31,8 +31,10 @@ def _dense(t: torch.Tensor) -> torch.Tensor:
 
 def _mask_of(pattern: torch.Tensor) -> torch.Tensor:
     """Return a dense mask of the specified elements of a sparse tensor."""
+    # ones, since an element that is specified may be zero
     pattern = pattern.detach()
-    return _dense(_dense(pattern).new_ones(pattern.shape).sparse_mask(pattern)) != 0
+    ones = _dense(pattern).new_ones(pattern.shape)
+    return _dense(ones.sparse_mask(pattern)) != 0
 
 
 def _at_pattern(g: torch.Tensor, pattern: torch.Tensor) -> torch.Tensor:
@@ -61,6 +63,7 @@ def in_layout(g: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _to_dense_back(g: torch.Tensor, self: torch.Tensor, masked_grad: bool | None) -> torch.Tensor:
+    # as in torch, unspecified elements count as variables only if the caller says so
     if self.layout in (torch.strided, mkldnn_layout) or masked_grad is False:
         return g
     return _at_pattern(g, self)
@@ -173,6 +176,7 @@ def _mm_reduce(
     """
     dense, specified = _dense(self), _mask_of(self)
     count = specified.sum(1, keepdim=True)
+    # the second result is for that kernel alone
     out = _reduce_products(dense, other, specified, count, reduce)
     return out, count.new_empty(0)
 
