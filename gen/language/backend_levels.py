@@ -22,7 +22,7 @@ from gen.errors import MatrixError, Problem
 from gen.language import source
 from gen.language.axes import Axes
 from gen.language.globs import Names
-from gen.language.spec import LevelSpec
+from gen.language.selection_specs import LevelSpec
 
 __all__ = ["TIER_OF_LEVELS", "Level", "LevelError", "chosen_levels", "levels_of", "read_levels"]
 
