@@ -1,5 +1,5 @@
 """Compare with definitions of arrays in arbitrary precision: entry by entry, so that a small entry
-counts next to a large one.
+counts next to a large one. In all functions `a` is an actual tensor and `e` the expected array.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def compare_with_definition(
     """
     _require_suitable_inputs(program, sample)
     definition = _Definition(program, sample)
+    # The precision is a setting of mpmath, so the comparisons stand inside as well: an operation
+    # outside would round its numbers.
     with mp.workprec(definition.precision):
         expected = definition.outputs()
         if len(expected) != len(actual):
@@ -122,11 +124,15 @@ def _wrong_entries(
     definition: _Definition, place: int, a: Tensor, e: Array, tally: Tally
 ) -> list[int]:
     """List the entries of one output that are off. Counts all of its entries in `tally`."""
-    known_places = [k for k, exact in enumerate(e.flat) if not mp.isnan(exact)]
+    known_places = [entry for entry, exact in enumerate(e.flat) if not mp.isnan(exact)]
     tally.entries += len(known_places)
     tally.unknown += e.size - len(known_places)
-    tally.nonzero += sum(e.flat[k] != 0 or _number(a, k) != 0 for k in known_places)
-    suspects = [k for k in known_places if not _near(_number(a, k), e.flat[k], a.dtype, mpf(0))]
+    suspects = []
+    for entry in known_places:
+        number, exact = _number(a, entry), e.flat[entry]
+        tally.nonzero += exact != 0 or number != 0
+        if not _near(number, exact, a.dtype, mpf(0)):
+            suspects.append(entry)
     if not suspects:
         return []
     # The slack takes several evaluations, so it is computed only where a result seems wrong.

@@ -43,6 +43,7 @@ def trained(program: Program, axes: Axes) -> Program:
     active = program.active_inputs
     places = active[1:] or active
     data = [place for place in range(len(program.inputs)) if place not in places]
+    # Four calls of jit: the first capture, the one that makes the optimizer's state, and replays.
     count = max(4, *(_MORE.get(word, 0) for word in (optimizer, kind)))
     batches = []
     for k, of_step in enumerate(_data(program, data, count, kind)):
@@ -53,7 +54,7 @@ def trained(program: Program, axes: Axes) -> Program:
 
     def over(target: Target) -> Flat:
         f = program.over(target)
-        said: list[str] = []
+        names_of_call: list[str] = []
 
         def model(batch: Sequence[object], weights: Sequence[object]) -> Values:
             outputs = f(*_merge(data, batch, places, weights))
@@ -75,10 +76,12 @@ def trained(program: Program, axes: Axes) -> Program:
                 trains != "eagerly",
             )
             labelled = cast(Training, target).training(
-                lambda leaves: _split(train(leaves), said), parameters, session=trains != "jitted"
+                lambda leaves: _split(train(leaves), names_of_call),
+                parameters,
+                session=trains != "jitted",
             )
-            results = dict(zip(said, labelled, strict=True))
-            said.clear()
+            results = dict(zip(names_of_call, labelled, strict=True))
+            names_of_call.clear()
             # The reference runs first, and its names are the order of all later results.
             if not names:
                 names.extend(results)
@@ -121,8 +124,9 @@ def _merge(
     weights: Sequence[object],
 ) -> list[object]:
     """Return the arguments of the op: data and weights, each at its place."""
-    at = {**dict(zip(data, values_of_data, strict=True)), **dict(zip(places, weights, strict=True))}
-    return [at[place] for place in range(len(at))]
+    by_place = dict(zip(data, values_of_data, strict=True))
+    by_place |= zip(places, weights, strict=True)
+    return [by_place[place] for place in range(len(by_place))]
 
 
 def _data(
@@ -174,8 +178,8 @@ def _outputs(
     program: Program, values_of_data: Sequence[Tensor], data: Sequence[int]
 ) -> tuple[Tensor, ...] | None:
     """Return the results of the reference for other data; None if it refuses them."""
-    at = dict(zip(data, values_of_data, strict=True))
-    inputs = [at.get(place, x) for place, x in enumerate(program.inputs)]
+    data_by_place = dict(zip(data, values_of_data, strict=True))
+    inputs = [data_by_place.get(place, x) for place, x in enumerate(program.inputs)]
     try:
         with seeded(program.seed):
             results = program.over(Loop())(*inputs)
@@ -240,6 +244,7 @@ def _train(
         trainer.between(k)
     if jitted and target.name != "loop":
         _require_replay(ran, len(batches))
+    # It shows whether the steps have drawn as many numbers as those of plain torch.
     if kind == "drawn":
         results.append(("the next random number", torch.rand(2)))
     return results
