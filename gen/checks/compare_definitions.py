@@ -137,7 +137,11 @@ def _wrong_entries(
         return []
     # The slack takes several evaluations, so it is computed only where a result seems wrong.
     slack = definition.slack[place]
-    return [k for k in suspects if not _near(_number(a, k), e.flat[k], a.dtype, slack[k])]
+    wrong = []
+    for entry in suspects:
+        if not _near(_number(a, entry), e.flat[entry], a.dtype, slack[entry]):
+            wrong.append(entry)
+    return wrong
 
 
 def _describe_wrong(wrong: Sequence[int], a: Tensor, e: Array) -> str:
@@ -200,9 +204,10 @@ def _replace_infinities(x: Array, far: int) -> Array:
         return x
     order = range(x.size) if far == FAR[0] else range(x.size, 0, -1)
     flat = []
-    for k, value in zip(order, x.flat, strict=True):
+    for rank, value in zip(order, x.flat, strict=True):
+        # Two infinities become two numbers, whose difference is not 0.
         if mp.isinf(value):
-            value = mp.sign(value) * mp.ldexp(1 + mpf(k) / 64, far)
+            value = mp.sign(value) * mp.ldexp(1 + mpf(rank) / 64, far)
         flat.append(value)
     return _array(flat).reshape(x.shape)
 
@@ -276,7 +281,7 @@ def _is_inexact(x: Tensor) -> bool:
 
 def _largest(e: Array) -> Any:
     """Return the largest size of the finite entries."""
-    return max((abs(v) for v in e.flat if mp.isfinite(v)), default=mpf(0))
+    return max((abs(value) for value in e.flat if mp.isfinite(value)), default=mpf(0))
 
 
 def _larger(slack: Any, change: Any) -> object:

@@ -137,14 +137,18 @@ class _Output:
     def _moved(self, ulps: int) -> list[Tensor]:
         """Return the inputs, with the arguments of the function off by so many ulps."""
         arguments = self.polynomial.arguments
-        return [_off(x, ulps) if k in arguments else x for k, x in enumerate(self.inputs)]
+        moved = list(self.inputs)
+        for place in arguments:
+            moved[place] = _off(moved[place], ulps)
+        return moved
 
     def mismatch(self, e: Tensor, wrong: Tensor) -> Mismatch:
         """Return the error that shows the worst of the `wrong` entries."""
         a = self.actual
         error = torch.where(wrong, ((a.to(torch.float64) - e) / e).abs().nan_to_num(torch.inf), 0.0)
         worst = int(error.argmax())
-        at = ", ".join(f"{self.inputs[k][worst].item():.17g}" for k in self.polynomial.arguments)
+        arguments = [self.inputs[place][worst].item() for place in self.polynomial.arguments]
+        at = ", ".join(f"{argument:.17g}" for argument in arguments)
         return Mismatch(
             f"{self.where}: {int(wrong.sum())} of {wrong.numel()} entries are off; "
             f"worst at ({at}): got {a[worst].item()}, exactly {e[worst].item()}",

@@ -165,7 +165,7 @@ class _Comparison:
         x: Tensor,
     ) -> None:
         self.plain = plain
-        self.compiled = compiled
+        self.compiled = compiled  # the module whose step `jitted` compiles
         self.jitted = jit(compiled.step)
         # A letter `j` calls another program that changes the same state.
         self.altering = jit(_alteration_of(compiled))

@@ -1,9 +1,10 @@
 """Train a model by a few steps of unmodified torch code, and compare each of them.
 
 The model is an op. Its first differentiable input is data, and so is each input without a
-derivative. The others are its parameters. If one input alone is differentiable, that is the
-parameter. Each step gets other data and other labels. Results are what the step returns, and then
-parameters, gradients, buffers, the state and learning rates of optimizers, by name.
+derivative. The others are its parameters: of ``linear(x, weight, bias)``, `weight` and `bias`
+learn. If one input alone is differentiable, that is the parameter. Each step gets other data and
+other labels. Results are what the step returns, and then parameters, gradients, buffers, the state
+and learning rates of optimizers, by name.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def trained(program: Program, axes: Axes) -> Program:
     # Four calls of jit: the first capture, the one that makes the optimizer's state, and replays.
     count = max(4, *(_MORE.get(word, 0) for word in (optimizer, kind)))
     batches = []
-    for k, of_step in enumerate(_data(program, data, count, kind)):
-        batches.append((*of_step, *_labels(program, of_step, data, k, kind)))
+    for number, of_step in enumerate(_data(program, data, count, kind)):
+        batches.append((*of_step, *_labels(program, of_step, data, number, kind)))
     # of the reference's results; what a target lacks of them is empty, and what it has in
     # addition to them comes last
     names: list[str] = []
@@ -64,7 +65,7 @@ def trained(program: Program, axes: Axes) -> Program:
             # The flat inputs are the parameters, and then data and labels of each step.
             width = len(batches[0])
             parameters, rest = values[: len(places)], values[len(places) :]
-            of_steps = [rest[k * width : (k + 1) * width] for k in range(count)]
+            of_steps = [rest[start : start + width] for start in range(0, count * width, width)]
             train = partial(
                 _train,
                 cast(Training, target),
@@ -330,7 +331,7 @@ def _require_progress(program: Program, kind: str, count: int) -> None:
     """
     values = program.on_reference()  # it also gives the names
     results = list(zip(program.names, values, strict=True))
-    by_step = [_parameters_after(k, results) for k in range(count)]
+    by_step = [_parameters_after(number, results) for number in range(count)]
     if not all(map(_are_finite, by_step)):
         raise Unsuitable(f"{program.label} diverges")
     for k, (before, after) in enumerate(pairwise(by_step), 1):

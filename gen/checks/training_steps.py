@@ -82,7 +82,7 @@ class _Averaging(Model):
     def forward(self, *data: object) -> tuple[Any, ...]:
         outputs = super().forward(*data)
         if self.training:
-            seen = sum(y.detach().mean() for y in outputs)
+            seen = sum(output.detach().mean() for output in outputs)
             self.written.mul_(0.75).add_(seen, alpha=0.25)
             self.assigned = self.assigned + seen
         return outputs
@@ -360,16 +360,16 @@ def _hooked(trainer: Trainer) -> Step:
     """Return a step with hooks of the module, of its outputs and of the loss."""
 
     def hook(module: nn.Module, args: Any, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        for y in outputs:
-            y.register_hook(lambda g: 0.5 * g)
-        return tuple(1.5 * y for y in outputs)
+        for output in outputs:
+            output.register_hook(lambda gradient: 0.5 * gradient)
+        return tuple(1.5 * output for output in outputs)
 
     trainer.model.register_forward_hook(hook)
 
     def step(*batch: Any) -> tuple[Any, ...]:
         trainer.optimizer.zero_grad()
         loss = trainer.loss(*batch)
-        loss.register_hook(lambda g: 3.0 * g)
+        loss.register_hook(lambda gradient: 3.0 * gradient)
         loss.backward()
         trainer.optimizer.step()
         return (loss.detach(),)
@@ -452,7 +452,8 @@ def _drawn(trainer: Trainer) -> Step:
     def step(*batch: Any) -> tuple[Any, ...]:
         trainer.optimizer.zero_grad()
         outputs = trainer.model(*batch[: trainer.data])
-        loss = distance([y * (0.5 + torch.rand_like(y)) for y in outputs], batch[trainer.data :])
+        drawn = [output * (0.5 + torch.rand_like(output)) for output in outputs]
+        loss = distance(drawn, batch[trainer.data :])
         loss.backward()
         trainer.optimizer.step()
         return (loss.detach(),)

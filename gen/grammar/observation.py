@@ -199,9 +199,10 @@ def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
 def _add(
     seen: Observation, word: str, leaves: Sequence[Tensor], found: Sequence[Tensor | None]
 ) -> None:
-    for index, (leaf, g) in enumerate(zip(leaves, found, strict=True)):
-        if g is not None:
-            seen.values[f"{word} of leaf {index}"] = _numbers(g)
+    """Add the gradients of leaves to what was seen, by a name that begins with `word`."""
+    for index, (leaf, gradient) in enumerate(zip(leaves, found, strict=True)):
+        if gradient is not None:
+            seen.values[f"{word} of leaf {index}"] = _numbers(gradient)
         else:
             # A gradient that is absent is compared as zeros, which the model has there.
             count = leaf.numel() * (2 if leaf.is_complex() else 1)

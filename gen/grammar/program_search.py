@@ -249,6 +249,7 @@ def _of_one_call(program: Program, differs: Callable[[Program], bool], last: int
 
 
 def _differs_alike(program: Program, level: Level, difference: Difference) -> bool:
+    """Return whether a smaller program has a meaning, and a difference of the same cause."""
     try:
         eager = by_torch(program, LEVELS["eager"]())[-1]
         if isinstance(eager, Exception) and not _is_fault(eager):

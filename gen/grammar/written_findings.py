@@ -55,6 +55,7 @@ def name_of(finding: Finding) -> str:
 
 
 def _call_entry(call: Call) -> dict[str, Any]:
+    """Return a call as YAML has it, without what is as usual."""
     entry: dict[str, Any] = {"kind": call.kind}
     if not call.repeats:
         entry["inputs"] = {one.name: one.text for one in call.inputs}

@@ -105,5 +105,9 @@ def _check_axes(over: Mapping[str, list[str]], *within: str, below: tuple[str, .
 
 
 def check_spreads(over: dict[str, Spread]) -> dict[str, Spread]:
+    """Return a section `over:` as it is, after its values: pydantic takes it from its validators.
+
+    Raises a fault for a value that its axis lacks, or that stands twice.
+    """
     _check_axes({axis: spread.values for axis, spread in over.items()}, below=("values",))
     return over

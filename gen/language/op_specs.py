@@ -20,6 +20,7 @@ def _op_row(value: object) -> object:
 class OpRow(Strict):
     """One op. A name or glob alone stands for rows of torch's OpInfo database."""
 
+    # Without checks or samples, those of the family.
     op: Glob
     call: Callable_ | None = None
     dtypes: Words | None = None

@@ -333,6 +333,7 @@ class _Reader:
         ancestors: set[int] = set()
 
         def size(node: yaml.Node, depth: int) -> int:
+            """Return how many nodes there are below a node, and itself."""
             known_size = sizes.get(id(node))
             if known_size is not None:
                 return known_size
@@ -474,6 +475,7 @@ def _construct(root: yaml.Node, problems: list[Problem], folder: Path) -> Any:
     """
 
     def tagged(node: yaml.Node) -> dict[str, Any]:
+        """Return what stands behind a tag, as a mapping of the tag: `{"!tuple": [2, 3]}`."""
         known = TAGS[node.tag]
         content: Any = node.value
         content = list(map(build, content)) if known.takes_list else known.read(content)
@@ -483,6 +485,7 @@ def _construct(root: yaml.Node, problems: list[Problem], folder: Path) -> Any:
         return {node.tag: content}
 
     def build(node: yaml.Node) -> Any:
+        """Return the data of a node. None, with a problem noted, for a scalar of another type."""
         if node.tag in TAGS:
             return tagged(node)
         if isinstance(node, yaml.MappingNode):

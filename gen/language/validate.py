@@ -197,6 +197,7 @@ def _whole(detail: ErrorDetails, data: dict[str, object]) -> Loc:
     check or a family.
     """
     path = _data_path(detail["loc"], data)
+    # Without the unknown key, what stands beside it may be right.
     if detail["type"] == "extra_forbidden":
         return path
     if len(path) >= 4 and path[0] == "families" and path[2] == "ops":

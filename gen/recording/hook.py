@@ -68,6 +68,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
     def _extend(self, loader: object, name: str) -> None:
+        """Let a loader call the function after it has run the module."""
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return

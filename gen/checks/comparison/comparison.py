@@ -163,6 +163,7 @@ class Comparison:
         if self.sample.facts.random or self.stages:
             raise Unsuitable("pieces are of the op itself, without random numbers")
         plain = self.program.on_reference()
+        # On the CPU target torch is the plain op, and would be compared with itself.
         if self.target.name != "torch" or self.place is not None:
             self._compare(plain, tally, self.rule)
         compare_with_abstract_kinds(self.sample, self.program, plain, tally)
@@ -311,6 +312,7 @@ class Comparison:
             raise mismatch.reworded(f"{self.label}: {mismatch}") from None
 
     def _against_second_call(self, tally: Tally) -> None:
+        """Compare the bits of two calls, with results on the CPU."""
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
         place = self.place
 
@@ -323,6 +325,7 @@ class Comparison:
         repeating.compare_calls(run, tally)
 
     def _against_threads(self, tally: Tally) -> None:
+        """Compare the bits of calls by several threads at once with those of a single call."""
         if self.place is not None:
             raise Unsuitable("threads of the host are not those of the device")
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
@@ -338,6 +341,7 @@ class Comparison:
             )
 
     def _against_strides_on_meta(self, tally: Tally) -> None:
+        """Compare the strides of results with those on the meta device."""
         self._refuse_named_device()
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
         repeating.compare_strides(
@@ -345,6 +349,7 @@ class Comparison:
         )
 
     def _against_fake_strides(self, tally: Tally) -> None:
+        """Compare the strides of results with those of fake tensors."""
         self._refuse_named_device()
         inputs = forms.laid_out(self.program.inputs, self.axes.layout)
         mode = FakeTensorMode()
