@@ -2,7 +2,7 @@
 
 ``tables`` and ``entries`` are the vocabulary of generated modules. ``case`` is one cell: its
 samples (see :mod:`gen.samples`), each as the programs that ``instances`` lists, built by
-``pipelines`` and ``program_stages``. ``evaluate`` runs a program over target and reference,
+``pipelines`` and ``program_stages``. ``comparison`` runs a program over target and reference,
 ``compare`` and ``compare_*`` decide whether results agree. ``forms`` has the ways to call an op.
 The package imports ``samples``, ``reference``, ``targets`` and ``language``. How a cell is run and
 recorded is in :mod:`gen.run`. Start with ``case``.

@@ -17,7 +17,7 @@ from gen.targets.protocol import Values
 
 Tensor = torch.Tensor
 
-_F = "torch.nn.functional."
+_FUNCTIONAL = "torch.nn.functional."
 
 
 def _names(prefix: str, names: str) -> list[str]:
@@ -26,7 +26,10 @@ def _names(prefix: str, names: str) -> list[str]:
 
 LOWER = frozenset(
     _names("torch.", "addbmm addmm baddbmm bmm matmul mm linalg.multi_dot linalg.vecdot")
-    + _names(_F, "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear")
+    + _names(
+        _FUNCTIONAL,
+        "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d linear",
+    )
 )
 """Ops whose inputs of single precision are rounded to the low dtype, which results have."""
 SINGLE = frozenset(
@@ -48,34 +51,34 @@ SINGLE = frozenset(
     )
     + _names("torch.linalg.", "qr solve svd svdvals tensorinv tensorsolve")
     + _names(
-        _F,
+        _FUNCTIONAL,
         (
             "adaptive_avg_pool3d avg_pool3d max_pool3d max_unpool2d max_unpool3d grid_sample "
             "pad.reflect pad.replicate"
         ),
     )
     + _names(
-        _F,
+        _FUNCTIONAL,
         (
             "binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss "
             "cross_entropy ctc_loss huber_loss kl_div"
         ),
     )
     + _names(
-        _F,
+        _FUNCTIONAL,
         (
             "hinge_embedding_loss l1_loss margin_ranking_loss mse_loss multi_margin_loss "
             "multilabel_margin_loss nll_loss"
         ),
     )
-    + _names(_F, "poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss")
+    + _names(_FUNCTIONAL, "poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss")
 )
 """Ops whose inputs of a low dtype are widened to single precision, which results have."""
 WIDEST = frozenset(("torch.cat", "torch.stack", "torch.index_copy"))
 """Ops whose inputs of different dtypes are widened to the widest one."""
 OTHER = frozenset(
     _names("torch.", "sin exp log add mul sum mean cumsum softmax where gather flip")
-    + _names(_F, "gelu relu layer_norm group_norm avg_pool2d max_pool2d embedding")
+    + _names(_FUNCTIONAL, "gelu relu layer_norm group_norm avg_pool2d max_pool2d embedding")
 )
 """Some of the many ops of which autocast says nothing: they run in the dtype of their inputs."""
 
@@ -88,8 +91,9 @@ def cast_by_hand(low: torch.dtype, sample: Sample, *values: Any) -> Values:
     name = sample.op.name
     if name in LOWER:
         results = []
-        for y in sample(*(round_to(x, low) for x in values)):
-            results.append(y.to(low) if y.is_floating_point() else y)
+        # What lies between is computed in a wide dtype, and rounded once.
+        for result in sample(*(round_to(x, low) for x in values)):
+            results.append(result.to(low) if result.is_floating_point() else result)
         return tuple(results)
     if name in SINGLE:
         inputs = list(values)

@@ -187,6 +187,7 @@ def _mistakes_of_input(
         number = x.flatten()[0]
     yield "a number has no dimension to batch", right_dims, 0, _with(batch, place, number)
     if len(batch) > 1:
+        # A size of 1 may be broadcast by mistake, where one of 2 is refused.
         for size in (1, 2):
             yield "batches of other sizes", right_dims, 0, _with(batch, place, x[:size])
 

@@ -27,7 +27,8 @@ Tensor = torch.Tensor
 InDims = tuple[int | None, ...]
 
 # (factors of floating entries, whether integer entries are reversed): tried in order until the
-# reference accepts the batch.
+# reference accepts the batch. Each floating dtype has sixteenths exactly. Factors below 1 stay in
+# domains such as |x| < 1, those above 1 in domains such as x >= 1.
 _VARIATIONS = (
     ((1.0, 0.9375, 0.875), True),
     ((1.0, 0.9375, 0.875), False),
@@ -62,8 +63,8 @@ def _masks(count: int) -> list[tuple[bool, ...]]:
     if count == 3:
         return list(filter(any, product((True, False), repeat=3)))
     places = range(count)
-    each_alone = [tuple(place == k for place in places) for k in places]
-    all_but_each = [tuple(place != k for place in places) for k in places]
+    each_alone = [tuple(place == one for place in places) for one in places]
+    all_but_each = [tuple(place != one for place in places) for one in places]
     return [(True,) * count, *each_alone, *all_but_each]
 
 
@@ -89,14 +90,16 @@ def _place_ends(dims: InDims, inputs: Sequence[Tensor], turn: int) -> InDims:
 
 
 def _end(rank: int, turn: int) -> int:
+    """Return where the batch lies that is not in front. A scalar has one place for it."""
     if not rank:
         return 0
     return 1 if turn % 2 and rank >= 2 else -1
 
 
 def vary(x: Tensor, entry: int, variation: int = 0) -> Tensor:
-    """Return entry number `entry` of a batch made of `x`, with the strides of `x`. Entry 0 is `x`
-    itself.
+    """Return entry number `entry` of a batch made of `x`, with the strides of `x`.
+
+    `entry` is from 0 to 2, and entry 0 is `x` itself. `variation` is one of :data:`VARIATIONS`.
     """
     factors, reverse = _VARIATIONS[variation]
     if not entry:
@@ -166,16 +169,17 @@ def choices(
     """Return the patterns of a sample: each item maps the inputs of a vmap stage to the patterns to
     try there.
 
+    `stages` are those of the pipeline. The `first` sample of a case gets more patterns. Those of
+    the others begin at `turn`, so that cases have different ones.
+
     `written`: places of the inputs that the op writes to. They must be batched if another input is.
     `fewest`: one pattern, for programs that cost more than a call.
     """
 
-    def allowed(inputs: Sequence[Tensor], k: int) -> list[InDims]:
-        return [
-            dims
-            for dims in patterns(inputs, k)
-            if all(dims[place] is not None for place in written)
-        ]
+    def allowed(inputs: Sequence[Tensor], turn: int) -> list[InDims]:
+        # An op cannot write the entries of a batch to a tensor that has none.
+        every = patterns(inputs, turn)
+        return [dims for dims in every if all(dims[place] is not None for place in written)]
 
     if fewest:
         return [partial(_take_one, allowed, turn)]
@@ -189,10 +193,10 @@ def choices(
 
 
 def _take_one(
-    allowed: Callable[[Sequence[Tensor], int], list[InDims]], k: int, inputs: Sequence[Tensor]
+    allowed: Callable[[Sequence[Tensor], int], list[InDims]], turn: int, inputs: Sequence[Tensor]
 ) -> list[InDims]:
-    """Return the one pattern of turn `k`, as a list."""
-    return _take(allowed(inputs, k), k, 1)
+    """Return the one pattern of a turn, as a list."""
+    return _take(allowed(inputs, turn), turn, 1)
 
 
 def _take(choices_in_order: list[InDims], turn: int, count: int) -> list[InDims]:

@@ -7,6 +7,8 @@ comparison fails, the reference runs again.
   result as the first reference was.
 - In float64 it runs on inputs that are off by an ulp. A result passes if its error is about as
   large as the resulting change.
+
+In all functions `a` is an actual tensor and `e` the expected one.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ def compare(
         if difference is None:
             continue
         if second is not None and _allows_rounding(rule, a.dtype):
-            # one more run of the reference serves all outputs
+            # One more run of the reference serves all outputs. Most comparisons need none.
             other = other or _run_or_none(second)
             if other and _differs_by_rounding(a, e, other[place], conditioned):
                 continue
@@ -155,6 +157,8 @@ def _differs_by_rounding(a: Tensor, e: Tensor, other: Tensor, conditioned: bool)
 
     `other`: the second result of the reference, see :func:`compare`.
     """
+    # `other` is then of changed inputs, and nothing is nearer to the truth than `e` itself: with it
+    # as the exact result, a few ulps of it are allowed.
     if conditioned:
         return _is_within_conditioning(a, e, other) or _is_as_good(a, e, e)
     if _is_narrow(a.dtype):
@@ -222,6 +226,7 @@ def _is_as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
     """
     wide = torch.complex128 if exact.is_complex() else torch.float64
     a_wide, e_wide, exact = a.to(wide), e.to(wide), exact.to(wide)
+    # Where the narrow reference overflows, nothing says how far off a finite result may be.
     finite = torch.isfinite(exact) & torch.isfinite(e_wide)
     if not bool(torch.isclose(a_wide[~finite], e_wide[~finite], equal_nan=True).all()):
         return False
@@ -229,6 +234,8 @@ def _is_as_good(a: Tensor, e: Tensor, exact: Tensor) -> bool:
         return True
     a_wide, e_wide, exact = a_wide[finite], e_wide[finite], exact[finite]
     eps = torch.finfo(a.dtype).eps
+    # The largest error of the reference serves all entries: by chance its own may be 0 in one of
+    # them. The last term is for results that are rounded to a subnormal number.
     allowed = (
         FACTOR * (e_wide - exact).abs().max() + ULPS * eps * exact.abs() + torch.finfo(a.dtype).tiny
     )
@@ -240,6 +247,7 @@ def _is_within_conditioning(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
     `e`.
     """
     finite = torch.isfinite(e) & torch.isfinite(nudged)
+    # No finite entry, no change: then the quick comparison, which has failed, decides.
     if not bool(finite.any()):
         return False
     if not bool(torch.isclose(a[~finite], e[~finite], equal_nan=True).all()):

@@ -1,5 +1,5 @@
 """Compare with definitions of arrays in arbitrary precision: entry by entry, so that a small entry
-counts next to a large one.
+counts next to a large one. In all functions `a` is an actual tensor and `e` the expected array.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def compare_with_definition(
     """
     _require_suitable_inputs(program, sample)
     definition = _Definition(program, sample)
+    # The precision is a setting of mpmath, so the comparisons stand inside as well: an operation
+    # outside would round its numbers.
     with mp.workprec(definition.precision):
         expected = definition.outputs()
         if len(expected) != len(actual):
@@ -122,16 +124,24 @@ def _wrong_entries(
     definition: _Definition, place: int, a: Tensor, e: Array, tally: Tally
 ) -> list[int]:
     """List the entries of one output that are off. Counts all of its entries in `tally`."""
-    known_places = [k for k, exact in enumerate(e.flat) if not mp.isnan(exact)]
+    known_places = [entry for entry, exact in enumerate(e.flat) if not mp.isnan(exact)]
     tally.entries += len(known_places)
     tally.unknown += e.size - len(known_places)
-    tally.nonzero += sum(e.flat[k] != 0 or _number(a, k) != 0 for k in known_places)
-    suspects = [k for k in known_places if not _near(_number(a, k), e.flat[k], a.dtype, mpf(0))]
+    suspects = []
+    for entry in known_places:
+        number, exact = _number(a, entry), e.flat[entry]
+        tally.nonzero += exact != 0 or number != 0
+        if not _near(number, exact, a.dtype, mpf(0)):
+            suspects.append(entry)
     if not suspects:
         return []
     # The slack takes several evaluations, so it is computed only where a result seems wrong.
     slack = definition.slack[place]
-    return [k for k in suspects if not _near(_number(a, k), e.flat[k], a.dtype, slack[k])]
+    wrong = []
+    for entry in suspects:
+        if not _near(_number(a, entry), e.flat[entry], a.dtype, slack[entry]):
+            wrong.append(entry)
+    return wrong
 
 
 def _describe_wrong(wrong: Sequence[int], a: Tensor, e: Array) -> str:
@@ -194,9 +204,10 @@ def _replace_infinities(x: Array, far: int) -> Array:
         return x
     order = range(x.size) if far == FAR[0] else range(x.size, 0, -1)
     flat = []
-    for k, value in zip(order, x.flat, strict=True):
+    for rank, value in zip(order, x.flat, strict=True):
+        # Two infinities become two numbers, whose difference is not 0.
         if mp.isinf(value):
-            value = mp.sign(value) * mp.ldexp(1 + mpf(k) / 64, far)
+            value = mp.sign(value) * mp.ldexp(1 + mpf(rank) / 64, far)
         flat.append(value)
     return _array(flat).reshape(x.shape)
 
@@ -270,7 +281,7 @@ def _is_inexact(x: Tensor) -> bool:
 
 def _largest(e: Array) -> Any:
     """Return the largest size of the finite entries."""
-    return max((abs(v) for v in e.flat if mp.isfinite(v)), default=mpf(0))
+    return max((abs(value) for value in e.flat if mp.isfinite(value)), default=mpf(0))
 
 
 def _larger(slack: Any, change: Any) -> object:

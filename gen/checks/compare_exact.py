@@ -1,7 +1,7 @@
 """Compare with exact values and derivatives, and at special points with what standards say.
 
 Entries are compared one by one with a relative tolerance, so that tails count: 1e-300 in the place
-of 2e-300 is a mistake.
+of 2e-300 is a mistake. In all functions `a` is an actual tensor and `e` the expected one.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ def compare_with_exact(
             _compare_edges(output, tally)
         else:
             _compare_entries(output, _flush_limit(a.dtype, at_verge), tally)
+    # Behind the comparisons, as the function notes its reasons while it is evaluated.
     _require_exact_value(function, tally)
 
 
@@ -136,14 +137,18 @@ class _Output:
     def _moved(self, ulps: int) -> list[Tensor]:
         """Return the inputs, with the arguments of the function off by so many ulps."""
         arguments = self.polynomial.arguments
-        return [_off(x, ulps) if k in arguments else x for k, x in enumerate(self.inputs)]
+        moved = list(self.inputs)
+        for place in arguments:
+            moved[place] = _off(moved[place], ulps)
+        return moved
 
     def mismatch(self, e: Tensor, wrong: Tensor) -> Mismatch:
         """Return the error that shows the worst of the `wrong` entries."""
         a = self.actual
         error = torch.where(wrong, ((a.to(torch.float64) - e) / e).abs().nan_to_num(torch.inf), 0.0)
         worst = int(error.argmax())
-        at = ", ".join(f"{self.inputs[k][worst].item():.17g}" for k in self.polynomial.arguments)
+        arguments = [self.inputs[place][worst].item() for place in self.polynomial.arguments]
+        at = ", ".join(f"{argument:.17g}" for argument in arguments)
         return Mismatch(
             f"{self.where}: {int(wrong.sum())} of {wrong.numel()} entries are off; "
             f"worst at ({at}): got {a[worst].item()}, exactly {e[worst].item()}",
@@ -159,6 +164,7 @@ def _compare_entries(output: _Output, flush: float, tally: Tally) -> None:
     is_known = ~expected.unknown & ~expected.value.isnan()
     _count_entries(a, expected.value, is_known, tally)
     wrong = is_known & ~_near(a, expected, torch.zeros_like(expected.value), flush)
+    # The slack takes four more evaluations, of the entries that are wrong without it.
     if bool(wrong.any()) and output.function.name not in ROUNDED:
         wrong &= ~_near(a, expected, output.slack(wrong), flush)
     save()
@@ -275,15 +281,15 @@ def _wrong_pairs(
     pairs: Sequence[tuple[object, object]], dtype: torch.dtype, equality: _Equality, tally: Tally
 ) -> list[int]:
     """List the places of results that are not as expected. Counts all results in `tally`."""
-    known_places = [k for k, (_, e) in enumerate(pairs) if _is_said(e, dtype)]
+    known_places = [place for place, (_, e) in enumerate(pairs) if _is_said(e, dtype)]
     tally.entries += len(known_places)
     tally.unknown += len(pairs) - len(known_places)
     wrong = []
-    for k in known_places:
-        a, e = pairs[k]
+    for place in known_places:
+        a, e = pairs[place]
         tally.nonzero += a != 0 or e != 0
         if not equality.holds(a, e, dtype):
-            wrong.append(k)
+            wrong.append(place)
     return wrong
 
 
@@ -312,6 +318,7 @@ class _Equality:
         """Return whether a result is the expected number, as its dtype has it."""
         if not is_inexact(dtype):
             return _is_same_integer(argument, e, dtype)
+        # A table has 1e300, which is infinite in a narrow dtype.
         rounded = torch.tensor(e, dtype=torch.float64).to(dtype).item()
         are_nan = {math.isnan(rounded), math.isnan(argument)}
         if True in are_nan:
@@ -346,12 +353,14 @@ def _first_of(
     a: Tensor,
 ) -> str:
     """Show the first wrong entry, with the inputs there and both results."""
-    k = wrong[0]
+    first = wrong[0]
+    # Entry 3 of a sum over rows is of no entry 3 of the inputs, so these are shown whole.
     are_elementwise = all(x.numel() == a.numel() for x in inputs)
     shown: list[object] = [x.tolist() for x in inputs]
     if are_elementwise:
-        shown = [x.reshape(-1)[k].item() for x in inputs]
+        shown = [x.reshape(-1)[first].item() for x in inputs]
+    got, right = pairs[first]
     return (
-        f"{len(wrong)} of {len(pairs)} entries are off; the first is entry {k}, at {shown}: "
-        f"got {pairs[k][0]}, by the tables {pairs[k][1]}"
+        f"{len(wrong)} of {len(pairs)} entries are off; the first is entry {first}, at {shown}: "
+        f"got {got}, by the tables {right}"
     )

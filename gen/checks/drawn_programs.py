@@ -51,9 +51,11 @@ class DrawnPrograms:
         others, calls = list(grammar.statements), list(grammar.calls)
         count = max(PROGRAMS_OF_A_CELL, -(-len(others) // len(calls)))
         start = (calls.index(again) + others.index(self.statement)) * count
-        return [(self.statement, others[(start + i) % len(others)], again) for i in range(count)]
+        places = (place % len(others) for place in range(start, start + count))
+        return [(self.statement, others[place], again) for place in places]
 
 
+# A row of the matrix names its op by module and name: `gen.checks.drawn_programs.sine`.
 globals().update({name: DrawnPrograms(name) for name in load_grammar().statements})
 
 
@@ -71,9 +73,9 @@ def assert_programs(target: Target, sample: Sample, again: str, tally: Tally) ->
         plain = _program(triple)
         if plain is None:
             continue
-        found = [difference_of(plain, LEVELS[name]()) for name in levels]
+        differences = [difference_of(plain, LEVELS[name]()) for name in levels]
         # a program that each level refuses compares nothing
-        compared = [one for one in found if one is None or not _is_refusal(one)]
+        compared = [one for one in differences if one is None or not _is_refusal(one)]
         tally.entries += len(compared)
         tally.nonzero += len(compared)
         failures += [_text(plain, one) for one in compared if one is not None]

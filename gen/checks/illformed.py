@@ -200,7 +200,8 @@ def _batch(variant: Variant, mask: Sequence[bool]) -> tuple[Tensor, ...]:
     for x, is_batched in zip(variant.inputs, mask, strict=True):
         if is_batched:
             # `vary` has three entries, which a longer batch repeats.
-            batch.append(torch.stack([vary(x, k % 3) for k in range(variant.size)]))
+            entries = [vary(x, index % 3) for index in range(variant.size)]
+            batch.append(torch.stack(entries))
         else:
             batch.append(x.clone())
     if variant.batch is not None and variant.changed is not None and mask[variant.changed]:
@@ -209,6 +210,7 @@ def _batch(variant: Variant, mask: Sequence[bool]) -> tuple[Tensor, ...]:
 
 
 def _map(target: Target, sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
+    """Return the results of vmap over the batch, or the exception that it raises."""
     in_dims = tuple(0 if is_batched else None for is_batched in mask)
     f = target.vmap(variant.call, in_dims)
     return attempt(sample, lambda: f(*_batch(variant, mask)))
@@ -220,10 +222,10 @@ def _loop(sample: Sample, variant: Variant, mask: Sequence[bool]) -> Any:
     def run() -> tuple[Tensor, ...]:
         batch = _batch(variant, mask)
         rows = []
-        for k in range(variant.size):
+        for index in range(variant.size):
             entries = []
             for x, is_batched in zip(batch, mask, strict=True):
-                entry = x[k] if is_batched else x
+                entry = x[index] if is_batched else x
                 entries.append(entry.clone())
             rows.append(variant.call(*entries))
         return tuple(map(torch.stack, zip(*rows, strict=True)))

@@ -1,5 +1,7 @@
 """List the programs that one sample runs as: one for each form, filling and in_dims pattern.
 
+    torch.add of two matrices, ("vmap",)   ->   vmap[0,0](torch.add), vmap[0,-1](torch.add), …
+
 With ``run: jitted`` each of them becomes calls of one jitted function.
 """
 
@@ -84,7 +86,8 @@ def instances(
     """Yield the programs of the pipeline `stages`, innermost first, over one sample.
 
     Each comes with a label that distinguishes it. Patterns that the sample does not allow are noted
-    in `reasons`. Raises Unsuitable if it allows none. `fewest`: one pattern.
+    in `reasons`. Raises Unsuitable if it allows none. `fewest`: one pattern. For `first` and `turn`
+    see :func:`gen.checks.batched_inputs.choices`.
     """
     has_instance = False
     captures = not CAPTURED.isdisjoint(stages)

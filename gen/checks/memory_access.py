@@ -46,9 +46,10 @@ class _Run:
             self.tensor = torch.nn.Parameter(self.tensor)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        # Inside of the call: a transform has to see what computes the value or takes the view.
         reached = {"value": lambda: x * 2, "view": lambda: self.tensor[:]}
-        t = reached.get(self.reach, lambda: self.tensor)()
-        return (self.sample.op.call(x, t),)
+        tensor = reached.get(self.reach, lambda: self.tensor)()
+        return (self.sample.op.call(x, tensor),)
 
 
 # The line of `_Run` that takes a view is a line of the program, but not one of the row.

@@ -86,7 +86,8 @@ def _sharers(x: Tensor, inputs: Outputs) -> list[int]:
     address = x.untyped_storage().data_ptr()
     if not address or not x.numel():
         return []
-    return [k for k, other in enumerate(inputs) if other.untyped_storage().data_ptr() == address]
+    addresses = (other.untyped_storage().data_ptr() for other in inputs)
+    return [place for place, other in enumerate(addresses) if other == address]
 
 
 def _named(places: Sequence[int]) -> str:

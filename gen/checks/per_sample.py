@@ -1,5 +1,7 @@
 """Ask for per-sample gradients of a program, and for sums, norms and products of them.
 
+    linear(x, w), x of shape (8, 3) and w of (2, 3)   ->   gradients of w, of shape (8, 2, 3)
+
 The batch is the first input or one of indices; for the answers the first input that can be one. The
 op must work sample by sample along its dimension 0. The other differentiable inputs are the
 parameters.
@@ -79,7 +81,7 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
 
         def g(*values: Any) -> Values:
             batch = values[place]
-            parameters = [values[k] for k in params]
+            parameters = [values[parameter] for parameter in params]
             some = inner(f, values)
             # The matrix of a projection is the target's own, so what follows from it is compared.
             if of == "project":
@@ -97,7 +99,8 @@ def answers(program: Program, of: str, axes: Axes) -> Program:
                 # Another order and one sample fewer: no exchange of rows and columns stays hidden.
                 question = batch.flip(0)[1:]
             elif of == "dot":
-                question = [d.to(p) for d, p in zip(directions, parameters, strict=True)]
+                pairs = zip(directions, parameters, strict=True)
+                question = [direction.to(parameter) for direction, parameter in pairs]
             return tuple(ask(some, batch, parameters, of=of, given=question, each=each))
 
         return g
@@ -112,7 +115,7 @@ def _parts(program: Program, every: bool = False) -> tuple[int, list[int], list[
     `every`: any input may be the batch."""
     active = program.active_inputs
     for place, x in enumerate(program.inputs):
-        params = [p for p in active if p != place]
+        params = [other for other in active if other != place]
         may_be_batch = every or place == 0 or _is_exact(x)
         if params and may_be_batch and _works_along(program, place):
             return place, params, list(program.active_outputs)
@@ -166,7 +169,7 @@ def _bound(f: Flat, inputs: Sequence[Tensor], place: int, params: Sequence[int])
 
 
 def _directions(shapes: Sequence[torch.Size], seed: int) -> list[Tensor]:
-    """Draw a direction for each parameter, in double precision."""
+    """Draw a direction for each parameter, in double precision: then each dtype has the same."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
 
@@ -182,17 +185,17 @@ def _gradients_of_projections(
     gradients follow from their projections.
     """
     sizes = [parameter.numel() for parameter in params]
-    constants = [p.detach().flatten() for p in params]
+    constants = [parameter.detach().flatten() for parameter in params]
 
     def one_entry(places: Tensor, *parameters: Any) -> Values:
         """Return 1 / 2 for each sample, with a gradient that is 1 in one place: the loss is the
         square.
         """
         parts = places.split(sizes, 1)
-        moved = [
-            part @ (p.flatten() - c)
-            for part, p, c in zip(parts, parameters, constants, strict=True)
-        ]
+        moved = []
+        for part, parameter, constant in zip(parts, parameters, constants, strict=True):
+            moved.append(part @ (parameter.flatten() - constant))
+        # At the constants the sum is 0, and the square of 1 / 2 has the slope 1.
         return (0.5 + torch.stack(moved).sum(0),)
 
     # The projections of unit gradients are the rows of the matrix.

@@ -57,6 +57,8 @@ class Program:
     written: tuple[int, ...] = ()
     calls: int = 1
     names: Sequence[str] = ()
+    # By the change of the inputs. `replace` shares it, so a copy with another function or other
+    # inputs has to have a new one.
     _results: dict[Callable[[Tensor], Tensor] | None, tuple[Tensor, ...]] = field(
         default_factory=dict
     )
@@ -485,6 +487,7 @@ def run_target(
                 message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)),
                 category=category,
             )
+        # A target with values of its own converts inputs and results around the whole.
         function = program.over(target)
         whole = getattr(target, "pipeline", None)
         if not stages:

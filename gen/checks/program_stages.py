@@ -233,7 +233,8 @@ def _capture(stage: str, program: Program, dynamic: bool, layout: str, jitted: b
     """Return `program` as a captured graph, which runs on other values than it was captured on."""
     capture = {"trace": "trace", "aot.export": "export", "aot.saved": "saved"}[stage]
     pure = _without_writes(program)
-    # half of 2 or 3 is 1, which is a constant of a graph
+    # A program that halves a size of 2 or 3 gets 1, which torch makes a constant of the graph even
+    # where sizes are symbols.
     groups = [other_values(pure), *other_sizes(pure, dynamic, least=4)]
     count = len(program.inputs)
 
@@ -295,7 +296,7 @@ def _joint(program: Program, axes: Axes) -> Program:
         program.differentiable,
         len(program.inputs),
     )
-    _ = program.active_inputs  # raises if nothing is differentiable
+    _ = program.active_inputs  # raises Unsuitable if nothing is differentiable
     groups = [other_values(program), *other_sizes(program, axes.dynamic)]
     # of each group, the inputs with the cotangents of the outputs after them
     extended = []
@@ -333,7 +334,7 @@ def _joint(program: Program, axes: Axes) -> Program:
 
 
 def _on_devices_of(values: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return `inputs`, each on the device of its value."""
+    """Return `inputs`, each on the device of its value. Values behind these are of other groups."""
     return tuple(x.to(value.device) for x, value in zip(inputs, values, strict=False))
 
 
@@ -372,6 +373,7 @@ def other_sizes(program: Program, dynamic: bool, least: int = 2) -> list[tuple[T
 
 def doubled_again(program: Program, inputs: tuple[Tensor, ...]) -> list[tuple[Tensor, ...]]:
     """Return `inputs` of :func:`other_sizes` at twice their size once more: one set, or none."""
+    # The size that was doubled is not passed on: it is where the two differ.
     sizes = chain.from_iterable(x.shape for x in program.inputs)
     doubled_sizes = chain.from_iterable(x.shape for x in inputs)
     pairs = zip(sizes, doubled_sizes, strict=True)
@@ -404,16 +406,16 @@ def _double(x: Tensor, size: int) -> Tensor:
     """
     if _has_distinct_indices(x, size):
         return torch.cat([x, x + size])
-    y = x
+    doubled = x
     for dim in range(x.ndim):
         if x.shape[dim] == size:
-            y = torch.cat([y, vary(y, 1, 1)], dim)
-    if y is x or x.is_contiguous():
-        return y
+            doubled = torch.cat([doubled, vary(doubled, 1, 1)], dim)
+    if doubled is x or x.is_contiguous():
+        return doubled
     # Concatenation gives contiguous results, so the order of the dimensions is restored.
     order = sorted(range(x.ndim), key=lambda dim: x.stride(dim), reverse=True)
     back = list(map(order.index, range(x.ndim)))
-    return y.permute(order).contiguous().permute(back)
+    return doubled.permute(order).contiguous().permute(back)
 
 
 def _has_distinct_indices(x: Tensor, size: int) -> bool:

@@ -73,6 +73,7 @@ class ProgramModule:
         self.other = types.ModuleType(f"{name}_settings")
         self.module.__file__ = self.other.__file__ = file
         sys.modules.update({name: self.module, self.other.__name__: self.other})
+        # Each run has a settings module of its own, else the two would share their state.
         text = text.replace(_OTHER, self.other.__name__)
         exec(compile(text, file, "exec"), vars(self.module))
         self.step: Callable[..., Any] = self.module.step
@@ -164,16 +165,19 @@ class _Comparison:
         x: Tensor,
     ) -> None:
         self.plain = plain
-        self.compiled = compiled
+        self.compiled = compiled  # the module whose step `jitted` compiles
         self.jitted = jit(compiled.step)
-        # another program that changes the same state
+        # A letter `j` calls another program that changes the same state.
         self.altering = jit(_alteration_of(compiled))
         self.x = x
         self.refused: Exception | None = None
         self.ended = False
 
     def run(self, letters: str) -> None:
-        """Make the steps of the caller, a letter each, and at the end one plain call more."""
+        """Make the steps of the caller, a letter each, and at the end one plain call more.
+
+        `programs/state/moments.py` says what each letter stands for.
+        """
         for place, letter in enumerate(letters):
             where = f"step {place} ({letter}) of {letters}"
             if letter in "gl":
@@ -368,7 +372,7 @@ def _parts_of_set(x: Any) -> list[object]:
 
 def _parts_of_layer(x: torch.nn.Module) -> list[object]:
     """Return the attributes of a layer. Of its hooks only their number counts."""
-    # a hook is known by a number that no other hook of the process has
+    # A hook is known by a number that no other hook of the process has: two modules differ in it.
     own = ((name, value) for name, value in vars(x).items())
     return [
         (name, len(value) if name.endswith("_hooks") else describe(value, _DEEPEST - 2))
@@ -383,7 +387,7 @@ def _parts_of_function(x: Any) -> list[object]:
         x.__qualname__,
         code.co_names,
         code.co_consts[1:],
-        *(c.cell_contents for c in x.__closure__ or ()),
+        *(cell.cell_contents for cell in x.__closure__ or ()),
     ]
 
 

@@ -55,6 +55,7 @@ def _variants(sample: Sample) -> Iterator[Variant]:
             yield _with(sample, place, largest_size)
             yield _with(sample, place, beyond, never=True)
             yield _with(sample, place, -beyond - 1, never=True)
+        # A probability is from 0 to 1. Other numbers the plain op takes as well.
         elif x.is_floating_point():
             yield _with(sample, place, 1.5)
             yield _with(sample, place, -0.5)
@@ -148,9 +149,8 @@ def _run_alone(sample: Sample, function: Callable[..., object], variant: Variant
 
 def _loop(sample: Sample, variant: Variant) -> Answer:
     """Return the results of the variant and of the sample, stacked, or the first exception."""
-    rows = [
-        _try(sample, sample, inputs) for inputs in (variant.inputs, _neighbour(sample, variant))
-    ]
+    neighbour = _neighbour(sample, variant)
+    rows = [_try(sample, sample, inputs) for inputs in (variant.inputs, neighbour)]
     for row in rows:
         if isinstance(row, Exception):
             return row
@@ -169,8 +169,10 @@ def _neighbour(sample: Sample, variant: Variant) -> Inputs:
     """Return what stands next to the variant in a batch: the sample, or the variant itself if the
     shapes differ.
     """
-    same = all(x.shape == y.shape for x, y in zip(variant.inputs, sample.inputs, strict=True))
-    return sample.inputs if same else variant.inputs
+    pairs = zip(variant.inputs, sample.inputs, strict=True)
+    if all(x.shape == y.shape for x, y in pairs):
+        return sample.inputs
+    return variant.inputs
 
 
 def _try(sample: Sample, function: Callable[..., object], inputs: Inputs) -> Answer:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from gen.checks.compare import Tally, compare_kinds
-from gen.checks.evaluate import Comparison
+from gen.checks.comparison.comparison import Comparison
 from gen.outcomes import ErrorMismatch, Lacking, Mismatch, Unsuitable, refuse_fault
 from gen.samples import opinfo
 from gen.samples.samples import Op, Sample, candidates, from_call, resolve

@@ -18,7 +18,7 @@ from gen.outcomes import Mismatch, Unsuitable
 Tensor = torch.Tensor
 Outputs = tuple[Tensor, ...]
 Run = Callable[[], Outputs]
-THREADS = 8
+THREADS = 8  # calls at once
 
 
 def compare_calls(run: Run, tally: Tally) -> None:
@@ -85,18 +85,18 @@ def compare_strides(
         ) from None
     if len(results) != len(actual):
         raise Mismatch(f"{len(results)} outputs {where}, expected {len(actual)}")
-    for place, (a, e) in enumerate(zip(results, actual, strict=True)):
+    for place, (abstract, real) in enumerate(zip(results, actual, strict=True)):
         tally.entries += 1
         tally.nonzero += 1
-        if a.shape != e.shape or a.dtype != e.dtype:
+        if abstract.shape != real.shape or abstract.dtype != real.dtype:
             raise Mismatch(
-                f"output {place} {where} is {a.dtype}{list(a.shape)}, "
-                f"expected {e.dtype}{list(e.shape)}"
+                f"output {place} {where} is {abstract.dtype}{list(abstract.shape)}, "
+                f"expected {real.dtype}{list(real.shape)}"
             )
-        if e.numel() and _strides(a) != _strides(e):
+        if real.numel() and _strides(abstract) != _strides(real):
             raise Mismatch(
-                f"output {place} of shape {list(e.shape)} has strides {a.stride()} {where}, "
-                f"expected {e.stride()}"
+                f"output {place} of shape {list(real.shape)} has strides {abstract.stride()} "
+                f"{where}, expected {real.stride()}"
             )
 
 
@@ -113,17 +113,18 @@ def _require_same_bits(first: Outputs, other: Outputs, what: str, tally: Tally) 
     """Raise Mismatch unless two calls gave the same bits. A NaN equals any other one."""
     if len(first) != len(other):
         raise Mismatch(f"{what} gives {len(other)} outputs, the first {len(first)}")
-    for place, (a, other_result) in enumerate(zip(first, other, strict=True)):
-        tally.entries += a.numel()
-        tally.nonzero += a.numel()  # zeros are the same bits too
-        if a.shape != other_result.shape or a.dtype != other_result.dtype:
+    for place, (x, y) in enumerate(zip(first, other, strict=True)):
+        tally.entries += x.numel()
+        tally.nonzero += x.numel()  # zeros are the same bits too
+        if x.shape != y.shape or x.dtype != y.dtype:
             raise Mismatch(
-                f"{what}: output {place} is {other_result.dtype}{list(other_result.shape)}, "
-                f"the first {a.dtype}{list(a.shape)}"
+                f"{what}: output {place} is {y.dtype}{list(y.shape)}, "
+                f"the first {x.dtype}{list(x.shape)}"
             )
-        differing = ~((a == other_result) | ((a != a) & (other_result != other_result)))
+        are_nan = (x != x) & (y != y)
+        differing = ~((x == y) | are_nan)
         if bool(differing.any()):
             raise Mismatch(
-                f"{what}: {int(differing.sum())} of {a.numel()} entries of output "
+                f"{what}: {int(differing.sum())} of {x.numel()} entries of output "
                 f"{place} have other bits"
             )

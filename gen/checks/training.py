@@ -1,9 +1,10 @@
 """Train a model by a few steps of unmodified torch code, and compare each of them.
 
 The model is an op. Its first differentiable input is data, and so is each input without a
-derivative. The others are its parameters. If one input alone is differentiable, that is the
-parameter. Each step gets other data and other labels. Results are what the step returns, and then
-parameters, gradients, buffers, the state and learning rates of optimizers, by name.
+derivative. The others are its parameters: of ``linear(x, weight, bias)``, `weight` and `bias`
+learn. If one input alone is differentiable, that is the parameter. Each step gets other data and
+other labels. Results are what the step returns, and then parameters, gradients, buffers, the state
+and learning rates of optimizers, by name.
 """
 
 from __future__ import annotations
@@ -43,17 +44,18 @@ def trained(program: Program, axes: Axes) -> Program:
     active = program.active_inputs
     places = active[1:] or active
     data = [place for place in range(len(program.inputs)) if place not in places]
+    # Four calls of jit: the first capture, the one that makes the optimizer's state, and replays.
     count = max(4, *(_MORE.get(word, 0) for word in (optimizer, kind)))
     batches = []
-    for k, of_step in enumerate(_data(program, data, count, kind)):
-        batches.append((*of_step, *_labels(program, of_step, data, k, kind)))
+    for number, of_step in enumerate(_data(program, data, count, kind)):
+        batches.append((*of_step, *_labels(program, of_step, data, number, kind)))
     # of the reference's results; what a target lacks of them is empty, and what it has in
     # addition to them comes last
     names: list[str] = []
 
     def over(target: Target) -> Flat:
         f = program.over(target)
-        said: list[str] = []
+        names_of_call: list[str] = []
 
         def model(batch: Sequence[object], weights: Sequence[object]) -> Values:
             outputs = f(*_merge(data, batch, places, weights))
@@ -63,7 +65,7 @@ def trained(program: Program, axes: Axes) -> Program:
             # The flat inputs are the parameters, and then data and labels of each step.
             width = len(batches[0])
             parameters, rest = values[: len(places)], values[len(places) :]
-            of_steps = [rest[k * width : (k + 1) * width] for k in range(count)]
+            of_steps = [rest[start : start + width] for start in range(0, count * width, width)]
             train = partial(
                 _train,
                 cast(Training, target),
@@ -75,10 +77,12 @@ def trained(program: Program, axes: Axes) -> Program:
                 trains != "eagerly",
             )
             labelled = cast(Training, target).training(
-                lambda leaves: _split(train(leaves), said), parameters, session=trains != "jitted"
+                lambda leaves: _split(train(leaves), names_of_call),
+                parameters,
+                session=trains != "jitted",
             )
-            results = dict(zip(said, labelled, strict=True))
-            said.clear()
+            results = dict(zip(names_of_call, labelled, strict=True))
+            names_of_call.clear()
             # The reference runs first, and its names are the order of all later results.
             if not names:
                 names.extend(results)
@@ -121,8 +125,9 @@ def _merge(
     weights: Sequence[object],
 ) -> list[object]:
     """Return the arguments of the op: data and weights, each at its place."""
-    at = {**dict(zip(data, values_of_data, strict=True)), **dict(zip(places, weights, strict=True))}
-    return [at[place] for place in range(len(at))]
+    by_place = dict(zip(data, values_of_data, strict=True))
+    by_place |= zip(places, weights, strict=True)
+    return [by_place[place] for place in range(len(by_place))]
 
 
 def _data(
@@ -174,8 +179,8 @@ def _outputs(
     program: Program, values_of_data: Sequence[Tensor], data: Sequence[int]
 ) -> tuple[Tensor, ...] | None:
     """Return the results of the reference for other data; None if it refuses them."""
-    at = dict(zip(data, values_of_data, strict=True))
-    inputs = [at.get(place, x) for place, x in enumerate(program.inputs)]
+    data_by_place = dict(zip(data, values_of_data, strict=True))
+    inputs = [data_by_place.get(place, x) for place, x in enumerate(program.inputs)]
     try:
         with seeded(program.seed):
             results = program.over(Loop())(*inputs)
@@ -240,6 +245,7 @@ def _train(
         trainer.between(k)
     if jitted and target.name != "loop":
         _require_replay(ran, len(batches))
+    # It shows whether the steps have drawn as many numbers as those of plain torch.
     if kind == "drawn":
         results.append(("the next random number", torch.rand(2)))
     return results
@@ -325,7 +331,7 @@ def _require_progress(program: Program, kind: str, count: int) -> None:
     """
     values = program.on_reference()  # it also gives the names
     results = list(zip(program.names, values, strict=True))
-    by_step = [_parameters_after(k, results) for k in range(count)]
+    by_step = [_parameters_after(number, results) for number in range(count)]
     if not all(map(_are_finite, by_step)):
         raise Unsuitable(f"{program.label} diverges")
     for k, (before, after) in enumerate(pairwise(by_step), 1):

@@ -41,12 +41,16 @@ OPTIMIZERS: dict[str, Callable[[Any], Optimizer]] = {
     "adadelta": partial(_OPTIM.Adadelta, lr=0.5),
     "rmsprop": partial(_OPTIM.RMSprop, lr=0.1, momentum=0.5, centered=True),
     "rprop": partial(_OPTIM.Rprop, lr=0.1),
+    # Averages from step t0 on, which is the millionth by default.
     "asgd": partial(_OPTIM.ASGD, lr=0.1, t0=1),
 }
 
 
 class Model(nn.Module):
-    """The op as a module. Its input is a batch of data; `f` takes the data and the weights."""
+    """The op as a module. Its input is a batch of data; `f` takes the data and the weights.
+
+    ``torch.add`` of two tensors has the second one as its weight: ``f((x,), [w])`` is ``(x + w,)``.
+    """
 
     def __init__(
         self,
@@ -78,7 +82,7 @@ class _Averaging(Model):
     def forward(self, *data: object) -> tuple[Any, ...]:
         outputs = super().forward(*data)
         if self.training:
-            seen = sum(y.detach().mean() for y in outputs)
+            seen = sum(output.detach().mean() for output in outputs)
             self.written.mul_(0.75).add_(seen, alpha=0.25)
             self.assigned = self.assigned + seen
         return outputs
@@ -87,8 +91,8 @@ class _Averaging(Model):
 class Trainer:
     """What a step closes over.
 
-    `data`: how many arguments of a step are data; the others are labels. ``between(k)`` follows
-    step k.
+    `data`: how many arguments of a step are data; the others are labels. ``between(call)``
+    follows a step.
     """
 
     def __init__(self, model: Model, make: Callable[[Any], Optimizer], data: int) -> None:
@@ -97,12 +101,12 @@ class Trainer:
         self.optimizer = make(self.parameters)
         self.further: list[Optimizer] = []
         self.scaler: torch.amp.GradScaler | None = None
-        self.mean: Any = None  # of losses, and their sum, if the step keeps them
-        self.total: Any = None
+        self.mean: Any = None  # of losses, a tensor, if the step keeps it
+        self.total: Any = None  # of losses, a number, if the step keeps it
         # arguments of the step before the batch; their memory is donated if `donates`
         self.state: list[Any] = []
         self.donates = False
-        self.between: Callable[[int], None] = lambda k: None  # k counts from 0
+        self.between: Callable[[int], None] = lambda call: None  # counted from 0
 
     def loss(self, *batch: object, sign: float = 1.0) -> Any:
         """Return the mean of the squared distances between outputs and labels, which are multiplied
@@ -129,152 +133,154 @@ def distance(outputs: Sequence[Any], labels: Sequence[Any], sign: float = 1.0) -
     return total
 
 
-def _plain_step(t: Trainer) -> Step:
+def _plain_step(trainer: Trainer) -> Step:
     """Return the usual step: zero the gradients, differentiate the loss, and update."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        loss = t.loss(*batch)
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(*batch)
         loss.backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         return (loss,)
 
     return step
 
 
-def _clipped(t: Trainer) -> Step:
+def _clipped(trainer: Trainer) -> Step:
     """Return a step that clips the norm of the gradients."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        loss = t.loss(*batch)
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(*batch)
         loss.backward()
-        norm = clip_grad_norm_(t.parameters, 0.25)
-        t.optimizer.step()
+        norm = clip_grad_norm_(trainer.parameters, 0.25)
+        trainer.optimizer.step()
         return loss.detach(), norm
 
     return step
 
 
-def _accumulated(t: Trainer) -> Step:
+def _accumulated(trainer: Trainer) -> Step:
     """Return a step with two backward passes before the optimizer's step."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        first, second = t.loss(*batch) / 2, t.loss(*batch, sign=-0.5) / 2
+        trainer.optimizer.zero_grad()
+        first, second = trainer.loss(*batch) / 2, trainer.loss(*batch, sign=-0.5) / 2
         first.backward()
         second.backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         return (first.detach() + second.detach(),)
 
     return step
 
 
-def _carried(t: Trainer) -> Step:
+def _carried(trainer: Trainer) -> Step:
     """Return a step after which the gradients stay. Those of two calls add up, and are dropped
     after each second one.
     """
 
-    def between(k: int) -> None:
-        if k % 2:
-            t.optimizer.zero_grad()
+    def between(call: int) -> None:
+        if call % 2:
+            trainer.optimizer.zero_grad()
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        loss = t.loss(*batch)
+        loss = trainer.loss(*batch)
         loss.backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         return (loss.detach(),)
 
-    t.between = between
+    trainer.between = between
     return step
 
 
-def _zeroed(t: Trainer) -> Step:
+def _zeroed(trainer: Trainer) -> Step:
     """Return a step that fills gradients with zeros instead of dropping them."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad(set_to_none=False)
-        loss = t.loss(*batch)
+        trainer.optimizer.zero_grad(set_to_none=False)
+        loss = trainer.loss(*batch)
         loss.backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         return (loss.detach(),)
 
     return step
 
 
-def _scheduled(t: Trainer) -> Step:
+def _scheduled(trainer: Trainer) -> Step:
     """Return a step with a scheduler between the calls, which also changes another number of the
     optimizer.
     """
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(t.optimizer, 0.5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(trainer.optimizer, 0.5)
 
-    def between(k: int) -> None:
+    def between(call: int) -> None:
         scheduler.step()
-        for group in t.optimizer.param_groups:
-            group["weight_decay"] = 0.125 * (k + 1)
+        for group in trainer.optimizer.param_groups:
+            group["weight_decay"] = 0.125 * (call + 1)
 
-    t.between = between
-    return _plain_step(t)
+    trainer.between = between
+    return _plain_step(trainer)
 
 
-def _assigned(t: Trainer) -> Step:
+def _assigned(trainer: Trainer) -> Step:
     """Return a step that sets the learning rate itself."""
-    plain = _plain_step(t)
+    plain = _plain_step(trainer)
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        for group in t.optimizer.param_groups:
+        for group in trainer.optimizer.param_groups:
             group["lr"] = 0.75 * group["lr"]
         return plain(*batch)
 
     return step
 
 
-def _scaled(t: Trainer) -> Step:
+def _scaled(trainer: Trainer) -> Step:
     """Return a step with a gradient scaler, which leaves out the third step, as its labels are
     infinite.
     """
     # Two good steps let the scale grow, and the infinite third one makes it smaller.
-    scaler = t.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    scaler = trainer.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        loss = t.loss(*batch)
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(*batch)
         scaler.scale(loss).backward()
-        scaler.unscale_(t.optimizer)
-        norm = clip_grad_norm_(t.parameters, 0.5)
-        scaler.step(t.optimizer)
+        scaler.unscale_(trainer.optimizer)
+        norm = clip_grad_norm_(trainer.parameters, 0.5)
+        scaler.step(trainer.optimizer)
         scaler.update()
         return loss.detach(), norm
 
     return step
 
 
-def _groups(t: Trainer) -> Step:
+def _groups(trainer: Trainer) -> Step:
     """Return a step of an optimizer with two groups of parameters."""
-    first, second = t.split()
-    t.optimizer = t.make([{"params": first}, {"params": second, "lr": 0.025, "weight_decay": 0.25}])
-    return _plain_step(t)
+    first, second = trainer.split()
+    trainer.optimizer = trainer.make(
+        [{"params": first}, {"params": second, "lr": 0.025, "weight_decay": 0.25}]
+    )
+    return _plain_step(trainer)
 
 
-def _grown(t: Trainer) -> Step:
+def _grown(trainer: Trainer) -> Step:
     """Return a step of an optimizer that gets a further group after the second call."""
-    first, second = t.split()
-    t.optimizer = t.make(first)
+    first, second = trainer.split()
+    trainer.optimizer = trainer.make(first)
 
-    def between(k: int) -> None:
-        if k == 1:
-            t.optimizer.add_param_group({"params": second})
+    def between(call: int) -> None:
+        if call == 1:
+            trainer.optimizer.add_param_group({"params": second})
 
-    t.between = between
-    return _plain_step(t)
+    trainer.between = between
+    return _plain_step(trainer)
 
 
-def _two_optimizers(t: Trainer) -> Step:
+def _two_optimizers(trainer: Trainer) -> Step:
     """Return a step of two optimizers, each with half of the parameters."""
-    first, second = t.split()
-    t.optimizer, other = t.make(first), torch.optim.SGD(second, lr=0.05, momentum=0.5)
-    t.further = [other]
-    plain = _plain_step(t)
+    first, second = trainer.split()
+    trainer.optimizer, other = trainer.make(first), torch.optim.SGD(second, lr=0.05, momentum=0.5)
+    trainer.further = [other]
+    plain = _plain_step(trainer)
 
     def step(*batch: Any) -> tuple[Any, ...]:
         other.zero_grad()
@@ -285,204 +291,207 @@ def _two_optimizers(t: Trainer) -> Step:
     return step
 
 
-def _loaded(t: Trainer) -> Step:
+def _loaded(trainer: Trainer) -> Step:
     """Return a step between whose second and third call other weights and another state of the
     optimizer are loaded.
     """
 
-    def between(k: int) -> None:
-        if k != 1:
+    def between(call: int) -> None:
+        if call != 1:
             return
         # Halved, so that a program that goes on with the old state gives other numbers.
-        state = deepcopy(t.optimizer.state_dict())
+        state = deepcopy(trainer.optimizer.state_dict())
         for of_parameter in state["state"].values():
             for name, value in list(of_parameter.items()):
                 # One without dimensions is no moment: Adam's `step` counts the calls.
                 if isinstance(value, Tensor) and value.ndim:
                     of_parameter[name] = 0.5 * value
-        t.optimizer.load_state_dict(state)
-        t.model.load_state_dict(
-            {name: 0.5 * x.detach() for name, x in t.model.state_dict().items()}
+        trainer.optimizer.load_state_dict(state)
+        trainer.model.load_state_dict(
+            {name: 0.5 * x.detach() for name, x in trainer.model.state_dict().items()}
         )
 
-    t.between = between
-    return _plain_step(t)
+    trainer.between = between
+    return _plain_step(trainer)
 
 
-def _frozen(t: Trainer) -> Step:
+def _frozen(trainer: Trainer) -> Step:
     """Return a step whose first of two backward passes leaves out some parameters."""
-    some, _ = t.split()
+    some, _ = trainer.split()
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        for p in some:
-            p.requires_grad_(False)
-        first = t.loss(*batch)
+        trainer.optimizer.zero_grad()
+        for parameter in some:
+            parameter.requires_grad_(False)
+        first = trainer.loss(*batch)
         first.backward()
-        for p in some:
-            p.requires_grad_(True)
-        t.loss(*batch, sign=-1.0).backward()
-        t.optimizer.step()
+        for parameter in some:
+            parameter.requires_grad_(True)
+        trainer.loss(*batch, sign=-1.0).backward()
+        trainer.optimizer.step()
         return (first.detach(),)
 
     return step
 
 
-def _thawed(t: Trainer) -> Step:
+def _thawed(trainer: Trainer) -> Step:
     """Return a step within which alone some parameters learn. Their gradients are dropped while
     they are frozen.
     """
-    some, _ = t.split()
-    for p in some:
-        p.requires_grad_(False)
+    some, _ = trainer.split()
+    for parameter in some:
+        parameter.requires_grad_(False)
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        for p in some:
-            p.requires_grad_(True)
-        loss = t.loss(*batch)
+        trainer.optimizer.zero_grad()
+        for parameter in some:
+            parameter.requires_grad_(True)
+        loss = trainer.loss(*batch)
         loss.backward()
-        t.optimizer.step()
-        for p in some:
-            p.requires_grad_(False)
+        trainer.optimizer.step()
+        for parameter in some:
+            parameter.requires_grad_(False)
         return (loss.detach(),)
 
     return step
 
 
-def _hooked(t: Trainer) -> Step:
+def _hooked(trainer: Trainer) -> Step:
     """Return a step with hooks of the module, of its outputs and of the loss."""
 
     def hook(module: nn.Module, args: Any, outputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        for y in outputs:
-            y.register_hook(lambda g: 0.5 * g)
-        return tuple(1.5 * y for y in outputs)
+        for output in outputs:
+            output.register_hook(lambda gradient: 0.5 * gradient)
+        return tuple(1.5 * output for output in outputs)
 
-    t.model.register_forward_hook(hook)
+    trainer.model.register_forward_hook(hook)
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        loss = t.loss(*batch)
-        loss.register_hook(lambda g: 3.0 * g)
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(*batch)
+        loss.register_hook(lambda gradient: 3.0 * gradient)
         loss.backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         return (loss.detach(),)
 
     return step
 
 
-def _penalized(t: Trainer) -> Step:
+def _penalized(trainer: Trainer) -> Step:
     """Return a step whose loss has the square of its own gradient."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        loss = t.loss(*batch)
-        gradients = torch.autograd.grad(loss, t.parameters, create_graph=True)
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(*batch)
+        gradients = torch.autograd.grad(loss, trainer.parameters, create_graph=True)
         penalty: Any = 0
         for gradient in gradients:
             real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
             penalty = penalty + real.square().sum()
         (loss + 0.125 * penalty).backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         return loss.detach(), penalty.detach()
 
     return step
 
 
-def _closure(t: Trainer) -> Step:
+def _closure(trainer: Trainer) -> Step:
     """Return a step whose optimizer calls a closure for the loss."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
         def closure() -> Any:
-            t.optimizer.zero_grad()
-            loss = t.loss(*batch)
+            trainer.optimizer.zero_grad()
+            loss = trainer.loss(*batch)
             loss.backward()
             return loss
 
-        loss: Any = t.optimizer.step(closure)
+        loss: Any = trainer.optimizer.step(closure)
         return (loss.detach(),)
 
     return step
 
 
-def _stateful(t: Trainer) -> Step:
+def _stateful(trainer: Trainer) -> Step:
     """Return a step that changes buffers, an attribute and the mode of the module."""
-    t.model = _Averaging(t.model)
+    trainer.model = _Averaging(trainer.model)
     # The mean of losses is real, also where the parameters are complex.
-    t.mean = t.parameters[0].detach().real.new_zeros(())
+    trainer.mean = trainer.parameters[0].detach().real.new_zeros(())
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        loss = t.loss(*batch)
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(*batch)
         loss.backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         # In evaluation mode the buffers stay as they are.
-        t.model.eval()
+        trainer.model.eval()
         with torch.no_grad():
-            after = t.loss(*batch)
-        t.model.train()
-        t.mean = 0.5 * t.mean + 0.5 * after
+            after = trainer.loss(*batch)
+        trainer.model.train()
+        trainer.mean = 0.5 * trainer.mean + 0.5 * after
         return loss.detach(), after
 
     return step
 
 
-def _totalled(t: Trainer) -> Step:
+def _totalled(trainer: Trainer) -> Step:
     """Return a step that adds its loss to a number."""
-    t.total = 0.0
-    plain = _plain_step(t)
+    trainer.total = 0.0
+    plain = _plain_step(trainer)
 
     def step(*batch: Any) -> tuple[Any, ...]:
         (loss,) = plain(*batch)
-        t.total += loss.item()
+        trainer.total += loss.item()
         return (loss,)
 
     return step
 
 
-def _drawn(t: Trainer) -> Step:
+def _drawn(trainer: Trainer) -> Step:
     """Return a step that multiplies the outputs by random factors."""
 
     def step(*batch: Any) -> tuple[Any, ...]:
-        t.optimizer.zero_grad()
-        outputs = t.model(*batch[: t.data])
-        loss = distance([y * (0.5 + torch.rand_like(y)) for y in outputs], batch[t.data :])
+        trainer.optimizer.zero_grad()
+        outputs = trainer.model(*batch[: trainer.data])
+        drawn = [output * (0.5 + torch.rand_like(output)) for output in outputs]
+        loss = distance(drawn, batch[trainer.data :])
         loss.backward()
-        t.optimizer.step()
+        trainer.optimizer.step()
         return (loss.detach(),)
 
     return step
 
 
-def _by_hand(t: Trainer) -> Step:
+def _by_hand(trainer: Trainer) -> Step:
     """Return a step that takes the parameters as arguments, and changes them in place without an
     optimizer.
     """
-    t.state = t.parameters
+    trainer.state = trainer.parameters
 
     def step(parameters: Sequence[Any], *batch: Any) -> tuple[Any, ...]:
-        for p in parameters:
-            p.grad = None
-        loss = distance(t.model.f(batch[: t.data], parameters), batch[t.data :])
+        for parameter in parameters:
+            parameter.grad = None
+        loss = distance(trainer.model.f(batch[: trainer.data], parameters), batch[trainer.data :])
         loss.backward()
         with torch.no_grad():
-            for p in parameters:
-                p -= 0.1 * p.grad
+            for parameter in parameters:
+                parameter -= 0.1 * parameter.grad
         return (loss.detach(),)
 
     return step
 
 
-def _donated(t: Trainer) -> Step:
+def _donated(trainer: Trainer) -> Step:
     """Return a step to which parameters are donated, and which returns new ones."""
-    t.donates = True
-    t.state = [parameter.detach().clone() for parameter in t.parameters]
+    trainer.donates = True
+    trainer.state = [parameter.detach().clone() for parameter in trainer.parameters]
 
     def step(state: Sequence[Any], *batch: Any) -> tuple[Any, ...]:
         def loss(parameters: Sequence[object]) -> Any:
-            return distance(t.model.f(batch[: t.data], parameters), batch[t.data :])
+            return distance(
+                trainer.model.f(batch[: trainer.data], parameters), batch[trainer.data :]
+            )
 
-        leaves = [p.detach().requires_grad_() for p in state]
+        leaves = [parameter.detach().requires_grad_() for parameter in state]
         loss_value = loss(leaves)
         gradients = torch.autograd.grad(loss_value, leaves)
         new_state = []
@@ -514,7 +523,7 @@ STEPS: dict[str, Callable[[Trainer], Step]] = {
     "stateful": _stateful,
     "totalled": _totalled,
     "drawn": _drawn,
-    "resized": _plain_step,
+    "resized": _plain_step,  # its batches have other sizes, see `gen.checks.training`
     "by_hand": _by_hand,
     "donated": _donated,
 }

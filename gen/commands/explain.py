@@ -14,7 +14,7 @@ from gen.errors import Mark, MatrixError, Problem, nearest, one_of
 from gen.language import pipeline
 from gen.language.axes import complete
 from gen.language.globs import Names
-from gen.language.spec import Known, ToleranceEntry, Xfail
+from gen.language.selection_specs import Known, ToleranceEntry, Xfail
 from gen.plan.expand import Column, Entry, Plan, axes_of, factors, facts_needed
 from gen.plan.matrix_ops import Op
 from gen.plan.matrix_plan import add_matrix_arguments, load_plan, node_id

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from gen.checks.entries import Known
 from gen.errors import MatrixError
 from gen.language import pipeline
-from gen.language.spec import ToleranceEntry, Xfail
+from gen.language.selection_specs import ToleranceEntry, Xfail
 from gen.plan.expand import Plan
 from gen.plan.matrix_plan import above, load_plan
 from gen.plan.reduce import bits

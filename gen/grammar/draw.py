@@ -25,7 +25,7 @@ from gen.reference.model.cell_geometry import Refused
 # of a program: enough to repeat each kind of call, few enough to compile again for each
 MOST_CALLS = 7
 _TRIES = 6  # draws of a statement or a program that the model may refuse
-_NAMES = "pqrstuvwxyz"
+_NAMES = "pqrstuvwxyz"  # of variables: `smaller_programs` tells them from arguments, a to c
 
 
 def triple_of(grammar: Grammar, seed: int, number: int) -> tuple[str, str, str]:
@@ -66,19 +66,21 @@ class Drawing:
         inputs = self._inputs()
         first = Call("first", inputs)
         world = ModelWorld()
-        found: dict[str, Any] = dict(world.names)
-        exec(first.text(), found)
+        namespace: dict[str, Any] = dict(world.names)
+        exec(first.text(), namespace)
         variables = [one.name for one in inputs]
         kinds = [self.one, *self._others(), self.two]
         statements = []
+        # Each statement runs as soon as it is drawn, so that the next one can read its results.
         for kind in kinds:
-            statement = self._statement(kind, variables, found)
+            statement = self._statement(kind, variables, namespace)
             if statement is None and kind in (self.one, self.two):
                 raise Refused(f"no place for {kind}")
             if statement is not None:
                 statements.append(statement)
-        results = self._results(variables, [one.name for one in inputs], found)
+        results = self._results(variables, [one.name for one in inputs], namespace)
         program = Program(tuple(statements), results, (first,))
+        # From the start: what was refused on the way may have written to a tensor before that.
         by_model(program)
         return self._with_calls(program)
 
@@ -91,64 +93,64 @@ class Drawing:
     def _inputs(self) -> tuple[Input, ...]:
         """Return one to three inputs. The first one shares no memory with another."""
         count = self.random.choice((1, 2, 2, 2, 3))
-        made: list[Input] = []
+        inputs: list[Input] = []
         for name in "abc"[:count]:
-            kinds = [word for word, how in self.grammar.inputs.items() if made or not how.of]
+            kinds = [word for word, how in self.grammar.inputs.items() if inputs or not how.of]
             # shapes of fresh inputs fit each other, so that more statements find a place
             weights = [6 if kind == "fresh" else 1 for kind in kinds]
             (kind,) = self.random.choices(kinds, weights)
             grad = self.random.choice(GRADS)
-            made.append(self._input(name, kind, grad, made, 2, 3))
-        return tuple(made)
+            inputs.append(self._input(name, kind, grad, inputs, 2, 3))
+        return tuple(inputs)
 
     def _input(
         self, name: str, kind: str, grad: str, before: Sequence[Input], n: int, m: int
     ) -> Input:
         """Return an input of a kind. `before`: those that it may share memory with. `n`, `m`: the
         sizes of its base."""
-        found = self.grammar.inputs[kind]
-        if found.of:
+        how = self.grammar.inputs[kind]
+        if how.of:
             if not before:
                 raise Refused("no input before it")
             other = before[0].name
-            return Input(name, kind, "plain", found.text.format(other=other, n=n, m=m), other)
+            return Input(name, kind, "plain", how.text.format(other=other, n=n, m=m), other)
         make = "numbers"
-        if found.complex:
+        if how.complex:
             make = "complex_numbers"
-        shape = found.shape.format(n=n, m=m)
+        shape = how.shape.format(n=n, m=m)
         base = f"{make}({shape}{', ' if shape else ''}seed={self.random.randrange(9)})"
         if grad != "plain":
             base = f"leaf({base})"
         if grad == "computed":
             base = f"({base} * 1)"
-        return Input(name, kind, grad, found.text.format(x=base, n=n, m=m))
+        return Input(name, kind, grad, how.text.format(x=base, n=n, m=m))
 
     # --- statements and results -------------------------------------------------------------------
 
     def _statement(
-        self, kind: str, variables: list[str], found: dict[str, Any]
+        self, kind: str, variables: list[str], namespace: dict[str, Any]
     ) -> Statement | None:
         """Return a statement of this kind that the model runs. None if no choice fits."""
         template = self.grammar.statements[kind]
         for _ in range(_TRIES):
-            made: list[str] = []
-            text = self._filled(template, variables, made)
+            new_names: list[str] = []
+            text = self._filled(template, variables, new_names)
             try:
-                exec(text, found)
+                exec(text, namespace)
             except (Refused, IndexError, ValueError):
                 continue
-            variables += [name for name in dict.fromkeys(made) if name not in variables]
+            variables += [name for name in dict.fromkeys(new_names) if name not in variables]
             return Statement(kind, text)
         return None
 
-    def _filled(self, template: str, variables: Sequence[str], made: list[str]) -> str:
+    def _filled(self, template: str, variables: Sequence[str], new_names: list[str]) -> str:
         """Return a text with names in its slots. A new name is the same in all slots of a line."""
         slots = {slot for _, slot, _, _ in Formatter().parse(template) if slot}
         # in an order that is the same in each process, unlike that of a set
         chosen = {slot: self._variable(variables) for slot in sorted(slots - {"new"})}
         if "new" in slots:
             chosen["new"] = next(self.names)
-            made.append(chosen["new"])
+            new_names.append(chosen["new"])
         return template.format(**chosen)
 
     def _variable(self, variables: Sequence[str]) -> str:
@@ -157,7 +159,7 @@ class Drawing:
         return self.random.choice([*variables, *variables[-2:]])
 
     def _results(
-        self, variables: Sequence[str], inputs: Sequence[str], found: dict[str, Any]
+        self, variables: Sequence[str], inputs: Sequence[str], namespace: dict[str, Any]
     ) -> tuple[Statement, ...]:
         """Return one to three results. What the model refuses becomes a plain variable."""
         results = []
@@ -167,7 +169,7 @@ class Drawing:
             template = self.grammar.results[kind]
             text = template.format(input=self.random.choice(inputs), **chosen)
             try:
-                eval(text, dict(found))
+                eval(text, dict(namespace))
             except (Refused, IndexError, ValueError):
                 kind, text = "value", variables[-1]
             results.append(Statement(kind, text))

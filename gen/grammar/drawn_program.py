@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
 
-GRADS = ("plain", "leaf", "computed")
+GRADS = ("plain", "leaf", "computed")  # whether an input requires grad, and as which kind of tensor
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ class Call:
 
     def text(self) -> str:
         """Return the statements before the call: what changes, and what makes the inputs."""
-        made = [f"{one.name} = {one.text}" for one in self.inputs if not self.repeats]
-        return "\n".join(filter(None, (self.before, *made)))
+        lines = [self.before]
+        if not self.repeats:
+            lines += [f"{one.name} = {one.text}" for one in self.inputs]
+        return "\n".join(filter(None, lines))
 
 
 @dataclass(frozen=True)

@@ -33,15 +33,17 @@ class Transforms:
         def derivative(x: Tensor) -> Tensor:
             if x.kind != "real":
                 raise Refused("a derivative by real numbers")
-            places = [
-                chain_rule.Number(chain_rule.value_of(c), chain_rule.sources_of(c))
-                for c in x.numbers()
+            # New numbers, computed from the old ones: other uses of `x` are no part of this
+            # derivative, but it has a derivative by `x` in turn.
+            arguments = [
+                chain_rule.Number(chain_rule.value_of(cell), chain_rule.sources_of(cell))
+                for cell in x.numbers()
             ]
+            # torch.func.grad differentiates inside of no_grad as well
             with recording(True):
-                roots = function(Tensor.of(list(places), x.shape)).numbers()
-            return Tensor.of(
-                chain_rule.derivatives([(root, 1.0) for root in roots], places), x.shape
-            )
+                roots = function(Tensor.of(list(arguments), x.shape)).numbers()
+            slopes = chain_rule.derivatives([(root, 1.0) for root in roots], arguments)
+            return Tensor.of(slopes, x.shape)
 
         return derivative
 
@@ -135,9 +137,9 @@ class Names:
             result: Tensor = getattr(x, name)(*args, **kwargs)
             if out is None:
                 return result
-            if out.memory.has_history or any(
-                isinstance(cell, chain_rule.Number) for cell in result.numbers()
-            ):
+            cells = result.numbers()
+            is_recorded = any(isinstance(cell, chain_rule.Number) for cell in cells)
+            if out.memory.has_history or is_recorded:
                 raise Refused("out= takes no tensors with a history")
             return out.take(result, x, *args)
 
@@ -145,7 +147,10 @@ class Names:
 
 
 def _has_pairs(x: Tensor) -> bool:
-    """Return whether the last dimension has two cells side by side, from an even cell on."""
+    """Return whether the last dimension has two cells side by side, from an even cell on.
+
+    A complex element is as large as two real ones, and begins where one of these pairs does.
+    """
     if x.shape[-1:] != (2,) or x.geometry.strides[-1] != 1:
         return False
     starts = (x.geometry.offset, *x.geometry.strides[:-1])
@@ -262,13 +267,14 @@ def _complex_numbers(*shape: int, seed: int = 0) -> Tensor:
 
 def _with_slopes(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:
     """Return a function of each number, with a handwritten backward."""
-    found = [
+    cells = [
         chain_rule.with_slope(function(chain_rule.value_of(cell)), cell, slope)
         for cell in x.numbers()
     ]
+    # The numbers of a complex tensor are its real and imaginary parts in turn.
     if x.kind == "complex":
-        return Tensor.of(list(zip(found[::2], found[1::2], strict=True)), x.shape, x.kind)
-    return Tensor.of(found, x.shape, x.kind)
+        return Tensor.of(list(zip(cells[::2], cells[1::2], strict=True)), x.shape, x.kind)
+    return Tensor.of(cells, x.shape, x.kind)
 
 
 def _with_slope(x: Tensor, factor: float, slope: float) -> Tensor:
@@ -293,12 +299,12 @@ def _doubled_in(x: Tensor) -> Tensor:
 def _same(x: Tensor) -> Tensor:
     """Return the argument, with a backward that doubles. Nothing says what a write to it is."""
     x.memory.writable = False
-    made = _with_slopes(x, lambda value: value, 2.0)
-    made.memory.writable = False
-    return made
+    result = _with_slopes(x, lambda value: value, 2.0)
+    result.memory.writable = False
+    return result
 
 
 def _noise(x: Tensor) -> Tensor:
-    """Return the random numbers that torch draws: a seed says which."""
+    """Return the random numbers that torch draws: a run seeds the generator before each call."""
     drawn = torch.rand(x.shape, dtype=torch.float64)
     return Tensor.of(drawn.reshape(-1).tolist(), x.shape)

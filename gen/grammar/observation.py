@@ -78,7 +78,10 @@ def flat(results: Any, kind: type | tuple[type, ...]) -> Iterator[tuple[str, Any
 
 
 def weight_of(result: int, i: int) -> float:
-    """Return the weight of a number in the loss: of few digits, and not 0."""
+    """Return the weight of number `i` of a result in the loss: of few digits, and not 0.
+
+    Weights differ, so that a gradient that belongs to another element or result shows.
+    """
     return ((3 * result + 2 * i) % 5 - 2) / 2 + 0.25
 
 
@@ -140,6 +143,7 @@ def _memory(x: Tensor) -> int:
 
 def _geometry(x: Tensor) -> str:
     """Return the shape and those strides that say something."""
+    # No step is made along a size of 1 or in an empty tensor, so ops leave any stride there.
     pairs = zip(x.shape, x.stride(), strict=True)
     strides = [stride * (size > 1 and x.numel() > 0) for size, stride in pairs]
     return f"{tuple(x.shape)} {tuple(strides)}"
@@ -149,20 +153,23 @@ def add_gradients(
     seen: Observation, leaves: Sequence[Tensor], results: Any, level: Differentiating
 ) -> None:
     """Add the gradients of the results, and those of the gradients if the level has them."""
-    found = [x for _, x in flat(results, Tensor)]
-    first = _by_leaves(
-        ((index, x) for index, x in enumerate(found) if x.requires_grad), leaves, level
-    )
+    tensors = [x for _, x in flat(results, Tensor)]
+    # A result keeps its number where others have no gradient: the model has weights by it too.
+    with_grad = [(index, x) for index, x in enumerate(tensors) if x.requires_grad]
+    first = _by_leaves(with_grad, leaves, level)
     _add(seen, "gradient", leaves, first)
     if level.is_twice_differentiable:
         whole = _in_one(leaves, first)
-        second = _by_leaves(((0, g) for g in whole if g.requires_grad), leaves, level)
+        second = _by_leaves([(0, x) for x in whole if x.requires_grad], leaves, level)
         _add(seen, "second gradient", leaves, second)
 
 
 def _by_leaves(
     pairs: Iterable[tuple[int, Tensor]], leaves: Sequence[Tensor], level: Differentiating
 ) -> Sequence[Tensor | None]:
+    """Return the gradients of the weighted sum of some results: None for each leaf if there is no
+    result.
+    """
     loss = _loss(pairs)
     return [None] * len(leaves) if loss is None else level.gradients(loss, leaves)
 
@@ -177,6 +184,7 @@ def _in_one(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Te
 
 
 def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
+    """Return the sum of all numbers of numbered tensors, each times its weight."""
     total: Tensor | None = None
     for number, x in pairs:
         whole = _flat_reals(x)
@@ -191,9 +199,10 @@ def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
 def _add(
     seen: Observation, word: str, leaves: Sequence[Tensor], found: Sequence[Tensor | None]
 ) -> None:
-    for index, (leaf, g) in enumerate(zip(leaves, found, strict=True)):
-        if g is not None:
-            seen.values[f"{word} of leaf {index}"] = _numbers(g)
+    """Add the gradients of leaves to what was seen, by a name that begins with `word`."""
+    for index, (leaf, gradient) in enumerate(zip(leaves, found, strict=True)):
+        if gradient is not None:
+            seen.values[f"{word} of leaf {index}"] = _numbers(gradient)
         else:
             # A gradient that is absent is compared as zeros, which the model has there.
             count = leaf.numel() * (2 if leaf.is_complex() else 1)

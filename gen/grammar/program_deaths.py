@@ -64,11 +64,11 @@ def death_of(program: Program, level: Level, patience: float) -> str | None:
     """Return how a process ends that runs a program. None if it ends with or without an error."""
     pid = os.fork()
     if pid == 0:
-        _run_and_leave(program, level)
+        _run_and_leave(program, level)  # it does not return
     end = time.monotonic() + patience
     while time.monotonic() < end:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
             return _words_of(status)
         time.sleep(_PAUSE)
     os.kill(pid, signal.SIGKILL)
@@ -83,7 +83,10 @@ def _words_of(status: int) -> str | None:
 
 
 def _run_and_leave(program: Program, level: Level) -> None:
-    """Run a program in this process, and end it without what its parent would do at an end."""
+    """Run a program in this process, and end it without what its parent would do at an end.
+
+    The exit status is 0 also after an error: an error is no death.
+    """
     faulthandler.disable()  # what it would print is about this process
     try:
         with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), redirect_stdout(nowhere):

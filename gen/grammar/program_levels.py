@@ -44,6 +44,7 @@ def _eager() -> Level:
 @contextmanager
 def _comparable() -> Iterator[None]:
     """Let compiled code draw as eager mode does, and differentiate a call twice."""
+    # here, because this imports torch's compilers
     from gen.torch_private.compilers import functorch_config, inductor_config
 
     with inductor_config.patch(fallback_random=True), functorch_config.patch(donated_buffer=False):

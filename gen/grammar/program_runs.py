@@ -69,6 +69,7 @@ def by_model(program: Program) -> list[Observation]:
     world = ModelWorld()
     seen = []
     function = _defined(program, world.names)
+    # Calls run in turn with the same layers, so what one leaves there is what the next one finds.
     for call, arguments in _made(program, world, world.leaves):
         torch.default_generator.manual_seed(SEED)
         with recording(not call.around):
@@ -76,7 +77,7 @@ def by_model(program: Program) -> list[Observation]:
         found = of_model(world, arguments, results, not call.around)
         _require_small(found)
         seen.append(found)
-    # the caller may not change it: it is kept for the other levels
+    # Kept for the other levels, so no caller may change it.
     return seen
 
 
@@ -125,6 +126,7 @@ def by_torch(program: Program, level: Level) -> list[Observation | Exception]:
     return _by_level(program, level)
 
 
+# Each level is compared with it, and so is each smaller program.
 @lru_cache(maxsize=64)
 def _by_eager(program: Program, level: Level) -> list[Observation | Exception]:
     return _by_level(program, level)

@@ -25,7 +25,7 @@ from gen.grammar.word_tables import Grammar
 from gen.severity import Severity, severity_of_error
 
 TOLERANCES = {"double": 1e-8, "single": 1e-4}
-_FAULTS = ("INTERNAL ASSERT", "invalid gradient")  # no answers to a program
+_FAULTS = ("INTERNAL ASSERT", "invalid gradient")  # torch's own, which are no refusal of a program
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,12 @@ def settled(program: Program) -> Program | None:
     """Return the program without the calls that torch refuses. None if it refuses the first."""
     eager = LEVELS["eager"]()
     while True:
-        last = by_torch(program, eager)[-1]
+        seen = by_torch(program, eager)
+        last = seen[-1]
         if not isinstance(last, Exception) or _is_fault(last):
             return program
-        number = len(by_torch(program, eager)) - 1
+        # The error is the last outcome, so its place is the number of the call.
+        number = len(seen) - 1
         shorter = without_call(program, number)
         if shorter is None:
             return None
@@ -159,7 +161,10 @@ def difference_of(program: Program, level: Level) -> Difference | None:
             part, severity = _part_of_error(seen), severity_of_error(seen)
             return Difference(level.name, part, _first_line(seen), number, severity)
         # torch may have stopped at an error before this call
-        plain = next((one for one in eager[number:][:1] if isinstance(one, Observation)), seen)
+        plain = seen
+        for one in eager[number : number + 1]:
+            if isinstance(one, Observation):
+                plain = one
         expected = expected_of(level, truth[number], plain)
         message = seen.differs(expected, tolerance_of(program, number))
         if message is not None and not _is_as_wrong(level, seen, plain, number, program):
@@ -244,6 +249,7 @@ def _of_one_call(program: Program, differs: Callable[[Program], bool], last: int
 
 
 def _differs_alike(program: Program, level: Level, difference: Difference) -> bool:
+    """Return whether a smaller program has a meaning, and a difference of the same cause."""
     try:
         eager = by_torch(program, LEVELS["eager"]())[-1]
         if isinstance(eager, Exception) and not _is_fault(eager):

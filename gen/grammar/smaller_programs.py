@@ -55,6 +55,7 @@ def _smaller(program: Program) -> Iterator[Program]:
     if len(program.results) > 1:
         for number in reversed(range(len(program.results))):
             yield replace(program, results=_without(program.results, number))
+    # A statement that others need cannot be left out, but what reads it can read its argument.
     yield from _joined_statements(program)
     yield from _simpler_results(program)
     yield from _fewer_inputs(program)
@@ -62,6 +63,7 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _fewer_calls(program: Program) -> Iterator[Program]:
+    """Yield programs without one of the calls, the last one first, and without the first."""
     for number in reversed(range(1, len(program.calls))):
         shorter = without_call(program, number)
         if shorter is not None:
@@ -129,6 +131,7 @@ def _simpler_inputs(program: Program) -> Iterator[Program]:
 
 
 def _simpler(one: Input) -> Iterator[Input]:
+    # An input that was read from a file of findings has no flag.
     flags: tuple[str, ...] = _SIMPLER_FLAGS[one.grad or "plain"]
     if one.text not in _SIMPLE_TEXTS.values():
         flags = (one.grad or "plain", *flags)
@@ -138,12 +141,12 @@ def _simpler(one: Input) -> Iterator[Input]:
 
 def _repeated(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     """Return calls of which those that repeat one have its inputs."""
-    made: list[Call] = []
+    updated: list[Call] = []
     for call in calls:
-        if call.repeats and made:
-            call = replace(call, inputs=made[-1].inputs)
-        made.append(call)
-    return tuple(made)
+        if call.repeats and updated:
+            call = replace(call, inputs=updated[-1].inputs)
+        updated.append(call)
+    return tuple(updated)
 
 
 def _without(parts: tuple[T, ...], number: int) -> tuple[T, ...]:

@@ -72,14 +72,16 @@ def load_grammar(path: Path = DEFAULT) -> Grammar:
 
 
 _PARTS = frozenset(("inputs", "statements", "results", "calls"))
-_ALONE = "alone"
+_ALONE = "alone"  # the group whose statements have nothing in common
 
 
 def _entries(path: Path, part: str, entries: Any, kind: Any) -> dict[str, Any]:
-    made = {}
+    """Return the entries of a part as objects of a data class. ``ValueError`` for a wrong key."""
+    objects = {}
     for name, values in entries.items():
+        # The class refuses a key that it has no field for, and says which.
         try:
-            made[name] = kind(**values)
+            objects[name] = kind(**values)
         except TypeError as error:
             raise ValueError(f"{path}: {part}.{name}: {error}") from None
-    return made
+    return objects

@@ -55,6 +55,7 @@ def name_of(finding: Finding) -> str:
 
 
 def _call_entry(call: Call) -> dict[str, Any]:
+    """Return a call as YAML has it, without what is as usual."""
     entry: dict[str, Any] = {"kind": call.kind}
     if not call.repeats:
         entry["inputs"] = {one.name: one.text for one in call.inputs}
@@ -160,7 +161,10 @@ def _lines_of(call: Call, program: Program) -> list[str]:
 
 
 def _expected(program: Program, level: Level) -> Observation:
-    """Return what the last call has, as a search expects it."""
+    """Return what the last call has, as a search expects it.
+
+    Where eager mode raises an error there is the model alone.
+    """
     truth = by_model(program)[-1]
     eager = by_torch(program, LEVELS["eager"]())[-1]
     if isinstance(eager, Observation):
@@ -179,5 +183,6 @@ _MODULES = (prelude, observation)
 
 def _without_head(text: str) -> str:
     """Return a module's text without its docstring and ``from __future__``."""
+    # A script has both of its own, and Python takes that import only at the beginning of a file.
     second = ast.parse(text).body[2]
     return "\n".join(text.splitlines()[second.lineno - 1 :]) + "\n"

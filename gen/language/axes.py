@@ -168,7 +168,8 @@ class Axes:
         Raises ValueError for a word that there is not.
         """
         words = {"form": form, "layout": layout, "values": values}
-        return replace(self, **_validate({k: words[k] for k in words if k not in self.varied}))
+        fixed = {axis: word for axis, word in words.items() if axis not in self.varied}
+        return replace(self, **_validate(fixed))
 
     def by_name(self) -> dict[str, str]:
         """Return the words of the axes that vary."""

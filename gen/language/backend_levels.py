@@ -22,7 +22,7 @@ from gen.errors import MatrixError, Problem
 from gen.language import source
 from gen.language.axes import Axes
 from gen.language.globs import Names
-from gen.language.spec import LevelSpec
+from gen.language.selection_specs import LevelSpec
 
 __all__ = ["TIER_OF_LEVELS", "Level", "LevelError", "chosen_levels", "levels_of", "read_levels"]
 
@@ -40,6 +40,7 @@ class Level:
 
     number: int
     spec: LevelSpec
+    # An op is asked for with each of its cells, and None is an answer, too.
     _ranks: dict[str, int | None] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -49,6 +50,7 @@ class Level:
     def rank(self, op: str) -> int | None:
         """Return where an op stands in the order of the level. None if it is not in it."""
         if op not in self._ranks:
+            # The first glob that names it decides, as `ops` may name it again by a wider one.
             names = Names({op: 0}, "op")
             matched = (place for place, glob in enumerate(self.spec.ops) if names.named(glob))
             self._ranks[op] = next(matched, None)
@@ -105,6 +107,7 @@ def chosen_levels(levels: Sequence[Level], text: str) -> list[Level]:
     if not levels:
         raise LevelError("matrix.yaml has no section `levels:`")
     numbers = {str(level.number): level.number for level in levels}
+    # What is no number of a level becomes 0, which the condition below refuses.
     low, _, high = text.partition("-")
     first, last = numbers.get(low, 0), numbers.get(high or low, 0)
     if not 1 <= first <= last:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import translate
 
+_ALL = ("*", "all")
+
 
 class Names:
     """Names, each with a set as the bits of an integer.
@@ -25,9 +27,11 @@ class Names:
         """
         if glob not in self._answers:
             named = self.named(glob)
-            self._answers[glob] = (
-                _union(self.sets[name] for name in named) if named or glob in ("*", "all") else None
-            )
+            # "All of nothing" is the empty set, and no mistake as another glob would be.
+            has_meaning = bool(named) or glob in _ALL
+            self._answers[glob] = None
+            if has_meaning:
+                self._answers[glob] = _union(self.sets[name] for name in named)
         return self._answers[glob]
 
     def match_any(self, globs: Sequence[str]) -> int:
@@ -38,7 +42,7 @@ class Names:
         """Return the names that `glob` matches, in order."""
         if glob in self.sets:
             return [glob]
-        if glob in ("*", "all"):
+        if glob in _ALL:
             return list(self.sets)
         if not is_glob(glob):
             return []

@@ -145,6 +145,7 @@ def _missing_stage(text: str, what: str) -> PipelineError:
 def _tokens(text: str) -> Iterator[tuple[re.Match[str], int]]:
     """Yield each word and dot, and the place where it starts behind its blanks."""
     position = 0
+    # The pattern takes blanks only in front of something.
     end = len(text.rstrip())
     while position < end:
         token = _TOKEN.match(text, position)
@@ -158,11 +159,12 @@ def _words(word: str, start: int) -> list[tuple[str, int]]:
     words = []
     parts = word.split(".")
     while parts:
+        # `aot` and `functional` alone are no stages: a message has to name what follows them, too.
         two = ".".join(parts[:2])
         take = 2 if two in WHOLE or parts[0] in ("aot", "functional") else 1
         piece = ".".join(parts[:take])
         words.append((piece, start))
-        start += len(piece) + 1
+        start += len(piece) + 1  # the dot
         parts = parts[take:]
     return words
 

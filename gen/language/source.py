@@ -46,6 +46,7 @@ class _Text(io.StringIO):
         self.name = name
 
 
+# PyYAML may be installed without its parser in C. Neither base loader has types of its own.
 class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
     """Parse in C, with the implicit types of YAML 1.2's core schema instead of those of YAML
     1.1.
@@ -242,6 +243,7 @@ class _Reader:
         place = included_at or Mark(name)
         at = "include" if included_at else ""
         try:
+            # A pipe or a device may have no end, and a folder no text.
             status = path.stat()
             if not stat.S_ISREG(status.st_mode):
                 self._problem(
@@ -264,6 +266,7 @@ class _Reader:
             self._problem(place, at, f"cannot read {name}: {error.strerror}")
             return None
         try:
+            # with or without the mark that editors of Windows write at the beginning
             return raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             before = raw[: error.start]
@@ -324,14 +327,17 @@ class _Reader:
 
     def _inspect(self, root: yaml.Node) -> None:
         """Refuse tags, duplicate keys, endless aliases and alias bombs."""
+        # An alias is its node once more. So a node is looked at once, by its identity, and counts
+        # wherever it stands.
         sizes: dict[int, int] = {}
-        open_: set[int] = set()
+        ancestors: set[int] = set()
 
         def size(node: yaml.Node, depth: int) -> int:
+            """Return how many nodes there are below a node, and itself."""
             known_size = sizes.get(id(node))
             if known_size is not None:
                 return known_size
-            if id(node) in open_:
+            if id(node) in ancestors:
                 self._problem(
                     _mark(node), "", "an alias that contains itself", "a finite structure"
                 )
@@ -339,7 +345,7 @@ class _Reader:
             if depth > MAX_DEPTH:  # only aliases nest so deep, as the text does not
                 self._problem(_mark(node), "", f"nested deeper than {MAX_DEPTH} levels")
                 return 1
-            open_.add(id(node))
+            ancestors.add(id(node))
             self._refuse_tag(node)
             total = 1
             if isinstance(node, yaml.MappingNode):
@@ -349,7 +355,7 @@ class _Reader:
             elif isinstance(node, yaml.SequenceNode):
                 for item in node.value:
                     total += size(item, depth + 1)
-            open_.discard(id(node))
+            ancestors.discard(id(node))
             sizes[id(node)] = total
             return total
 
@@ -400,6 +406,7 @@ class _Reader:
         """Merge the sections of the included files with those of `root`: mappings by key, lists by
         appending.
         """
+        # Included files first, so that a contradiction is a mistake of the file that includes.
         sections: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in root.value:
             if key.value == "include":
@@ -468,6 +475,7 @@ def _construct(root: yaml.Node, problems: list[Problem], folder: Path) -> Any:
     """
 
     def tagged(node: yaml.Node) -> dict[str, Any]:
+        """Return what stands behind a tag, as a mapping of the tag: `{"!tuple": [2, 3]}`."""
         known = TAGS[node.tag]
         content: Any = node.value
         content = list(map(build, content)) if known.takes_list else known.read(content)
@@ -477,6 +485,7 @@ def _construct(root: yaml.Node, problems: list[Problem], folder: Path) -> Any:
         return {node.tag: content}
 
     def build(node: yaml.Node) -> Any:
+        """Return the data of a node. None, with a problem noted, for a scalar of another type."""
         if node.tag in TAGS:
             return tagged(node)
         if isinstance(node, yaml.MappingNode):
@@ -511,7 +520,7 @@ def _boolean(text: str) -> bool:
 def _float(text: str) -> float:
     if "n" not in text.lower():
         return float(text)
-    # Python has infinity and NaN without the dot.
+    # Infinity and NaN, which Python writes without the dot. No other number has an n.
     return float(text.replace(".inf", "inf").replace(".nan", "nan").lower())
 
 
@@ -530,6 +539,7 @@ def _mark(node: yaml.Node) -> Mark:
 
 
 def _scalar_text(node: yaml.Node) -> str | None:
+    """Return the text of a key. None if the key is a list or a mapping."""
     return node.value if isinstance(node, yaml.ScalarNode) else None
 
 

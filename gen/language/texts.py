@@ -34,12 +34,16 @@ from gen.language import pipeline
 #
 # Which patterns of a matrix may run away, and which say nothing.
 
+# By Python's own parser of patterns, which has no public name.
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT)
 _MANY = 10  # repetitions from which on backtracking may not end
 
 
 def matches_anything(pattern: str) -> bool:
-    """Return whether `pattern` matches messages of any text."""
+    """Return whether `pattern` matches messages of any text.
+
+    It is asked about three messages that have nothing in common.
+    """
     compiled = re.compile(pattern)
     return all(map(compiled.search, ("", "\x00", "no such message")))
 
@@ -69,13 +73,14 @@ def _nodes(tree: Any) -> Iterator[tuple[Any, Any]]:
     """Yield the nodes below `tree`, as pairs of a code and its argument."""
     for code, argument in tree:
         yield code, argument
-        for inner in argument if isinstance(argument, tuple | list) else (argument,):
-            if isinstance(inner, parser.SubPattern):
-                yield from _nodes(inner)
-            elif isinstance(inner, list):
-                for one in inner:
-                    if isinstance(one, parser.SubPattern):
-                        yield from _nodes(one)
+        # An argument is a pattern, or has some among its parts: a repetition has (1, 5, pattern),
+        # a choice (None, [pattern, pattern]).
+        parts = argument if isinstance(argument, tuple | list) else (argument,)
+        for part in parts:
+            alternatives = part if isinstance(part, list) else [part]
+            for inner in alternatives:
+                if isinstance(inner, parser.SubPattern):
+                    yield from _nodes(inner)
 
 
 LONGEST_NAME = 100  # letters: file systems take 255 bytes
@@ -205,6 +210,7 @@ def _exception(name: str) -> str:
     A dotted name passes, and so does a plain name that is no slip for an exception of Python or of
     the checks.
     """
+    # A class of a package need not be installed here, so only what looks like a slip is refused.
     known_exceptions = [*_EXCEPTIONS, "Mismatch", "Vacuous", "Crashed", "TimedOut"]
     near = difflib.get_close_matches(name, known_exceptions, n=1, cutoff=_SLIP)
     if "." in name or name in known_exceptions:
@@ -242,6 +248,7 @@ def _specifier(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
+    """Return a text without line ends, as it stands in one line of a generated module."""
     joined = " ".join(text.split())
     if not joined:
         raise fault("an empty text", "a sentence")

@@ -92,6 +92,7 @@ def _spread(matrix: Matrix) -> Matrix:
     """
     names = Names(dict.fromkeys(matrix.checks, 0), "check")
     checks = dict(matrix.checks)
+    # False sorts before True.
     for axis, spread in sorted(matrix.over.items(), key=lambda item: item[0] == RUN):
         left_out: set[str] = set()
         for glob in spread.not_checks:
@@ -196,6 +197,7 @@ def _whole(detail: ErrorDetails, data: dict[str, object]) -> Loc:
     check or a family.
     """
     path = _data_path(detail["loc"], data)
+    # Without the unknown key, what stands beside it may be right.
     if detail["type"] == "extra_forbidden":
         return path
     if len(path) >= 4 and path[0] == "families" and path[2] == "ops":
@@ -207,9 +209,10 @@ def _with_emptied_families(paths: set[Loc], data: Any) -> set[Loc]:
     """Return `paths`, and the families of which they name every op: an empty one would be a second
     mistake.
     """
-    gone = Counter(path[:2] for path in paths if len(path) == 4)
+    # Paths of four steps are those of ops: `families`, its name, `ops`, the number of the op.
+    counts = Counter(path[:2] for path in paths if len(path) == 4)
     emptied = set(paths)
-    for family, count in gone.items():
+    for family, count in counts.items():
         if count == len(data[family[0]][family[1]]["ops"]):
             emptied.add(family)
     return emptied
@@ -250,6 +253,7 @@ def _inner_type(kind: object, tag: str) -> object:
         if get_origin(kind) is Annotated:
             kind = get_args(kind)[0]
         elif get_origin(kind) in (Union, UnionType):
+            # The text of a member has its tag, as `Annotated[Tensor, Tag(tag='<tensor>')]`.
             members = [member for member in get_args(kind) if member is not type(None)]
             kind = next((member for member in members if tag and tag in str(member)), members[0])
         else:

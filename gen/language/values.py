@@ -41,12 +41,14 @@ def tag_of(value: object) -> str | None:
 
 def _number(text: str) -> object:
     """Return the number of a text of digits, and any other text as it is."""
+    # 2**63 has 19 digits, and longer numbers are refused as texts.
     return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else text
 
 
 def _is_slice(content: Any, folder: Path) -> bool:
-    steps = all(x is None or type(x) is int for x in content)
-    return 1 <= len(content) <= 3 and steps and content[2:] != [0]
+    are_numbers = all(part is None or type(part) is int for part in content)
+    # Python makes a slice with a step of 0, and refuses to take one.
+    return 1 <= len(content) <= 3 and are_numbers and content[2:] != [0]
 
 
 def _is_complex(content: Any, folder: Path) -> bool:

@@ -16,16 +16,16 @@ from itertools import product
 from gen.errors import MatrixError, nearest, one_of
 from gen.language import pipeline
 from gen.language.axes import AXES, PLAIN, Axes
+from gen.language.check_specs import Check
+from gen.language.field_types import Tolerance
 from gen.language.globs import Names, is_glob
-from gen.language.spec import (
+from gen.language.selection_specs import (
     TIERS,
-    Check,
     Known,
     Limit,
     Part,
     Reduce,
     Tier,
-    Tolerance,
     ToleranceEntry,
     Where,
 )

@@ -16,7 +16,8 @@ from typing import Any
 from gen.dtypes import COMPLEX, DTYPES, FLOATS
 from gen.errors import nearest, one_of
 from gen.language.globs import Names, is_glob
-from gen.language.spec import Family, OpRow, Samples, Tensor
+from gen.language.op_specs import Family, OpRow
+from gen.language.sample_specs import Samples, Tensor
 from gen.language.validate import Loaded
 from gen.plan.callables import missing
 from gen.plan.catalog import Catalog, Facts

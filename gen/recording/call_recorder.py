@@ -73,8 +73,8 @@ def _length(value: object) -> int:
 
 
 _calls: dict[tuple[str, str], Calls] = {}
-_state = threading.local()
-_modes = contextlib.ExitStack()
+_state = threading.local()  # whether the thread describes arguments, which calls torch itself
+_modes = contextlib.ExitStack()  # entered until the process ends
 
 
 @contextlib.contextmanager
@@ -107,6 +107,7 @@ class _Ops(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = f"torch.ops.{func}"
         _note("op", name, args, kwargs)
+        # It is absent where the recorder itself has made the call.
         if (calls := _calls.get(("op", name))) is not None:
             calls.writes = func._schema.is_mutable
         return func(*args, **(kwargs or {}))
@@ -155,13 +156,16 @@ def _write(process: int) -> None:
             "kind": kind,
             "name": name,
             "count": calls.count,
-            "samples": [json.loads(text) | {"count": n} for text, n in calls.samples.items()],
+            "samples": [
+                json.loads(text) | {"count": count} for text, count in calls.samples.items()
+            ],
             "left_out": calls.left_out,
             "writes": calls.writes,
         }
         for (kind, name), calls in _calls.items()
     ]
     path = Path(os.environ[FOLDER], f"{process}.json")
+    # In two steps, since a process that is killed here would leave half of a JSON file.
     path.with_suffix(".part").write_text(json.dumps(records))
     path.with_suffix(".part").replace(path)
 
@@ -171,6 +175,7 @@ def _write(process: int) -> None:
 
 def wrap(name: str) -> None:
     """Note the calls of a function, as soon as a module that is imported has it."""
+    # The longest beginning that is a module: `a.b.f` may be `f` of `a.b`, or a method of `a`'s `b`.
     parts = name.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         value: Any = sys.modules.get(".".join(parts[:cut]))
@@ -205,6 +210,7 @@ def _noting(name: str, function: Callable[..., object]) -> Callable[..., object]
 
 def _replace(function: object, other: object) -> None:
     """Put another function in the place of one, in all modules of its package."""
+    # Other modules may have it by `from … import …`, and would go on calling the old one.
     package = str(getattr(function, "__module__", "")).partition(".")[0]
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] != package:
@@ -227,7 +233,10 @@ def _wrap_function_class(name: str, function: Any) -> None:
 
 
 def _wrap_module(name: str, module: type[torch.nn.Module]) -> None:
-    """Note the calls of a class of modules, with the arguments of its constructor."""
+    """Note the calls of a class of modules, with the arguments of its constructor.
+
+    Calls of its subclasses are not noted.
+    """
     construct, forward = module.__init__, module.forward
 
     @functools.wraps(construct)

@@ -60,6 +60,8 @@ def record(command: str, function: str = "") -> list[Recorded]:
 
 
 def _environment(folder: str, function: str) -> dict[str, str]:
+    """Return the environment of the command, in which each Python starts the recorder."""
+    # First, as Python imports one `sitecustomize` alone: ours, which imports the other one itself.
     path = os.pathsep.join(filter(None, (str(_START), os.environ.get("PYTHONPATH", ""))))
     environment = os.environ | {"PYTHONPATH": path, FOLDER: folder, "PYTHONUNBUFFERED": "1"}
     if function:
@@ -89,6 +91,7 @@ def _run(command: str, environment: Mapping[str, str]) -> None:
             for line in process.stdout:
                 last.append(f"  | {line.rstrip()}")
                 print(last[-1], file=sys.stderr, flush=True)
+    # Also of a KeyboardInterrupt: the command would run on without its reader.
     except BaseException:
         process.kill()
         raise
@@ -109,6 +112,7 @@ def _merge(records: Iterator[Sample]) -> list[Recorded]:
         one.writes |= each["writes"]
         counts = samples.setdefault(key, Counter())
         for sample in each["samples"]:
+            # Samples are the same if all but their counts are equal.
             counts[json.dumps(sample | {"count": 0})] += sample["count"]
     for key, counts in samples.items():
         for text, _ in counts.most_common():

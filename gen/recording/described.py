@@ -72,6 +72,7 @@ def _tagged(value: object) -> Sample:
 
 
 def _tensor(x: torch.Tensor) -> Sample:
+    """Return the description of a tensor. Raises NoDescriptionError if a sample cannot have it."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter):
         raise NoDescriptionError(f"a tensor of class {type(x).__name__}")
     if x.layout is not torch.strided or x.is_quantized or x.device.type == "meta":

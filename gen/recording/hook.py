@@ -31,6 +31,7 @@ def start(root: str) -> None:
     # Any beginning of the name may be the module that has the function.
     modules = {".".join(parts[:length]) for length in range(1, len(parts))}
     finder = _Finder({"torch", *modules}, lambda name: _imported(name, function))
+    # First, since the finder of Python's own path would find these modules before it.
     sys.meta_path.insert(0, finder)
 
 
@@ -67,6 +68,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return None
 
     def _extend(self, loader: object, name: str) -> None:
+        """Let a loader call the function after it has run the module."""
         execute = getattr(loader, "exec_module", None)
         if execute is None:
             return
@@ -75,4 +77,5 @@ class _Finder(importlib.abc.MetaPathFinder):
             execute(module)
             self._after(name)
 
+        # Each module of a file has a loader of its own, so this concerns no other module.
         loader.exec_module = exec_module  # type: ignore[attr-defined]

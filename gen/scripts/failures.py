@@ -15,7 +15,7 @@ from torch.overrides import resolve_name
 
 from gen.checks.case import Case, Claim
 from gen.checks.case.comparisons import all_comparisons, wrong_errors
-from gen.checks.evaluate import Comparison
+from gen.checks.comparison.comparison import Comparison
 from gen.samples.samples import Sample, located
 from gen.scripts import python_values
 from gen.scripts.python_values import NoScript

@@ -17,7 +17,7 @@ import torch
 
 from gen.checks import forms
 from gen.checks.case import Case
-from gen.checks.evaluate import Comparison
+from gen.checks.comparison.comparison import Comparison
 from gen.samples.descriptions import lay_out_like
 from gen.samples.seeds import stable_seed
 from gen.scripts import python_values

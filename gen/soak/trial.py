@@ -11,7 +11,7 @@ import torch
 
 from gen.checks.case import Case
 from gen.checks.compare import Rule, Tally
-from gen.checks.evaluate import Comparison
+from gen.checks.comparison.comparison import Comparison
 from gen.checks.instances import instances
 from gen.checks.tables import Cell, Family
 from gen.language.axes import USUAL

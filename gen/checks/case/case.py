@@ -33,8 +33,8 @@ from gen.checks.case.preconditions import (
     require_words,
 )
 from gen.checks.compare import Rule, Seen, Tally
+from gen.checks.comparison.comparison import Comparison
 from gen.checks.entries import Known
-from gen.checks.evaluate import Comparison
 from gen.checks.instances import instances
 from gen.checks.pipelines import Program, run_target
 from gen.checks.tables import Cell, Family
@@ -181,7 +181,7 @@ class Case:
         A generated check makes one such assertion::
 
             def test_vmap_of_vjp(case):
-                case.assert_same("vmap(vjp)", against="loop")
+                case.assert_same("vmap . vjp", against="loop")
 
         The claim holds on every sample, or the failures of samples go to :meth:`finish`.
 
@@ -190,7 +190,7 @@ class Case:
             against: The words of one reference or several.
             form: How the op is called, such as ``inplace``. An axis of the case takes precedence
                 over this argument, and over the next two.
-            layout: How the memory of the inputs lies, such as ``strided``.
+            layout: How the memory of the inputs lies, such as ``transposed``.
             values: Which numbers the inputs have, such as ``special``.
 
         Raises:
@@ -325,6 +325,8 @@ class Case:
 
         `stages` are innermost first. `reasons` gets why a program is left out.
         """
+        # The first sample begins with the plainest pattern. Others begin where the seed says, so
+        # that cases of one op differ.
         turn_of_patterns = 0 if turn == 0 else turn + self.seed
         for program, label in instances(
             sample, stages, axes, turn == 0, turn_of_patterns, reasons, self._few

@@ -17,6 +17,7 @@ from gen.samples.samples import STORE, Sample, candidates, make_op
 
 __all__ = ["Subject", "chosen_samples"]
 
+# Words of `values` for calls that may be refused.
 _REFUSED = (
     "ill_formed", "out_of_range", "no_index", "wrong_call", "wrong_number", "neighbours",
     "overloads", "wrong_arguments",

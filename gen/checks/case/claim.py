@@ -17,7 +17,7 @@ __all__ = ["Claim"]
 class Claim:
     """The arguments of one `Case.assert_same`.
 
-    For example ``Claim("vmap(vjp)", "loop")``: a batched gradient equals a loop over the batch.
+    For example ``Claim("vmap . vjp", "loop")``: a batched gradient equals a loop over the batch.
     """
 
     pipeline: str

@@ -10,7 +10,7 @@ from gen.checks.case.chosen_samples import chosen_samples
 from gen.checks.case.claim import Claim
 from gen.checks.case.documented_errors import documented_errors
 from gen.checks.compare import Tally
-from gen.checks.evaluate import Comparison
+from gen.checks.comparison.comparison import Comparison
 from gen.language.axes import Axes
 from gen.outcomes import Unsuitable
 from gen.samples.samples import Sample

@@ -29,6 +29,7 @@ def call_of(
 
     def function(*tensors: object) -> Values:
         raw = sample.raw(sample.op.call, tensors)
+        # A method such as `__radd__` returns this, and Python's operator makes the error.
         if raw is NotImplemented:
             raise TypeError(
                 f"{sample.op.name} returned NotImplemented, of which Python makes a TypeError"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gen.checks import forms
 from gen.checks.compare import Tally
-from gen.checks.evaluate import OF_ITSELF, may_show_nothing
+from gen.checks.comparison.reference_words import OF_ITSELF, may_show_nothing
 from gen.language.axes import OF_ARGUMENTS, Axes
 from gen.outcomes import Lacking, Mismatch, Vacuous
 from gen.samples import points

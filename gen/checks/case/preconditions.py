@@ -57,6 +57,7 @@ def require_op_of_torch(op: str, row: Mapping[str, Any], dtype: str, pipeline: P
         return
     of_database = row.get("samples", "opinfo") == "opinfo"
     info = opinfo.lookup(op)
+    # A row with samples of its own needs no entry in the database, but torch has to have its op.
     if info is None and (of_database or not opinfo.is_there(op)):
         raise Lacking(f"this torch has no {op}")
     if info is not None and of_database:
@@ -80,6 +81,7 @@ def require_op_of_target(target: Target, op: str, axes: Axes, references: Sequen
     Such a target runs the ops that it has, without effect on their arguments. Error inputs are for
     ops in torch.
     """
+    # A target without `op` runs the ops of torch.
     implementation = getattr(target, "op", None)
     if implementation is None:
         return

@@ -27,13 +27,17 @@ def as_program(
 ) -> Program:
     """Return a program that runs `call` on a target and `plain` on a reference. Inputs after the
     sample's own are buffers, not differentiable."""
+    # No gradient goes to a buffer: the op overwrites what is in it.
     buffers = len(inputs) - len(sample.differentiable)
     flags = (*sample.differentiable, *[False] * buffers)
 
     def over(target: Target) -> Any:
+        # These compute by a definition of the op, and run no code of torch.
         if isinstance(target, (Exact, Definite, Standard)):
             return target.root
-        return call if plain is None or not is_reference(target) else plain
+        if plain is not None and is_reference(target):
+            return plain
+        return call
 
     return Program(over, inputs, flags, sample.seed, label)
 

@@ -57,6 +57,7 @@ def _inplace_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Pro
     """Return a program that works in place on a tensor all of whose elements are one, which holds
     a right answer only if that is one number."""
     variant = _same_inplace_variant(sample)
+    # A single element lies nowhere twice.
     if inputs[0].numel() < 2:
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
 
@@ -78,12 +79,18 @@ def _inplace_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Progra
     """
     variant = _same_inplace_variant(sample)
     dtype, size = inputs[0].dtype, inputs[0].numel()
-    others = [k for k, x in enumerate(inputs) if k and x.dtype is dtype and x.numel() > 1]
+    others = []
+    for place, x in enumerate(inputs):
+        if place and x.dtype is dtype and x.numel() > 1:
+            others.append(place)
     if size < 2 or not others:
         raise Unsuitable(f"{sample.description}: no input that the first one could overlap with")
 
     def overlapping(place: int, values: Sequence[Any]) -> tuple[Tensor, ...]:
-        """Return the values, of which the first one and that at `place` share memory."""
+        """Return the values, of which the first one and that at `place` share memory.
+
+        The other one keeps only its last elements, as the memory begins with the first input.
+        """
         first, other = values[0], values[place]
         rest = other.reshape(-1)[: max(0, other.numel() + 1 - size)]
         memory = torch.cat([first.reshape(-1), rest])
@@ -146,7 +153,7 @@ def _argument_inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Progra
     def plain(*values: Any) -> Values:
         return (values[0].copy_(sample(values[0].clone(), *values[1:])[0]),)
 
-    # the variant of an op that draws draws other numbers
+    # Where the op draws, its variant draws other numbers: then the reference calls the variant too.
     same = None if sample.facts.random else plain
     program = as_program(sample, inputs, f"{sample.op.name} in place on its argument", call, same)
     return [replace(program, written=(0,))]

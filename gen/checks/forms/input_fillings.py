@@ -27,6 +27,7 @@ def fillings(sample: Sample, values: str) -> list[tuple[str, tuple[Tensor, ...]]
         return _special(sample)
     if values in points.WORDS:
         return _degenerate(sample, values)
+    # Each is tried, since ops refuse such numbers and sizes as they like.
     candidates = []
     for name, number in _EXTREMES.items():
         candidates.append((name, tuple(_fill_thirds(x, number) for x in sample.inputs)))
@@ -151,6 +152,7 @@ def repeating(sample: Sample, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     Raises Unsuitable if the op does not take equal numbers at all, such as one that divides by
     their deviation: then no layout is at fault.
     """
+    # First with repeated integers too. Where the op refuses those, they are what they were.
     repeated = tuple(map(_repeat, inputs, sample.domains or [None] * len(inputs)))
     if accepts(sample, repeated):
         return repeated

@@ -33,6 +33,7 @@ def _out(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     count = len(inputs)
     raw = sample.raw(sample.op.call, [tensor.clone() for tensor in inputs])
     results = [raw] if isinstance(raw, Tensor) else list(raw)
+    # Ones, since an op that adds to its buffer in place of writing there would pass with zeros.
     full = tuple(torch.full_like(y, 1, memory_format=torch.contiguous_format) for y in results)
     empty = tuple(y.new_empty(0) for y in results)
     # An op with one result takes a tensor as out=, any other a tuple.
@@ -104,10 +105,12 @@ def _out_of_input(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     """Return a buffer that begins one element after the first input that has its dtype, in the same
     memory."""
     variant, raw, _ = _for_out(sample, inputs)
-    # the first input that has the dtype of the result
+    # Memory is shared as elements of one dtype, and one element overlaps with nothing next to it.
     places = []
     if isinstance(raw, Tensor) and raw.numel() > 1:
-        places = [k for k, x in enumerate(inputs) if x.dtype is raw.dtype and x.numel() > 1]
+        for number, x in enumerate(inputs):
+            if x.dtype is raw.dtype and x.numel() > 1:
+                places.append(number)
     if not places:
         raise Unsuitable(f"{sample.description}: no input that a result could overlap with")
     place = places[0]
@@ -160,7 +163,8 @@ def _out_lazy(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     # one of them alone, as torch says that it takes no more
     if not all(isinstance(y, Tensor) for y in results):
         raise Unsuitable(f"{sample.description}: the results are not a list of tensors")
-    place = next((k for k, y in enumerate(results) if is_inexact(y.dtype)), None)
+    inexact = (number for number, y in enumerate(results) if is_inexact(y.dtype))
+    place = next(inexact, None)
     if place is None:
         raise Unsuitable(f"{sample.description}: integers have no lazy bits")
     count = len(inputs)

@@ -57,7 +57,7 @@ class Asked:
         for fault in self.faults:
             # several right calls may have the same fault
             labels.setdefault(fault.text, {})[fault.call.label] = None
-        return {text: list(found) for text, found in labels.items()}
+        return {text: list(of_text) for text, of_text in labels.items()}
 
 
 def ask(kernel: Kernel, right: Iterable[Arguments]) -> Asked:
@@ -72,6 +72,7 @@ def ask(kernel: Kernel, right: Iterable[Arguments]) -> Asked:
     calls: dict[str, KernelCall] = {}
     for arguments in right:
         call = KernelCall(kernel, arguments)
+        # Descriptions are plain data, so equal calls have equal texts.
         for one in (call, *wrong_calls(call)):
             calls.setdefault(repr(one.arguments), one)
     return _ask(list(calls.values()))
@@ -217,8 +218,8 @@ def right_calls() -> dict[str, list[Arguments]]:
     """Return the right calls of the file by the name of the overload."""
     if not RIGHT_CALLS.exists():
         return {}
-    found: dict[str, list[Arguments]] = {}
+    by_overload: dict[str, list[Arguments]] = {}
     for line in RIGHT_CALLS.read_text().splitlines():
         ((name, calls),) = json.loads(line).items()
-        found[name] = calls
-    return found
+        by_overload[name] = calls
+    return by_overload

@@ -63,6 +63,7 @@ def describe(value: object, *, exact: bool) -> Described:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
+        # JSON has neither infinities nor NaN.
         return value if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, complex):
         return {"complex": [value.real, value.imag]}
@@ -94,9 +95,11 @@ def _describe_tensor(x: Tensor, exact: bool) -> Described:
     if math.prod(x.shape) > _LARGEST:
         raise Undescribed(f"{math.prod(x.shape)} elements")
     described: Described = {"shape": list(x.shape), "dtype": _name(x.dtype)}
+    # Whole numbers may be indices or lengths, which fit the sizes. Others can be drawn.
+    needs_numbers = exact or _is_whole(x)
     if x.layout is not torch.strided:
         described["layout"] = _name(x.layout)
-    elif not x.is_quantized and (exact or _is_whole(x)) and x.numel() <= _MOST_NUMBERS:
+    elif needs_numbers and not x.is_quantized and x.numel() <= _MOST_NUMBERS:
         described["numbers"] = _numbers(x)
     return described
 
@@ -145,7 +148,7 @@ def build(described: Described, place: Place, seed: int = 0) -> Any:
     description with the same seed has the same numbers in each call.
     """
     if isinstance(described, list):
-        return [build(one, place, seed + k) for k, one in enumerate(described)]
+        return [build(one, place, seed + index) for index, one in enumerate(described)]
     if not isinstance(described, Mapping):
         return described
     if is_tensor(described):
@@ -213,13 +216,12 @@ def _filled(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[Any] | f
     if dtype.is_complex:
         pairs = torch.tensor(flat, dtype=torch.float64).reshape(*shape, 2)
         return torch.view_as_complex(pairs).to(dtype)
-    whole = not dtype.is_floating_point
-    wide = torch.int64 if whole and dtype is not torch.uint64 else None
-    return (
-        torch.tensor(flat, dtype=wide or (dtype if whole else torch.float64))
-        .to(dtype)
-        .reshape(shape)
-    )
+    wide = torch.int64
+    if dtype.is_floating_point:
+        wide = torch.float64
+    elif dtype is torch.uint64:
+        wide = dtype  # int64 does not hold all of its numbers
+    return torch.tensor(flat, dtype=wide).to(dtype).reshape(shape)
 
 
 def _as_it_is(x: Tensor) -> Tensor:

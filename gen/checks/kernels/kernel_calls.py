@@ -73,6 +73,7 @@ class Kernel:
         ``overload``: such as ``torch.ops.aten.mm.default``, or one of a library of one's own. An
         argument with an alias that is written to, ``Tensor(a!)``, may be another one afterwards.
         """
+        # An argument without an alias that is written to has to stay as it is, see `_Memory.fault`.
         written = names_of(writes_of(overload))
         parameters = [
             # `real_type` has a dtype as ScalarType, where `type` has an int
@@ -158,6 +159,7 @@ class KernelCall:
         memories = [_Memory(turn, self._written) for turn in range(2)]
         for memory in memories:
             answers.append(self._answer(memory))
+            # A buffer that has grown has left its piece, so the second call would show nothing.
             fault = _assertion(answers[-1]) or memory.fault()
             if fault or memory.is_resized:
                 return fault
@@ -233,12 +235,14 @@ class _Memory:
         return values
 
     def _placed(self, x: Tensor) -> Tensor:
+        """Return a copy of a tensor in the middle of a piece, and note the piece."""
         size = x.numel()
         if not size:
             return x.clone()
         whole = x.new_full((size + 2 * _ROOM,), _filler(x.dtype, self._turn))
         middle = whole[_ROOM : _ROOM + size]
         middle.copy_(x.reshape(-1))
+        # Through NumPy, whose array of a slice becomes a storage that ends where the slice does.
         raw = torch.from_numpy(middle.view(torch.uint8).numpy())
         inside = raw.view(x.dtype).view(x.shape)
         self._pieces.append(_Piece(self._name, whole, inside, x))
@@ -295,7 +299,7 @@ def _bytes(x: Tensor) -> Tensor:
     return x.contiguous().view(-1).view(torch.uint8)
 
 
-_FILLERS: dict[tuple[torch.dtype, int], Tensor] = {}
+_FILLERS: dict[tuple[torch.dtype, int], Tensor] = {}  # made once: each call compares with them
 
 
 def _filler_bytes(dtype: torch.dtype, turn: int) -> Tensor:
@@ -332,6 +336,7 @@ def _copy(result: object) -> object:
     x = result.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
     if x.is_complex():
         x = torch.view_as_real(x)
+    # NaN is not equal to itself, so it becomes a number that results hardly have.
     if x.is_floating_point():
         return torch.nan_to_num(x.double(), nan=math.pi, posinf=math.e, neginf=-math.e)
     return x

@@ -23,8 +23,8 @@ Change = tuple[str, Described]
 """What is wrong with an argument, and the argument."""
 Changes = Iterator[Change]
 OfTensor = Callable[[Described], Described]
-_HUGE = 2**31
-_HUGEST = 2**62
+_HUGE = 2**31  # one more than int32 holds
+_HUGEST = 2**62  # so many elements of four bytes are more bytes than 64 bits can count
 _DTYPES = {
     "float32": ("float64", "int64", "bool"),
     "float64": ("float32", "int64"),
@@ -89,10 +89,11 @@ def _changes(value: Described, argument: Parameter, beyond: int) -> Changes:
     The value says more than the kind: a tensor in a list of optional tensors is changed as any
     other tensor is. Only what is neither a tensor nor a list is replaced by the table of kinds.
     """
-    kind = argument.kind
-    plain = kind.removeprefix("Optional[").removesuffix("]") if kind[:9] == "Optional[" else kind
-    if kind.startswith("Optional[") and value is not None:
-        yield "left out", None
+    plain = argument.kind
+    if plain.startswith("Optional["):
+        plain = plain.removeprefix("Optional[").removesuffix("]")
+        if value is not None:
+            yield "left out", None
     if value is None:
         yield from ((f"that is {_shown(other)}", other) for other in _GIVEN.get(plain, ()))
     elif is_tensor(value):
@@ -102,8 +103,11 @@ def _changes(value: Described, argument: Parameter, beyond: int) -> Changes:
     elif isinstance(value, list):
         yield from _of_numbers(value, beyond)
     else:
-        others = _BY_KIND.get(plain, ())
-        for other in (*others, *(() if plain != "int" else (beyond + 1, -1 - beyond))):
+        others = list(_BY_KIND.get(plain, ()))
+        # A number may be a dimension or an index, so it is out of range on either side, too.
+        if plain == "int":
+            others += [beyond + 1, -1 - beyond]
+        for other in others:
             yield f"that is {_shown(other)}", other
 
 
@@ -288,7 +292,9 @@ def _of_equal_shapes(arguments: Arguments) -> Iterator[tuple[str, OfTensor]]:
     A kernel that compares them with one another finds no difference.
     """
     counts = Counter(_shapes_in(list(arguments.values())))
-    for shape in [shape for shape, count in counts.items() if count > 1]:
+    for shape, count in counts.items():
+        if count == 1:
+            continue
         for dim, size in enumerate(shape):
             for other in sorted({0, size - 1, size + 1} - {size, -1}):
                 label = f"of {list(shape)} with {other} in dimension {dim}"

@@ -30,7 +30,7 @@ __all__ = [
 
 Tensor = torch.Tensor
 _OPTIONAL = "Optional["
-_NUMBERS = (bool, int, float, complex)
+_NUMBERS = (bool, int, float, complex)  # in the order of their categories, see `category`
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ def conversion(value: object, source: str, argument: Argument) -> Conversion | N
 
     The tensor [1.5, 2.0] is 1.5 for an argument of type `number`, and has no form for a `bool`.
     """
+    # An optional argument that is left out has no value to convert.
     wanted = str(argument.type)
     if value is None and source.startswith(_OPTIONAL):
         return _same(None) if wanted.startswith(_OPTIONAL) else None
@@ -157,14 +158,14 @@ def categories(values: Iterable[object]) -> list[int]:
 
     A tensor without dimensions is a number too: [tensor(1.5), 2, [3, 4]] has [2, 1].
     """
-    found: list[int] = []
+    result: list[int] = []
     for value in values:
         if isinstance(value, Tensor):
             if value.ndim == 0:
-                found.append(category(value.dtype))
+                result.append(category(value.dtype))
         elif isinstance(value, _NUMBERS):
-            found.append(_NUMBERS.index(type(value)))
-    return found
+            result.append(_NUMBERS.index(type(value)))
+    return result
 
 
 def category(dtype: torch.dtype) -> int:

@@ -41,6 +41,7 @@ def assert_forms_agree(target: Target, sample: Sample, rule: Rule, tally: Tally)
     if not hasattr(target, "overload"):
         raise Lacking(f"target {target.name} lacks overload")
     failures = list(_difference_of_program(target, sample, rule, tally))
+    # An op may make several calls of one overload, whose forms are the same.
     seen: set[str] = set()
     for form in _forms(sample):
         if form.label in seen:
@@ -126,12 +127,12 @@ def _difference(
             yield f"{form.label}: {_shown(actual)}"
         return
     count = _SHOWN.get(form.name.partition(".")[0])
-    found, wanted = _flat(actual)[:count], _flat(expected)[:count]
+    results, wanted = _flat(actual)[:count], _flat(expected)[:count]
     try:
         if _is_uninitialized(form):
-            compare_kinds(found, wanted, tally)
+            compare_kinds(results, wanted, tally)
         else:
-            compare(found, wanted, rule, tally)
+            compare(results, wanted, rule, tally)
     except Mismatch as mismatch:
         yield f"{form.label}: {mismatch}"
 
@@ -154,13 +155,13 @@ def _flat(results: object) -> tuple[Tensor, ...]:
 
     Nested ones are their components, and quantized ones the numbers that they stand for.
     """
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
     for x in flat_tensors(results):
         if x.is_nested:
-            found += x.unbind()
+            tensors += x.unbind()
         else:
-            found.append(_as_numbers(x))
-    return tuple(found)
+            tensors.append(_as_numbers(x))
+    return tuple(tensors)
 
 
 def _as_numbers(x: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ def is_strided(x: Tensor) -> bool:
 
 def spread(x: Tensor, number: int) -> Tensor:
     """Return the elements of a tensor in turn with a number, along the last dimension."""
+    # In one piece of memory, so that a write beside the tensor is in the piece, and shows.
     wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), number)
     wide[..., ::2] = x
     return wide

@@ -37,7 +37,7 @@ from gen.torch_private.loaded_with_torch import pytree
 __all__ = ["forms_of_lists"]
 
 Tensor = torch.Tensor
-_COUNT = 3  # tensors in a list
+_COUNT = 3  # tensors in a list: one, another one, and the first again
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ def _keeps_dtypes(values: dict[str, object]) -> bool:
             listed += value
         else:
             alone.append(value)
+    # Without a tensor in a list there is no dtype to keep: then only truths are low enough.
     tensors = [category(one.dtype) for one in listed if isinstance(one, Tensor)]
     return max(categories([*alone, *listed]), default=0) <= min(tensors, default=0)
 
@@ -171,9 +172,9 @@ def _row_of_tensors(value: object) -> _Row | None:
 
 def _row_of_one(value: object) -> _Row | None:
     """Return one tensor without dimensions for all tensors."""
-    found = element_of(value)
-    if found is not None:
-        return _Row.of_same(found.original, found.original)
+    element = element_of(value)
+    if element is not None:
+        return _Row.of_same(element.original, element.original)
     if not is_plain_number(value):
         return None
     return _Row.of_same(tensor_of(value), value)
@@ -181,9 +182,9 @@ def _row_of_one(value: object) -> _Row | None:
 
 def _row_of_numbers(value: object) -> _Row | None:
     """Return a list of a number for each tensor, such as [2, 3, 2] of the number 2."""
-    found = element_of(value)
-    if found is not None:
-        return _Row([found.value] * _COUNT, [found.original] * _COUNT)
+    element = element_of(value)
+    if element is not None:
+        return _Row([element.value] * _COUNT, [element.original] * _COUNT)
     if not isinstance(value, (int, float, complex)):
         return None
     numbers = [value, value + 1, value]

@@ -129,6 +129,7 @@ class FormsOfCall:
             wide = spread(whole, 1) if whole is not None else None
             if wide is not None:
                 values[place] = wide[..., ::2]
+            # What it returns is not looked at: the arguments have the results.
             OverloadCall(overload, values).on(values, target)
             if wide is not None and not bool((wide[..., 1::2] == 1).all()):
                 raise Mismatch("it writes beside the view that it is given")
@@ -181,6 +182,7 @@ def _assert_same_memory(results: object, buffers: list[object]) -> None:
     """Raise Mismatch unless the results are the buffers, which an op is to return."""
     pairs = zip(pytree.tree_leaves(results), pytree.tree_leaves(buffers), strict=False)
     for result, buffer in pairs:
+        # A target may return another object that shows the same memory.
         if result is not buffer and result.data_ptr() != buffer.data_ptr():
             raise Mismatch("the result is not the buffer")
 

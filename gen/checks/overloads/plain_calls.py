@@ -108,11 +108,11 @@ def _call_of(call: OverloadCall, overload: Overload) -> PlainCall | None:
     for source, one in zip(sources, wanted, strict=False):
         if source.name not in call.values and one.has_default_value():
             continue
-        found = _argument(call, source, one)
-        if found is None:
+        argument = _argument(call, source, one)
+        if argument is None:
             return None
-        values[one.name] = found.value
-        originals[source.name] = found.original
+        values[one.name] = argument.value
+        originals[source.name] = argument.original
     other = OverloadCall(overload, values)
     if not are_default(call, sources[len(wanted) :]) or not _promotes_alike(call, other):
         return None
@@ -137,6 +137,7 @@ def _promotes_alike(call: OverloadCall, other: OverloadCall) -> bool:
     With a tensor of float64 in place of [1, 2], both are float64. Ops that ask for dtypes give no
     tensors.
     """
+    # By identity: all values are those of the call, so none was converted.
     known = {id(value) for value in call.values.values()}
     if known.issuperset(map(id, other.values.values())):
         return True

@@ -101,6 +101,7 @@ def calls_of(sample: Sample) -> Iterator[OverloadCall]:
     `torch.nn.functional.gelu` has `gelu` by its name, and `gelu_backward` that no row is about. It
     calls `mul` too, which has a row of its own.
     """
+    # By its name first, since a mode never sees an op that is composed of others.
     own = _names(sample)
     seen: set[str] = set()
     for call in _calls_by_name(sample, own):
@@ -167,6 +168,7 @@ def _rows() -> frozenset[str]:
     rows: set[str] = set()
     for name in opinfo.database():
         parts = name.removeprefix("torch.").split(".")
+        # Which part names the op cannot be told: each may, and so may each beginning.
         rows.update("_".join(parts[:end]) for end in range(1, len(parts) + 1))
         rows.update(parts)
     return frozenset(rows)
@@ -232,7 +234,7 @@ def _recorded(sample: Sample) -> list[OverloadCall]:
     recorder = _Recorder()
     with seeded(sample.seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        inputs = [x.clone() for x in sample.inputs]
+        inputs = [x.clone() for x in sample.inputs]  # outside, since clones are no calls of the op
         try:
             with recorder:
                 sample.raw(sample.op.call, inputs)

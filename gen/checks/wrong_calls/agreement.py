@@ -74,6 +74,7 @@ def assert_same_numbers(target: Target, sample: Sample, tally: Tally) -> None:
     plain = Side("the plain op", lambda call: _try(sample, call.run, call.inputs))
     tried = _some(list(of_numbers(sample)), sample, target)
     failures: list[str] = []
+    # A side that refuses the sample itself is left out: its refusals say nothing of the numbers.
     as_it_is = calls.as_it_is(sample)
     others = [other for other in _others(target, sample) if other.takes(as_it_is)]
     for other, call in product(others, tried):
@@ -189,21 +190,23 @@ def _loop(sample: Sample, call: Call) -> Answer:
     """Return the results of a loop over two entries, stacked, or the exception that it raises."""
 
     def run() -> tuple[Tensor, ...]:
-        rows = [call.run(*_entry(call.inputs, k)) for k in range(2)]
+        rows = [call.run(*_entry(call.inputs, index)) for index in range(2)]
         return tuple(map(torch.stack, zip(*rows, strict=True)))
 
     return attempt(sample, run)
 
 
 def _map(target: Target, sample: Sample, call: Call) -> Answer:
-    batch = tuple(map(torch.stack, zip(*(_entry(call.inputs, k) for k in range(2)), strict=True)))
+    """Return the results of vmap of two entries, or the exception that it raises."""
+    entries = [_entry(call.inputs, index) for index in range(2)]
+    batch = tuple(map(torch.stack, zip(*entries, strict=True)))
     f = target.vmap(call.run, (0,) * len(batch))
     return attempt(sample, lambda: f(*batch))
 
 
-def _entry(inputs: calls.Inputs, k: int) -> calls.Inputs:
+def _entry(inputs: calls.Inputs, index: int) -> calls.Inputs:
     """Return the inputs of an entry of the batch."""
-    return tuple(vary(x, k).clone() for x in inputs)
+    return tuple(vary(x, index).clone() for x in inputs)
 
 
 def _try(sample: Sample, run: Callable[..., object], inputs: calls.Inputs) -> Answer:

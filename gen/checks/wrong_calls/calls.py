@@ -106,14 +106,20 @@ def with_first_indices(sample: Sample) -> Inputs:
     Then no index is out of range where a size is another, and no mask has too many places. Tensors
     of meta have no values, so an op cannot refuse them there.
     """
-    dtypes = {x.dtype for x in sample.inputs}
-    zeros = tuple(
-        torch.zeros_like(x) if len(dtypes) > 1 and x.dtype in (torch.int64, torch.bool) else x
-        for x in sample.inputs
-    )
+    # Where all inputs have one dtype, whole numbers and truths are data.
+    if len({x.dtype for x in sample.inputs}) < 2:
+        zeros = sample.inputs
+    else:
+        zeros = tuple(map(_zeros_for_indices, sample.inputs))
     if isinstance(attempt(sample, lambda: sample(*zeros)), Exception):
         return sample.inputs
     return zeros
+
+
+def _zeros_for_indices(x: Tensor) -> Tensor:
+    if x.dtype in (torch.int64, torch.bool):
+        return torch.zeros_like(x)
+    return x
 
 
 def with_right_out(sample: Sample) -> Call | None:
@@ -125,7 +131,7 @@ def with_right_out(sample: Sample) -> Call | None:
 
 
 def of_out(sample: Sample) -> Iterator[Call]:
-    """Yield calls with a buffer of another dtype, device or shape, or over an input."""
+    """Yield calls with a buffer of another dtype, device or shape."""
     buffers = _buffers(sample)
     for place, buffer in enumerate(buffers):
         for dtype in _OTHERS_OF_RESULTS.get(buffer.dtype, ()):
@@ -171,10 +177,11 @@ def _call(sample: Sample, label: str, buffers: Inputs, **flags: Any) -> Call:
     variant: Callable[..., Any] = sample.op.out  # type: ignore[assignment]
 
     def run(*values: Any) -> Values:
-        given = tuple(values[count:])
-        out = given[0] if len(given) == 1 else given
+        own_buffers = tuple(values[count:])
+        # An op of one result takes a tensor as `out`, that of several a tuple.
+        out = own_buffers[0] if len(own_buffers) == 1 else own_buffers
         sample.raw(variant, values[:count], out=out)
-        return given
+        return own_buffers
 
     return Call(label, run, (*sample.inputs, *buffers), **flags)
 

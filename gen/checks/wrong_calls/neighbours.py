@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -90,7 +91,7 @@ def _with_other_index(sample: Sample, x: Tensor) -> Iterator[tuple[str, Tensor]]
     """
     if x.dtype not in (torch.int64, torch.int32) or not x.numel():
         return
-    beyond = max((n for y in sample.inputs for n in y.shape), default=0)
+    beyond = max(chain.from_iterable(one.shape for one in sample.inputs), default=0)
     for index in (beyond, -1 - beyond):
         other = x.clone(memory_format=torch.contiguous_format)
         other.view(-1)[0] = index
@@ -123,6 +124,7 @@ class _Asked:
                 yield f"{call.label}: it writes beside argument {place}"
                 return
         output = _first_difference(*answers)
+        # once more with the first memory, to tell an op whose results vary by themselves
         again = self._answer(call, _Memory(call.inputs, 0))
         if output is None or _first_difference(answers[0], again) is not None:
             return  # without a cause, or by memory that it has not written to
@@ -178,6 +180,7 @@ class _Memory:
             self.tensors.append(self._placed(place, x, turn) if _has_memory(x) else x)
 
     def _placed(self, place: int, x: Tensor, turn: int) -> Tensor:
+        """Return a copy of a tensor in the middle of a piece, and note the piece."""
         size = x.numel()
         piece = x.new_full((size + 2 * ROOM,), _filler(x.dtype, turn))
         inside = piece[ROOM : ROOM + size].view(x.shape)
@@ -187,12 +190,12 @@ class _Memory:
 
     def changed(self) -> Sequence[int]:
         """Return the places of the arguments beside which something else lies now."""
-        found = []
+        places = []
         for place, piece, before in self._pieces:
             now = _rest(piece, piece.numel() - 2 * ROOM)
             if not torch.equal(_bits(now), _bits(before)):
-                found.append(place)
-        return found
+                places.append(place)
+        return places
 
 
 def _rest(piece: Tensor, size: int) -> Tensor:

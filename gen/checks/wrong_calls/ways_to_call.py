@@ -44,7 +44,7 @@ def _with_out(call: Call, sample: Sample) -> Answer:
     if variant is None:
         return _ABSENT
     plain = _plain(call, sample)
-    # of a call that the plain op refuses, buffers for the sample as it is
+    # Of a call that the plain op refuses nobody knows the results, so buffers are for the sample's.
     results = sample.facts.outputs if isinstance(plain, Exception) else plain
     answer = attempt(sample, lambda: _fill(call, variant, results))
     return _unless_signature(answer)
@@ -87,8 +87,10 @@ def _in_place(call: Call, sample: Sample) -> Answer:
 
 
 def _fits(results: Sequence[Tensor], x: Tensor) -> bool:
-    """Return whether the one result has the shape and dtype of `x`."""
-    return [(y.shape, y.dtype) for y in results] == [(x.shape, x.dtype)]
+    """Return whether there is one result, and it has the shape and dtype of `x`."""
+    if len(results) != 1:
+        return False
+    return (results[0].shape, results[0].dtype) == (x.shape, x.dtype)
 
 
 def _plain(call: Call, sample: Sample) -> Answer:
