@@ -212,9 +212,31 @@ def _with_numbers(
     return run_code
 
 
+_WITH_BOUNDS = (
+    torch.ops.aten.index_select.default,
+    torch.ops.aten.index_add.default,
+    torch.ops.aten.index_copy.default,
+)
+"""Ops that refuse an index below 0. What Inductor takes for them counts it from the end."""
+
+
+def _within_bounds(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the decomposition ``rule`` of such an op, in which an index below 0 becomes one behind
+    the last element, which native code refuses."""
+
+    def run(x: Any, dim: int, index: Any, *others: Any, **options: Any) -> Any:
+        size = 1
+        if x.dim():
+            size = x.shape[dim]
+        return rule(x, dim, torch.where(index < 0, size, index), *others, **options)
+
+    return run
+
+
 def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModule:
     """Return ``module`` in the ops that Inductor lowers, for abstract values ``inputs``."""
-    table: Any = importlib.import_module(INDUCTOR_DECOMPOSITIONS).select_decomp_table()
+    table: Any = dict(importlib.import_module(INDUCTOR_DECOMPOSITIONS).select_decomp_table())
+    table |= {op: _within_bounds(table[op]) for op in _WITH_BOUNDS}
     program = NumberTensors(transformable(module))
 
     def run(_: object, *given: object) -> Sequence[object]:

@@ -32,6 +32,7 @@ from ...trace.symbols import SYMBOLIC
 from .boxed import Boxed, nop
 from .graph_effects import draws, runs_user_code
 from .inductor import inductor
+from .native_ops import reason_for_kernels
 from .staged import Settling, Staged
 
 CALLS = 100
@@ -155,6 +156,7 @@ class Tiers(Settling):
         except RuntimeError as error:  # such as too little memory
             self._keep_replay(f"its arguments are not copied: {_first_line(error)}")
             return self._replay(args)
+        # native code may empty the list that it is given
         kept = list(copies)
         begin = time.perf_counter()
         results = self._replay(args)
@@ -162,11 +164,13 @@ class Tiers(Settling):
         try:
             found = self._native(copies)
             end = time.perf_counter()
+            # a tensor that is written is compared as an argument, and is no result of native code
+            new = [pair for pair in zip(results, found, strict=True) if pair[1] is not None]
+            difference = _difference([*new, *zip(given, kept, strict=True)])
         # The replay has served the call. What its results do not show is no error of the call.
         except Exception as error:
             self._keep_replay(f"native code raises {_first_line(error)}")
             return results
-        difference = _difference([*results, *given], [*found, *kept])
         if difference:
             self._keep_replay(f"native code gives {difference}")
             return results
@@ -224,9 +228,11 @@ def _reason_for_replay(module: fx.GraphModule, inputs: Sequence[object]) -> str:
         return "it draws random numbers, which two runs would draw twice"
     if runs_user_code(module):
         return "it calls an op of another library, which may have effects"
-    if any(type(x) in SYMBOLIC for x in inputs) or any(map(_has_symbols, inputs)):
+    if any(type(x) in SYMBOLIC for x in inputs):
+        return "it takes numbers that change, of which a compiler may ask what no guard has"
+    if any(map(_has_symbols, inputs)):
         return "its sizes are symbols, of which a compiler may ask what no guard has"
-    return ""
+    return reason_for_kernels(module)
 
 
 def _has_symbols(value: object) -> bool:
@@ -242,19 +248,25 @@ def _copy_of(x: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     with below_autograd():
-        if x.layout is not torch.strided or x.is_conj() or x.is_neg():
-            return x.clone()
-        # the whole storage, since an expanded tensor shows an element several times
-        storage = x.untyped_storage().clone()
-        copy = torch.empty(0, dtype=x.dtype, device=x.device)
-        return copy.set_(storage, x.storage_offset(), x.shape, x.stride())
+        return _memory_of(x).clone().as_strided(x.shape, x.stride(), 0)
 
 
-def _difference(expected: Sequence[object], found: Sequence[object]) -> str:
-    """Return how ``found`` differs from ``expected``; nothing if rounding explains it."""
-    if len(expected) != len(found):
-        return f"{len(found)} results for {len(expected)}"
-    for number, (a, b) in enumerate(zip(expected, found, strict=True)):
+def _memory_of(x: torch.Tensor) -> torch.Tensor:
+    """Return the elements of memory from the first to the last one of a tensor, each once. An
+    expanded tensor shows an element many times, and a row of a table is a small part of it."""
+    if not x.numel():
+        return x.new_empty(0)
+    steps = zip(x.shape, x.stride(), strict=True)
+    length = 1 + sum((size - 1) * stride for size, stride in steps)
+    return x.as_strided((length,), (1,), x.storage_offset())
+
+
+def _difference(pairs: Sequence[tuple[object, object]]) -> str:
+    """Return how what native code gives differs; nothing if rounding explains it.
+
+    ``pairs``: each value of the replay and that of native code.
+    """
+    for number, (a, b) in enumerate(pairs):
         difference = _difference_of_one(a, b)
         if difference:
             return f"{difference} as result {number}"
@@ -266,17 +278,23 @@ def _difference_of_one(a: object, b: object) -> str:
         return "" if type(a) is type(b) and (a == b or a != a) else f"{b!r:.40} for {a!r:.40}"
     if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
         return f"{b.dtype}{list(b.shape)} for {a.dtype}{list(a.shape)}"
-    if a.layout is torch.strided and a.numel() and a.stride() != b.stride():
+    if a.numel() and a.stride() != b.stride():
         return f"strides {list(b.stride())} for {list(a.stride())}"
     with below_autograd():
-        return _difference_of_values(a, b)
+        return _difference_of_values(_once(a), _once(b))
+
+
+def _once(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor without the repetitions that an expanded one shows of its elements."""
+    for dim, stride in enumerate(x.stride()):
+        if stride == 0:
+            x = x.narrow(dim, 0, min(1, x.shape[dim]))
+    return x
 
 
 def _difference_of_values(a: torch.Tensor, b: torch.Tensor) -> str:
     """Compare elements. Sums in another order differ by some units in the last place of the
     largest term, which may be larger than the sum."""
-    if a.layout is not torch.strided or a.is_quantized:
-        return "a layout that is not compared"
     if not (a.is_floating_point() or a.is_complex()):
         return "" if a.equal(b) else "other elements"
     tolerance = torch.finfo(a.dtype).eps ** (2 / 3)
