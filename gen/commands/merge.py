@@ -16,7 +16,7 @@ from typing import Any
 from gen.checks.tables import Cell
 from gen.run.inventory import find, imported, matrix_fingerprint, tables
 from gen.run.results import OF_A_RUN, CellResult, ResultsError, Writer, records, trait
-from gen.run.shard import parse_shard
+from gen.run.selection.shard import parse_shard
 
 __all__ = ["add_arguments", "merge", "run"]
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from gen.plan.matrix_plan import above
-from gen.run.shard import Shard, parse_shard
+from gen.run.selection.shard import Shard, parse_shard
 from gen.severity import Severity
 
 _TOO_LONG = 300.0  # seconds of one program, with all that makes it smaller
