@@ -190,8 +190,9 @@ def _rotation(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) ->
     if dtype.is_complex:
         raise ValueError("domain rotation has no complex numbers")
     q = torch.linalg.qr(_square("rotation", shape, dtype)).Q
-    turned = torch.linalg.det(q).sign()[..., None]
-    return torch.cat([q[..., :1] * turned[..., None], q[..., 1:]], -1).to(dtype)
+    # with one column of the other sign, a reflection is a rotation
+    signs = torch.linalg.det(q).sign()[..., None, None]
+    return torch.cat([q[..., :1] * signs, q[..., 1:]], -1).to(dtype)
 
 
 def _square(domain: str, shape: Shape, dtype: torch.dtype) -> Tensor:
