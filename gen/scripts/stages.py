@@ -55,8 +55,8 @@ class Written:
                 arguments_text = text_of(cotangents[0])
             else:
                 arguments_text = arguments(list(map(text_of, cotangents)))
-            found: Values = self.tracer.results(f"{pair}[1]({arguments_text})", tuple(primals))
-            return found
+            gradients: Values = self.tracer.results(f"{pair}[1]({arguments_text})", tuple(primals))
+            return gradients
 
         return shown, pullback
 
@@ -101,8 +101,8 @@ class Written:
 
         def g(*args: Any) -> Values:
             pairs = list(zip(args, in_dims, strict=True))
-            first = [_first_entry(a, d) for a, d in pairs]
-            size = next(a.shape[d] for a, d in pairs if d is not None)
+            first = [_first_entry(argument, dim) for argument, dim in pairs]
+            size = next(argument.shape[dim] for argument, dim in pairs if dim is not None)
             name, outputs = self.tracer.function(f, first)
             call = (
                 f"{self.word('vmap')}({name}, "
@@ -123,8 +123,8 @@ class Written:
                 f"{self.word('grad')}({name}, "
                 f"argnums={value(tuple(range(len(args))))})({', '.join(map(text_of, args))})"
             )
-            found: Values = self.tracer.results(call, tuple(args))
-            return found
+            gradients: Values = self.tracer.results(call, tuple(args))
+            return gradients
 
         return g
 
@@ -228,6 +228,7 @@ class Written:
         )
 
     def __getattr__(self, name: str) -> Any:
+        # Python asks here for what the class lacks alone.
         if name in _WITHOUT_TEXT:
             raise NoScript(f"the stage {name} has no text")
         raise AttributeError(name)

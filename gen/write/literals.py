@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-WIDTH = 140
+WIDTH = 140  # columns of a generated module
 
 
 def quoted(text: str) -> str:

@@ -75,6 +75,7 @@ def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str)
         counts[tier] = sum(chosen[op].bit_count() for op in ops)
     title = plan.loaded.matrix.families[family].title or family
     imports = ["cases", "family", "op"]
+    # in the order of the alphabet, as formatters sort names
     if used:
         imports.insert(2, "known")
     body = _template().render(
@@ -232,7 +233,7 @@ class _Words:
             start, count = self._plan.spans[check]
             columns = self._plan.columns[start : start + count]
             self._texts[key] = " ".join(
-                column.word for index, column in enumerate(columns) if mask >> index & 1
+                column.word for index, column in enumerate(columns) if (mask >> index) & 1
             )
         return self._texts[key]
 
@@ -247,8 +248,10 @@ class _Words:
         left = hit
         for word in dict.fromkeys(chain.from_iterable(parts)):
             having = sum(1 << index for index, part in enumerate(parts) if word in part) & taken
-            if having & left and not having & ~hit:
+            outside = having & ~hit
+            # a word of cells of the entry alone, of which one has no word yet
+            if having & left and not outside:
                 words.append(word)
                 left &= ~having
-        words += [column.word for index, column in enumerate(columns) if left >> index & 1]
+        words += [column.word for index, column in enumerate(columns) if (left >> index) & 1]
         return " ".join(f"{name}@{word}" for word in words)
