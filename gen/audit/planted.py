@@ -46,11 +46,11 @@ class Planted:
 
     def __init__(self, inner: Target, where: str, kind: str) -> None:
         self.inner, self.where, self.kind = inner, where, kind
-        self.name, self.lacks = (
-            inner.name,
-            inner.lacks
-            | {"jit", "state", "checkpoint", "functional", "session", "part", "training"},
-        )  # a jitted cell has the stages of its plain form
+        self.name = inner.name
+        # a jitted cell has the stages of its plain form
+        self.lacks = inner.lacks | {
+            *("jit", "state", "checkpoint", "functional", "session", "part", "training"),
+        }
         self.differed = False
         # an error of the corruption itself, which is no fault of the target
         self.broken: Exception | None = None
@@ -174,7 +174,8 @@ class Planted:
         )
 
         def run(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Values, Values]:
-            outputs, gradients = (honest if self._honest else captured)(values, cotangents)
+            program = honest if self._honest else captured
+            outputs, gradients = program(values, cotangents)
             return outputs, self._corrupt("joint", gradients)
 
         return lambda values, cotangents: self._outermost(lambda: run(values, cotangents))

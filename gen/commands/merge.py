@@ -20,7 +20,7 @@ from gen.run.selection.shard import parse_shard
 
 __all__ = ["add_arguments", "merge", "run"]
 
-_NAMED = 5
+_NAMED = 5  # of the cells without a result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,7 +183,7 @@ def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
                 "give each shard once"
             )
         path_of_shard[number] = path
-    missing = [f"{k}/{count}" for k in range(1, count + 1) if k not in path_of_shard]
+    missing = [f"{shard}/{count}" for shard in range(1, count + 1) if shard not in path_of_shard]
     if missing:
         raise ResultsError(f"no results of shard{'s' * (len(missing) > 1)} {', '.join(missing)}")
 
