@@ -144,9 +144,11 @@ class _Trials:
     def _tried(self, word: str) -> Finding:
         """Run the trials of a word, up to the first that fails."""
         passed: Counter[str] = Counter()
-        left_out: dict[str, None] = {}
+        left_out: dict[str, None] = {}  # each reason once, in order
         for trial in TRIALS:
-            for op in self._ops(trial) if trial.word == word else ():
+            if trial.word != word:
+                continue
+            for op in self._ops(trial):
                 watched = WatchedTarget(self._target)
                 came = verdict(watched, trial, op, self._device)
                 if came.failed:
