@@ -102,6 +102,7 @@ class ProtocolCheck:
 
 
 def _about(target: Target) -> About:
+    """Return what a target says of itself. One that has ops of its own has the method `op`."""
     kind = type(target)
     has = getattr(target, "op", None)
     own_ops = None

@@ -168,6 +168,7 @@ class _FilesThen:
         self._folders: _Folders | None = None
 
     def digest(self, place: str, unit: str, now: Files) -> str | None:
+        """Return the digest of a unit at the commit. git is asked of changed files alone."""
         if unit in (FOLDER, MODULES):
             if self._folders is None:
                 self._folders = _Folders(self._revision.files)

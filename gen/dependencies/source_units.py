@@ -87,6 +87,7 @@ class _Outline(ast.NodeTransformer):
         return node
 
     def _without_body(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        """Note the body of a function, and return the function with its docstring alone."""
         documented = int(ast.get_docstring(node, clean=False) is not None)
         body = node.body[documented:]  # without the docstring, which is the first statement
         name = ".".join([*self._path, node.name])

@@ -225,6 +225,8 @@ def _zero_factor(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Fill in zeros: one, two along each dimension, or everywhere."""
 
     def at(*places: int) -> Callable[[Tensor], Tensor]:
+        """Return what sets entries at these places of each dimension to zero."""
+
         def change(x: Tensor) -> Tensor:
             if x.ndim == 0:
                 return x.zero_()

@@ -218,6 +218,7 @@ class Traced(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # torch calls this method if an argument is of this class, so there is at least one.
         traced = [
             argument
             for argument in pytree.tree_leaves((args, kwargs))

@@ -142,6 +142,7 @@ def _vjp(
     if sibling is not None:
         names_of_sibling = parameters(table[sibling])
     facts = [(f"{argument}_shape", f"{argument}_dtype") for argument in arguments]
+    # The engine passes what the parameters of a formula name: by `asking`, all that is used here.
     names = tuple(
         dict.fromkeys((*own_names, *names_of_sibling, *chain.from_iterable(facts), "needs"))
     )

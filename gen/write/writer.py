@@ -187,6 +187,7 @@ def write(folder: Path, files: Mapping[str, str], changes: Changes) -> None:
 
 
 def _stage(folder: Path, staging: Path, left_out: set[str]) -> None:
+    """Put links to the files of a folder into `staging`, and copies of its folders."""
     if not folder.is_dir():
         return
     for item in folder.iterdir():
@@ -231,6 +232,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def _rename_twice(staging: Path, folder: Path) -> None:
+    """Put `staging` in the place of `folder`, which is not there for a moment between two steps."""
     old = Path(f"{staging}.old")
     folder.rename(old)
     try:
