@@ -106,6 +106,7 @@ class Planted:
         return result
 
     def _function(self, where: str, g: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose results have the fault. It is noted whether that changes them."""
         return lambda *args: self._outermost(lambda: self._corrupt(where, g(*args)))
 
     def forward(self, f: Flat) -> Flat:

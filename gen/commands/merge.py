@@ -60,7 +60,9 @@ def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") ->
     _refuse_missing_shards(headers)
     # Another name, so that a reader never sees a part of the results.
     unfinished = out.with_name(out.name + ".tmp")
-    first = {key: value for key, value in next(iter(headers.values())).items() if key != "event"}
+    # The headers of one run say the same of it, but for the shard.
+    first = dict(next(iter(headers.values())))
+    first.pop("event", None)  # which the writer sets itself
     writer = Writer(unfinished, {**first, "shard": "1/1"})
     try:
         counted = _copy(paths, headers, writer, modules)

@@ -131,7 +131,9 @@ def _weighted_sum(results: Sequence[Tensor]) -> Tensor:
 
     The gradient of a plain sum is often zero.
     """
-    return torch.stack([(result * _weights(result)).sum().double() for result in results]).sum()
+    sums = [(result * _weights(result)).sum() for result in results]
+    # in one dtype, since results may have several
+    return torch.stack([each.double() for each in sums]).sum()
 
 
 def _weights(x: Tensor) -> Tensor:
@@ -229,10 +231,8 @@ def is_step(call: Call) -> bool:
 
     A straight-through estimate is such a gradient, and so is a surrogate of a spike.
     """
-    return any(
-        all(_is_step_of(call, seed, place) for seed in _SEEDS)
-        for place in range(len(_leaves(call.arguments())))
-    )
+    places = range(len(_leaves(call.arguments())))
+    return any(all(_is_step_of(call, seed, place) for seed in _SEEDS) for place in places)
 
 
 def _is_step_of(call: Call, seed: int, place: int) -> bool:

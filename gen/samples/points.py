@@ -434,20 +434,22 @@ def _is_index(x: Tensor) -> bool:
 
 def _smaller_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Make an index shorter than the source along each dimension."""
-    yield from _indices(
-        sample,
-        "index smaller than the source",
-        lambda x: x[tuple(slice(max(1, size - 1)) for size in x.shape)].clone(),
-    )
+
+    def shorter(index: Tensor) -> Tensor:
+        lengths = [max(1, size - 1) for size in index.shape]
+        return index[tuple(map(slice, lengths))].clone()
+
+    yield from _indices(sample, "index smaller than the source", shorter)
 
 
 def _repeated_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Make every index the same, so that writes to one place meet."""
-    yield from _indices(
-        sample,
-        "one index everywhere",
-        lambda x: x.view(-1)[:1].expand(x.numel()).reshape(x.shape).clone(),
-    )
+
+    def all_like_first(index: Tensor) -> Tensor:
+        first = index.view(-1)[:1]
+        return first.expand(index.numel()).reshape(index.shape).clone()
+
+    yield from _indices(sample, "one index everywhere", all_like_first)
 
 
 def _empty_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:

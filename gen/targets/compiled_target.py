@@ -138,7 +138,11 @@ class CompiledTarget:
         return torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
     def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+        def g(*args: Any) -> Any:
+            every = tuple(range(len(args)))
+            return torch.func.grad(f, argnums=every)(*args)
+
+        return g
 
     def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return torch.func.jacrev(f, argnums=argnums)

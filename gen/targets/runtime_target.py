@@ -120,7 +120,11 @@ class RuntimeTarget:
         return g
 
     def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return lambda *args: func.grad(f, argnums=tuple(range(len(args))))(*args)
+        def g(*args: Any) -> Any:
+            every = tuple(range(len(args)))
+            return func.grad(f, argnums=every)(*args)
+
+        return g
 
     def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return func.jacrev(f, argnums=argnums)

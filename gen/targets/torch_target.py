@@ -169,7 +169,11 @@ class TorchTarget:
         return g
 
     def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+        def g(*args: Any) -> Any:
+            every = tuple(range(len(args)))
+            return torch.func.grad(f, argnums=every)(*args)
+
+        return g
 
     def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return _quiet(torch.func.jacrev(f, argnums=argnums))
