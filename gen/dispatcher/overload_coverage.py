@@ -1,7 +1,9 @@
 """Add up which overloads of torch's dispatcher the cells of a run have called.
 
-coverage = Coverage.of_calls(folder)
-coverage.overloads["aten::sin.out"].state   # "called", "within", "other", "excused" or "open"
+    coverage = Coverage.of_calls(folder)
+    coverage.overloads["aten::sin.out"].state   # "called", "within", "other", "excused" or "open"
+
+`STATES` says what each of these words means.
 """
 
 from __future__ import annotations

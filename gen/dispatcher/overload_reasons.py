@@ -1,6 +1,8 @@
 """Find the family of an overload, and the reason if it needs no cell.
 
-reason_of("aten::cudnn_convolution")    # Reason("hardware", "no kernel for the CPU, …")
+    reason_of("aten::cudnn_convolution")    # Reason("hardware", "no kernel for the CPU, …")
+
+`reasons.yaml` has globs of names. What it does not say, an overload's schema and kernels do.
 """
 
 from __future__ import annotations

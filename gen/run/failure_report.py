@@ -1,9 +1,11 @@
 """Report a failed cell: what failed, which samples fail alike, and how to run it again.
 
-torch.sin-float64 under vjp, target runtime on cpu, sample 3 (2, 3)
-values differ at (0, 1): 0.5403 expected, 0.5404 found
-fails alike: samples 4, 7
-reproduce: pytest 'generated_tests/test_elementwise.py::test_vjp[torch.sin-float64]' ...
+    torch.sin-float64 under vjp, target runtime on cpu, sample 3 (2, 3)
+    values differ at (0, 1): 0.5403 expected, 0.5404 found
+    fails alike: samples 4, 7
+    reproduce: pytest '…::test_vjp[torch.sin-float64]' --target=runtime
+
+pytest shows this text in place of a traceback.
 """
 
 from __future__ import annotations
