@@ -32,6 +32,7 @@ def replace(path: Path, text: str) -> None:
     try:
         with os.fdopen(number, "w", encoding="utf-8") as stream:
             stream.write(text)
+        # mkstemp makes a file for its owner alone
         Path(unfinished).chmod(0o666 & ~_umask())
         Path(unfinished).replace(path)
     except OSError as error:
@@ -46,6 +47,7 @@ def _of(path: Path, error: OSError) -> OSError:
 
 
 def _umask() -> int:
+    # Python tells the mask only when it sets another one
     before = os.umask(0)
     os.umask(before)
     return before

@@ -63,9 +63,9 @@ class Finding(Generic[F]):
         """Return the finding as a line of the report."""
         if not self.applied:
             return f"{self.fault}: redrawn, {self.why}"
-        return f"{self.fault}: " + (
-            f"caught by {self.caught}" if self.caught else f"SURVIVED {self.cells} cells"
-        )
+        if self.caught:
+            return f"{self.fault}: caught by {self.caught}"
+        return f"{self.fault}: SURVIVED {self.cells} cells"
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class Campaign:
     device: str
     tier: str
     seed: int
+    # whether a cell passes without a fault, by file, check and id
     _honest: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def findings(self, count: int) -> Iterator[Finding[Fault]]:

@@ -17,7 +17,7 @@ from gen.checks.case import Case
 from gen.checks.entries import Settings
 from gen.checks.tables import Cell, Cells, Family, cells_of
 from gen.language.pipeline import PipelineError, parse
-from gen.run.plugin import family_of
+from gen.run.cell_items import family_of
 from gen.run.verdict import Verdict, attempt
 from gen.targets.protocol import Target
 

@@ -28,6 +28,10 @@ def _each(change: Callable[[Any], object]) -> Callable[[Tensors], Tensors]:
 
 
 def _factor(value: Any) -> Any:
+    """Make a number of double precision larger by a thousandth.
+
+    In smaller dtypes that may be less than what rounding is allowed to change.
+    """
     return value * 1.001 if value.dtype in (torch.float64, torch.complex128) else value
 
 
@@ -43,9 +47,10 @@ def _drop(tensors: Tensors) -> Tensors:
     dim = next((dim for dim, size in enumerate(x.shape) if size > 1), None)
     if dim is None:
         return tensors
-    factors = torch.ones(
-        [size if d == dim else 1 for d, size in enumerate(x.shape)], dtype=x.dtype, device=x.device
-    )
+    # A product, since kinds use only arithmetic and views (see above).
+    shape = [1] * x.ndim
+    shape[dim] = x.shape[dim]
+    factors = torch.ones(shape, dtype=x.dtype, device=x.device)
     factors.select(dim, 0).zero_()
     return _with(tensors, place, x * factors)
 

@@ -46,11 +46,11 @@ class Planted:
 
     def __init__(self, inner: Target, where: str, kind: str) -> None:
         self.inner, self.where, self.kind = inner, where, kind
-        self.name, self.lacks = (
-            inner.name,
-            inner.lacks
-            | {"jit", "state", "checkpoint", "functional", "session", "part", "training"},
-        )  # a jitted cell has the stages of its plain form
+        self.name = inner.name
+        # a jitted cell has the stages of its plain form
+        self.lacks = inner.lacks | {
+            *("jit", "state", "checkpoint", "functional", "session", "part", "training"),
+        }
         self.differed = False
         # an error of the corruption itself, which is no fault of the target
         self.broken: Exception | None = None
@@ -106,6 +106,7 @@ class Planted:
         return result
 
     def _function(self, where: str, g: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function whose results have the fault. It is noted whether that changes them."""
         return lambda *args: self._outermost(lambda: self._corrupt(where, g(*args)))
 
     def forward(self, f: Flat) -> Flat:
@@ -174,7 +175,8 @@ class Planted:
         )
 
         def run(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Values, Values]:
-            outputs, gradients = (honest if self._honest else captured)(values, cotangents)
+            program = honest if self._honest else captured
+            outputs, gradients = program(values, cotangents)
             return outputs, self._corrupt("joint", gradients)
 
         return lambda values, cotangents: self._outermost(lambda: run(values, cotangents))

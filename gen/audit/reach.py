@@ -230,7 +230,7 @@ def _unpack(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
 
     @cache
     def kinds(bits: int) -> frozenset[str]:
-        return frozenset(kind for number, kind in enumerate(data["kinds"]) if bits >> number & 1)
+        return frozenset(kind for number, kind in enumerate(data["kinds"]) if (bits >> number) & 1)
 
     for key, cell in data["cells"].items():
         if cell is None:

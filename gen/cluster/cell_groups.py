@@ -49,12 +49,12 @@ class Selection:
         ids = sorted(self.ids)
         if len(ids) <= _SHOWN:
             return ids
-        return [
-            f"{len(ids)} with digest {hashlib.sha256(chr(10).join(ids).encode()).hexdigest()[:12]}"
-        ]
+        digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
+        return [f"{len(ids)} with digest {digest}"]
 
     def takes(self, node: str, check: str, cell: Cell) -> bool:
         """Return whether the selection has a cell."""
+        # An id may name a cell, or all cells of a test function.
         if self.ids and self.ids.isdisjoint((node, node.partition("[")[0])):
             return False
         globs = (self.op, self.check, self.dtype)

@@ -44,7 +44,8 @@ class Pool(Protocol):
 class Sink(Protocol):
     """Where outcomes go."""
 
-    def take(self, nodes: Sequence[str], answer: Answer) -> None: ...
+    def take(self, nodes: Sequence[str], answer: Answer) -> None:
+        """Keep what came of a group, whose cells have these pytest ids."""
 
 
 class Coordinator:
@@ -61,10 +62,11 @@ class Coordinator:
         self._pool = pool
         self._sink = sink
         self._tick = tick  # called after each round
-        self._parts: deque[Group] = deque()
+        self._parts: deque[Group] = deque()  # of split groups, to be handed out first
+        # groups of one cell whose worker died, with how often it died while the cell ran alone
         self._suspects: deque[tuple[Group, int]] = deque()
-        self._out: dict[int, Group] = {}
-        self._key = 0
+        self._out: dict[int, Group] = {}  # by key
+        self._key = 0  # of the group that was handed out last
 
     def run(self) -> None:
         """Run until every group has an outcome."""
@@ -117,15 +119,13 @@ class Coordinator:
                 elif deaths + 1 < _DEATHS:
                     self._suspects.appendleft((group, deaths + 1))
                 else:
-                    (function, cell), why = (
-                        group.cells[0],
-                        (
-                            f"its worker died, each of the {_DEATHS} times that it "
-                            f"ran alone: {came.why}"
-                        ),
-                    )
-                    line = died(group.module, function, cell, why)
-                    self._sink.take(
-                        group.nodes(), Answer((("crashed", line),), frozenset(), {}, 0.0)
-                    )
+                    self._sink.take(group.nodes(), _crashed(group, came.why))
             self._tick(self)
+
+
+def _crashed(group: Group, cause: str) -> Answer:
+    """Return the answer for the only cell of a group, whose worker died each time."""
+    function, cell = group.cells[0]
+    why = f"its worker died, each of the {_DEATHS} times that it ran alone: {cause}"
+    line = died(group.module, function, cell, why)
+    return Answer((("crashed", line),), frozenset(), {}, 0.0)

@@ -99,17 +99,18 @@ class DaskPool:
     """
 
     def __init__(self, client: Any, job: Job) -> None:
-        self.workers = 0
-        self.dashboard = str(client.dashboard_link) + (
-            "" if find_spec("bokeh") else " (with bokeh installed)"
-        )
+        self.workers = 0  # that have a unit of the resource, as of the last look
+        self.dashboard = str(client.dashboard_link)
+        if find_spec("bokeh") is None:  # which Dask needs to show it
+            self.dashboard += " (with bokeh installed)"
         self._client = client
         self._job = job
         self._resource = resource_of(job.device)
+        # Dask's thread puts a key and its future here, once something came of the group.
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-        self._futures: dict[int, Any] = {}
-        self._units = 0
-        self._looked = -_EVERY
+        self._futures: dict[int, Any] = {}  # of the groups that are out, by key
+        self._units = 0  # of the resource, of all workers together
+        self._looked = -_EVERY  # when workers were counted last
         self._is_local = client.cluster is not None
         self._met = time.monotonic()  # when there was a worker last
 
@@ -151,6 +152,7 @@ class DaskPool:
         """Take back the groups that are out, and let workers end the processes that wait for
         more.
         """
+        # Workers or the scheduler may be gone. Then there is nothing to take back.
         with contextlib.suppress(Exception):
             self._client.cancel(list(self._futures.values()), force=True)
             self._client.run(release, self._job)
@@ -193,7 +195,8 @@ class DaskPool:
         except (OSError, asyncio.CancelledError) as error:
             raise ClusterError(f"the scheduler is gone ({error})") from error
         units = [int(worker["resources"].get(self._resource, 0)) for worker in workers]
-        self.workers, self._units = sum(unit > 0 for unit in units), sum(units)
+        self.workers = sum(unit > 0 for unit in units)
+        self._units = sum(units)
         if self.workers:
             self._met = now
         elif self._is_local and now - self._met > _RESTART:

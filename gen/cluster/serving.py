@@ -101,17 +101,17 @@ class Server:
         and the active ones that no earlier answer had.
         """
         loaded = self._module(module)
-        test, family, check = (
-            getattr(loaded, function),
-            _family_of(loaded, module),
-            function.removeprefix("test_"),
-        )
+        test = getattr(loaded, function)
+        family = _family_of(loaded, module)
+        check = function.removeprefix("test_")
         entries = run_cell.active_entries(family, cell, self._settings)
         facts = run_cell.facts(family, cell, check, entries)
         cells = cells_of(test)
         assert cells is not None
         if self._job.device in ("cpu", "meta"):
             from gen.samples import opinfo
+
+            # torch's database takes seconds to import, which each fork would do by itself.
 
             opinfo.preload([(cell.op, family.ops.get(cell.op, {}))])
         # The cell runs in a fork. If that dies, its last note says which sample it ran.
@@ -137,9 +137,8 @@ class Server:
         self._entries_sent.update(new_entries)
         seconds = round(time.perf_counter() - begin, 5)
         node = f"{module}::{function}[{cell.id}]"
-        result = CellResult(
-            **facts | {"entries": tuple(facts["entries"])}, seconds=seconds, node=node
-        )
+        facts_of_result = facts | {"entries": tuple(facts["entries"])}
+        result = CellResult(**facts_of_result, seconds=seconds, node=node)
         return result.outcome, line_of(result), facts["entries"], new_entries
 
     def _module(self, name: str) -> ModuleType:
@@ -177,7 +176,7 @@ class Server:
                 )
             except tuple(_OUTCOMES) as raised:
                 return _OUTCOMES[type(raised)], str(raised.msg)
-        # whose exceptions need not be picklable
+        # The answer goes through a pipe, and the exceptions of failures need not be picklable.
         return replace(ran, verdict=replace(ran.verdict, failures=()))
 
 
@@ -200,13 +199,15 @@ def _filter_of(line: str) -> Callable[[], object]:
 
     Message and module are regular expressions.
     """
+    # A line may have one to five parts. What it leaves out is empty.
     action, message, category, module, number, *_ = [*line.split(":", 4), "", "", "", ""]
     kind: Any = Warning
     if category:
         package, _, name = category.rpartition(".")
         kind = getattr(__import__(package or "builtins", fromlist=[name]), name)
-    # as the line says
-    return partial(warnings.filterwarnings, action, message, kind, module, int(number or 0))  # type: ignore[arg-type]
+    line_number = int(number or 0)
+    # That the action is one of Python's is for the line to say.
+    return partial(warnings.filterwarnings, action, message, kind, module, line_number)  # type: ignore[arg-type]
 
 
 def main(descriptor: int) -> None:

@@ -23,6 +23,7 @@ from gen.run.results import CellResult, line_of
 __all__ = ["died", "release", "run_group"]
 
 _TRIES = 2  # how often a cell may end the process that runs cells
+# A Dask worker may have several threads, each of which runs a group. They share the processes.
 _idle: list[Process] = []
 _lock = threading.Lock()
 
@@ -85,9 +86,8 @@ class Process:
             self._process.kill()
             status = self._process.wait()
         self._log.seek(0)
-        self._last_words = " / ".join(
-            self._log.read().decode(errors="replace").strip().splitlines()[-2:]
-        )[-300:]
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        self._last_words = " / ".join(lines[-2:])[-300:]
         self._log.close()
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
@@ -119,17 +119,8 @@ def run_group(job: Job, group: Group) -> Answer:
             tries += 1
             if tries == _TRIES:
                 function, cell = group.cells[len(cells)]
-                cells.append(
-                    (
-                        "crashed",
-                        died(
-                            group.module,
-                            function,
-                            cell,
-                            f"{cause} of the process that started the cell's, twice",
-                        ),
-                    )
-                )
+                why = f"{cause} of the process that started the cell's, twice"
+                cells.append(("crashed", died(group.module, function, cell, why)))
                 tries = 0
             process = Process(job)
     with _lock:

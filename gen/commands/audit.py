@@ -226,8 +226,11 @@ def _of_rules(
             f"{len(rules.inert)} of {len(rules.rules)} rules run, "
             "but no kind of fault changes what they give: not counted"
         )
+    drawn = rules.drawn()
     # With --only, a limit would leave out faults that match.
-    faults = list(rules.drawn() if args.all or args.only else islice(rules.drawn(), args.faults))
+    if not (args.all or args.only):
+        drawn = islice(drawn, args.faults)
+    faults = list(drawn)
     if args.only:
         faults = [fault for fault in faults if fnmatchcase(str(fault), args.only)]
     findings: list[Finding[RuleFault]] = []

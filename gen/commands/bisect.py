@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     except (BisectError, RevisionError, ResultsError) as error:
         print(f"gen bisect: {error}", file=sys.stderr)
         return 2
-    shown = [git(bad.repository, "show", "--no-patch", "--format=%h %as %s", c) for c in last]
-    for text in shown:
+    for commit in last:
+        text = git(bad.repository, "show", "--no-patch", "--format=%h %as %s", commit)
         print(text.decode(errors="replace").strip())
     if len(last) > 1:
         print("one of these is the first at which it fails: the others cannot be asked")
@@ -85,7 +85,7 @@ def search(commits: Sequence[str], fails: Callable[[str], bool | None]) -> list[
             high = place
         elif answer is False:
             low = place
-        open_places = {one for one in open_places if low < one < high}
+        open_places = {each for each in open_places if low < each < high}
     return list(commits[low + 1 : high + 1])
 
 

@@ -125,7 +125,8 @@ def _source(argument: str) -> _Source:
 
 def _other(source: _Source, apart: Sequence[Path]) -> Path | None:
     """Return the newest whole run, if there is a single one to compare with it."""
-    return newest_whole(apart) if source.python or len(joined(source.known)) == 1 else None
+    is_single = source.python is not None or len(joined(source.known)) == 1
+    return newest_whole(apart) if is_single else None
 
 
 def _check_outputs(args: argparse.Namespace, inputs: Sequence[Path]) -> None:

@@ -38,7 +38,7 @@ _EXTRAS = {
 }
 """What the optional packages of users are for. Those of the checkout alone are not named."""
 _COMPILERS = ("c++", "g++", "clang++")
-_SECONDS = 300
+_SECONDS = 300  # until a program has answered
 _FACTS = Path(__file__).parents[2] / "runtime/facts/locks"
 _PROBES = {
     ("commands",): f"import {GENERATOR}.cli; print('they import')",

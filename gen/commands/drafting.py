@@ -106,6 +106,7 @@ def _offer_calls(drafted: Draft) -> None:
     package = drafted.row.name.partition(".")[0]
     names = {package: importlib.import_module(package)}
     sampled = importlib.import_module("gen.packages.sampled_calls")
+    # as `trials` writes it: Scale = ModuleCall(lambda: package.Scale(3))
     last, _, text = drafted.line.partition(" = ")
     setattr(calls, last, eval(text, names | {"ModuleCall": sampled.ModuleCall}))
     sys.modules["calls"] = calls

@@ -262,7 +262,7 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
     # Limits come first: a cell may be in a cover and still be one too many.
     spec_at = _at(plan, part.path)
     for index, (limit, columns) in enumerate(part.limits):
-        if columns >> position & 1:
+        if _has(columns, position):
             where = _at(plan, (*part.path, "limit", index))
             return (
                 f"may leave it out: {', '.join(limit.checks)} are limited to {limit.cells} cells, "
@@ -336,7 +336,7 @@ def _holds(entry: Entry, op: int, position: int) -> bool:
 
 
 def _has(mask: int, position: int) -> bool:
-    return bool(mask >> position & 1)
+    return bool((mask >> position) & 1)
 
 
 def _at(plan: Plan, path: tuple[str | int, ...]) -> str:

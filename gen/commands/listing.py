@@ -153,7 +153,7 @@ def _failed(cases: Sequence[dict[str, Any]], results: Path) -> list[dict[str, An
 
 def _entries_of_column(entries: Sequence[Entry], position: int) -> list[str]:
     """Return the names of the entries that concern a column."""
-    return [f"{entry.kind}:{entry.name}" for entry in entries if entry.columns >> position & 1]
+    return [f"{entry.kind}:{entry.name}" for entry in entries if (entry.columns >> position) & 1]
 
 
 def _columns(plan: Plan, wanted: Mapping[str, set[str]], axes: set[tuple[str, str]]) -> int:

@@ -16,11 +16,11 @@ from typing import Any
 from gen.checks.tables import Cell
 from gen.run.inventory import find, imported, matrix_fingerprint, tables
 from gen.run.results import OF_A_RUN, CellResult, ResultsError, Writer, records, trait
-from gen.run.shard import parse_shard
+from gen.run.selection.shard import parse_shard
 
 __all__ = ["add_arguments", "merge", "run"]
 
-_NAMED = 5
+_NAMED = 5  # of the cells without a result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +60,9 @@ def merge(paths: Sequence[Path], out: Path, modules: str = "generated_tests") ->
     _refuse_missing_shards(headers)
     # Another name, so that a reader never sees a part of the results.
     unfinished = out.with_name(out.name + ".tmp")
-    first = {key: value for key, value in next(iter(headers.values())).items() if key != "event"}
+    # The headers of one run say the same of it, but for the shard.
+    first = dict(next(iter(headers.values())))
+    first.pop("event", None)  # which the writer sets itself
     writer = Writer(unfinished, {**first, "shard": "1/1"})
     try:
         counted = _copy(paths, headers, writer, modules)
@@ -183,7 +185,7 @@ def _refuse_missing_shards(headers: Mapping[Path, Mapping[str, Any]]) -> None:
                 "give each shard once"
             )
         path_of_shard[number] = path
-    missing = [f"{k}/{count}" for k in range(1, count + 1) if k not in path_of_shard]
+    missing = [f"{shard}/{count}" for shard in range(1, count + 1) if shard not in path_of_shard]
     if missing:
         raise ResultsError(f"no results of shard{'s' * (len(missing) > 1)} {', '.join(missing)}")
 

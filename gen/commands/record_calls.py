@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Record the calls, try them, and write the project. Raises RecordError."""
     calls = record(args.command)
     if args.only:
         calls = [each for each in calls if f"{each.kind}s" == args.only]
@@ -69,6 +70,7 @@ def _run(args: argparse.Namespace) -> int:
     from gen.packages.recorded_project import choose, words
     from gen.packages.subprocesses import try_given
 
+    # They are tried in another process, since a call may end it.
     choice = choose(calls)
     trials = []
     for number, trial in enumerate(try_given(choice.givens), 1):

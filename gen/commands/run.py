@@ -31,9 +31,9 @@ from gen.run.project_defaults import declared
 from gen.run.requirements import require_place
 from gen.run.results import OUTCOMES, ResultsError, default_path
 from gen.run.rules_run import RulesRun
-from gen.run.shard import lacks_the_largest_tier
-from gen.run.since_plugin import compare, options_of, record_path
-from gen.run.unaffected import Unaffected
+from gen.run.selection.shard import lacks_the_largest_tier
+from gen.run.selection.since_plugin import compare, options_of, record_path
+from gen.run.selection.unaffected import Unaffected
 from gen.severity import Severity
 from gen.targets import load, names
 

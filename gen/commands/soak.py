@@ -138,7 +138,8 @@ def _subject(plan: Plan, index: int, target: str, dtypes: tuple[str, ...]) -> Su
     for entry in plan.entries:
         spec = entry.spec
         glob = getattr(spec, "target", None) or "*"
-        if not entry.ops >> index & 1 or not fnmatchcase(target, glob):
+        has_op = (entry.ops >> index) & 1
+        if not has_op or not fnmatchcase(target, glob):
             continue
         cells = _cells(plan, entry.columns)
         if isinstance(spec, ToleranceEntry):

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from gen.plan.matrix_plan import above
-from gen.run.shard import Shard, parse_shard
+from gen.run.selection.shard import Shard, parse_shard
 from gen.severity import Severity
 
 _TOO_LONG = 300.0  # seconds of one program, with all that makes it smaller
@@ -105,9 +105,9 @@ def _soak_of(args: argparse.Namespace) -> _Soak:
     if args.resume:
         if args.out is None:
             raise ValueError("--resume needs the folder --out that it goes on in")
-        found = _read_state(args.out)
+        state = _read_state(args.out)
         if seed is None:
-            seed = found["seed"]
+            seed = state["seed"]
     elif seed is None:
         seed = random.SystemRandom().randrange(1 << 30)
     plan = _Plan(levels, seed, parse_shard(args.shard))
@@ -118,10 +118,10 @@ def _soak_of(args: argparse.Namespace) -> _Soak:
                 f"{out} has a soak already: go on with --resume, or name another --out"
             )
         return _Soak(plan, out, next=plan.shard[0] - 1)
-    if found["plan"] != plan.text:
-        raise ValueError(f"{out} is the soak of {found['plan']}, not of {plan.text}")
+    if state["plan"] != plan.text:
+        raise ValueError(f"{out} is the soak of {state['plan']}, not of {plan.text}")
     lines = (out / "findings.jsonl").read_text(encoding="utf-8").splitlines()
-    return _Soak(plan, out, found["next"], list(map(json.loads, lines)), _Counts(**found["counts"]))
+    return _Soak(plan, out, state["next"], list(map(json.loads, lines)), _Counts(**state["counts"]))
 
 
 def _read_state(out: Path) -> dict[str, Any]:
@@ -241,9 +241,9 @@ class _Soak:
             "counts": vars(self.counts),
         }
         # A soak that is killed while it writes leaves the state of before.
-        partly = self.out / "state.json.part"
-        partly.write_text(json.dumps(state), encoding="utf-8")
-        partly.replace(self.out / "state.json")
+        unfinished = self.out / "state.json.part"
+        unfinished.write_text(json.dumps(state), encoding="utf-8")
+        unfinished.replace(self.out / "state.json")
 
     def _note_end(self, kind: str, why: str) -> None:
         """Note that the process is gone with the program that it ran."""
@@ -361,7 +361,8 @@ def _work(
             script = script_of(finding.program, finding.difference)
             messages.put(("found", {**entry_of(finding), "script": script}))
         after = (search.run, search.refused, search.repeated)
-        grown = [b - a for a, b in zip(before, after, strict=True)]
+        # The counts of this number alone: another process may go on, and begins with zeros.
+        grown = [now - earlier for earlier, now in zip(before, after, strict=True)]
         counts = dict(zip(("run", "refused", "repeated"), grown, strict=True))
         messages.put(("done", (number, counts)))
         number += plan.shard[1]

@@ -108,6 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `gen target init`."""
     parser.description = "Write a package with a target, a matrix that uses it, and its tests."
     parser.add_argument("folder", type=Path, help="the folder of the new package; absent or empty")
     kinds = "; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items())
@@ -118,6 +119,7 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `gen target check`."""
     parser.description = (
         "Run small cells through each member of a target, and look at what it takes and returns."
     )

@@ -93,6 +93,7 @@ def _stamps(paths: Iterable[Path]) -> _Stamps:
 
 
 def _files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield files, and those in folders. What Python itself compiles is no change of a person's."""
     for path in paths:
         if not path.is_dir():
             yield path

@@ -102,6 +102,7 @@ class ProtocolCheck:
 
 
 def _about(target: Target) -> About:
+    """Return what a target says of itself. One that has ops of its own has the method `op`."""
     kind = type(target)
     has = getattr(target, "op", None)
     own_ops = None
@@ -144,9 +145,11 @@ class _Trials:
     def _tried(self, word: str) -> Finding:
         """Run the trials of a word, up to the first that fails."""
         passed: Counter[str] = Counter()
-        left_out: dict[str, None] = {}
+        left_out: dict[str, None] = {}  # each reason once, in order
         for trial in TRIALS:
-            for op in self._ops(trial) if trial.word == word else ():
+            if trial.word != word:
+                continue
+            for op in self._ops(trial):
                 watched = WatchedTarget(self._target)
                 came = verdict(watched, trial, op, self._device)
                 if came.failed:

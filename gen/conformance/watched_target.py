@@ -68,12 +68,12 @@ def _function_of_tensors(place: str, result: Any) -> Any:
 
     def call_with_tensors(*args: Any) -> Any:
         results = call(*args)
-        # fake tensors give fake tensors
+        # Fake tensors give fake tensors, so the types of the arguments are right as well.
         plain = {torch.Tensor, torch.nn.Parameter, *map(type, args)}
-        for position, x in enumerate(results):
-            if type(x) not in plain:
+        for position, value in enumerate(results):
+            if type(value) not in plain:
                 raise WrongType(
-                    f"element {position} of what {place} returns is a {_type_name(x)}, "
+                    f"element {position} of what {place} returns is a {_type_name(value)}, "
                     "and the protocol says a plain torch.Tensor"
                 )
         return results
@@ -101,7 +101,9 @@ def _blocks(depth: int) -> Kind:
     def look(place: str, result: Any) -> Any:
         if depth == 0:
             return result
-        return tuple(_blocks(depth - 1)(f"a part of {place}", x) for x in _values(place, result))
+        look_at_part = _blocks(depth - 1)
+        parts = _values(place, result)
+        return tuple(look_at_part(f"a part of {place}", part) for part in parts)
 
     return look
 

@@ -58,7 +58,9 @@ class Record:
             data = json.loads(path.read_text("utf-8"))
             if data["format"] != _FORMAT:
                 return cls()
-            facts: list[Fact] = [(str(a), str(b), str(c)) for a, b, c in data["facts"]]
+            facts: list[Fact] = [
+                (str(place), str(unit), str(digest)) for place, unit, digest in data["facts"]
+            ]
             cells = {
                 node: CellRecord(definition, environment, outcome, tuple(numbers))
                 for node, (definition, environment, outcome, numbers) in data["cells"].items()
@@ -69,13 +71,15 @@ class Record:
 
     def write(self, path: Path) -> None:
         """Write the file, without facts that no cell has. Raises OSError."""
+        # Without the facts that no cell has, the others get new numbers: their places.
         used = sorted({number for cell in self.cells.values() for number in cell.facts})
         places = {number: place for place, number in enumerate(used)}
         cells = {
             node: (cell.definition, cell.environment, cell.outcome, [*map(places.get, cell.facts)])
             for node, cell in self.cells.items()
         }
-        data = {"format": _FORMAT, "facts": [self.facts[n] for n in used], "cells": cells}
+        facts = [self.facts[number] for number in used]
+        data = {"format": _FORMAT, "facts": facts, "cells": cells}
         replace(path, json.dumps(data, separators=(",", ":")))
 
 
@@ -117,7 +121,8 @@ class Files:
         units = self._units_of(place)
         if units is None:
             return None
-        # code that a program has made from text, with the name of this file
+        # A file with a mistake has the unit `WHOLE` alone. A unit that the file has not is of code
+        # that a program has made from text, with the name of this file.
         return units.get(unit, units.get(WHOLE, _NOTHING))
 
     def _name(self, path: str) -> str:
@@ -163,6 +168,7 @@ class _FilesThen:
         self._folders: _Folders | None = None
 
     def digest(self, place: str, unit: str, now: Files) -> str | None:
+        """Return the digest of a unit at the commit. git is asked of changed files alone."""
         if unit in (FOLDER, MODULES):
             if self._folders is None:
                 self._folders = _Folders(self._revision.files)

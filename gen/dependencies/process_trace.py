@@ -73,6 +73,8 @@ class ProcessTrace:
 
     def __init__(self, compilers: Callable[[Iterable[str]], bool]) -> None:
         self._compilers = compilers
+        # By id, since code compares by all that it has, which is slow. As the code stays here, no
+        # other gets its id.
         self._codes: dict[int, CodeType] = {}
         self._before: set[str] = set()  # files whose functions may have run before the start
         self._read: set[str] = set()
@@ -144,8 +146,10 @@ class ProcessTrace:
         yield from ((os.path.abspath(folder), MODULES) for folder in filter(is_own, importers))
         of_cell = list(self._codes.values())[self._before_cell :]
         compiled = self._compilers(code.co_filename for code in of_cell)
-        # what is no text has no functions that a hook sees
-        yield from ((p, WHOLE) for p in _loaded_files() if compiled or not p.endswith(".py"))
+        for path in _loaded_files():
+            # what is no text has no functions that a hook sees
+            if compiled or not path.endswith(".py"):
+                yield path, WHOLE
 
     def _run(self, frame: FrameType, event: str, _: object) -> None:
         """Note the function that is called: the hook of profilers."""
@@ -168,6 +172,7 @@ class ProcessTrace:
     def _note_open(self, arguments: tuple[object, ...], caller: str) -> None:
         """Note a file that is read. What an import reads, it runs."""
         mode = arguments[1]
+        # `os.open` has no mode. Such a file counts as read.
         writes = isinstance(mode, str) and not mode.startswith(("r", "b", "t"))
         if not writes and caller not in _IMPORTERS:
             self._note(self._read, arguments[0])
@@ -199,6 +204,7 @@ _audit: set[ProcessTrace] = set()
 
 def _hear(event: str, arguments: tuple[object, ...]) -> None:
     if _audit and event in _EVENTS:
+        # The frame above this one is what opened or listed something: its module's name.
         caller = str(sys._getframe(1).f_globals.get("__name__", ""))
         for trace in _audit:
             trace.heard(event, arguments, caller)

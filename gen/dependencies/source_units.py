@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import itertools
 from collections import defaultdict
 
 __all__ = ["MODULE", "WHOLE", "digest_of", "unit_of", "units_of"]
@@ -31,8 +32,8 @@ def unit_of(qualname: str) -> str:
     of a class body to the class.
     """
     parts = qualname.split(".")
-    anonymous = next((n for n, part in enumerate(parts) if part.startswith("<")), len(parts))
-    return ".".join(parts[:anonymous]) or MODULE
+    named = list(itertools.takewhile(lambda part: not part.startswith("<"), parts))
+    return ".".join(named) or MODULE
 
 
 def units_of(source: bytes) -> dict[str, str]:
@@ -48,6 +49,7 @@ def units_of(source: bytes) -> dict[str, str]:
         return whole
     outline = _Outline()
     outline.visit(tree)
+    # The tree has no bodies of functions any more: what is left is what the import runs.
     of_import = digest_of(ast.dump(tree))
     return (
         whole
@@ -85,8 +87,9 @@ class _Outline(ast.NodeTransformer):
         return node
 
     def _without_body(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
-        documented = ast.get_docstring(node, clean=False) is not None
-        body = node.body[documented:]
+        """Note the body of a function, and return the function with its docstring alone."""
+        documented = int(ast.get_docstring(node, clean=False) is not None)
+        body = node.body[documented:]  # without the docstring, which is the first statement
         name = ".".join([*self._path, node.name])
         self.bodies[name].append("\n".join(map(ast.dump, body)))
         # Python's own marks of a body say whether a call makes a generator

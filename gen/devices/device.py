@@ -24,9 +24,8 @@ class Device:
 
     name: str  # "mydevice", without an index
     backend: str = ""  # the module that registers it, such as "my_backend"; torch's own have none
-    available: str = (
-        ""  # a callable that says whether it is there, such as "torch.cuda.is_available"
-    )
+    # a callable that says whether it is there, such as "torch.cuda.is_available"
+    available: str = ""
     reason: str = ""  # why it is not there, in words
     tolerances: Mapping[str, float] = field(default_factory=dict)
     """The least relative tolerance of a dtype: `{"float32": 1e-3}` for matrix units of 10 bits."""
@@ -55,8 +54,9 @@ def load_device(device: str) -> Device:
     if found.name in _LOADED:
         return found
     load_backend(device)
-    import torch
+    import torch  # not above, since what names a device need not load torch
 
+    # The only question that each backend answers is whether a tensor can be made there.
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

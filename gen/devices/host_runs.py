@@ -31,7 +31,7 @@ class HostRuns:
     def _to_cpu(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Copy tensors, as torch's kernel of this op does, and count."""
         self.count += 1
-        return [x.cpu() for x in tensors]
+        return [tensor.cpu() for tensor in tensors]
 
     def ops_of(self, run: Callable[[], object]) -> list[str]:
         """Return the ops that a run leaves to the CPU, by name."""

@@ -126,6 +126,7 @@ class Place:
             return there.conj() if x.is_conj() else neg_view(there)
         if x.layout is not torch.strided or x.is_contiguous():
             return x.to(self.device)
+        # from its first element to its last one, as one line
         memory = x.as_strided((_extent(x),), (1,), x.storage_offset())
         return memory.to(self.device).as_strided(x.shape, x.stride(), 0)
 

@@ -1,7 +1,9 @@
 """Add up which overloads of torch's dispatcher the cells of a run have called.
 
-coverage = Coverage.of_calls(folder)
-coverage.overloads["aten::sin.out"].state     "called", "within", "other", "excused" or "open"
+    coverage = Coverage.of_calls(folder)
+    coverage.overloads["aten::sin.out"].state   # "called", "within", "other", "excused" or "open"
+
+`STATES` says what each of these words means.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ STATES = {
     "excused": "nobody, for a reason",
     "open": "nobody",
 }
+# the state of an overload that is called at a depth, by the name that cells note it under
 _DEPTHS = {"top": "called", "within": "within", "other": "other"}
 _ROWS = 3  # of an overload, in the file
 Facts = dict[str, object]
@@ -60,6 +63,7 @@ class Coverage:
     @classmethod
     def of_calls(cls, folder: Path) -> Coverage:
         """Read what the processes of a run have written (:mod:`gen.run.dispatcher_calls`)."""
+        # for each overload and each state, the rows and checks
         callers: dict[str, dict[str, set[tuple[str, str]]]] = {}
         for line in _lines(folder):
             caller = (line["op"], line["check"])
@@ -108,6 +112,7 @@ def _overload(name: str, callers: Mapping[str, Iterable[tuple[str, str]]]) -> Ov
     A reason counts only if the target itself does not call the overload.
     """
     family, reason = family_of(name), reason_of(name)
+    # The states stand in the order of what they say: of several, the first one counts.
     state = min(callers, key=list(STATES).index, default="open")
     if reason is not None and state != "called":
         return Overload(name, family, reason, "excused")

@@ -1,6 +1,8 @@
 """Find the family of an overload, and the reason if it needs no cell.
 
-reason_of("aten::cudnn_convolution")    Reason("hardware", "no kernel for the CPU, …")
+    reason_of("aten::cudnn_convolution")    # Reason("hardware", "no kernel for the CPU, …")
+
+`reasons.yaml` has globs of names. What it does not say, an overload's schema and kernels do.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ def family_of(name: str) -> str:
     if outputs_of(overload):
         return "out="
     base = name.removeprefix("aten::").partition(".")[0]
-    if base.endswith("_") or base.startswith("__i"):
+    if base.endswith("_") or base.startswith("__i"):  # as `add_` and `__iand__`
         return "in place"
     if any("Tensor" in kind for kind in kinds_of(overload)):
         return "plain"

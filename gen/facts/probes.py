@@ -81,12 +81,14 @@ OF_TWO: dict[str, Function] = {
     "float_power": torch.float_power,
     "dist": torch.dist,
 }
-TIES: dict[str, list[tuple[float, float]]] = {
-    "equal": [(1.0, 1.0)],
-    "zeros": [(0.0, 0.0)],
-    "first is NaN": [(NAN, 1.0)],
-    "second is NaN": [(1.0, NAN)],
+"""By op, a function of two tensors."""
+TIES: dict[str, tuple[float, float]] = {
+    "equal": (1.0, 1.0),
+    "zeros": (0.0, 0.0),
+    "first is NaN": (NAN, 1.0),
+    "second is NaN": (1.0, NAN),
 }
+"""Two numbers at which the gradients of such a function are a choice."""
 
 OF_VECTORS: dict[str, tuple[Function, list[float]]] = {
     "max": (torch.max, [1.0, 1.0]),
@@ -155,6 +157,7 @@ STRIDES: dict[str, Function] = {
     "index_select": lambda x: x.index_select(0, torch.tensor([0])),
     "dropout.eval": lambda x: F.dropout(x, 0.5, training=False),
 }
+"""By op, a function of a tensor of four dimensions: the strides of its result."""
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
     "transposed": lambda: torch.ones(2, 3, 4, 5).transpose(1, 3),
     "channels last": lambda: torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
@@ -212,6 +215,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "vmap of item": lambda: torch.func.vmap(lambda x: x.item())(torch.ones(2)),
     "vmap of data": lambda: torch.func.vmap(lambda x: x.data)(torch.ones(2)),
 }
+"""Programs that some version of torch refuses: by which exception."""
 SAID: dict[str, Callable[[], Any]] = {
     "no inputs": lambda: torch.autograd.grad(_number(), []),
     "an input that is not used": lambda: torch.autograd.grad(_number(), [_number()]),
@@ -238,6 +242,7 @@ PROMOTING: dict[str, Function] = {
     "atan2": torch.atan2,
     "floor_divide": torch.floor_divide,
 }
+"""Functions of two tensors: the dtype of the result, for each pair of dtypes."""
 
 
 def answers() -> dict[str, str]:
@@ -255,8 +260,8 @@ def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
             partial(_gradients, f, [[point] for point in points]),
         )
     for op, of_two in OF_TWO.items():
-        for where, pairs in TIES.items():
-            yield f"{op}: gradients, {where}", partial(_of_two, of_two, pairs[0])
+        for where, pair in TIES.items():
+            yield f"{op}: gradients, {where}", partial(_of_two, of_two, pair)
     for op, (f, vector) in OF_VECTORS.items():
         yield f"{op}: gradient at [{_texts(vector)}]", partial(_gradients, f, [vector])
     for op in OF_SPECIAL:
@@ -305,12 +310,15 @@ def _gradients(function: Function, points: list[list[float]]) -> str:
     return _texts(gradients)
 
 
-def _of_two(f: Function, pair: tuple[float, float]) -> str:
-    a, b = (torch.tensor([x], dtype=torch.float64, requires_grad=True) for x in pair)
-    return _texts(gradient.item() for gradient in torch.autograd.grad(f(a, b).sum(), (a, b)))
+def _of_two(function: Function, pair: tuple[float, float]) -> str:
+    """Return the gradients of a function by both of its arguments."""
+    a, b = (torch.tensor([number], dtype=torch.float64, requires_grad=True) for number in pair)
+    gradients = torch.autograd.grad(function(a, b).sum(), (a, b))
+    return _texts(gradient.item() for gradient in gradients)
 
 
 def _bounds(function: Function) -> str:
+    """Return the gradient of a clamp by its input, at its bounds, which are numbers."""
     x = torch.tensor([0.0, 1.0], dtype=torch.float64, requires_grad=True)
     return _texts(torch.autograd.grad(function(x, 0.0, 1.0).sum(), x)[0].tolist())
 
@@ -340,6 +348,7 @@ def _alias(function: Function) -> str:
 
 
 def _nodes(write: Callable[[Tensor], None]) -> str:
+    """Return the node of a tensor after a write to it, and the nodes that it leads to."""
     x = torch.ones(3, requires_grad=True) * 1
     write(x)
     node: Any = x.grad_fn
@@ -414,9 +423,12 @@ def _seen_by_hooks(respected: bool | None) -> str:
         seen.append(tensor)
         return tensor
 
+    def unpack(tensor: Tensor) -> Tensor:
+        return tensor
+
     saving = partial(create_selective_checkpoint_contexts, [torch.ops.aten.sin.default])
     x = torch.ones(1, requires_grad=True)
-    with warnings.catch_warnings(record=True) as recorded, saved_tensors_hooks(pack, lambda t: t):
+    with warnings.catch_warnings(record=True) as recorded, saved_tensors_hooks(pack, unpack):
         warnings.simplefilter("always")
         checkpoint(
             lambda x: x.sin().exp(),
@@ -478,5 +490,5 @@ def _third(f: Function) -> None:
     x = torch.tensor([[0.0, 1.0], [2.0, 4.0], [3.0, -1.0]], dtype=torch.float64, requires_grad=True)
     y = f(x).sin().sum()
     for _ in range(3):
-        (g,) = torch.autograd.grad(y, x, create_graph=True)
-        y = g.sin().sum()
+        (gradient,) = torch.autograd.grad(y, x, create_graph=True)
+        y = gradient.sin().sum()

@@ -40,6 +40,7 @@ SEAMS = (
 )
 ABSENT = "absent"
 _OWN = "torch_transform_matrix."  # ops of this project
+# the sections whose facts begin with the name of an op, as `aten.mul.Tensor` and as `mul.Tensor`
 _OF_ATEN = ("schemas", "decompositions")
 _OF_OPS = ("formulas", "probes")
 
@@ -85,7 +86,7 @@ def _runtime() -> _Runtime:
         with dropin.installed():
             runtime_facts.replaced = dropin.replaced()
         runtime_facts.records = tuple(RECORDS)
-    except Exception as error:
+    except Exception as error:  # a torch that it does not know may fail in any way
         runtime_facts.error = error
     return runtime_facts
 
@@ -166,6 +167,7 @@ def _is_private(name: str) -> bool:
 def _resolve(name: str) -> object:
     """Return the object that a dotted name leads to, or ``ABSENT``."""
     parts = name.split(".")
+    # Nothing says where the module's name ends, so the longest one that can be imported counts.
     for count in range(len(parts), 0, -1):
         try:
             value: Any = importlib.import_module(".".join(parts[:count]))
@@ -190,18 +192,22 @@ def _kind_of(value: object) -> str:
     return kind
 
 
-def _parameter(p: inspect.Parameter) -> str:
-    marks = {p.VAR_POSITIONAL.name: "*", p.VAR_KEYWORD.name: "**"}
-    name = f"{marks.get(p.kind.name, '')}{p.name}"
-    default = "" if p.default is p.empty else "=…"
-    return f"{name}{default}{' by name' * (p.kind is p.KEYWORD_ONLY)}"
+def _parameter(parameter: inspect.Parameter) -> str:
+    """Return a parameter without its default, such as `*args` or `dim=… by name`."""
+    marks = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+    mark = marks.get(parameter.kind, "")
+    default = "" if parameter.default is parameter.empty else "=…"
+    by_name = " by name" if parameter.kind is parameter.KEYWORD_ONLY else ""
+    return f"{mark}{parameter.name}{default}{by_name}"
 
 
 def _replacements(objects: Iterable[object]) -> Iterator[tuple[str, str]]:
-    for x in objects:
-        name, module = getattr(x, "__qualname__", None), getattr(x, "__module__", None)
+    """Yield the name and the kind of each object of torch that the drop-in replaces."""
+    for replaced in objects:
+        name = getattr(replaced, "__qualname__", None)
+        module = getattr(replaced, "__module__", None)
         if name is not None and not str(module).startswith((f"{RUNTIME}.", "builtins")):
-            yield f"{module or 'torch'}.{name}", _kind_of(x)
+            yield f"{module or 'torch'}.{name}", _kind_of(replaced)
 
 
 @dataclass(frozen=True)
@@ -238,7 +244,7 @@ def _what_it_touches(section: str, fact: str, families: Mapping[str, str]) -> st
     """Return which record of this project depends on a fact. Empty if none does."""
     if section not in _OF_ATEN + _OF_OPS:
         return ""
-    name = fact.partition(":")[0]
-    op = name.split(".")[int(section in _OF_ATEN)]
+    name = fact.partition(":")[0]  # a question has more after it
+    op = name.split(".")[1 if section in _OF_ATEN else 0]
     family = families.get(op)
     return "" if family is None else f"the record of {op} (family {family})"

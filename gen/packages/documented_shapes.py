@@ -106,6 +106,7 @@ def _sizes(written: str, sizes: Sizes) -> Sequence[int]:
     term = _TERM.fullmatch(written)
     if term is None:
         return (int(written),)
+    # a name alone is a key of `sizes`, so this one has a sign and a number
     (size,) = sizes[term["name"]]
     number = int(term["number"])
     return ({"+": size + number, "-": max(size - number, 0), "*": size * number}[term["sign"]],)

@@ -217,7 +217,9 @@ def _first_form(function: Function, sample: Sample, forms: Forms, trial: Trial) 
     if elements(sample) <= MOST_ELEMENTS:
         _remark(trial, f"a call is no sample: {errors[-1]}")
     else:
-        why = "; ".join(["", *errors[:1]]).replace("; ", "; made smaller: ")
+        why = ""
+        if errors:
+            why = f"; made smaller: {errors[0]}"
         _remark(trial, f"a call is no sample: a tensor has {elements(sample):,} elements{why}")
     return None
 
@@ -317,7 +319,9 @@ def _tensor(recorded: Sample, domain: str, flags: bool) -> Sample:
     tensor.pop("dtype", None)
     shape = tensor["shape"]
     is_square = len(shape) > 1 and shape[-1] == shape[-2]
-    if domain not in ("any", "spd", "symmetric") or (domain != "any" and is_square):
+    needs_square = domain in ("spd", "symmetric")
+    # other tensors of the call have the domain all the same
+    if domain != "any" and (is_square or not needs_square):
         tensor["domain"] = domain
     if flags and not requires_grad:
         tensor["requires_grad"] = False

@@ -146,8 +146,8 @@ def _documented_guesses(
         shape = shape_for(first, sizes)
         values_by_place: list[Sequence[Any]] = []
         for parameter in parameters:
-            told = _documented_values(parameter, documented, sizes, domain)
-            values_by_place.append(told or values(parameter, shape, domain))
+            of_parameter = _documented_values(parameter, documented, sizes, domain)
+            values_by_place.append(of_parameter or values(parameter, shape, domain))
         yield from _combinations(values_by_place)
 
 

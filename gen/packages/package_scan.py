@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -194,7 +195,13 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
             # What a module imports from other packages is not its own.
             if str(getattr(value, "__module__", "")).partition(".")[0] == package:
                 named.append((module, f"{module.__name__}.{name}", value))
-    named.sort(key=lambda each: (not _leads_to(*each[1:]), each[2].__module__ != each[0].__name__))
+
+    def order(each: tuple[ModuleType, str, Any]) -> tuple[bool, bool]:
+        """Put names that a caller can write first, and of these the one of the own module."""
+        module, name, value = each
+        return not _leads_to(name, value), value.__module__ != module.__name__
+
+    named.sort(key=order)
     entries: dict[int, Entry] = {}
     for module, name, value in named:
         entry = None if id(value) in entries else entry_of(name, value)
@@ -355,9 +362,11 @@ def _described(
 
     A docstring that a class inherits does not count, as it is that of torch.
     """
+    names = [parameter.name for parameter in parameters]
     known: dict[str, str] = {}
+    # the first docstring comes last, and so replaces what the others say
     for each in reversed(documented):
-        known |= descriptions(inspect.cleandoc(each.__doc__ or ""), [x.name for x in parameters])
+        known |= descriptions(inspect.cleandoc(each.__doc__ or ""), names)
     return tuple(replace(each, description=known.get(each.name, "")) for each in parameters)
 
 

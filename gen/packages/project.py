@@ -126,6 +126,7 @@ def helpers_of(rows: Sequence[Row]) -> dict[str, str]:
 
 def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
     """Return a name in calls.py for each entry: its last part, or more where this is taken."""
+    # how many entries have this last part
     last = Counter(entry.name.rpartition(".")[2] for entry in entries)
     imported = {entry.name.partition(".")[0] for entry in entries}
     taken = {"warnings", "sys", "torch", *_HELPERS, *imported}

@@ -91,7 +91,7 @@ class Call:
         floating = _floating(results)
         if not floating:
             raise NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
-        if not all(bool(x.isfinite().all()) for x in floating):
+        if not all(bool(result.isfinite().all()) for result in floating):
             raise NotUsableError("its result is not finite")
         return floating
 
@@ -123,7 +123,7 @@ def without_gradient(call: Call) -> list[int]:
 
 def _floating(results: Any) -> list[Tensor]:
     several = results if isinstance(results, tuple | list) else [results]
-    return [x for x in several if isinstance(x, Tensor) and x.is_floating_point()]
+    return [each for each in several if isinstance(each, Tensor) and each.is_floating_point()]
 
 
 def _weighted_sum(results: Sequence[Tensor]) -> Tensor:
@@ -131,7 +131,9 @@ def _weighted_sum(results: Sequence[Tensor]) -> Tensor:
 
     The gradient of a plain sum is often zero.
     """
-    return torch.stack([(x * _weights(x)).sum().double() for x in results]).sum()
+    sums = [(result * _weights(result)).sum() for result in results]
+    # in one dtype, since results may have several
+    return torch.stack([each.double() for each in sums]).sum()
 
 
 def _weights(x: Tensor) -> Tensor:
@@ -213,9 +215,10 @@ def _has_slope(call: Call, seed: int) -> bool:
         return True
 
     def moved(by: float) -> list[Tensor]:
-        return call.results(
-            pytree.tree_map(lambda x: x.detach() + by if _is_leaf(x) else x, arguments)
-        )
+        def move(value: Any) -> Any:
+            return value.detach() + by if _is_leaf(value) else value
+
+        return call.results(pytree.tree_map(move, arguments))
 
     try:
         return not all(map(torch.equal, moved(_STEP), moved(-_STEP)))
@@ -228,10 +231,8 @@ def is_step(call: Call) -> bool:
 
     A straight-through estimate is such a gradient, and so is a surrogate of a spike.
     """
-    return any(
-        all(_is_step_of(call, seed, place) for seed in _SEEDS)
-        for place in range(len(_leaves(call.arguments())))
-    )
+    places = range(len(_leaves(call.arguments())))
+    return any(all(_is_step_of(call, seed, place) for seed in _SEEDS) for place in places)
 
 
 def _is_step_of(call: Call, seed: int, place: int) -> bool:
@@ -239,7 +240,7 @@ def _is_step_of(call: Call, seed: int, place: int) -> bool:
     arguments = call.arguments(seed=seed)
     leaf = _leaves(arguments)[place]
     before = call.results(arguments)
-    with_history = [x for x in before if x.requires_grad]
+    with_history = [result for result in before if result.requires_grad]
     if not with_history:
         return False
     (gradient,) = torch.autograd.grad(_weighted_sum(with_history), [leaf], allow_unused=True)
@@ -247,9 +248,10 @@ def _is_step_of(call: Call, seed: int, place: int) -> bool:
         return False
 
     def moved(by: float) -> list[Tensor]:
-        return call.results(
-            pytree.tree_map(lambda x: x.detach() + by if x is leaf else x, arguments)
-        )
+        def move(value: Any) -> Any:
+            return value.detach() + by if value is leaf else value
+
+        return call.results(pytree.tree_map(move, arguments))
 
     try:
         return all(map(torch.equal, moved(_SMALL_STEP), moved(-_SMALL_STEP)))

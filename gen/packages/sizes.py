@@ -30,7 +30,7 @@ def smaller(sample: Sample) -> Iterator[Sample]:
     A form need not be a call that the function takes.
     """
     present = {*chain.from_iterable(_shapes(sample)), *_listed(sample)}
-    large = sorted(n for n in present if n > SMALL)
+    large = sorted(size for size in present if size > SMALL)
     if large:
         distinct = dict(zip(large, count(SMALL), strict=False))
         small = present.intersection(range(2, SMALL + 1))
@@ -55,10 +55,12 @@ def _with_products(large: list[int], small: set[int]) -> dict[int, int]:
     """
     sizes: dict[int, int] = {}
     new = SMALL
-    for n in large:
-        product = _product(n, sizes, small)
-        sizes[n] = product or new
-        new += not product
+    # in ascending order, so that the factors of a size have theirs before
+    for size in large:
+        product = _product(size, sizes, small)
+        sizes[size] = product or new
+        if not product:
+            new += 1
     return sizes
 
 
@@ -82,13 +84,13 @@ def _parts(large: list[int]) -> dict[int, int]:
     power = 1
     while common % (2 * power) == 0 and smallest >= 4 * power:
         power *= 2
-    return {n: n // power for n in large}
+    return {size: size // power for size in large}
 
 
 def _largest(large: list[int]) -> dict[int, int]:
     """Return other sizes for the largest ones alone, such as those of a batch."""
     free = filterfalse(large.__contains__, count(SMALL + 1))
-    return {n: next(free) for n in large if n > 2 * SMALL}
+    return {size: next(free) for size in large if size > 2 * SMALL}
 
 
 def _listed(sample: Sample) -> Iterator[int]:
@@ -145,7 +147,8 @@ def _replaced(value: Any, sizes: Mapping[int, int]) -> Any:
 def _smaller_tensor(tensor: Sample, sizes: Mapping[int, int]) -> Sample:
     """Return a tensor of another shape. Its integers are below each size that is new."""
     smaller = dict(tensor)
-    smaller["shape"] = [sizes.get(n, n) for n in tensor["shape"]]
+    smaller["shape"] = [sizes.get(size, size) for size in tensor["shape"]]
+    # integers of a tensor are often indices, and a dimension that they index may be smaller now
     if tensor.get("high", 0) > SMALL:
         smaller["high"] = min([SMALL, *sizes.values()])
         smaller["low"] = min(tensor["low"], smaller["high"] - 1)

@@ -266,7 +266,7 @@ def main(arguments: Sequence[str]) -> None:
 def _answer(out: TextIO, attempted: Callable[[dict[str, Any]], Trial]) -> None:
     """Print the trial of each task of the standard input.
 
-    A trial that takes too much processor time ends the process by a signal. Code in C hears of it,
+    A trial that takes too much processor time ends the process by a signal, which ends code in C
     too.
     """
     print(_READY, file=out, flush=True)

@@ -206,6 +206,7 @@ def _problem(call: Call) -> tuple[str, float]:
     if error is not None:
         return error, 0.0
     between = time.monotonic()
+    # a second time, when nothing is left to compile
     require_finite(call)
     seconds = (between - begin) - (time.monotonic() - between)
     if _is_zero_somewhere(call):
@@ -257,7 +258,7 @@ def _known_sizes(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> d
     numbers: dict[str, Any] = {each.name: each.default for each in parameters}
     chosen = [each.name for each in parameters if not each.has_default]
     numbers |= dict(zip(chosen, arguments, strict=True))
-    return {name: n for name, n in numbers.items() if type(n) is int and n > 0}
+    return {name: number for name, number in numbers.items() if type(number) is int and number > 0}
 
 
 def resolve(expression: str) -> Any:
@@ -327,7 +328,9 @@ def learn_facts(trial: Trial, call: Call, entry: Entry) -> None:
         _learn_derivatives(trial, call, entry)
     else:
         trial.remarks.append(f"no derivative is tested{why}")
-    if (trial.takes_transforms or not trial.differentiable) and not call.makes_tensors:
+    # where the transforms of torch.func are refused, no column has a vmap either
+    is_refused = trial.differentiable and not trial.takes_transforms
+    if not is_refused and not call.makes_tensors:
         trial.takes_vmap = _works(trial, "vmap", batch, call)
 
 

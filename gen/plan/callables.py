@@ -149,6 +149,7 @@ def _names_bound_by(body: list[ast.stmt]) -> Iterator[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Import | ast.ImportFrom):
+            # `import a.b` binds a
             yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
         else:
             for inner in ast.walk(node):

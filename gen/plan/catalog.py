@@ -112,10 +112,8 @@ def load(cache: Path, wanted: str | None = None) -> Catalog:
     if torch != installed:
         stored_versions = versions()
         series = torch.rpartition(".")[0]
-        hint = next(
-            (v for v in stored_versions if v.rpartition(".")[0] == series),
-            nearest(torch, stored_versions),
-        )
+        of_series = (each for each in stored_versions if each.rpartition(".")[0] == series)
+        hint = next(of_series, nearest(torch, stored_versions))
         raise UnknownTorch(
             f"there is no catalog of torch {torch}, only of {', '.join(stored_versions)}"
             + (f"; did you mean {hint}?" if hint else "")
@@ -225,8 +223,10 @@ def _kinds_of_arguments(name: str, info: OpInfo) -> set[str]:
 def _next_version() -> Mapping[str, Facts]:
     """Return the ops of the oldest stored version that is later than the installed one."""
     installed = Version(torch_version())
-    later = min((v for v in map(Version, versions()) if v > installed), default=None)
-    return {} if later is None else _read(stored_at(str(later)).read_text()).ops
+    later_versions = [each for each in map(Version, versions()) if each > installed]
+    if not later_versions:
+        return {}
+    return _read(stored_at(str(min(later_versions))).read_text()).ops
 
 
 def _as_json(catalog: Catalog) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-WORDS = 6
-WIDTH = 48
+WORDS = 6  # of a name, at most
+WIDTH = 48  # letters of a name, at most
 _FILLERS = frozenset(
     re.findall(
         r"\w+",

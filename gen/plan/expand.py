@@ -106,7 +106,7 @@ class Choice:
     limits: list[tuple[Limit, int]]
 
     def has(self, op: int, column: int) -> bool:
-        return bool(self.ops >> op & 1 and self.columns >> column & 1)
+        return bool((self.ops >> op) & 1 and (self.columns >> column) & 1)
 
 
 @dataclass
@@ -129,20 +129,20 @@ class Plan:
     def of_check(self, mask: int, check: str) -> int:
         """Return the bits of `mask` for the columns of `check`, moved to bit 0."""
         start, count = self.spans[check]
-        return mask >> start & ((1 << count) - 1)
+        return (mask >> start) & ((1 << count) - 1)
 
     def entries_of(self, op: int) -> Iterator[Entry]:
         """Yield the known entries of an op. Those of the matrix come before those of a row or
         check.
         """
         for entry in self.entries:
-            if entry.kind in KNOWN_KINDS and entry.ops >> op & 1:
+            if entry.kind in KNOWN_KINDS and (entry.ops >> op) & 1:
                 yield entry
 
     def tier_of(self, op: int, column: int) -> str | None:
         """Return the smallest tier that takes the cell."""
         for name, tier in self.tiers.items():
-            if tier.chosen[op] >> column & 1:
+            if (tier.chosen[op] >> column) & 1:
                 return name
         return None
 
@@ -299,7 +299,7 @@ class _Maker:
                 asked_for[asked] = self._columns_of_row(op, has_own_checks)
             mask = suited[signature] & asked_for[asked]
             for check, ops in allowed.items():
-                if not ops >> index & 1:
+                if not (ops >> index) & 1:
                     mask &= ~self._checks.sets[check]
             masks.append(mask)
         return masks
@@ -316,7 +316,7 @@ class _Maker:
         for index, column in enumerate(self._columns):
             needed = facts_needed(checks[column.check], column.axes.form)
             key = (needed, column.dtype, differentiates[column.check])
-            columns_by_need[key] = columns_by_need.get(key, 0) | 1 << index
+            columns_by_need[key] = columns_by_need.get(key, 0) | (1 << index)
         return columns_by_need
 
     @staticmethod
@@ -363,6 +363,7 @@ class _Maker:
             ops &= ~self._select(self._op_names, check.not_ops, (*path, "not_ops"))
             ops &= self._select(self._families, check.families, (*path, "families"))
             ops &= ~self._select(self._families, check.not_families, (*path, "not_families"))
+            # a check that takes every op restricts nothing
             if ops != (1 << len(self._ops)) - 1:
                 ops_of_check[name] = ops
         return ops_of_check
@@ -478,7 +479,7 @@ class _Maker:
                     names.give(f"of_{op.name.replace('.', '_')}"),
                     spec,
                     op.path,
-                    -1,
+                    -1,  # every column: of -1 all bits are set
                     1 << index,
                 )
         for name, check in self._loaded.matrix.checks.items():

@@ -98,6 +98,7 @@ class Dtypes:
     def all(self) -> list[str]:
         """Return every dtype of a group, or every common dtype if there are no groups."""
         of_groups = list(dict.fromkeys(chain.from_iterable(self._groups.values())))
+        # without those of 16 bits, and complex32 of two such numbers
         return of_groups or [*FLOATS[2:], *COMPLEX[1:]]
 
     def resolve(self, words: Iterable[str], path: Path) -> list[str]:
@@ -118,6 +119,7 @@ def resolve(loaded: Loaded, catalog: Catalog, dtypes: Dtypes) -> list[Op]:
     _refuse_names_that_share_a_file(loaded)
     refuse_missing_places(loaded)
     resolver = _Resolver(loaded, catalog, dtypes)
+    # exact names first, so that a glob of an earlier family does not take their ops
     for exact in (True, False):
         for name, family in loaded.matrix.families.items():
             for index, row in enumerate(family.ops):
@@ -376,13 +378,17 @@ def _kinds_of_arguments(row: OpRow) -> set[str]:
     kinds = {
         "indices": any(map(_is_index, described)) and not all(map(_is_index, described)),
         "several": len(described) > len(row.samples.rows),
-        "masks": any(x.dtype == "bool" or x.domain == "bool" for x in described),
+        "masks": any(map(_is_mask, described)),
     }
     return {kind for kind, holds in kinds.items() if holds}
 
 
-def _is_index(x: Tensor) -> bool:
-    return x.domain in ("index", "permutation") or x.dtype in ("int64", "int32")
+def _is_index(tensor: Tensor) -> bool:
+    return tensor.domain in ("index", "permutation") or tensor.dtype in ("int64", "int32")
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    return "bool" in (tensor.dtype, tensor.domain)
 
 
 def former_name(name: str, former_names: Mapping[str, str]) -> str | None:

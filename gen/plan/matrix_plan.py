@@ -43,7 +43,9 @@ def above(low: float, *, or_equal: bool = False, kind: type = float) -> Callable
             raise argparse.ArgumentTypeError(
                 f"{text!r} is no {'whole ' * (kind is int)}number"
             ) from None
-        if not (low <= value if or_equal else low < value) or value == float("inf"):
+        is_above = low <= value if or_equal else low < value
+        # NaN is above nothing
+        if not is_above or value == float("inf"):
             raise argparse.ArgumentTypeError(
                 f"{text} is {'below' if or_equal else 'not more than'} {low:g}"
             )

@@ -85,7 +85,7 @@ def _cover_between_rows(
     missing = _union(outside, bits(everywhere)) & ~_union(outside, bits(chosen_somewhere))
     for column in _greedy(outside, list(bits(everywhere)), missing):
         # The row of the lowest hash takes the cell, so that a new op takes few from others.
-        able = [index for index, mask in enumerate(valid) if mask >> column & 1]
+        able = [index for index, mask in enumerate(valid) if (mask >> column) & 1]
         hashes = {index: crc32(f"{rows[index]} {columns[column]}".encode()) for index in able}
         chosen[min(able, key=hashes.__getitem__)] |= 1 << column
 
@@ -125,7 +125,7 @@ def sample(
 def bits(mask: int) -> Iterator[int]:
     """Yield the positions of the set bits, lowest first."""
     while mask:
-        low = mask & -mask
+        low = mask & -mask  # the lowest set bit alone
         yield low.bit_length() - 1
         mask ^= low
 

@@ -29,7 +29,7 @@ Flat = Callable[..., tuple[Array, ...]]
 # bits of a step of the outermost derivative, and by how many those inside are smaller
 FIRST, DEEPER = 100, 200
 FINER = 40  # bits by which the second of two steps is smaller
-AGREE = mpf(2) ** -60
+AGREE = mpf(2) ** -60  # of the size: a double has 53 bits
 
 
 def exactly(x: torch.Tensor) -> Array:
@@ -42,6 +42,7 @@ def exactly(x: torch.Tensor) -> Array:
         ]
     else:
         numbers = list(map(mpf, x.to(torch.float64).reshape(-1).tolist()))
+    # numpy.array would make an empty list one of float64
     array = numpy.empty(len(numbers), dtype=object)
     array[:] = numbers
     return array.reshape(tuple(x.shape))
@@ -64,6 +65,7 @@ def _spread(x: torch.Tensor) -> float:
     sizes = sizes[sizes.isfinite() & (sizes > 0)].to(torch.float64)
     if sizes.numel() == 0:
         return 0.0
+    # the least double is 2**-1074
     return float(sizes.log2().abs().clamp(max=1100).max())
 
 
@@ -119,9 +121,7 @@ class Definite:
                 units = [_unit(args, k, index, mpf(1)) for index in numpy.ndindex(shape)]
                 columns = [self.along(f, args, unit) for unit in units]
                 by_output = zip(*columns, strict=True)
-                blocks.append(
-                    [numpy.stack(y, axis=-1).reshape(*y[0].shape, *shape) for y in by_output]
-                )
+                blocks.append([_join_columns(of_output, shape) for of_output in by_output])
             return tuple(zip(*blocks, strict=True))
 
         return g
@@ -137,6 +137,7 @@ class Definite:
             return sum((_inner(c, d) for c, d in pairs), mpf(0))
 
         gradient = numpy.empty(primals[k].shape, dtype=object)
+        # The dtype is object either way, so the numbers themselves tell.
         is_complex = any(isinstance(x, mp.mpc) for x in primals[k].flat)
         for index in numpy.ndindex(primals[k].shape):
             gradient[index] = slope(index, mpf(1))
@@ -187,6 +188,11 @@ class Definite:
 
 def _array(x: Any) -> Array:
     return numpy.asarray(x, dtype=object)  # arithmetic of arrays without dimensions gives numbers
+
+
+def _join_columns(columns: Sequence[Array], shape: tuple[int, ...]) -> Array:
+    """Return the block of a Jacobian whose columns are these, one for each entry of `shape`."""
+    return numpy.stack(columns, axis=-1).reshape(*columns[0].shape, *shape)
 
 
 def _move(

@@ -60,7 +60,10 @@ def _refuse(**others: Any) -> None:
 
 
 def _along_rows(f: Callable[[Array, int], Array]) -> Callable[..., Array]:
-    """Return a definition of ``op(x, dim, dtype=None)`` from one for arrays with dimensions."""
+    """Return a definition of ``op(x, dim, dtype=None)`` from one for arrays with dimensions.
+
+    `_stacklevel` is a parameter of ``torch.nn.functional.softmax``.
+    """
 
     def g(
         x: Array,
@@ -112,6 +115,7 @@ def _reduction(f: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _mean(x: Array, axis: object, keepdims: bool) -> Array:
+    # a sum of all entries is a number, and no array
     total = numpy.asarray(x.sum(axis=axis, keepdims=keepdims), dtype=object)
     # Each total is of as many numbers: the size of `x` over that of the totals.
     return total * total.size / mpf(x.size)
@@ -143,7 +147,7 @@ def _var(
     return numpy.asarray((gaps * gaps).sum(axis=axis, keepdims=keepdim), dtype=object) / count
 
 
-# torch's name
+# `ord` is torch's name of the parameter, and hides Python's function here
 def _norm(
     x: Array, ord: Any = 2, dim: Dim = None, keepdim: bool = False, dtype: object = None
 ) -> Array:
@@ -319,6 +323,7 @@ def _between_places(rows: Array, part: object) -> Array:
     low = int(mp.floor(place))
     share = place - mp.floor(place)
     quantile = rows[..., low]
+    # behind the last place there is no number, and the share of it is 0
     if share:
         quantile = quantile * (1 - share) + rows[..., low + 1] * share
     return numpy.asarray(quantile, dtype=object)

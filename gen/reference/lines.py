@@ -362,8 +362,8 @@ def _sign(x: float) -> float:
 _even_median = Line(_median, lambda xs: [_even(_median(xs), xs)], exact=True)
 _even_nanmedian = Line(_nanmedian, lambda xs: [_even(_nanmedian(xs), xs)], exact=True)
 _variance, _deviation = (
-    Line(_var, lambda xs, **kept: [_var_slopes(xs, **kept)]),
-    Line(_std, lambda xs, **kept: [_std_slopes(xs, **kept)]),
+    Line(_var, lambda xs, **options: [_var_slopes(xs, **options)]),
+    Line(_std, lambda xs, **options: [_std_slopes(xs, **options)]),
 )
 
 
@@ -383,8 +383,8 @@ def _with_mean(line: Line) -> Line:
     slopes = line.slopes
     assert slopes is not None
     return Line(
-        lambda xs, **kept: (line.value(xs, **kept), _mean(xs)),
-        lambda xs, **kept: [*slopes(xs, **kept), [1 / len(xs)] * len(xs)],
+        lambda xs, **options: (line.value(xs, **options), _mean(xs)),
+        lambda xs, **options: [*slopes(xs, **options), [1 / len(xs)] * len(xs)],
     )
 
 
@@ -441,17 +441,17 @@ LINES: dict[str, Line] = {
     "torch.median": _even_median,
     "torch.nanmedian": _even_nanmedian,
     "torch.quantile": Line(_quantile),
-    "torch.nanquantile": Line(lambda xs, **kept: _quantile(_numbers(xs) or xs, **kept)),
+    "torch.nanquantile": Line(lambda xs, **options: _quantile(_numbers(xs) or xs, **options)),
     # --- truth and counts
     "torch.any": Line(lambda xs: any(xs), exact=True),
     "torch.all": Line(lambda xs: all(xs), exact=True),
     "torch.count_nonzero": Line(lambda xs: sum(x != 0 for x in xs), exact=True),
     # --- exponentials and norms
     "torch.logsumexp": Line(_logsumexp, lambda xs: [_softmax(xs)]),
-    "torch.linalg.vector_norm": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
-    "torch.norm": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
-    "torch.norm.inf": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
-    "torch.norm.fro": Line(_norm, lambda xs, **kept: [_norm_slopes(xs, **kept)]),
+    "torch.linalg.vector_norm": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
+    "torch.norm": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
+    "torch.norm.inf": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
+    "torch.norm.fro": Line(_norm, lambda xs, **options: [_norm_slopes(xs, **options)]),
     # --- scans
     "torch.cumsum": _scan(_sum, lambda xs: [1.0] * len(xs)),
     "torch.cumprod": _scan(math.prod, _prod_slopes),

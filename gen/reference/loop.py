@@ -275,6 +275,7 @@ class Loop:
         def gradients(entry: Tensor) -> tuple[Tensor, ...]:
             if not input_grad:
                 return self.grad(lambda *params: loss(entry, *params))(*params)
+            # the gradient of the sample comes last, so it is the last argument here
             return self.grad(lambda *inputs: loss(inputs[-1], *inputs[:-1]))(*params, entry)
 
         rows = list(map(gradients, batch))
@@ -291,23 +292,24 @@ class Loop:
         def gradients(batch: Tensor) -> tuple[Tensor, ...]:
             return self.per_sample(f, batch, params, loss_reduction="sum", input_grad=False)
 
+        def as_rows(gradients: Sequence[Tensor]) -> Tensor:
+            return torch.cat([gradient.reshape(len(gradient), -1) for gradient in gradients], 1)
+
         dense = gradients(batch)
-        flat = torch.cat([g.reshape(len(g), -1) for g in dense], 1)
+        flat = as_rows(dense)
         norms = flat.norm(dim=1)
         if of == "norms":
             return (norms,)
         if of == "clipped_sum":
             factors = torch.where(norms > given, given / norms, torch.ones_like(norms))
-            return tuple((g * factors.view(-1, *[1] * (g.ndim - 1))).sum(0) for g in dense)
+            return tuple(
+                (gradient * factors.view(-1, *[1] * (gradient.ndim - 1))).sum(0)
+                for gradient in dense
+            )
         if of == "dot":
             return (flat @ torch.cat([value.flatten() for value in given]),)
         if of == "gram":
-            return (
-                flat
-                @ torch.cat(
-                    [gradient.reshape(len(gradient), -1) for gradient in gradients(given)], 1
-                ).mT,
-            )
+            return (flat @ as_rows(gradients(given)).mT,)
         if of == "project":
             return (torch.nn.functional.pad(flat, (0, given - flat.shape[1])),)
         raise ValueError(f"no question {of!r}; known: norms, clipped_sum, dot, gram, project")
@@ -395,6 +397,7 @@ class Loop:
                 transposed = transposed or self._pushforward(outputs, xs)
                 return transposed(tangents)
             except RuntimeError:
+                # tangents of forward_ad have no history for an outer derivative
                 if self._depth:
                     raise
                 return _forward_mode(f, primals, tangents)

@@ -50,6 +50,7 @@ class Numeric(Loop):
         self, f: Flat, *primals: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
         """Return the outputs, and the function from cotangents to gradients."""
+        # only the outermost derivative takes differences: inside of one, the engine differentiates
         if self._busy:
             return super().vjp(f, *primals)
         self._choose_directions(primals)
@@ -185,10 +186,10 @@ class Numeric(Loop):
         first, *others = STEPS
         best = by(first)
         for step in others:
-            if not any(b.isnan().any() for b in best):
+            if not any(derivative.isnan().any() for derivative in best):
                 break
             finer = zip(best, by(step), strict=True)
-            best = tuple(torch.where(b.isnan(), n, b) for b, n in finer)
+            best = tuple(torch.where(old.isnan(), new, old) for old, new in finer)
         return best
 
     def _evaluate(self, f: Flat, values: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -232,7 +233,8 @@ def _extrapolate(
     """Return the extrapolation of two central differences. NaN where there is no derivative."""
     coarse, fine = (up - down) / (2 * h), (half_up - half_down) / h
     jump = (up + down - 2 * centre).abs() / h
-    # One-sided differences of a smooth function differ by h times its curvature.
+    # One-sided differences of a smooth function differ by h times its curvature, so half the step
+    # halves the jump. At a kink it stays. The .75 lies between.
     half_jump = (half_up + half_down - 2 * centre).abs() * (2 / h)
     bound = 1e-4 * (1 + fine.abs())
     unknown = ((coarse - fine).abs() > bound) | ((half_jump > 0.75 * jump) & (half_jump > bound))

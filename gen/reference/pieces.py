@@ -213,6 +213,7 @@ def _all_agree(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 def _agree(a: Tensor, b: Tensor) -> bool:
     if (a.shape, a.dtype) != (b.shape, b.dtype):
         return False
+    # A piece may be rounded otherwise. An op that mixes pieces is far off.
     return bool(torch.isclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True).all())
 
 

@@ -64,6 +64,7 @@ def choice(larger: bool, tie: Slopes, *, nan_last: bool) -> Callable[[float, flo
             return (None, None)
         if some_nan(x, y):
             if nan_last:
+                # the one that is a number
                 return (float(x == x), float(y == y))
             return (None, None)
         if x == y:
@@ -132,16 +133,20 @@ def atan2(y: float, x: float) -> Slopes:
 def times_log(
     x: float, y: float, of: Callable[[float], float], inner: Callable[[float], float]
 ) -> Slopes:
-    """Return ``log y`` and ``x / y``, but 0 by x where x is 0 and y is no number."""
+    """Return the slopes of ``x·log(inner(y))``, where ``of(y)`` is that logarithm.
+
+    `inner` is ``y`` for ``xlogy`` and ``1 + y`` for ``xlog1py``.
+    """
     if some_edge(x, y):
         return (None, None)
-    below = inner(y)
+    logarithm_of = inner(y)
     by_x = None
-    if below > 0:
+    if logarithm_of > 0:
         by_x = of(y)
     if x != 0:
-        return (by_x, divide(x, below))
-    if below == 0:
+        return (by_x, divide(x, logarithm_of))
+    # 0 / 0 by y
+    if logarithm_of == 0:
         return (by_x, None)
     return (by_x, 0.0)
 
@@ -158,7 +163,10 @@ def modulo(quotient: Callable[[float, float], Any]) -> Callable[[float, float], 
 
 
 def copysign(x: float, y: float) -> Slopes:
-    """Return whether the sign changes. At 0 torch gives 0. Other checks have infinities."""
+    """Return 1 by `x` if the result has its sign, else -1. At an `x` of 0 torch gives 0.
+
+    The slope at an infinite `x` is None here: other checks have it.
+    """
     if some_edge(x):
         return (None, 0.0)
     if x == 0:

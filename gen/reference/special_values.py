@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 
 INF, NAN = math.inf, math.nan
+# alpha and scale, from the paper on self-normalizing networks (Klambauer et al., 2017)
 SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
@@ -64,6 +65,7 @@ def where_finite(f: Callable[[float], Any]) -> Callable[[float], Any]:
     def g(x: float) -> Any:
         if isinstance(x, int) or not math.isfinite(x):
             return x
+        # Python rounds to an int, which has no -0.0: trunc(-0.5) is -0.0 in torch
         return math.copysign(float(f(x)), x)
 
     return g
@@ -160,7 +162,9 @@ def power(x: float, y: float) -> Any:
             raise ValueError("an integer to a negative power")
         return x**y
     if x == 0 and y < 0:
+        # math.pow raises at a pole, and C returns an infinity
         return _power_at_pole(x, y)
+    # and math.pow raises for a fractional power of a negative number
     if x < 0 and not some_edge(x, y) and y != math.floor(y):
         return NAN
     return math.pow(x, y)
@@ -327,6 +331,7 @@ def sinc_of_finite(x: float) -> float:
         return x + 1
     if x == int(x):
         return 0.0
+    # only for other numbers: of a whole one the sine is not 0, as math.pi is rounded
     return math.sin(math.pi * x) / (math.pi * x)
 
 

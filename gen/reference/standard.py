@@ -81,6 +81,7 @@ def numbers(x: torch.Tensor) -> Array:
 
 
 def _array(flat: Sequence[object], shape: tuple[int, ...]) -> Array:
+    # numpy.array would choose a dtype, and have NumPy's numbers in place of Python's
     array = numpy.empty(len(flat), dtype=object)
     array[:] = flat
     return array.reshape(shape)
@@ -162,6 +163,7 @@ class Standard:
     def _run(self, f: Flat, primals: Sequence[Array]) -> tuple[tuple[Array, ...], _Call]:
         """Run the op, and note its slopes. Return the outputs of `f` and the call of the op."""
         self._slopes = True
+        # `f` calls `root`, which notes its call
         outputs = tuple(f(*primals))
         assert self._call is not None
         return outputs, self._call
@@ -172,6 +174,7 @@ def _places(some: Sequence[Array], among: Sequence[Array]) -> dict[int, int]:
     place_of = {}
     for index, x in enumerate(some):
         for place, other in enumerate(among):
+            # by identity: stages pass the same arrays on
             if other is x:
                 place_of[place] = index
     return place_of

@@ -161,8 +161,10 @@ def lacks(run: Results, other: Results) -> str:
     if run.cut:
         return "was cut"
     shard = str(run.header.get("shard", "1/1"))
+    # a run that is joined of shards names each: "1/4, 2/4"
     shards = shard.split(", ")
-    if len(shards) < int(shards[0].partition("/")[2] or 1) and shard != other.header.get("shard"):
+    count = int(shards[0].partition("/")[2] or 1)
+    if len(shards) < count and shard != other.header.get("shard"):
         return f"has shard {shard} alone"
     narrowed = str(run.header.get("narrowed", "no"))
     if narrowed not in ("no", str(other.header.get("narrowed", "no"))):

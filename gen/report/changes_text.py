@@ -11,7 +11,7 @@ from gen.run.results import CellResult
 
 __all__ = ["LISTED", "changes_as_text"]
 
-LISTED = 40
+LISTED = 40  # lines of a section
 _CALLED = {"failing": "failing sample", "entries": "known entries"}
 
 
@@ -100,7 +100,8 @@ def _by_op(changes: Sequence[Change]) -> list[str]:
     lost: Counter[str] = Counter()
     for change in changes:
         counts[change.now.op] += 1
-        lost[change.now.op] += not change.now.values
+        if not change.now.values:
+            lost[change.now.op] += 1
     lines = []
     for op, count in counts.most_common():
         without = f", {lost[op]} without values now" if lost[op] else ""
@@ -147,9 +148,9 @@ def _outcome(cell: CellResult) -> str:
 
 def _of_several(past: History, listed: int) -> Iterator[str]:
     """Yield what only a row of runs shows: cells that got slower, and cells that are flaky."""
-    slower = [f"{c.node}: {usual:.2f} -> {c.seconds:.2f} s" for c, usual in past.slower]
+    slower = [f"{cell.node}: {usual:.2f} -> {cell.seconds:.2f} s" for cell, usual in past.slower]
     yield from _section("slower by 2x", slower, listed)
-    flaky = [f"{c.node}: {', '.join(outcomes)}" for c, outcomes in past.flaky]
+    flaky = [f"{cell.node}: {', '.join(outcomes)}" for cell, outcomes in past.flaky]
     yield from _section("flaky", flaky, listed)
 
 

@@ -81,7 +81,9 @@ def _finding(
     earlier: Earlier,
     places: Mapping[str, Mapping[str, str]],
 ) -> Finding:
+    """Return what the page says of a group of cells that fail for one cause."""
     cells = sorted(group.cells, key=lambda cell: cell.node)
+    # the cell with the shortest program, or any if none has one
     example = min(cells, key=lambda cell: (not cell.program, len(cell.program)))
     history = list(zip(earlier.names(), earlier.outcomes(example), strict=True))
     return Finding(
@@ -105,6 +107,7 @@ def _finding(
 
 def _key(group: FailureGroup) -> str:
     """Return a name of the cause that does not change from run to run."""
+    # A cause is an error without its numbers, so it stays the same when those change.
     first = group.cells[0]
     parts = (group.severity.word, group.outcome, group.op, first.cause or first.why, group.frame)
     return blake2b("\0".join(parts).encode(), digest_size=5).hexdigest()

@@ -216,6 +216,7 @@ class _Encoder:
             number(cell.actual),
             self._program(cell, finding),
         ]
+        # there is always an outcome, so this ends
         while values[-1] == _ABSENT:
             values.pop()
         return values

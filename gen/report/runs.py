@@ -23,7 +23,7 @@ from gen.run.results import OUTCOMES, CellResult, Results
 
 __all__ = ["Differences", "History", "history", "side_by_side", "title"]
 
-LISTED = 400
+LISTED = 400  # cells of a list on the page
 _SLOWER = 2.0  # times the median of the earlier runs
 _MOST_NAMES = 5  # of cells, in a message
 _NOTICEABLE = 0.05  # seconds: below, times are noise

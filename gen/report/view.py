@@ -27,6 +27,8 @@ from gen.run.failure_groups import counts_by_severity, group_failures
 from gen.run.results import OUTCOMES, CellResult, Results
 from gen.severity import Severity
 
+__all__ = ["MEANINGS", "RulesTable", "View", "page", "rules_table"]
+
 # --- rules that the cells have run ----------------------------------------------------------------
 #
 # A run notes them with ``--rules``.
@@ -72,8 +74,6 @@ def _part(name: str) -> str:
 
 
 # --- the page -------------------------------------------------------------------------------------
-
-__all__ = ["MEANINGS", "RulesTable", "View", "page", "rules_table"]
 
 MEANINGS = {
     "passed": "equal to the reference",

@@ -15,7 +15,7 @@ from gen.severity import severity_of_row
 
 __all__ = ["Baseline", "Resumed"]
 
-_INPUT = "matrix_resume"
+_INPUT = "matrix_resume"  # what a worker of pytest-xdist is told
 # What two runs must agree in, for one to go on in the file of the other.
 _IDENTITY = ("target", "device", "tier", "torch", "sample", "narrowed", "shard", "rules")
 
@@ -27,13 +27,15 @@ class Resumed:
         """Read the results file. Raises UsageError if it is of another run, or of one that has
         ended.
         """
-        told = getattr(config, "workerinput", {}).get(_INPUT)
+        input_of_worker = getattr(config, "workerinput", {}).get(_INPUT)
         self.cells: tuple[CellResult, ...] = ()
         self._nodes: frozenset[str] = frozenset()
         self._began = 0.0
         self._path = path
-        if told is not None:
-            self._nodes, self._began = frozenset(told[0]), float(told[1])
+        # the first process has read the file, and may write to it already
+        if input_of_worker is not None:
+            nodes, began = input_of_worker
+            self._nodes, self._began = frozenset(nodes), float(began)
             return
         if path.is_file():
             self._read(header)

@@ -211,22 +211,14 @@ class Runner:
                 # of the op or its samples: the user's Ctrl-C does not reach this process
                 raise Crashed(f"{error!r} was raised") from None
             except tuple(_OUTCOMES.values()) as outcome:
-                return (
-                    None,
-                    _portable(caught),
-                    (
-                        next(name for name, kind in _OUTCOMES.items() if type(outcome) is kind),
-                        str(outcome.msg),
-                    ),
-                )
+                word = next(name for name, kind in _OUTCOMES.items() if type(outcome) is kind)
+                return None, _portable(caught), (word, str(outcome.msg))
+        # an error of the op may be of a class that cannot be pickled, so its report is sent
         failures = tuple(
             replace(failure, error=Told(told(failure.error))) for failure in ran.verdict.failures
         )
-        return (
-            replace(ran, verdict=replace(ran.verdict, failures=failures)),
-            _portable(caught),
-            None,
-        )
+        verdict = replace(ran.verdict, failures=failures)
+        return replace(ran, verdict=verdict), _portable(caught), None
 
 
 def _portable(caught: Sequence[warnings.WarningMessage]) -> list[_Warned]:

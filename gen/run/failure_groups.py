@@ -32,8 +32,10 @@ __all__ = [
     "frame_of",
     "group_failures",
     "summary_lines",
+    "without_numbers",
 ]
 
+# a number, a list in brackets, or one of the floats that are written as words
 _NUMBERS = re.compile(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b")
 
 
@@ -117,7 +119,8 @@ def summary_lines(
     """
     if not counts:
         return []
-    shown = " · ".join(f"{counts[s]} {s.word}" for s in sorted(counts, reverse=True))
+    worst_first = sorted(counts, reverse=True)
+    shown = " · ".join(f"{counts[severity]} {severity.word}" for severity in worst_first)
     causes = group_failures(failed)
     lines = [f"failed, the most severe first: {shown}", f"findings ({len(causes)}):"]
     lines += [f"  {finding.line()}" for finding in causes[:listed]]
@@ -148,7 +151,15 @@ def cause_of(error: BaseException) -> str:
     if isinstance(error, Mismatch) and error.cause:
         return f"{type(error).__name__}: {error.cause}"
     first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {_NUMBERS.sub('#', first)}"[:300]
+    return f"{type(error).__name__}: {without_numbers(first)}"[:300]
+
+
+def without_numbers(text: str) -> str:
+    """Return a message with "#" for each number and list: "at [0, 1] by 3e-5" is "at # by #".
+
+    So errors that differ in these alone count as one.
+    """
+    return _NUMBERS.sub("#", text)
 
 
 def frame_of(error: BaseException) -> str:

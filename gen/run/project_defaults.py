@@ -62,6 +62,7 @@ def declared(folder: Path) -> Declared:
     import yaml
 
     try:
+        # the parser in C, which not every PyYAML has
         root = yaml.compose(path.read_text("utf-8"), getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except (OSError, ValueError, yaml.YAMLError):
         return Declared()

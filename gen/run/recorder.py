@@ -24,7 +24,7 @@ from gen.run.earlier_results import Baseline
 from gen.run.failure_groups import count_severe, counts_by_severity, summary_lines
 from gen.run.progress import Progress
 from gen.run.results import OUTCOMES, CellResult, Writer
-from gen.run.shard_plugin import Sharding
+from gen.run.selection.shard_plugin import Sharding
 from gen.severity import Severity
 
 __all__ = ["FACTS", "RECORDER", "Recorder"]
@@ -80,10 +80,12 @@ class Recorder:
         self._failed_reports += report.failed
         pending = self._pending.setdefault(report.nodeid, facts)
         for key, value in facts.items():
+            # the facts of a teardown know nothing of a setup that failed, which is noted below
             if key not in ("outcome", "why") or report.when == "call":
                 pending[key] = value
         self._seconds[report.nodeid] = self._seconds.get(report.nodeid, 0.0) + report.duration
         pending.update(_outcome_without_verdict(report, pending["outcome"]))
+        # the teardown, or what pytest-xdist reports of a worker that died
         if report.when not in ("setup", "call"):
             self._finish(report.nodeid)
 
@@ -119,10 +121,11 @@ class Recorder:
             self._writer = Writer(self.path, None)
         if self._writer is None:
             earlier_runs.keep(self.path)
-            self._writer = Writer(
-                self.path,
-                {**self.header, **(self.sharding.facts() if self.sharding is not None else {})},
-            )
+            header = self.header
+            # known by now: the cells were divided when the collection began
+            if self.sharding is not None:
+                header = {**header, **self.sharding.facts()}
+            self._writer = Writer(self.path, header)
         return self._writer
 
     @pytest.hookimpl(tryfirst=True)

@@ -81,6 +81,7 @@ def require_target(load: Callable[[], object], name: str, *, here: bool) -> None
     """
     from gen.targets import built_in
 
+    # a target cannot be pickled, so that nothing is sent back
     worker = Worker(lambda _: load() and None)
     try:
         if here or not POSSIBLE or built_in(name):

@@ -12,7 +12,7 @@ import pytest
 from gen.checks.tables import TIERS
 from gen.run.earlier_results import Baseline
 from gen.run.results import ResultsError
-from gen.run.shard import Shard, parse_shard
+from gen.run.selection.shard import Shard, parse_shard
 from gen.severity import Severity
 
 __all__ = [
@@ -148,6 +148,7 @@ def require_valid_options(option: argparse.Namespace) -> None:
         raise pytest.UsageError(
             "--sample takes one number from 0 up, and not together with --all-samples"
         )
+    # comparisons that NaN does not pass either
     if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
         raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
     if option.progress is not None and not option.progress >= 0:

@@ -211,6 +211,7 @@ def _label_points(sample: Sample) -> Iterator[Filling]:
 
 
 def _other_labels(sample: Sample, x: Tensor) -> Iterator[Change]:
+    """Yield labels of which some are ignored, or all are the same, or one is out of range."""
     numbers = {-1, USUAL_IGNORED}
     ignored = _ignored(sample)
     if ignored is not None:
@@ -220,6 +221,7 @@ def _other_labels(sample: Sample, x: Tensor) -> Iterator[Change]:
         yield f"{number} last", _set(x, -1, number)
         yield f"{number} everywhere", _set(x, slice(None), number)
     yield "one label everywhere", torch.full_like(x, int(x.max()))
+    # The classes are one of the sizes, nobody knows which. So this is out of range of each.
     beyond = max(chain.from_iterable(y.shape for y in sample.inputs))
     yield f"{beyond} first", _set(x, 0, beyond)
 
@@ -248,6 +250,7 @@ def _mask_points(sample: Sample) -> Iterator[Filling]:
 
 
 def _other_masks(x: Tensor) -> Iterator[Change]:
+    """Yield a mask that is true, one that is false, and those with one end unlike the rest."""
     none, every = torch.zeros_like(x), torch.ones_like(x)
     yield "all", every
     yield "none", none
@@ -262,6 +265,7 @@ def _certain_points(sample: Sample) -> Iterator[Filling]:
 
 
 def _certainties(x: Tensor) -> Iterator[Change]:
+    """Yield probabilities of which some or all are 0 or 1."""
     for number in (0.0, 1.0):
         yield f"{number:g} first", _set(x, 0, number)
         yield f"{number:g} everywhere", torch.full_like(x, number)
@@ -284,6 +288,7 @@ def _integers(sample: Sample) -> list[int]:
 
 
 def _ends(x: Tensor) -> Iterator[Change]:
+    """Yield integers at the ends of the dtype, and positive ones."""
     info = torch.iinfo(x.dtype)
     # without a sign, the number next to −1 that the dtype has is its lower end
     for number in dict.fromkeys((info.min, info.max, max(info.min, -1))):

@@ -47,6 +47,7 @@ def called(name: str, function: object, dtype: torch.dtype, device: str) -> list
     wanted = "expected [{args: [...], kwargs: {...}}, ...]"
     if isinstance(source, str | bytes | Mapping) or not isinstance(source, Iterable):
         raise SamplesError(f"{name} returned {source!r:.60}, no list of samples: {wanted}")
+    # a generator may yield for ever
     calls = list(itertools.islice(source, MOST_SAMPLES + 1))
     if not calls:
         raise SamplesError(f"{name} returned no samples: {wanted}")
@@ -145,6 +146,7 @@ class _Maker:
         drawn = domain.draw(shape, dtype, described).to(self._device)
         wanted = is_inexact(dtype) and bool(described.get("requires_grad", domain.moves))
         made = arrange(drawn, described.get("layout", "contiguous")).requires_grad_(wanted)
+        # the call has the tensor too, so that no other one gets its id
         self.domains[id(made)] = domain
         return made
 

@@ -73,6 +73,7 @@ def _between(bounds: str) -> Draw:
 def _integers(
     bounds: str, shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]
 ) -> Tensor:
+    """Draw integers from the lower bound up to the upper one, which is left out."""
     lowest, highest = _INTEGER_BOUNDS[bounds]
     if not dtype.is_signed:
         lowest = max(lowest, 0)
@@ -85,6 +86,7 @@ def _real(shape: Shape, low: float, high: float) -> Tensor:
 
 
 def _nonzero(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
+    """Draw numbers that are not near zero. Those that are get larger."""
     drawn = _between("any")(shape, dtype, described)
     if not is_inexact(dtype):
         return torch.where(drawn == 0, torch.ones_like(drawn), drawn)
@@ -190,8 +192,9 @@ def _rotation(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) ->
     if dtype.is_complex:
         raise ValueError("domain rotation has no complex numbers")
     q = torch.linalg.qr(_square("rotation", shape, dtype)).Q
-    turned = torch.linalg.det(q).sign()[..., None]
-    return torch.cat([q[..., :1] * turned[..., None], q[..., 1:]], -1).to(dtype)
+    # with one column of the other sign, a reflection is a rotation
+    signs = torch.linalg.det(q).sign()[..., None, None]
+    return torch.cat([q[..., :1] * signs, q[..., 1:]], -1).to(dtype)
 
 
 def _square(domain: str, shape: Shape, dtype: torch.dtype) -> Tensor:

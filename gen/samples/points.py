@@ -91,7 +91,9 @@ NUMBERS: dict[str, Callable[[torch.finfo], list[float]]] = {
     "edges": lambda info: [math.inf, -math.inf, math.nan, 0.0, -0.0, 1.0, -2.0, 0.5, -0.5],
     "verge": lambda info: _of_either_sign(_VERGE[info.bits]) + _subnormal(info, (0.5, 2**-10)),
 }
-"""The numbers of a word for functions of one number."""
+"""The numbers of a word for functions of one number.
+
+A power of 0.51 of the largest number is one whose square overflows."""
 UNARY = frozenset(("verge",))
 """Words for functions of one number alone."""
 PAIRED = 9  # numbers of which functions of two get every pair: as many as `edges` has
@@ -111,12 +113,11 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
     first: dict[object, Sample] = {}
     for sample in samples:
         outputs = sample.facts.outputs
-        if (
-            len(outputs) != 1
-            or outputs[0].numel() < 2
-            or outputs[0].shape != torch.broadcast_shapes(*(x.shape for x in sample.inputs))
-        ):
-            continue  # a reduced loss
+        if len(outputs) != 1 or outputs[0].numel() < 2:
+            continue
+        # the result of a reduced loss has another shape
+        if outputs[0].shape != torch.broadcast_shapes(*(x.shape for x in sample.inputs)):
+            continue
         first.setdefault((len(sample.inputs), *sample.signature[1:]), sample)
     return list(first.values())
 
@@ -224,6 +225,8 @@ def _zero_factor(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Fill in zeros: one, two along each dimension, or everywhere."""
 
     def at(*places: int) -> Callable[[Tensor], Tensor]:
+        """Return what sets entries at these places of each dimension to zero."""
+
         def change(x: Tensor) -> Tensor:
             if x.ndim == 0:
                 return x.zero_()
@@ -305,7 +308,7 @@ def _offset(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     dtype.
     """
     for far, step in ((1e4, 1), (1e8, 16)):
-
+        # as defaults: the names themselves have other numbers in the next round
         def near(x: Tensor, far: float = far, step: int = step) -> Tensor:
             order = torch.randperm(x.numel(), generator=generator(sample.seed, "offset"))
             return (far + step * order).to(x.dtype).reshape(x.shape)
@@ -401,8 +404,8 @@ def _far_from_identity(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     ):
 
         def far(x: Tensor, half: Callable[..., Tensor] = half) -> Tensor:
-            n = min(x.shape[-2:])
-            diagonal = (torch.arange(n) + 0.5) * (-1.0) ** torch.arange(n)
+            places = torch.arange(min(x.shape[-2:]))
+            diagonal = (places + 0.5) * (-1.0) ** places
             matrix = half(3 * x)
             matrix.diagonal(dim1=-2, dim2=-1).copy_(diagonal.to(x.dtype))
             return matrix
@@ -431,20 +434,22 @@ def _is_index(x: Tensor) -> bool:
 
 def _smaller_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Make an index shorter than the source along each dimension."""
-    yield from _indices(
-        sample,
-        "index smaller than the source",
-        lambda x: x[tuple(slice(max(1, size - 1)) for size in x.shape)].clone(),
-    )
+
+    def shorter(index: Tensor) -> Tensor:
+        lengths = [max(1, size - 1) for size in index.shape]
+        return index[tuple(map(slice, lengths))].clone()
+
+    yield from _indices(sample, "index smaller than the source", shorter)
 
 
 def _repeated_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Make every index the same, so that writes to one place meet."""
-    yield from _indices(
-        sample,
-        "one index everywhere",
-        lambda x: x.view(-1)[:1].expand(x.numel()).reshape(x.shape).clone(),
-    )
+
+    def all_like_first(index: Tensor) -> Tensor:
+        first = index.view(-1)[:1]
+        return first.expand(index.numel()).reshape(index.shape).clone()
+
+    yield from _indices(sample, "one index everywhere", all_like_first)
 
 
 def _empty_index(sample: Sample) -> Iterator[tuple[str, Inputs]]:

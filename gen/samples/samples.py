@@ -102,10 +102,12 @@ class Sample:
         """Run the op, and its backward pass if it has one. Nothing is noted of that."""
         with seeded(self.seed):
             inputs = []
-            for x, differentiable in zip(self.inputs, self.differentiable, strict=True):
-                inputs.append(x.clone().requires_grad_(differentiable))
+            for tensor, differentiable in zip(self.inputs, self.differentiable, strict=True):
+                inputs.append(tensor.clone().requires_grad_(differentiable))
             outputs = self.outputs(self.raw(self.op.call, inputs))
-            torch.autograd.backward([x.abs().sum() for x in outputs if x.requires_grad])
+            with_history = [output for output in outputs if output.requires_grad]
+            # the size of a complex number is real, as backward() asks for
+            torch.autograd.backward([output.abs().sum() for output in with_history])
 
     def outputs(self, raw: object) -> Values:
         """Return a raw result as a tuple of dense tensors."""
@@ -344,6 +346,7 @@ def by_former_names(label: str) -> str:
     what it was.
     """
     for name in _FORMER_NAMES.keys() & set(re.findall(r"[\w.]+", label)):
+        # whole names only: torch.exp is no part of torch.exp2
         label = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", _FORMER_NAMES[name], label)
     return label
 
@@ -367,7 +370,11 @@ def candidates(
             rows = list(source)
             # all are drawn, so that the others do not depend on the version
             calls = list(descriptions.build(rows, dtype, device))
-            others = {i for i, row in enumerate(rows) if not is_for_installed(row.get("torch"))}
+            others = {
+                index
+                for index, described in enumerate(rows)
+                if not is_for_installed(described.get("torch"))
+            }
     all_samples = []
     for index, call in enumerate(calls):
         if index in others:

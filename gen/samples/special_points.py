@@ -118,7 +118,7 @@ def _vectors(sample: Sample) -> Inputs:
 
 
 def _row(choices: Sequence[Sequence[float]], places: Sequence[int]) -> tuple[float, ...]:
-    return tuple(some[k] for some, k in zip(choices, places, strict=True))
+    return tuple(some[place] for some, place in zip(choices, places, strict=True))
 
 
 def _spread(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
@@ -145,7 +145,7 @@ def _evenly(some: Sequence[T]) -> list[T]:
 
     A fixed step would keep step with an argument that alternates.
     """
-    return [x for _, x in sorted(enumerate(some), key=lambda pair: pair[0] * _GOLDEN % 1)]
+    return [each for _, each in sorted(enumerate(some), key=lambda pair: pair[0] * _GOLDEN % 1)]
 
 
 def _ones(row: Sequence[float]) -> Inputs:
@@ -174,11 +174,11 @@ def _choices(x: Tensor, sample: Sample) -> Sequence[float]:
     if not x.is_floating_point():
         return [*_WHOLE, *limits]
     usual = {1: _SINGLE, 2: _PAIRED}.get(len(sample.inputs), _FEW)
-    numbers_of_sample = [
-        float(n) for n in sample.numbers if type(n) in (int, float) and _is_usual(n)
-    ]
-    rounded = torch.tensor(numbers_of_sample, dtype=x.dtype).tolist()
-    others = [n for n in rounded if n not in usual]
+    # not isinstance, of which a boolean is an int
+    numbers_of_sample = [number for number in sample.numbers if type(number) in (int, float)]
+    kinks = list(map(float, filter(_is_usual, numbers_of_sample)))
+    rounded = torch.tensor(kinks, dtype=x.dtype).tolist()
+    others = [number for number in rounded if number not in usual]
     return [*usual, *limits, *others]
 
 
@@ -206,7 +206,7 @@ def _tensors(sample: Sample) -> list[tuple[str, Inputs]]:
         patterns["limits"] = [*_limits(x.dtype), 0]
     fillings_by_label: list[tuple[str, Inputs]] = []
     for label, pattern in patterns.items():
-        fit = [n for n in pattern if _has(x.dtype, n)]
+        fit = [number for number in pattern if _has(x.dtype, number)]
         if fit:
             fillings_by_label.append((label, (_repeat(fit, shape, x),)))
     if x.ndim > 0:

@@ -50,6 +50,7 @@ def of_call(case: Case, sample: Sample, kind: type[Exception] | None, match: str
     args, kwargs = sample.rebuild(list(map(tracer.named, names, sample.inputs)))
     arguments = list(map(text_of, args))
     arguments += [f"{name}={text_of(value)}" for name, value in kwargs.items()]
+    # with a comma in front, as it follows the function in `tried(function, …)`
     arguments_text = ", ".join(["", *arguments])
     if kind is not None:
         named = kind.__name__

@@ -55,12 +55,13 @@ class Written:
                 arguments_text = text_of(cotangents[0])
             else:
                 arguments_text = arguments(list(map(text_of, cotangents)))
-            found: Values = self.tracer.results(f"{pair}[1]({arguments_text})", tuple(primals))
-            return found
+            gradients: Values = self.tracer.results(f"{pair}[1]({arguments_text})", tuple(primals))
+            return gradients
 
         return shown, pullback
 
     def _outputs(self, text: str, outputs: Values) -> Values:
+        """Return the outputs under the names that they have in the program: `r[0]`, `r[1]`."""
         if len(outputs) == 1:
             return (self.tracer.named(text, outputs[0]),)
         return tuple(self.tracer.named(f"{text}[{index}]", y) for index, y in enumerate(outputs))
@@ -77,9 +78,8 @@ class Written:
         """Write the call of a forward-mode transform. It returns outputs and tangents."""
         name, outputs = self.tracer.function(f, primals)
         argument_texts = [arguments(list(map(text_of, xs))) for xs in (primals, tangents)]
-        pair = self.tracer.assign(
-            f"{self.word(transform)}({', '.join([name, *argument_texts])})", "r"
-        )
+        arguments_text = ", ".join([name, *argument_texts])
+        pair = self.tracer.assign(f"{self.word(transform)}({arguments_text})", "r")
         return self._outputs(f"{pair}[0]", outputs), self._outputs(f"{pair}[1]", outputs)
 
     def linearize(self, f: Callable[..., Values], *primals: Any) -> Any:
@@ -101,13 +101,11 @@ class Written:
 
         def g(*args: Any) -> Values:
             pairs = list(zip(args, in_dims, strict=True))
-            first = [_first_entry(a, d) for a, d in pairs]
-            size = next(a.shape[d] for a, d in pairs if d is not None)
+            first = [_first_entry(argument, dim) for argument, dim in pairs]
+            size = next(argument.shape[dim] for argument, dim in pairs if dim is not None)
             name, outputs = self.tracer.function(f, first)
-            call = (
-                f"{self.word('vmap')}({name}, "
-                f"in_dims={value(in_dims)})({', '.join(map(text_of, args))})"
-            )
+            arguments_text = ", ".join(map(text_of, args))
+            call = f"{self.word('vmap')}({name}, in_dims={value(in_dims)})({arguments_text})"
             # Any values do: only shapes and dtypes of the batch matter to what follows.
             batch = tuple(_plain(y).expand(size, *y.shape) for y in outputs)
             return self._outputs(self.tracer.assign(call), batch)
@@ -119,12 +117,11 @@ class Written:
 
         def g(*args: Any) -> Values:
             name, _ = self.tracer.function(f, args, scalar=True)
-            call = (
-                f"{self.word('grad')}({name}, "
-                f"argnums={value(tuple(range(len(args))))})({', '.join(map(text_of, args))})"
-            )
-            found: Values = self.tracer.results(call, tuple(args))
-            return found
+            argnums = value(tuple(range(len(args))))
+            arguments_text = ", ".join(map(text_of, args))
+            call = f"{self.word('grad')}({name}, argnums={argnums})({arguments_text})"
+            gradients: Values = self.tracer.results(call, tuple(args))
+            return gradients
 
         return g
 
@@ -137,10 +134,8 @@ class Written:
             name, outputs = self.tracer.function(f, args)
             if transform == "hessian" and self.name == "loop" and len(outputs) > 1:
                 raise NoScript("the Hessian of several results has no text in plain calls")
-            call = (
-                f"{self.word(transform)}({name}, "
-                f"argnums={value(argnums)})({', '.join(map(text_of, args))})"
-            )
+            arguments_text = ", ".join(map(text_of, args))
+            call = f"{self.word(transform)}({name}, argnums={value(argnums)})({arguments_text})"
             result = self.tracer.assign(call)
             texts = [result]
             if len(outputs) > 1:
@@ -228,6 +223,7 @@ class Written:
         )
 
     def __getattr__(self, name: str) -> Any:
+        # Python asks here for what the class lacks alone.
         if name in _WITHOUT_TEXT:
             raise NoScript(f"the stage {name} has no text")
         raise AttributeError(name)

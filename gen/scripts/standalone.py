@@ -222,7 +222,7 @@ def _worst_result(comparison: Comparison) -> int | None:
             return 0.0
         wide = [tensor.to(torch.complex128) for tensor in (a, e)]
         error = ((wide[0] - wide[1]).abs() / (1e-12 + wide[1].abs())).max().item()
-        if error == error:
+        if error == error:  # it is no NaN
             return error
         if torch.equal(a.isnan(), e.isnan()):
             return 0.0

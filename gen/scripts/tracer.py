@@ -168,12 +168,7 @@ class Tracer:
         parameters = [self.name("x") for _ in values]
         self.scopes.append(Scope())
         try:
-            results = f(
-                *(
-                    self.named(parameter, value)
-                    for parameter, value in zip(parameters, values, strict=True)
-                )
-            )
+            results = f(*map(self.named, parameters, values))
             outputs = (results,) if scalar else tuple(results)
         finally:
             scope = self.scopes.pop()
@@ -223,6 +218,7 @@ class Traced(torch.Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # torch calls this method if an argument is of this class, so there is at least one.
         traced = [
             argument
             for argument in pytree.tree_leaves((args, kwargs))

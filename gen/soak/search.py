@@ -45,7 +45,7 @@ class Search:
         """Draw by `number` until ``time.monotonic()`` is `end`."""
         while time.monotonic() < end:
             self._round(end, number)
-            number += 1_000_003
+            number += 1_000_003  # far away: the next process begins with the number after the first
 
     def _round(self, end: float, number: int) -> None:
         """Draw one round. Hypothesis shrinks the first failure of an unknown cause."""

@@ -41,6 +41,7 @@ class Entry:
         """Return whether a pipeline has these stages, perhaps with others around, between or inside
         them.
         """
+        # `in` takes from the iterator all up to what it finds, so that the order counts
         rest = iter(stages)
         return dtype in self.dtypes and all(stage in rest for stage in self.stages)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # which imports torch
     from gen.targets.protocol import Target
 
 GROUP = "matrix.targets"
+# name -> module, class, arguments of the class. Each module is imported when its target is loaded.
 _BUILT_IN = {
     "torch": ("gen.targets.torch_target", "TorchTarget", ()),
     "runtime": ("gen.targets.runtime_target", "RuntimeTarget", ()),
@@ -40,6 +41,7 @@ def declare(makers: Mapping[str, str]) -> None:
         return
     _DECLARED.clear()
     _DECLARED.update(makers)
+    # a name may stand for another target now
     load.cache_clear()
 
 
@@ -66,7 +68,9 @@ def load(name: str) -> Target:
     # Targets of a project or of other packages. A mistake of theirs is reported with its place.
     if name in _DECLARED:
         maker = _DECLARED[name]
-        return _made(name, f"`targets: import:` names {maker}, which", lambda: _object(maker))
+        return _make_target(
+            name, f"`targets: import:` names {maker}, which", lambda: _object_at(maker)
+        )
     points = list(entry_points(group=GROUP, name=name))
     if not points:
         known_names = ", ".join(names())
@@ -80,10 +84,10 @@ def load(name: str) -> Target:
             f"target {name!r} is registered {len(points)} times: "
             f"{', '.join(point.value for point in points)}"
         )
-    return _made(name, f"its entry point {points[0].value}", points[0].load)
+    return _make_target(name, f"its entry point {points[0].value}", points[0].load)
 
 
-def _object(path: str) -> Any:
+def _object_at(path: str) -> Any:
     """Return the object at `package.module:Class`, or at `package.module.Class`."""
     module, colon, attribute = path.partition(":")
     if not colon:
@@ -91,7 +95,7 @@ def _object(path: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _made(name: str, place: str, maker: Callable[[], Any]) -> Target:
+def _make_target(name: str, place: str, maker: Callable[[], Any]) -> Target:
     """Return the target that a class or function of another package makes.
 
     Raises LookupError if it cannot be made, or is no target. `place` says where it is named.

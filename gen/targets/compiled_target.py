@@ -72,7 +72,7 @@ class CompiledTarget:
         calls the engine eagerly.
         """
         if COMPILED in stages:
-            self._backwards = -1
+            self._backwards = -1  # counts down, never to 0, so that no `backward` compiles
             return function
         self._backwards = stages.count("backward")
         if self._backwards:
@@ -111,10 +111,10 @@ class CompiledTarget:
         grad.
         """
         # The primals of an inner `backward` are tensors of the outer one.
-        nested = any(p.requires_grad for p in primals)
+        nested = any(primal.requires_grad for primal in primals)
         xs = primals
         if not nested:
-            xs = tuple(p.detach().requires_grad_() for p in primals)
+            xs = tuple(primal.detach().requires_grad_() for primal in primals)
         self._backwards -= 1
         try:
             if self._backwards == 0:
@@ -138,7 +138,11 @@ class CompiledTarget:
         return torch.func.vmap(f, in_dims=in_dims, out_dims=out_dims, randomness="different")
 
     def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+        def g(*args: Any) -> Any:
+            every = tuple(range(len(args)))
+            return torch.func.grad(f, argnums=every)(*args)
+
+        return g
 
     def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return torch.func.jacrev(f, argnums=argnums)

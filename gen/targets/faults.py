@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 REFUSED = "refused"
-FACTOR = 1.001
+FACTOR = 1.001  # of the kind `scaled`: an error of a thousandth
 _EXACT = (torch.float64, torch.complex128)
 _OTHER_DTYPE = {
     torch.float64: torch.float32,
@@ -154,8 +154,8 @@ class Call:
             return change(value)
 
         inputs = list(self.inputs)
-        for place, has in enumerate(self.roles):
-            if has == role:
+        for place, role_of_input in enumerate(self.roles):
+            if role_of_input == role:
                 inputs[place] = _map(inputs[place], change_first)
         return replace(self, inputs=tuple(inputs))
 
@@ -194,9 +194,9 @@ def _map(
     floating and complex ones.
     """
     if type(value) is list:
-        return [_map(x, change, of) for x in value]
+        return [_map(part, change, of) for part in value]
     if isinstance(value, (tuple, list)):
-        return tuple(_map(x, change, of) for x in value)
+        return tuple(_map(part, change, of) for part in value)
     if not of(value):
         return value
     return change(value)

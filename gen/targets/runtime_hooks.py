@@ -142,6 +142,7 @@ def _vjp(
     if sibling is not None:
         names_of_sibling = parameters(table[sibling])
     facts = [(f"{argument}_shape", f"{argument}_dtype") for argument in arguments]
+    # The engine passes what the parameters of a formula name: by `asking`, all that is used here.
     names = tuple(
         dict.fromkeys((*own_names, *names_of_sibling, *chain.from_iterable(facts), "needs"))
     )
@@ -153,12 +154,17 @@ def _vjp(
         def run(*inputs: object) -> Any:
             with _at_once(record.elementwise and "g" in own_names, inputs):
                 gradient = formula(*inputs)
-            if joint:
-                return gradient and tuple(map(_conform, gradient, metas))
-            return _conform(gradient, metas[0])
+            if not joint:
+                return _conform(gradient, metas[0])
+            # None if none of the gradients is needed
+            if not gradient:
+                return gradient
+            return tuple(map(_conform, gradient, metas))
 
         inputs = tuple(arguments_by_name[name] for name in own_names)
         result: Any = None
+        # A watch sees each gradient of a joint formula, and gives the same result each time. A
+        # fault has one target.
         for place, name in targets:
             others: dict[str, Callable[[], Any]] = {}
             if joint:
@@ -243,9 +249,9 @@ def _jvp(
             return fit(leaves(tangent)[0], result)
         if tangent is None or not isinstance(result, (tuple, list)):
             return tangent
-        return tuple(_fit(t, r) for t, r in zip(tangent, result, strict=True))
+        return tuple(map(_fit, tangent, result))
 
-    places = [place for place, t in enumerate(tangents) if t is not None]
+    places = [place for place, tangent in enumerate(tangents) if tangent is not None]
     others: dict[str, Callable[[], Any]] = {}
     if len(places) > 1:
         fewer = list(tangents)

@@ -64,9 +64,9 @@ class RuntimeTarget:
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
         """Return outputs and a pullback by the session's engine."""
-        if any(p.requires_grad for p in primals):
+        if any(primal.requires_grad for primal in primals):
             return self._backward_inside_another(f, primals)
-        xs = tuple(_leaf(p, True) for p in primals)
+        xs = tuple(_leaf(primal, True) for primal in primals)
         outputs = f(*xs)
         return outputs, lambda cotangents: _unwrap_like(
             _gradients(outputs, xs, cotangents), primals
@@ -74,6 +74,7 @@ class RuntimeTarget:
 
     def _backward_inside_another(self, function: Callable[..., Any], xs: tuple[Any, ...]) -> object:
         """Return a backward pass that another one differentiates."""
+        # the inputs as they are: new leaves would be cut off from the outer pass
         outputs = function(*xs)
         return outputs, lambda cotangents: _gradients(outputs, xs, cotangents, create_graph=True)
 
@@ -94,8 +95,9 @@ class RuntimeTarget:
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, map(_in_session, primals), map(_in_session, tangents))
             pairs = list(map(forward_ad.unpack_dual, function(*duals)))
-        pushed = [or_zeros(p.tangent, p.primal) for p in pairs]
-        return _unwrap_like([p.primal for p in pairs], primals), _unwrap_like(pushed, primals)
+        outputs = [pair.primal for pair in pairs]
+        pushed = [or_zeros(pair.tangent, pair.primal) for pair in pairs]
+        return _unwrap_like(outputs, primals), _unwrap_like(pushed, primals)
 
     def vmap(
         self,
@@ -118,7 +120,11 @@ class RuntimeTarget:
         return g
 
     def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return lambda *args: func.grad(f, argnums=tuple(range(len(args))))(*args)
+        def g(*args: Any) -> Any:
+            every = tuple(range(len(args)))
+            return func.grad(f, argnums=every)(*args)
+
+        return g
 
     def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return func.jacrev(f, argnums=argnums)
@@ -225,12 +231,11 @@ class RuntimeTarget:
         def g(
             values: Sequence[Tensor], cotangents: Sequence[Tensor]
         ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-            inputs = [_leaf(v, v.requires_grad) for v in values]
+            inputs = [_leaf(value, value.requires_grad) for value in values]
             outputs = compiled(*inputs)
             wanted = [x for x in inputs if x.requires_grad]
-            return _unwrap_like(outputs, values), _unwrap_like(
-                _gradients(outputs, wanted, cotangents), values
-            )
+            gradients = _gradients(outputs, wanted, cotangents)
+            return _unwrap_like(outputs, values), _unwrap_like(gradients, values)
 
         return g
 
@@ -253,7 +258,7 @@ class RuntimeTarget:
         """Train copies of the parameters, in the session or as torch's own."""
         copies = [parameter.clone() for parameter in parameters]
         if session:
-            trained = [_leaf(p, True) for p in copies]
+            trained = [_leaf(parameter, True) for parameter in copies]
         else:
             trained = list(map(torch.nn.Parameter, copies))
         return tuple(map(runtime.unwrap, train(trained)))
@@ -302,9 +307,8 @@ class RuntimeTarget:
         def of_context(batch: Tensor) -> PerSampleGrads:
             leaves_of_parameters = [_leaf(parameter, True) for parameter in params]
             with per_sample(leaves_of_parameters) as grads:
-                batch_loss(
-                    function(grads.batch(batch), *leaves_of_parameters), len(batch), "sum"
-                ).backward()
+                outputs = function(grads.batch(batch), *leaves_of_parameters)
+                batch_loss(outputs, len(batch), "sum").backward()
             return grads
 
         grads = of_function if each else of_context

@@ -36,11 +36,13 @@ class Watched:
         if kinds:
             self._surveyed = SURVEYED
         self._parts = {rule.name: rule.part for rule in rules()}
+        # since the last call of `taken`, by rule: the kinds that would show, and the executions
         self._ran: dict[str, set[str]] = {}
         self._looked: Counter[str] = Counter()
+        # since the start: the rules with a derivative by saved values, and the tries to find one
         self._depends: dict[str, bool] = {}
         self._tries: Counter[str] = Counter()
-        self._busy = False
+        self._busy = False  # a kind is being tried
 
     def taken(self) -> dict[str, frozenset[str]]:
         """Return the rules that ran since the last call, with the kinds that would show."""

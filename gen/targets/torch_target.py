@@ -122,10 +122,10 @@ class TorchTarget:
 
     def backward(self, f: Callable[..., Any], *primals: Any) -> Any:
         """Return outputs and a pullback by the engine, which is recorded if the primals are."""
-        nested = any(p.requires_grad for p in primals)
+        nested = any(primal.requires_grad for primal in primals)
         xs = primals
         if not nested:
-            xs = tuple(p.detach().requires_grad_() for p in primals)
+            xs = tuple(primal.detach().requires_grad_() for primal in primals)
         outputs = f(*xs)
         return outputs, lambda cotangents: gradients(outputs, xs, cotangents, create_graph=nested)
 
@@ -153,8 +153,8 @@ class TorchTarget:
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, primals, tangents)
             pairs = list(map(forward_ad.unpack_dual, function(*duals)))
-        pushed = tuple(or_zeros(p.tangent, p.primal) for p in pairs)
-        return tuple(p.primal for p in pairs), pushed
+        pushed = tuple(or_zeros(pair.tangent, pair.primal) for pair in pairs)
+        return tuple(pair.primal for pair in pairs), pushed
 
     def vmap(
         self, f: Callable[..., object], in_dims: tuple[int | None, ...], out_dims: Any = 0
@@ -169,7 +169,11 @@ class TorchTarget:
         return g
 
     def grad(self, f: Callable[..., object]) -> Callable[..., Any]:
-        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+        def g(*args: Any) -> Any:
+            every = tuple(range(len(args)))
+            return torch.func.grad(f, argnums=every)(*args)
+
+        return g
 
     def jacrev(self, f: Callable[..., object], argnums: tuple[int, ...]) -> Callable[..., Any]:
         return _quiet(torch.func.jacrev(f, argnums=argnums))
@@ -251,6 +255,7 @@ class TorchTarget:
                 compiled = aot.aot_function(f, dynamic=dynamic, **options)
 
         def g(*args: object, **kwargs: object) -> Any:
+            # a function is compiled at its first call, so that call needs the settings too
             with compiling():
                 return compiled(*args, **kwargs)
 

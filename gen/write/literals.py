@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 
-WIDTH = 140
+WIDTH = 140  # columns of a generated module
 
 
 def quoted(text: str) -> str:
@@ -72,6 +72,7 @@ def call(name: str, arguments: list[tuple[str, object]], indent: str = "", befor
 
 
 def _short(value: object) -> str:
+    """Return the source of plain data on one line. Raises TypeError for anything else."""
     if isinstance(value, str):
         return quoted(value)
     if isinstance(value, Mapping):
@@ -86,7 +87,7 @@ def _short(value: object) -> str:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return f'float("{value}")'
     if value is None or isinstance(value, bool | int | float):
-        return repr(value).replace("e+", "e")
+        return repr(value).replace("e+", "e")  # as formatters write exponents
     raise TypeError(f"{value!r} is not plain data")
 
 

@@ -63,7 +63,8 @@ def _hash(body: str) -> str:
 
 
 def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str) -> str:
-    used: dict[str, Entry] = {}
+    """Return the text of the module of a family. `ops`: the places of its rows in the plan."""
+    used: dict[str, Entry] = {}  # the entries that a line of the module names, filled by `row`
     checks = []
     for name in plan.loaded.matrix.checks:
         rows = [row for op in ops if (row := words.row(op, name, used))]
@@ -75,6 +76,7 @@ def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str)
         counts[tier] = sum(chosen[op].bit_count() for op in ops)
     title = plan.loaded.matrix.families[family].title or family
     imports = ["cases", "family", "op"]
+    # in the order of the alphabet, as formatters sort names
     if used:
         imports.insert(2, "known")
     body = _template().render(
@@ -123,6 +125,7 @@ def _template() -> Template:
 
 
 def _arguments(plan: Plan, name: str) -> str:
+    """Return the arguments of a check's `assert_same`: those that are not the usual ones."""
     check = plan.loaded.matrix.checks[name]
     against = literal(tuple(check.against))
     if len(check.against) == 1:
@@ -138,6 +141,7 @@ def _arguments(plan: Plan, name: str) -> str:
 def _family(
     plan: Plan, family: str, own: Mapping[str, Mapping[str, object]], used: Mapping[str, Entry]
 ) -> str:
+    """Return the source of `FAMILY`: the rows that say more than a name, and the known entries."""
     timeout = plan.loaded.matrix.families[family].timeout
     if not own and not used and timeout is None:
         return f"FAMILY = family({quoted(family)})"
@@ -158,6 +162,7 @@ def _family(
 
 
 def _known_arguments(plan: Plan, entry: Entry) -> list[tuple[str, object]]:
+    """Return what `known(…)` is called with: the keys that an entry has, and its place."""
     spec = entry.spec
     found: list[tuple[str, object]] = [("", entry.kind)]
     if isinstance(spec, Known):
@@ -227,12 +232,13 @@ class _Words:
         return f"    {call('op', [('', plan.ops[op].name), *parts], '    ', 1)},"
 
     def _text(self, check: str, mask: int) -> str:
+        """Return the words of some columns of a check, one bit of `mask` for each column."""
         key = (check, mask)
         if key not in self._texts:
             start, count = self._plan.spans[check]
             columns = self._plan.columns[start : start + count]
             self._texts[key] = " ".join(
-                column.word for index, column in enumerate(columns) if mask >> index & 1
+                column.word for index, column in enumerate(columns) if (mask >> index) & 1
             )
         return self._texts[key]
 
@@ -247,8 +253,10 @@ class _Words:
         left = hit
         for word in dict.fromkeys(chain.from_iterable(parts)):
             having = sum(1 << index for index, part in enumerate(parts) if word in part) & taken
-            if having & left and not having & ~hit:
+            outside = having & ~hit
+            # a word of cells of the entry alone, of which one has no word yet
+            if having & left and not outside:
                 words.append(word)
                 left &= ~having
-        words += [column.word for index, column in enumerate(columns) if left >> index & 1]
+        words += [column.word for index, column in enumerate(columns) if (left >> index) & 1]
         return " ".join(f"{name}@{word}" for word in words)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from gen.errors import OverwriteError
 
+# of Linux, for renameat2: paths are relative to the working folder, and two names are exchanged
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
 PATTERN = "test_*.py"
@@ -175,7 +176,8 @@ def write(folder: Path, files: Mapping[str, str], changes: Changes) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        staging.chmod(0o755)
+        staging.chmod(0o755)  # mkdtemp makes a folder for its owner alone
+        # A changed file is a new one: a hard link would show the change in the old folder too.
         _stage(folder, staging, set(changes.changed) | set(changes.removed))
         for name in (*changes.added, *changes.changed):
             _write_through(staging / name, files[name])
@@ -185,6 +187,7 @@ def write(folder: Path, files: Mapping[str, str], changes: Changes) -> None:
 
 
 def _stage(folder: Path, staging: Path, left_out: set[str]) -> None:
+    """Put links to the files of a folder into `staging`, and copies of its folders."""
     if not folder.is_dir():
         return
     for item in folder.iterdir():
@@ -229,6 +232,7 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 def _rename_twice(staging: Path, folder: Path) -> None:
+    """Put `staging` in the place of `folder`, which is not there for a moment between two steps."""
     old = Path(f"{staging}.old")
     folder.rename(old)
     try:

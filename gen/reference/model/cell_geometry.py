@@ -71,9 +71,11 @@ class Geometry:
         shape, strides = list(self.shape), list(self.strides)
         shape[d] = len(range(start, stop, step))
         strides[d] *= step
-        return Geometry(
-            tuple(shape), tuple(strides), self.offset + start * self.strides[d] * (shape[d] > 0)
-        )
+        offset = self.offset
+        # an empty range may begin behind the last cell
+        if shape[d] > 0:
+            offset += start * self.strides[d]
+        return Geometry(tuple(shape), tuple(strides), offset)
 
     def insert(self, d: int, size: int, stride: int) -> Geometry:
         """Return the geometry with one more dimension, at `d`."""
@@ -97,9 +99,8 @@ class Geometry:
         """Return dimensions of size 1 repeated, and new ones in front."""
         front = len(shape) - len(self.shape)
         own = (*(1,) * front, *self.shape)
-        if front < 0 or any(
-            size not in (1, wanted) for size, wanted in zip(own, shape, strict=False)
-        ):
+        fits = all(size in (1, wanted) for size, wanted in zip(own, shape, strict=False))
+        if front < 0 or not fits:
             raise Refused(f"{self.shape} does not expand to {shape}")
         steps = zip(self.strides, self.shape, shape[front:], strict=True)
         # a dimension that is repeated gets the stride 0

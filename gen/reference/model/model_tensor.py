@@ -178,6 +178,7 @@ class Tensor(Viewed):
         d = self.geometry.dim(d)
         last = (*self.shape[:d], *self.shape[d + 1 :], self.shape[d])
         moved = Tensor.of(sums, last, self.kind)
+        # the rows were read one after another, so their dimension is the last one here
         order = list(range(self.dim() - 1))
         order.insert(d, self.dim() - 1)
         return moved.permute(order).clone()
@@ -195,6 +196,7 @@ class Tensor(Viewed):
             raise Refused("a product of two matrices that fit")
         rows, columns = self.unbind(0), other.unbind(1)
         products = [row.mul(column).sum() for row, column in itertools.product(rows, columns)]
+        # no parts have no shape by which `joined` could join them
         if not products:
             return Tensor.of([], (len(rows), len(columns)), self.kind)
         return joined(products, 0, new=True).view(len(rows), len(columns))
@@ -283,7 +285,7 @@ class Tensor(Viewed):
         """Write a result of this shape, computed from this tensor and those of `read`."""
         if result.shape != self.shape or result.kind != self.kind:
             raise Refused(f"{result.kind}{result.shape} is not written to {self.kind}{self.shape}")
-        self._require_apart(*[x for x in read if isinstance(x, Tensor)])
+        self._require_apart(*[value for value in read if isinstance(value, Tensor)])
         return self._write(result.elements())
 
     mul_ = _in_place("mul")
@@ -354,6 +356,7 @@ class Tensor(Viewed):
         if not is_gathered(keys):
             self[index].copy_(value)
             return
+        # ``self[index]`` would be a copy, so each row is written by itself
         rows = self._rows(keys)
         if isinstance(value, Tensor):
             self._require_other_memory(value)
@@ -362,7 +365,7 @@ class Tensor(Viewed):
             row.copy_(part)
 
     def __bool__(self) -> bool:
-        """Return whether the one number is not 0. A number near 0 is refused."""
+        """Return whether the one number is not 0. Complex numbers are refused."""
         if self.numel() != 1 or self.kind == "complex":
             raise Refused("one number has a truth")
         (cell,) = self.numbers()

@@ -122,6 +122,8 @@ class Stored:
         if not _RECORDING.on:
             # as in torch, a view that is made under no_grad has no history
             changes = {"history": False, **changes}
+        # The lists are shared, not copied: a hook of the base that comes later counts for the view
+        # too. Its own hooks go into a list that the base does not have.
         return replace(self, geometry=geometry, hooks=(*self.hooks, []), **changes)
 
     # --- reading and writing ----------------------------------------------------------------------
@@ -154,15 +156,15 @@ class Stored:
 
     @property
     def _signs(self) -> tuple[float, float]:
-        """Return by what the parts of an element differ from their cells."""
+        """Return the factors from the cells of an element to its parts, real and imaginary."""
         sign = _SIGNS[self.negative]
         return sign, sign * _SIGNS[self.conjugate]
 
     def _read(self, place: int) -> Element:
-        sign, turned = self._signs
+        sign, sign_of_imaginary = self._signs
         if self.kind != "complex":
             return self._signed(place, sign)
-        return self._signed(place, sign), self._signed(place + 1, turned)
+        return self._signed(place, sign), self._signed(place + 1, sign_of_imaginary)
 
     def _signed(self, place: int, sign: float) -> Cell:
         cell = self.memory.cells[place]
@@ -171,6 +173,7 @@ class Stored:
         cell = chain_rule.scale(cell, sign)
         if not self.hooks or not isinstance(cell, Number):
             return cell
+        # called when a derivative is asked for, and so with the hooks that came after the reading
         return chain_rule.computed(cell.value, (cell, self._factor))
 
     def _factor(self) -> float:

@@ -98,6 +98,7 @@ def _graphs_seen(target: Compiling, see: See) -> Iterator[None]:
 
     forward, backward = map(compiler, GRAPHS)
     original = target.backend
+    # `keep_inference_input_mutations` as torch sets it for its own backend aot_eager
     target.backend = aot_backend(
         fw_compiler=forward, bw_compiler=backward, keep_inference_input_mutations=True
     )
@@ -138,6 +139,7 @@ class _Watch:
         """Try each mistake on a copy of a graph."""
         kinds = self._ran.setdefault(place, set())
         for kind in EDITS.keys() - kinds:
+            # an edit cannot be undone, and the cell still runs this graph
             copy = fx.Graph()
             copy.output(copy.graph_copy(module.graph, {}))
             if edit_graph(copy, kind):

@@ -1,6 +1,6 @@
 """Mistakes in a graph that AOTAutograd has made: a cast or a write is lost, a stride is another.
 
-    edit_graph(module.graph, "uncast")      # True: the graph had a cast, and has none now
+    edit_graph(module.graph, "cast")        # True: the graph had a cast, and has none now
 
 Each mistake is made at every call of the graph that fits, as a pass of a compiler would make it.
 """
@@ -176,6 +176,7 @@ def _scale(node: fx.Node) -> bool:
     args: list[Any] = list(node.args)
     changes = False
     for place, argument in enumerate(node.args):
+        # an integer may be a dimension or a size
         if type(argument) is float and argument not in (0.0, 1.0):
             args[place] = argument * _FACTOR
             changes = True

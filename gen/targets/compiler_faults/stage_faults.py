@@ -176,16 +176,18 @@ METADATA: dict[str, tuple[str, Mapping[str, object], Callable[[Any], bool]]] = {
         {"requires_grad": False, "requires_grad_for_backward": False},
         lambda output: output.requires_grad,
     ),
-    "write": ("input_info", {"mutates_data": False}, lambda given: given.mutates_data),
+    "write": ("input_info", {"mutates_data": False}, lambda argument: argument.mutates_data),
     "hidden": (
         "input_info",
         {"mutations_hidden_from_autograd": True},
-        lambda given: given.mutates_data and not given.mutations_hidden_from_autograd,
+        lambda argument: argument.mutates_data and not argument.mutations_hidden_from_autograd,
     ),
     "untracked": (
         "input_info",
         {"mutations_under_no_grad_or_inference_mode": True},
-        lambda given: given.mutates_data and not given.mutations_under_no_grad_or_inference_mode,
+        lambda argument: (
+            argument.mutates_data and not argument.mutations_under_no_grad_or_inference_mode
+        ),
     ),
 }
 """Facts that are wrong: of arguments or results, the values that they get, and for which ones."""
@@ -213,12 +215,12 @@ EFFECTS: dict[str, Callable[[Any], bool]] = {
 
 def _loses(of: Callable[[Any], bool]) -> Fault:
     """Return the fault that forgets which objects of a kind a program has changed."""
-    return _changes_result(lambda found: [each for each in found if not of(each)])
+    return _changes_result(lambda variables: [each for each in variables if not of(each)])
 
 
-def _effects_that_show(_: object, found: Any) -> set[str]:
+def _effects_that_show(_: object, variables: Any) -> set[str]:
     """Return of which kinds the changed objects are."""
-    return {kind for kind, of in EFFECTS.items() if any(map(of, found))}
+    return {kind for kind, of in EFFECTS.items() if any(map(of, variables))}
 
 
 def _kinds(shows: bool, kind: str) -> set[str]:
@@ -255,14 +257,14 @@ STAGES: dict[str, Stage] = {
         calls_around_graphs,
         "_codegen_increment_mutation_versions",
         {"unadvanced": _does_nothing},
-        lambda given, _: _kinds(_counts_writes(*given[2:]), "unadvanced"),
+        lambda arguments, _: _kinds(_counts_writes(*arguments[2:]), "unadvanced"),
     ),
     "saved_values": Stage(
         "saved_values",
         values_saved_for_backward,
         "save_from_forward",
         {"exchanged": _exchanges_saved},
-        lambda given, _: _kinds(_has_two_saved(given[0], given[2]), "exchanged"),
+        lambda arguments, _: _kinds(_has_two_saved(arguments[0], arguments[2]), "exchanged"),
     ),
     "facts": Stage(
         "facts",
@@ -277,7 +279,7 @@ STAGES: dict[str, Stage] = {
         Effects,
         "codegen_hooks",
         {"hook": _does_nothing},
-        lambda given, _: _kinds(bool(given[0].tensor_hooks), "hook"),
+        lambda arguments, _: _kinds(bool(arguments[0].tensor_hooks), "hook"),
     ),
     "effects": Stage(
         "effect",

@@ -1,7 +1,7 @@
 """Docstrings are read in each style, and what they say means a domain, a shape and a dtype.
 
 Inside: gen.packages.docstrings. A package for each style and each wording would take a minute by
-the public door, which one package of tests/gen/test_init_package.py goes through.
+the public door, which one package of tests/gen/test_init_right_package.py goes through.
 """
 
 import pytest

@@ -1,7 +1,7 @@
 """Shards divide the cells completely, evenly, and the same everywhere.
 
-Inside: gen.run.shard.Partition, gen.run.cell_durations and gen.run.inventory. Hundreds of shards
-of one matrix are divided here, by durations of which no run has a measure.
+Inside: gen.run.selection.shard.Partition, gen.run.cell_durations and gen.run.inventory. Hundreds of
+shards of one matrix are divided here, by durations of which no run has a measure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gen.checks import Cell
 from gen.language.axes import USUAL
 from gen.run.cell_durations import Durations, extended, fit, read_durations, write_durations
 from gen.run.inventory import Module, count_line, find, matrix_fingerprint
-from gen.run.shard import Partition, parse_shard
+from gen.run.selection.shard import Partition, parse_shard
 
 OPS = [f"torch.op{number}" for number in range(40)]
 CHECKS = ("test_vjp", "test_jvp", "test_vmap")

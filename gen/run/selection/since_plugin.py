@@ -40,10 +40,11 @@ from gen.dependencies.cell_record import (
 from gen.dependencies.process_trace import CellTrace, ProcessTrace
 from gen.dependencies.revision import Revision, RevisionError
 from gen.dependencies.source_units import WHOLE
+from gen.run.cell_items import cell_of
 from gen.run.project_defaults import declared
 from gen.run.results import default_path
 from gen.run.run_cell import COMPILERS
-from gen.run.unaffected import (
+from gen.run.selection.unaffected import (
     Comparison,
     Unaffected,
     definition,
@@ -119,7 +120,7 @@ def _environment(options: Sequence[object]) -> str:
     cpu = torch.backends.cpu.get_cpu_capability()
     words = (platform.python_version(), platform.machine(), cpu, installed, settings, *options)
     digest.update(repr(words).encode())
-    for path in sorted(Path(__file__).resolve().parents[1].rglob("*.py")):
+    for path in sorted(Path(__file__).resolve().parents[2].rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -143,12 +144,12 @@ class Since:
         self._record = Record.read(self._path)
         self._began = time.time()
         self._config = config
-        told = getattr(config, "workerinput", {}).get(_INPUT)
-        if told is None:
+        input_of_worker = getattr(config, "workerinput", {}).get(_INPUT)
+        if input_of_worker is None:
             options = _options(config, target, device)
             self.comparison = compare(config.rootpath, name, self._record, options)
         else:
-            self.comparison = Comparison(**told)
+            self.comparison = Comparison(**input_of_worker)
         self._unaffected = Unaffected(self._record, self.comparison)
         self.left_out = 0
         self._traces: dict[str, str] = {}
@@ -187,7 +188,7 @@ class Since:
 
     def _is_as_it_was(self, item: pytest.Item) -> bool:
         """Return whether a change since the commit cannot affect a cell."""
-        cell = _cell_of(item)
+        cell = cell_of(item)
         if cell is None:
             return False
         return self._unaffected.has(
@@ -359,12 +360,6 @@ def _packed(data: tuple[object, ...]) -> str:
 
 def _unpacked(text: str) -> Any:
     return json.loads(zlib.decompress(b85decode(text)))
-
-
-def _cell_of(item: pytest.Item) -> Cell | None:
-    spec = getattr(item, "callspec", None)
-    case = None if spec is None else spec.params.get("case")
-    return case if isinstance(case, Cell) else None
 
 
 def definition_of(item: pytest.Item, cell: Cell) -> str:

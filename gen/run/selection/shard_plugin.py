@@ -13,7 +13,7 @@ import pytest
 from gen.checks.tables import TIERS, Cell, TableError
 from gen.run.cell_durations import PLACE, read_durations
 from gen.run.inventory import find, tables
-from gen.run.shard import Partition, Shard, lacks_the_largest_tier
+from gen.run.selection.shard import Partition, Shard, lacks_the_largest_tier
 
 __all__ = ["NO_LARGEST_TIER", "Sharding"]
 
@@ -39,10 +39,10 @@ class Sharding:
         self.shard = shard
         self._tier = tier
         self._selection = selection
-        self._partition: Partition
+        self._partition: Partition  # made when the collection begins
         # the module that is being collected, and the shard's cells of it
         self._here: tuple[Path, dict[str, list[Cell]]] | None = None
-        self._ids = False
+        self._ids = False  # whether the command line names tests
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> None:
