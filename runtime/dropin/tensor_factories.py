@@ -15,8 +15,9 @@ import torch
 import torch.nested
 import torch.signal.windows
 
-from ..seam.levels import SCOPE, Value, lifted
+from ..seam.levels import Value
 from ..seam.literals import has_values, readable, stacked
+from ..seam.scope import SCOPE, lifted
 from ..seam.shells import VALUES
 from ..seam.user_code import settle_error
 from ..session.tensor import Tensor, unwrap, wrap

@@ -29,7 +29,8 @@ from ..rules.tensors import foreach
 from ..rules.tensors.reading import CONTROL_FLOW, ITEM, agreed_number
 from ..seam.ambient import Ambient
 from ..seam.call_types import Arguments, BatchFlags
-from ..seam.levels import Level, Value, run_elementwise
+from ..seam.dispatch import run_elementwise
+from ..seam.levels import Level, Value
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA

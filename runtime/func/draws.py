@@ -17,9 +17,10 @@ from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
 from ..seam.call_types import Arguments, BatchFlags, Keywords
+from ..seam.dispatch import hand_over, innermost
 from ..seam.keys import VIEWS, reopen_keys
-from ..seam.levels import hand_over, innermost, lifted, scope_outside
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
+from ..seam.scope import lifted, scope_outside
 from ..torch_private.dispatcher import (
     DispatchKeySet,
     OpOverload,

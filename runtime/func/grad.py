@@ -15,8 +15,9 @@ import torch
 from ..errors import NestedTensor
 from ..seam.escapes import living, refuse_closed
 from ..seam.level_mode import entered
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
 from ..seam.memory import storage_of
+from ..seam.scope import is_floating
 from ..seam.shells import VALUES
 from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..tape.engine import execute

@@ -9,7 +9,8 @@ import torch
 
 from ..errors import NestedTensor
 from ..seam.escapes import refuse_closed
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases

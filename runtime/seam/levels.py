@@ -1,5 +1,4 @@
-"""Hands each ATen call over to the level that handles it. This is the one seam between programs and
-levels.
+"""Levels and their values: the one seam between programs and transforms.
 
 A *level* is one running transform. A *value* is an instance of a ``torch.Tensor`` subclass. It
 belongs to one level and has an ``_inner`` tensor. The inner tensor is a value of an outer level,
@@ -11,6 +10,8 @@ anywhere else.
 Example: in ``vmap(grad(f))`` the value of ``grad`` has a value of ``vmap`` inside, and that one a
 plain tensor. ``aten.sin`` of it goes to ``grad``, which records it, then to ``vmap``, which runs it
 on the whole batch, and then to ATen.
+
+The search is in :mod:`.dispatch`, the list of the levels whose function runs in :mod:`.scope`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import copy
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -36,14 +37,15 @@ from ..torch_private.mode_stacks import (
 from ..torch_private.native_autograd import increment_version
 from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
-from .ambient import Ambient
 from .call_types import Arguments, Keywords
 from .containers import rewrapped, targets_by_alias, with_arguments
-from .escapes import is_outlived, outlived
+from .dispatch import hand_over, innermost
+from .escapes import is_outlived
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, place, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
+from .scope import SCOPE, is_floating, lifted
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
 from .user_code import is_user_code_watched, noted, settled
@@ -547,114 +549,6 @@ def composes(types: Iterable[type]) -> bool:
     )
 
 
-class Scope(Ambient):
-    """The levels in whose function the present code runs, outermost first. Those with a history are
-    listed, by :meth:`Level.run_inside`.
-
-    Example: ``b = c.clone(); b[0] = x[0]`` in a differentiated function of ``x``. ``c`` comes from
-    outside and is no value of the level. But a value is written into ``b``. So the fresh result of
-    an ATen call is *lifted*: it becomes a value of every level in whose scope the call was made, as
-    in torch. The rules of a level are not code of its function. While a rule runs, only outer
-    levels are listed.
-    """
-
-    levels: tuple[Level, ...] = ()
-
-
-SCOPE = Scope()
-
-
-def hand_over(
-    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]
-) -> Any:
-    """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
-    All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
-    around = SCOPE.levels
-    if not level.alive:
-        result = outlived(level, func, args, kwargs)
-    elif not around or around[-1].number < level.number:
-        result = level.call(func, args, kwargs)
-    elif around[-1].number == level.number:
-        SCOPE.levels = around[:-1]
-        try:
-            result = level.call(func, args, kwargs)
-        finally:
-            SCOPE.levels = around
-    else:
-        # the function of an inner level makes a call in which none of its own values takes part
-        with scope_outside(level):
-            result = level.call(func, args, kwargs)
-        if _is_fresh(func):
-            result = lifted(result, level.number, given=args)
-    return note_views(result, args[0]) if id(func) in VIEW_OPS else result
-
-
-def levels_outside(level: Level) -> tuple[Level, ...]:
-    """Return the levels in scope that are outer levels of ``level``."""
-    levels = SCOPE.levels
-    while levels and levels[-1].number >= level.number:
-        levels = levels[:-1]
-    return levels
-
-
-@contextmanager
-def scope_outside(level: Level) -> Iterator[None]:
-    """Run the body of a ``with`` block as a rule of ``level``: only outer levels are in scope."""
-    around = SCOPE.levels
-    SCOPE.levels = levels_outside(level)
-    try:
-        yield
-    finally:
-        SCOPE.levels = around
-
-
-def is_floating(tensor: torch.Tensor) -> bool:
-    """Return whether the numbers in ``tensor`` are floating-point ones, real or complex. Others
-    have no derivative."""
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
-    """Return a fresh result of the level with that number, or a list of them, as a value of each
-    inner level in whose scope the call is.
-
-    ``given``: the arguments of the call. In inference mode a composite op such as ``atleast_2d``
-    arrives whole, and may return one of them.
-    """
-    if isinstance(result, torch.Tensor):
-        if is_floating(result) and not _is_among(result, given):
-            for level in SCOPE.levels:
-                if level.number > number:
-                    result = level.wrap(result)
-        return result
-    if type(result) is tuple or type(result) is list:
-        return type(result)(lifted(item, number, given) for item in result)
-    return result
-
-
-def _is_among(tensor: torch.Tensor, arguments: Iterable[Any]) -> bool:
-    """Return whether ``tensor`` is one of ``arguments``, or in a list among them."""
-    for argument in arguments:
-        if argument is tensor:
-            return True
-        if type(argument) in (list, tuple) and _is_among(tensor, argument):
-            return True
-    return False
-
-
-_fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
-
-
-def _is_fresh(func: OpOverload) -> bool:
-    """Return whether the results of an overload have memory of their own: none is an argument or a
-    view of one. A literal is nobody's argument."""
-    is_fresh = _fresh.get(id(func))
-    if is_fresh is None:
-        aliases = any(declared.alias_info is not None for declared in func._schema.returns)
-        is_fresh = _fresh[id(func)] = not aliases or func is torch.ops.aten.lift_fresh.default
-    return is_fresh
-
-
 VALUES.add(Value)
 guard_methods(Value)
 
@@ -696,63 +590,3 @@ def constant_of(t: Any) -> Any:
     while type(t) in VALUES and t._level.is_constant(t):
         t = t._inner
     return t
-
-
-def innermost(args: Iterable[Any], kwargs: dict[str, object] | None) -> Any:
-    """Return the innermost level among the values in the arguments of an ATen call, lists included.
-    None if there are no values."""
-    best: Any = None
-    number = -1
-    # Every call comes here: the numbers are compared in place, without a frame for each argument.
-    for argument in args:
-        kind = type(argument)
-        if kind in VALUES:
-            if argument._level.number > number:
-                best = argument._level
-                number = best.number
-        elif kind is list or kind is tuple:
-            for item in argument:
-                if type(item) in VALUES and item._level.number > number:
-                    best = item._level
-                    number = best.number
-    if kwargs:
-        for argument in kwargs.values():
-            for item in argument if isinstance(argument, (list, tuple)) else (argument,):
-                if type(item) in VALUES and item._level.number > number:
-                    best = item._level
-                    number = best.number
-    return best
-
-
-def run_layer(func: object, args: Sequence[object]) -> Any:
-    """Return the results of a call of ``linear`` or of a recurrent layer, if the innermost level
-    among ``args`` runs it, else NotImplemented.
-
-    See :meth:`Level.layer`.
-    """
-    level = innermost(args, None)
-    if level is None or not level.alive:
-        return NotImplemented
-    return level.layer(func, args)
-
-
-def run_elementwise(formula: Callable[..., object], args: Arguments) -> Any:
-    """Return ``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch
-    level runs it once, on the inner tensors."""
-    level = innermost(args, None)
-    if level is None:
-        return formula(*args)
-    return level.elementwise(formula, args)
-
-
-def run_batchwise(formula: Callable[..., object], *args: torch.Tensor) -> Any:
-    """Return ``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of
-    every argument that ``batched``, a tuple of Booleans, marks.
-
-    On values of a vmap it runs once on the inner tensors, without a dispatch per op. Elsewhere no
-    argument is marked.
-    """
-    level = innermost(args, None)
-    if level is None:
-        return formula(*args, (False,) * len(args))
-    return level.batchwise(formula, args)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import is_floating
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
+from ..seam.scope import is_floating
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload
 from ..torch_private.native_functions import assert_async
 from .composite_kernels import Refused, symbolic

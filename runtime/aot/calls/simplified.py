@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from ...func.functional_call import functional_call
-from ...seam.levels import SCOPE
+from ...seam.scope import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
 from ...session.tensor import unwrap
 from ...tape.running import current_dual

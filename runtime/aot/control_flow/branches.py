@@ -27,10 +27,11 @@ from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
 from ...seam.call_types import Arguments, Keywords
 from ...seam.containers import items_of
+from ...seam.dispatch import innermost
 from ...seam.generator_states import own_draws
 from ...seam.graph_walks import nodes_among, results_of
 from ...seam.level_mode import EnteringMode
-from ...seam.levels import Value, bottom, innermost, levels_of
+from ...seam.levels import Value, bottom, levels_of
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from ...torch_private.mode_stacks import current_dispatch_modes, without_modes

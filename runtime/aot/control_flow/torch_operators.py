@@ -27,8 +27,9 @@ from torch import fx
 
 from ...func.draws import DrawPerElement
 from ...functionalize.functional_level import FunctionalLevel
+from ...seam.dispatch import innermost
 from ...seam.level_mode import LevelMode
-from ...seam.levels import Value, innermost, levels_of
+from ...seam.levels import Value, levels_of
 from ...seam.shells import ON_NEW_VALUES, VALUES
 from ...torch_private.dispatcher import (
     DispatchKey,
