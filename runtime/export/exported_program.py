@@ -34,7 +34,7 @@ from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at, made_at, origin_of
 from ..trace.symbols import SYMBOLIC
 from .dims import ExportedSizes, parameters_of, specs_of
-from .flat_export import Loss, captured, needs_gradients, refuse_missing_gradients
+from .joint_graphs import Loss, capture_joint, needs_gradients, refuse_missing_gradients
 
 aten = torch.ops.aten
 
@@ -115,7 +115,7 @@ def export(
     if dynamic_shapes is not None:
         specs = [*({} for _ in inputs.state), *specs_of(f, args, kwargs, dynamic_shapes)]
         sizes = ExportedSizes(specs, inputs.described)
-    joint = captured(
+    joint = capture_joint(
         inputs.call,
         inputs.leaves,
         inputs.described,

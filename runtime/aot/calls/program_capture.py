@@ -25,12 +25,12 @@ from torch import fx
 from ...seam.graph_walks import results_of
 from ...seam.user_code import watched
 from ...session.tensor import unwrap
+from ...stack_room import with_room
 from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
-from ...trace.stack_room import with_room
 from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import default_cache
 from ..capture import opened
