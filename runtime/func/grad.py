@@ -255,8 +255,8 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                 f"{pytree.treespec_pprint(trees.torch_spec(ct_spec))}, primal output: "
                 f"{pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
-        for index, (g, output) in enumerate(zip(flat_ct, flat, strict=True)):
-            _check_cotangent(index, g, output)
+        for index, (cotangent, output) in enumerate(zip(flat_ct, flat, strict=True)):
+            _check_cotangent(index, cotangent, output)
         grads = _pull(level, edges, flat_ct, inputs, input_edges, retain_graph)
         pass_mark_on(flat, tuple(grads))
         return trees.unflatten(grads, in_spec)
@@ -266,25 +266,27 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
     return results, pullback
 
 
-def _check_cotangent(index: int, g: object, output: torch.Tensor) -> None:
-    """Raise unless ``g`` fits ``output``, which is output number ``index``. None stands for zeros
-    and fits any output."""
-    if g is None:
+def _check_cotangent(index: int, cotangent: object, output: torch.Tensor) -> None:
+    """Raise unless ``cotangent`` fits ``output``, which is output number ``index``. None stands for
+    zeros and fits any output."""
+    if cotangent is None:
         return
-    if not isinstance(g, torch.Tensor):
-        raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-    if g.shape != output.shape:
+    if not isinstance(cotangent, torch.Tensor):
+        raise TypeError(
+            f"gradients can be either Tensors or None, but got {type(cotangent).__name__}"
+        )
+    if cotangent.shape != output.shape:
         raise RuntimeError(
-            f"Mismatch in shape: grad_output[{index}] has a shape of {g.shape} and "
+            f"Mismatch in shape: grad_output[{index}] has a shape of {cotangent.shape} and "
             f"output[{index}] has "
             f"a shape of {output.shape}."
         )
-    if g.is_complex() != output.is_complex():
+    if cotangent.is_complex() != output.is_complex():
         raise RuntimeError(
             "For complex Tensors, "
             "both grad_output and output are required to have the same dtype. Mismatch in dtype: "
-            f"grad_output[{index}] has a dtype of {g.dtype} and output[{index}] has a dtype "
-            f"of {output.dtype}."
+            f"grad_output[{index}] has a dtype of {cotangent.dtype} and output[{index}] has a "
+            f"dtype of {output.dtype}."
         )
 
 

@@ -72,7 +72,11 @@ aten = torch.ops.aten
 
 
 class FunctionalLevel(Level):
-    """One running functionalization. ``views``: whether views are replaced by copies, too.
+    """One running functionalization.
+
+    ``closed_over``: by id, the values of tensors from outside. ``held``: these tensors, with their
+    stores. ``watches``: each is told of every write. ``views``: whether views are replaced by
+    copies, too.
     ``whole``: composite ops, without writes or results that are views, which are not decomposed.
     ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
     those that were. ``turns``: by the id of an argument's value, the calls that have changed its
@@ -303,6 +307,7 @@ class FunctionalLevel(Level):
         op = op_of(func)
         if is_pure(func):
             return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
+        # before the other composite ops, as it is one
         if func is aten.dropout.default and drops_nothing(*args, **kwargs):
             return args[0]  # as the kernel does; torch's decomposition in Python copies
         # its parts come here one by one
@@ -400,7 +405,9 @@ class FunctionalLevel(Level):
         kernels take. They share memory with the argument, but a write to one is not in the history
         of the other."""
         source = self.own(args[0])
-        out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
+        out = rewrapped(
+            func(self.read(source), *args[1:], **kwargs), lambda tensor, _: self.wrap(tensor)
+        )
         values: Any = [out] if isinstance(out, torch.Tensor) else out
         chain = (*source._chain, ViewCall(UNSAFE[func], tuple(args[1:]), kwargs, None))
         Pieces(source._store, chain, [value._store.memory for value in values], values is out)

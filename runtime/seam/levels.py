@@ -95,6 +95,7 @@ class Level:
         inner level. By default: run the call on the inner tensors, at the outer levels, and
         wrap its results. Example: ``call(aten.add.Tensor, (x, 2.0), {})``."""
         name = func._schema.name.partition("::")[2]
+        # the object stays, and gets the sizes and strides of the result of the view op
         if name in GEOMETRY:
             return change_geometry(
                 getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname),
@@ -197,6 +198,7 @@ class Level:
         schema = func._schema
         names = (argument.name for argument in schema.arguments)
         targets = targets_by_alias(schema, dict(zip(names, args, strict=False)) | kwargs)
+        # the kernel has resized the inner tensor, and the value would still show its old sizes
         for tensor in targets.values():
             is_mine = isinstance(tensor, Value) and tensor._level is self
             if is_mine and tensor.shape != tensor._inner.shape:
@@ -399,6 +401,7 @@ class Value(torch.Tensor):
     def _set_requires_grad(self, requires_grad: bool) -> None:
         self.requires_grad_(requires_grad)
 
+    # an assignment is the method, since torch's own setter would set the flag of torch's engine
     requires_grad = property(
         TensorBase.requires_grad.__get__,  # type: ignore[attr-defined]
         lambda self, flag: self._set_requires_grad(flag),
@@ -415,7 +418,7 @@ class Value(torch.Tensor):
             tensor = stacked(data, dtype or self.dtype, device or self.device)
         else:
             tensor = _new_tensor(self, data, **options)
-        number = -1
+        number = -1  # a plain tensor becomes a value of all levels in scope
         if type(tensor) in VALUES:
             number = tensor._level.number
         return lifted(tensor, number)
@@ -443,11 +446,11 @@ class Value(torch.Tensor):
     def tolist(self) -> Any:
         """Return the elements, as ``torch.Tensor.tolist``. A value of a trace has none, and raises
         with the user's line."""
-        return self._below("tolist()", lambda t: t.tolist())
+        return self._below("tolist()", lambda tensor: tensor.tolist())
 
     def numpy(self, *, force: bool = False) -> Any:
         """Return an array, as ``torch.Tensor.numpy``, see :meth:`tolist`."""
-        return self._below("numpy()", lambda t: t.numpy(force=force))
+        return self._below("numpy()", lambda tensor: tensor.numpy(force=force))
 
     def _below(self, how: str, read: Callable[[torch.Tensor], object]) -> Any:
         """Return ``read`` of the inner tensor, which has the elements of this value."""
@@ -528,7 +531,9 @@ class Value(torch.Tensor):
         set_excluded(CONJUGATE, False)  # reopen_keys(func), without its frame
         set_excluded(NEGATIVE, False)
         set_excluded(ZERO, False)
-        set_excluded(VIEWS, (view := id(func) in VIEW_OPS) and leaves_unmarked(func, args))
+        is_view = id(func) in VIEW_OPS
+        # of a view of many views no level marks one more, see `.nested_views`
+        set_excluded(VIEWS, is_view and leaves_unmarked(func, args))
         # the session is the one level of its class of values, so there is nothing to search
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
         if len(types) > 1 and level.leaves(types, args, kwargs):
@@ -536,7 +541,7 @@ class Value(torch.Tensor):
         # the common case of `hand_over`, without its frame
         if level.alive and not SCOPE.levels:
             result = level.call(func, args, kwargs or {})
-            return note_views(result, args[0]) if view else result
+            return note_views(result, args[0]) if is_view else result
         return hand_over(level, func, args, kwargs or {})
 
 
@@ -549,7 +554,7 @@ def composes(types: Iterable[type]) -> bool:
     )
 
 
-VALUES.add(Value)
+VALUES.add(Value)  # `__init_subclass__` enters its subclasses alone
 guard_methods(Value)
 
 

@@ -80,7 +80,9 @@ def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
     arrives whole, and may return one of them.
     """
     if isinstance(result, torch.Tensor):
+        # integers have no derivative, and levels in scope are those with a history
         if is_floating(result) and not _is_among(result, given):
+            # outermost first, so that the value of an inner level has that of an outer one inside
             for level in SCOPE.levels:
                 if level.number > number:
                     result = level.wrap(result)

@@ -172,6 +172,7 @@ class TraceInputs(Level):
     def constant(self, tensor: torch.Tensor, literal: bool = False) -> TracedValue:
         """Return a tensor that the program closes over, or a literal of its text. It is an
         attribute of the graph module and no copy, so later changes of it are seen."""
+        # one attribute for one tensor, however often the program uses it
         value: TracedValue | None = self.constants.get(id(tensor))
         if value is None:
             refuse_made_of_values(tensor)
@@ -222,10 +223,14 @@ class TraceInputs(Level):
                 in_graph.append(argument)
                 inner.append(argument)
             else:
-                several = isinstance(argument, (list, tuple))
-                mine = list(map(self._own, argument)) if several else self._own(argument)
+                mine: Any
+                if isinstance(argument, (list, tuple)):
+                    mine = list(map(self._own, argument))
+                    in_graph.append(list(map(self._operand, mine)))
+                else:
+                    mine = self._own(argument)
+                    in_graph.append(self._operand(mine))
                 own.append(mine)
-                in_graph.append(list(map(self._operand, mine)) if several else self._operand(mine))
                 below = self.lowered_args((mine,))[0]
                 inner.append(with_values(below) if self.reads == "number" else below)
         return own, in_graph, inner

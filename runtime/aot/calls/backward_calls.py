@@ -119,8 +119,9 @@ class Backward:
 
     def _exposed_primals(self, placeholders: Sequence[fx.Node]) -> Iterator[int]:
         """Yield the places where the tensors among the primals in ``reread`` are stored."""
-        for index, i in enumerate(self.reread, self.n_kept):
-            first = self.joint.in_graph([i])[0]
+        for index, primal in enumerate(self.reread, self.n_kept):
+            # a tensor with parts has a placeholder for each, and all are tensors if the first is
+            first = self.joint.in_graph([primal])[0]
             if isinstance(placeholders[first].meta["val"], torch.Tensor):
                 yield index
 
@@ -130,7 +131,9 @@ class Backward:
         inputs = joint.boundary.inputs
         written = [index for index, x in enumerate(inputs) if x.written or x.overwritten]
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
-        primals = [index for index, i in enumerate(self.reread, self.n_kept) if i in written]
+        primals = [
+            index for index, primal in enumerate(self.reread, self.n_kept) if primal in written
+        ]
         return (*risky, *primals)
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
@@ -280,7 +283,7 @@ def _saved_primals_of(
     joint: Joint, placeholders: Sequence[fx.Node], saved: Sequence[fx.Node | None]
 ) -> dict[int, int]:
     """Return for each primal among the ``saved`` nodes its place there."""
-    primal_of = {placeholders[j]: i for i, j in joint.whole_primals()}
+    primal_of = {placeholders[place]: number for number, place in joint.whole_primals()}
     return {primal_of[node]: index for index, node in enumerate(saved) if node in primal_of}
 
 
@@ -457,17 +460,17 @@ class CompiledBackward(Node):
                 break
         if create_graph:
             return self._mask_unreached(self._apply_pullback(saved, grads, present), present)
-        n = backward.n_saved
-        values = [*saved[:n], *grads]
+        n_saved = backward.n_saved
+        values = [*saved[:n_saved], *grads]
         task = RUNNING.task
         if task is not None and not task.keep_graph:
             del saved
             # so that the graph can free each tensor after its last use
             self.saved = None
             self.watched = []
-        for index, grad in enumerate(grads, n):
+        for index, grad in enumerate(grads, n_saved):
             if grad is None:
-                values[index] = self._zeros(index - n)
+                values[index] = self._zeros(index - n_saved)
             else:
                 values[index] = _as_traced(grad)
         # the graph has the casts of autocast already
@@ -522,9 +525,10 @@ class CompiledBackward(Node):
         # the caller can write only to what it can reach; a second derivative needs the primals, too
         backward = self.backward
         exposed = backward.exposed if create_graph else backward.first_exposed
-        for i, version in zip(exposed, self.versions, strict=False):
-            if saved[i]._version != version:
-                raise modified(saved[i], version)
+        # `first_exposed` is the beginning of `exposed`, of which these are the versions
+        for index, version in zip(exposed, self.versions, strict=False):
+            if saved[index]._version != version:
+                raise modified(saved[index], version)
         for tensor, version in self.watched:
             if tensor._version != version:
                 raise modified(tensor, version)

@@ -167,6 +167,7 @@ def _with_draws_of_each_element(args: Arguments) -> Sequence[object]:
     for level in levels:
         if not any(level in levels_of(argument) for argument in arguments):
             each = level.spread(torch.ones((), dtype=torch.bool, device=arguments[at].device))
+            # the same elements, as a batch
             arguments[at] = torch.where(each, arguments[at], arguments[at])
     return arguments
 
@@ -288,7 +289,8 @@ def captured(
     outside: list[torch.Tensor] = []
     branches = []
     for piece in pieces:
-        # once more for each size that no argument has
+        # once more for each size that no argument has: the tensors with these sizes are arguments
+        # of the next try
         while True:
             try:
                 branch = _capture(piece, operands, outside)
@@ -476,7 +478,7 @@ def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = Fal
         if mode is not None:
             return factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
         # the place of the last element
-        last = sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
+        last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
         return factories.ones(
             last + 1 if t.numel() else 0, dtype=t.dtype, device=t.device
         ).as_strided(t.shape, t.stride())

@@ -131,6 +131,7 @@ def _enter(operator: HigherOrderOperator, function: Callable[..., object]) -> No
 
         differentiated.theirs = theirs  # type: ignore[attr-defined]
         operator.py_kernels[DispatchKey.Autograd] = differentiated
+    # no operator has an implementation for this key, see the top
     operator.non_fallthrough_keys = operator.non_fallthrough_keys - _VMAP_MODE
     # torch keeps what it has looked up in the tables before
     operator._dispatch_cache.clear()
