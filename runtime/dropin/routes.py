@@ -82,6 +82,7 @@ def _internal_vmap(
 
 
 def _one_or_all(outs: tuple[object, ...]) -> object:
+    """Return the only item of ``outs``, or all of them."""
     match outs:
         case (one,):
             return one

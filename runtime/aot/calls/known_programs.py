@@ -103,6 +103,7 @@ class Programs:
             return program_and_call
 
     def _kinds_of(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
+        """Return the kinds of the arguments, and which of these are numbers of any value."""
         return self._numbers.opened(around, entered.kinds, self.recipe.before.leading)
 
     def _remember(

@@ -282,19 +282,19 @@ def _unpack_lists_of_one(args: Sequence[object]) -> tuple[object, ...]:
     )
 
 
-def _pattern(a: object) -> object:
+def _pattern(argument: object) -> object:
     """Return the types by which a binding reads an argument.
 
     A binding may read a tensor without dimensions as a number, so its dtype counts.
     """
-    if isinstance(a, torch.Tensor):
-        if a.dim():
+    if isinstance(argument, torch.Tensor):
+        if argument.dim():
             return torch.Tensor
-        return torch.Tensor, a.dtype, a.requires_grad
-    if isinstance(a, (list, tuple)):
-        return (type(a), *map(_pattern, a))
-    if isinstance(a, dict):
-        return tuple((k, _pattern(b)) for k, b in a.items())
-    if a is None:
+        return torch.Tensor, argument.dtype, argument.requires_grad
+    if isinstance(argument, (list, tuple)):
+        return (type(argument), *map(_pattern, argument))
+    if isinstance(argument, dict):
+        return tuple((key, _pattern(value)) for key, value in argument.items())
+    if argument is None:
         return None
-    return type(a)
+    return type(argument)
