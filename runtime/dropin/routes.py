@@ -47,6 +47,7 @@ _ROUTES = {
 
 
 def _module(name: str) -> ModuleType:
+    """Import the module ``name`` of this package, which has another name in a wheel."""
     return importlib.import_module(f"{__package__.rpartition('.')[0]}.{name}")
 
 

@@ -91,6 +91,7 @@ def is_random(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> bool
 
 
 def _refuse_same(op: Op) -> None:
+    """Raise: one draw for all elements would have to be of several distributions."""
     raise BatchingError(
         f"vmap: {op.func} draws from distributions that differ between the elements of the batch, "
         "which randomness='same' cannot do. Use randomness='different', or draw outside of vmap."
@@ -168,6 +169,7 @@ def _raise_in_vmap_mode(op: Op) -> None:
     most ops that draw."""
 
     def kernel(*args: object, **kwargs: object) -> object:
+        # dropout outside of training draws nothing
         if is_random(op, args, kwargs):
             raise DrawError()
         with without_keys(_VMAP_MODE):
