@@ -198,6 +198,7 @@ def _linear_part() -> type:
             return value
 
         def other_constant(self, argument: object) -> Any:
+            """Note a constant that is no tensor, to be passed to the graph as the others are."""
             node = super().other_constant(argument)
             self.numbers[str(node.target)] = argument
             return node

@@ -249,6 +249,7 @@ class _Capture:
         return CompiledProgram(joint, forward, backward, guard, effects, begin, self.recipe.retries)
 
     def _refuse_shared_writes(self, joint: Joint, outside: Call) -> None:
+        """Refuse a program that changes a tensor in the memory of an array, or the array."""
         given = zip((*self.call.plain, *outside.plain), joint.boundary.inputs, strict=False)
         tensors = [(x, entry) for x, entry in given if isinstance(x, torch.Tensor)]
         graph, changed = self.state.graph, self.state.written
@@ -501,6 +502,7 @@ def _is_changed(group: Group, inputs: Sequence[Input]) -> bool:
 
 
 def _changes(entry: Input) -> bool:
+    """Return whether the program writes to an input, turns it, or makes a leaf of it."""
     return bool(entry.written or entry.reshaped or entry.begins)
 
 

@@ -114,7 +114,7 @@ class _Body:
             self.origins[len(self.lines) + 1] = origin
         func, args = shortest(node)
         arguments = list(map(self.source.text, args))
-        arguments += [f"{name}={self.source.text(a)}" for name, a in node.kwargs.items()]
+        arguments += [f"{name}={self.source.text(value)}" for name, value in node.kwargs.items()]
         call = f"{self.source.constant(func, _name_stem(node))}({', '.join(arguments)})"
         if items:
             self._unpack(call, items, len(node.meta["val"]))
@@ -126,8 +126,8 @@ class _Body:
     def _unpack(self, call: str, items: Mapping[int, fx.Node], n_results: int) -> None:
         """Add the line of a ``call`` with several results. Unused ones are freed at once."""
         names = ["_"] * n_results
-        for i, item in items.items():
-            names[i] = self.source.name(item)
+        for number, item in items.items():
+            names[number] = self.source.name(item)
         self.lines.append(f"    [{', '.join(names)}] = {call}")
         # else the name would hold the last of them until the function returns
         if "_" in names:
