@@ -105,6 +105,8 @@ class Reducer:
         ]
 
     def __getattr__(self, name: str) -> NoReturn:
+        """Raise: torch's reducer has a method that is missing here."""
+        # Python and libraries ask any object for special names, to see whether it has them
         if name.startswith("__"):
             raise AttributeError(name)
         raise NotImplementedError(

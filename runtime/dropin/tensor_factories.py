@@ -137,6 +137,7 @@ def _wrap_factory(factory: Callable[..., object]) -> Callable[..., object]:
 
     @wraps(factory)
     def make(*args: object, requires_grad: bool = False, **kwargs: object) -> object:
+        """Call the factory. Its result is plain inside the handling of an ATen call."""
         if inside_dispatch():
             if requires_grad:
                 kwargs["requires_grad"] = True

@@ -130,6 +130,7 @@ def _is_view(node: fx.Node) -> bool:
     """Return whether the result shares memory with the first argument. An item of a list of views
     does."""
     func = node.target
+    # an item of a list is no call of ATen
     if not isinstance(func, OpOverload):
         source = node.all_input_nodes[0]
         return isinstance(source.target, OpOverload) and _is_view(source)
@@ -145,9 +146,10 @@ def _nest_arguments(joint: Joint, n_inputs: int) -> fx.GraphModule:
     outs, grads = list(results[: joint.n_forward]), results[joint.n_forward :]
     # an input without a gradient has None in its slot
     full: list[Any] = [None] * n_inputs
-    for i, grad in zip(joint.boundary.differentiated, grads, strict=True):
-        full[i] = grad
+    for number, grad in zip(joint.boundary.differentiated, grads, strict=True):
+        full[number] = grad
     output.args = ([*outs, *full],)
+    # torch's generated code takes (primals, tangents) apart, and nests the results
     in_spec = pytree.tree_structure((([0] * n_inputs, [0] * joint.boundary.n_tangents), {}))
     out_spec = pytree.tree_structure(([0] * len(outs), [0] * n_inputs))
     graph.set_codegen(PyTreeCodeGen(PyTreeInfo(["primals", "tangents"], in_spec, out_spec)))

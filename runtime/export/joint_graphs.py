@@ -140,7 +140,12 @@ def capture_joint(
 
 
 def refuse_writes(joint: Joint, examples: Sequence[object], names: Sequence[str]) -> None:
-    """Refuse writes that no result of the graph can stand for."""
+    """Refuse writes that no result of the graph can stand for.
+
+    ``examples`` and ``names``: of the inputs. ``RuntimeError`` for a write to one that requires
+    grad or shares memory with another, for a change of its geometry, for a seed, and for a write in
+    the backward pass.
+    """
     boundary = joint.boundary
     for name, record, x in zip(names, boundary.inputs, examples, strict=True):
         _refuse_changes_of_input(name, record, x)
@@ -209,16 +214,20 @@ def refuse_missing_gradients(joint: Joint, names: Sequence[str]) -> None:
     """Raise if the loss does not depend on an input that requires grad."""
     results = results_of(joint.module.graph)
     gradients = results[joint.n_forward :]
-    for i, gradient in zip(joint.boundary.differentiated, gradients, strict=True):
+    for number, gradient in zip(joint.boundary.differentiated, gradients, strict=True):
         if gradient is None:
             raise RuntimeError(
-                f"the loss does not depend on {names[i]}, which requires grad. "
+                f"the loss does not depend on {names[number]}, which requires grad. "
                 "Use it, or call requires_grad_(False) on it."
             )
 
 
 def name_inputs(joint: Joint, n_inputs: int, prefix: str = "arg{}_1") -> list[fx.Node]:
-    """Return the placeholders of the inputs, with the names that torch gives them."""
+    """Give the placeholders of the inputs the names that torch gives them, and return them.
+
+    ``prefix``: such as ``"arg{}_1"``, in which the number of the input takes the place of the
+    braces.
+    """
     placeholders = joint.module.graph.find_nodes(op="placeholder")[:n_inputs]
     for index, node in enumerate(placeholders):
         node._rename(prefix.format(index))

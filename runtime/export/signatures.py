@@ -36,25 +36,31 @@ class GraphSignature:
     """An exported graph takes parameters, buffers, then the leaves of the arguments. It returns new
     values of what the module writes to, the leaves of its results, then gradients.
 
-    ``parameters`` and ``buffers``: their names in the module. ``user_inputs`` and ``user_outputs``:
-    names of nodes; None for a result that is a constant. ``inputs_to_parameters`` and
-    ``inputs_to_buffers``: name in the module by name of the placeholder. ``buffers_to_mutate``,
-    ``parameters_to_mutate`` and ``user_inputs_to_mutate``: for each output that is a new value,
-    whose it is. ``in_spec``: the tree of (everything that the graph takes by position, keyword
-    arguments). ``out_spec``: the tree of the module's results."""
+    Of ``torch.nn.BatchNorm1d(2)`` some of the fields are:
 
+        parameters             ["weight", "bias"]
+        user_inputs            ["arg5_1"]
+        inputs_to_parameters   {"arg0_1": "weight", "arg1_1": "bias"}
+        buffers_to_mutate      {"add": "num_batches_tracked", …}
+    """
+
+    # their names in the module
     parameters: list[str]
     buffers: list[str]
+    # names of nodes; None for a result that is a constant
     user_inputs: list[str]
     user_outputs: list[str | None]
+    # by name of the placeholder, the name in the module
     inputs_to_parameters: dict[str, str]
     inputs_to_buffers: dict[str, str]
+    # by name of an output that is a new value: whose it is
     buffers_to_mutate: dict[str, str]
     parameters_to_mutate: dict[str, str]
     user_inputs_to_mutate: dict[str, str]
+    # the tree of (everything that the graph takes by position, keyword arguments)
     in_spec: pytree.TreeSpec
-    out_spec: pytree.TreeSpec
-    backward_signature: BackwardSignature | None = None
+    out_spec: pytree.TreeSpec  # of the module's results
+    backward_signature: BackwardSignature | None = None  # of a joint graph
 
 
 def output_names(joint: Joint) -> list[str | None]:
@@ -71,20 +77,26 @@ def signature_of(
     in_spec: pytree.TreeSpec,
     loss: Loss | None,
 ) -> GraphSignature:
-    """Return the signature of a joint graph."""
+    """Return the signature of a joint graph.
+
+    ``placeholders``: of its inputs. ``params`` and ``buffers``: the names of the first of these, in
+    this order. ``in_spec``: the tree of what the graph takes. ``loss``: None without a backward.
+    """
     inputs = [placeholder.name for placeholder in placeholders]
     outputs = output_names(joint)
     n_params, n_state = len(params), len(params) + len(buffers)
+    # what is no parameter and no buffer is named by its placeholder
     owners = [*params, *buffers, *inputs[n_state:]]
     written = joint.boundary.written
-    changed = {str(output): i for output, i in zip(outputs, written, strict=False)}
+    # the first outputs are the new values, in the order of the written inputs
+    changed = {str(output): number for output, number in zip(outputs, written, strict=False)}
     user = outputs[len(written) : joint.n_forward]
     # gradients come after the results, in the order of the inputs
     backward = None
     if loss is not None:
         differentiated = joint.boundary.differentiated
         pairs = zip(outputs[joint.n_forward :], differentiated, strict=True)
-        gradients = {str(output): i for output, i in pairs}
+        gradients = {str(output): number for output, number in pairs}
         backward = BackwardSignature(
             gradients_to_parameters=_owners_within(range(n_params), gradients, owners),
             gradients_to_user_inputs=_owners_within(
@@ -113,4 +125,4 @@ def _owners_within(
 ) -> dict[str, str]:
     """Return whose value each output has, by its name, as far as that is one of ``inputs``.
     ``input_of``: the number of the input. ``owners``: the names of the inputs."""
-    return {output: owners[i] for output, i in input_of.items() if i in inputs}
+    return {output: owners[number] for output, number in input_of.items() if number in inputs}

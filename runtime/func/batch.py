@@ -86,8 +86,10 @@ class BatchedValue(Value):
     _level: BatchLevel
 
     def __bool__(self) -> bool:
+        """Return the truth on which all elements agree. Raise if they differ."""
         if self.numel() != 1:
             return super().__bool__()  # raises torch's error about the number of values
+        # a check of torch's raises for one bad element, so the elements need not agree
         if self._inner.dtype is torch.bool and (check := check_of_torch()) is not None:
             return bool(check.of_batch(self._inner))
         return bool(
@@ -345,6 +347,7 @@ class BatchLevel(Level):
             if record.in_place:
                 record.batch(op.func, self.size, batched, physical, kwargs)
                 return target
+            # other rules return a new batch, which is copied over the old one
             func = (op.functional or op).func
             written = record.batch(func, self.size, batched, physical, kwargs)
             target._inner.copy_(written)

@@ -230,8 +230,10 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                     "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, "
                     f"got Tensor with dtype {output.dtype}"
                 )
-        # the caller gets the tensors below the level, and the pullback the edges to them
+        # the caller gets the tensors below the level, and the pullback the edges to them, which
+        # outlive the level
         results = trees.unflatten(list(map(level.lowered, flat)), spec)
+        # so that a backward pass for all leaves refuses plain tensors of torch's own engine
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(values)
         edges = [_edge(level, output) for output in flat]
@@ -390,6 +392,7 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
     ``normalize_argnums((0, -1), 3)`` is ``(0, 2)``. ``RuntimeError`` if one is out of range or
     repeated.
     """
+    # almost every call; `True` is an int, too, and goes the long way
     if type(argnums) is int and 0 <= argnums < n:
         return argnums
     if isinstance(argnums, tuple):

@@ -102,6 +102,7 @@ def run_layer(func: object, args: Sequence[object]) -> Any:
     See :meth:`.levels.Level.layer`.
     """
     level = innermost(args, None)
+    # a level that has returned handles no calls, see `hand_over`
     if level is None or not level.alive:
         return NotImplemented
     return level.layer(func, args)

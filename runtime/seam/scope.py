@@ -50,6 +50,7 @@ SCOPE = Scope()
 def levels_outside(level: RunningLevel) -> tuple[RunningLevel, ...]:
     """Return the levels in scope that are outer levels of ``level``."""
     levels = SCOPE.levels
+    # ordered by number: `level` and what is inside of it come last
     while levels and levels[-1].number >= level.number:
         levels = levels[:-1]
     return levels

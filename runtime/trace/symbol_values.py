@@ -121,6 +121,7 @@ def _define(cls: type, name: str) -> None:
     ours: Callable[..., object] = getattr(KINDS[cls], name)
 
     def method(self: Any, *args: object) -> Any:
+        """Do with the number of a symbol of ours what the method of numbers does."""
         if _is_ours(self):
             # `_value` would raise as well, but say `float()`
             if name in _OF_TEXT and isinstance(self.node, TracedNumber):
@@ -225,6 +226,7 @@ def _define_real(cls: type, name: str, function: Callable[..., object]) -> None:
     real = (float, torch.SymFloat)
 
     def computed(self: Any, other: object) -> Any:
+        """Compute with the numbers if one is real, and else as torch does."""
         is_real = isinstance(self, real) or isinstance(other, real)
         if not is_real or not _is_ours(self):
             return theirs(self, other)

@@ -176,6 +176,7 @@ class TraceInputs(Level):
         value: TracedValue | None = self.constants.get(id(tensor))
         if value is None:
             refuse_made_of_values(tensor)
+            # the state of a generator would be that of the trace in each call
             if self.random_states is not None:
                 self.random_states.refuse_state(tensor)
             if self.abstraction is None and isinstance(tensor, FakeTensor):
@@ -231,6 +232,7 @@ class TraceInputs(Level):
                     mine = self._own(argument)
                     in_graph.append(self._operand(mine))
                 own.append(mine)
+                # on numbers of the program the kernels need the values of this run
                 below = self.lowered_args((mine,))[0]
                 inner.append(with_values(below) if self.reads == "number" else below)
         return own, in_graph, inner

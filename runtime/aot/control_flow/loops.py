@@ -307,6 +307,8 @@ class _While(ControlFlow):
         """Save what the derivatives need."""
         ctx.condition, ctx.body, ctx.n, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        # a missing cotangent becomes zeros, unlike in a `cond`: the loop backward carries one of
+        # each floating value from step to step
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
 
