@@ -72,15 +72,7 @@ aten = torch.ops.aten
 
 
 class FunctionalLevel(Level):
-    """One running functionalization.
-
-    ``closed_over``: by id, the values of tensors from outside. ``held``: these tensors, with their
-    stores. ``watches``: each is told of every write. ``views``: whether views are replaced by
-    copies, too.
-    ``whole``: composite ops, without writes or results that are views, which are not decomposed.
-    ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
-    those that were. ``turns``: by the id of an argument's value, the calls that have changed its
-    geometry in place."""
+    """One running functionalization. ``remove``: ``"mutations"`` or ``"mutations_and_views"``."""
 
     __slots__ = (
         "closed_over",
@@ -100,15 +92,21 @@ class FunctionalLevel(Level):
 
     def __init__(self, remove: str = "mutations", whole: frozenset[object] = frozenset()) -> None:
         super().__init__()
+        # composite ops, without writes or results that are views, which are not decomposed
         self.whole = whole
+        # whether views are replaced by copies, too
         self.views = remove == "mutations_and_views"
         self.mode = LevelMode(self)
+        # by id, the values of tensors from outside, and these tensors with their stores
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
-        self.replaces = False
         self.releases = False  # whether `released` is called
+        # whether values may be given other memory by `set_`, and by id those that were
+        self.replaces = False
         self.replaced: dict[int, Replaced] = {}
+        # by id of an argument's value, the calls that have changed its geometry in place
         self.turns: dict[int, list[Callable[[torch.Tensor], torch.Tensor]]] = {}
+        # each is told of every write
         self.watches: list[WriteWatch] = []
         # values that a store took of another store of its memory, in place of its own
         self.overtaken: list[torch.Tensor] = []

@@ -295,36 +295,38 @@ class Level:
 
 
 class Value(torch.Tensor):
-    """A tensor that belongs to one level.
+    """A tensor that belongs to one level, with the tensor of the next outer level inside.
 
-    ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape
-    unless the level has ``hidden`` dimensions. ``_view``: for the result of a view op, the ops that
-    lead from its base to it (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes
-    or strides have changed in place, and ``_reshaped_at`` where that happened last, for messages.
-    ``_earlier``: by that number, the sizes, strides and offset that it had. ``_geometry``: the
-    arguments from which :mod:`.shells` created it. ``_faithful``: whether these have the strides of
-    the inner tensor. ``_nesting`` and ``_root``: see :mod:`.nested_views`. ``released_from``: the
-    value that this is an alias of, if a Function wrote to that value and returned it. ``_home``: a
-    class attribute, the one level of all values of the class, which never closes. ``_shown``: the
-    class that the value is for users.
+    In ``vmap(grad(f))`` the value that ``f`` gets is one of ``grad``. Its inner tensor is a value
+    of ``vmap``, whose inner tensor is the whole batch.
     """
 
+    # of the class: the one level of all its values, which never closes
     _home: Level | None = None
+    # the class that the value is for users
     _shown: type = torch.Tensor
     # A value stands for a tensor of torch. Libraries choose what they do for an object by its
     # class: by ``x.__class__``, or by the module of it.
     __class__ = property(operator.attrgetter("_shown"), lambda self, kind: self._become(kind))
 
     _level: Level
+    # of the same logical shape, unless the level has `hidden` dimensions
     _inner: torch.Tensor
+    # of the result of a view op: the ops that lead from its base to it, see `tape.view_history`
     _view: Any = None
+    # how often its sizes or strides have changed in place, and where that happened last
     _reshaped: int = 0
     _reshaped_at: str = ""
+    # by that number, the sizes, strides and offset that it had
     _earlier: dict[int, tuple[torch.Size, tuple[int, ...], int]] | None = None
+    # the arguments from which `.shells` made it, None for a value with memory of its own; and
+    # whether these have the strides of the inner tensor
     _geometry: Geometry | None = None
     _faithful: bool = False
+    # see `.nested_views`
     _nesting: int = 0
     _root: Value | None = None
+    # the value that this is an alias of, if a Function wrote to that value and returned it
     released_from: Value | None = None
 
     __torch_function__ = no_function_handler  # type: ignore[assignment]

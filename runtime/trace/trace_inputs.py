@@ -52,11 +52,10 @@ _IN_GRAPHS = (*LITERAL_KINDS, complex, fx.Node, slice, range)
 class TraceInputs(Level):
     """A level that collects what calls of a graph take.
 
-    ``graph``: where placeholders and constants are written. ``attributes``: the constants that it
-    refers to, by name. ``abstraction``: the fake mode of a program that runs on fake tensors.
-    ``reads``: what becomes of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value),
-    ``"constant"``, ``"number"`` (see :mod:`.number_reads`). ``provenance``: notes where nodes come
-    from. ``late``: see :class:`.abstract_values.AbstractValues`.
+    ``abstraction``: the fake mode of a program that runs on fake tensors. ``reads``: what becomes
+    of ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``, ``"number"``
+    (see :mod:`.number_reads`). ``provenance``: notes where nodes come from. ``late``: see
+    :class:`.abstract_values.AbstractValues`.
     """
 
     __slots__ = (
@@ -85,6 +84,8 @@ class TraceInputs(Level):
         super().__init__()
         self.reads = reads
         self.provenance = provenance
+        # placeholders and constants are written here, and the constants it refers to are attributes
+        # of its module, by name
         self.graph = fx.Graph()
         self.attributes: dict[str, Any] = {}
         # by prefix of the names of attributes

@@ -336,12 +336,8 @@ def _return_too(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
 class CompiledBackward(Node):
     """Record one call of a compiled program on the tape.
 
-    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. Leaves
-    get their ``AccumulateGrad`` nodes when somebody asks for ``edges``. A backward pass that starts
-    here and has no hooks does not ask. ``written``: the arguments that the backward writes to.
-    ``parts``: by number of the result, its parts, if one is no plain tensor. ``watched``: tensors
-    that consist of saved values, with their versions. ``reads``: what the backward reads of
-    Python's state, and ``found``: what was there at the call.
+    Leaves get their ``AccumulateGrad`` nodes when somebody asks for ``edges``. A backward pass that
+    starts here and has no hooks does not ask.
     """
 
     __slots__ = (
@@ -368,15 +364,20 @@ class CompiledBackward(Node):
         versions: list[int],
         written: Sequence[Any],
     ) -> None:
+        # per gradient where it goes, an edge or a leaf, or None if it is not wanted
         self.targets = targets
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
         self.backward = backward
         self.saved: list[Any] | None = saved
         # of the values that the caller can write to; None if hooks have packed what is saved
         self.versions: list[int] | None = versions
+        # the arguments that the backward writes to
         self.written = written
+        # by number of the result, its parts, if one is no plain tensor
         self.parts: dict[int, list[Part]] = {}
+        # tensors that consist of saved values, with their versions
         self.watched: list[tuple[torch.Tensor, int]] = []
+        # what the backward reads of Python's state, and what was there at the call
         self.reads = backward.reads
         self.look()
         if hooks := HOOKS.innermost():

@@ -117,14 +117,7 @@ class _GraphCall:
 
 
 class _Writer:
-    """Write the graph, node by node.
-
-    ``full``: for each node of the module its copy with all operands, which gives an absent value
-    its sizes. ``kept``: for each node that is not absent the one with its value. ``varying``: the
-    nodes among these that depend on a present cotangent. ``zeros``: for each absent node its zeros,
-    if somebody needs them. ``gone``: of a call with several results the numbers of those that are
-    absent. ``modules``: the graphs that were written anew.
-    """
+    """Write the graph, node by node."""
 
     def __init__(
         self,
@@ -136,11 +129,18 @@ class _Writer:
         self.module = module
         self.present = present
         self.graph = fx.Graph()
+        # for each node of the module its copy with all operands, which gives an absent value its
+        # sizes
         self.full: dict[fx.Node, fx.Node] = {}
+        # for each node that is not absent the one with its value
         self.kept: dict[fx.Node, fx.Node] = {}
+        # the nodes among these that depend on a present cotangent
         self.varying: set[fx.Node] = set()
+        # for each absent node its zeros, if somebody needs them
         self.zeros: dict[fx.Node, fx.Node] = {}
+        # of a call with several results the numbers of those that are absent
         self.gone: dict[fx.Node, set[int]] = {}
+        # the graphs that were written anew
         self.modules: dict[str, fx.GraphModule] = {}
         self.root_of = root_of
         self.inner = inner  # the graph of a call, whose results share no memory with its operands
