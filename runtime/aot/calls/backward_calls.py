@@ -563,7 +563,9 @@ class CompiledBackward(Node):
         again = backward.differentiable(present)
         # primals by number: as the call stores them, with the history that they had at the call
         values_of_primals = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
-        values_of_primals.update({i: saved[at] for i, at in backward.saved_primals.items()})
+        values_of_primals.update(
+            {primal: saved[place] for primal, place in backward.saved_primals.items()}
+        )
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         primals = [
             _with_history(values_of_primals[index], targets.get(index))
@@ -588,16 +590,16 @@ class CompiledBackward(Node):
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         # a hook gets a tensor with its history, so primals need their targets
         of_saved: dict[int, Target | None] = {}
-        for i, at in backward.saved_primals.items():
-            of_saved[at] = targets.get(i)
-        for at, i in enumerate(backward.reread, backward.n_kept):
-            of_saved[at] = targets.get(i)
+        for primal, place in backward.saved_primals.items():
+            of_saved[place] = targets.get(primal)
+        for place, primal in enumerate(backward.reread, backward.n_kept):
+            of_saved[place] = targets.get(primal)
         packed = list(self.saved)
-        for at, tensor in enumerate(self.saved):
+        for place, tensor in enumerate(self.saved):
             if isinstance(tensor, torch.Tensor):
-                packed[at] = pack(SESSION, tensor, _edge(of_saved.get(at)), *hooks)
+                packed[place] = pack(SESSION, tensor, _edge(of_saved.get(place)), *hooks)
         self.saved = packed
-        self.versions = None
+        self.versions = None  # what the hooks give back is not compared
 
     def release(self) -> None:
         """Free what is saved."""

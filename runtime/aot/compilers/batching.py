@@ -356,11 +356,12 @@ def _memory(node: fx.Node, memories: dict[fx.Node, frozenset[fx.Node]]) -> froze
 
     def unknown_sources(value: fx.Node) -> list[fx.Node]:
         """Return the values of whose memory ``value`` may be, and that ``memories`` lacks."""
-        return [a for a in _may_show(value) if a not in memories]
+        return [source for source in _may_show(value) if source not in memories]
 
     for value in walk_postorder([node], unknown_sources):
         sources = _may_show(value)
-        memories[value] = frozenset[fx.Node]().union(*(memories[a] for a in sources))
+        # what needs another value comes after it, so the memories of all sources are known
+        memories[value] = frozenset[fx.Node]().union(*(memories[source] for source in sources))
         if not sources:
             memories[value] = frozenset((value,))
     return memories[node]
@@ -389,7 +390,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     arguments = [_argument_of_all(calls, index, way) for index, way in enumerate(ways)]
     # all that a form may lack is a factor at the end
     alpha = arguments[len(target._schema.arguments) :]
-    if any(a != 1 for a in alpha):
+    if any(factor != 1 for factor in alpha):
         return {}
     args, kwargs = _split_by_keyword(target, arguments)
     with graph.inserting_after(last):

@@ -191,9 +191,9 @@ class _Source:
         self.known: dict[int, str] = {}  # by identity: a constant lives as long as `names`
 
     @staticmethod
-    def name(n: fx.Node) -> str:
+    def name(node: fx.Node) -> str:
         """Return the name of a node in the function."""
-        return f"v_{n.name}"
+        return f"v_{node.name}"
 
     def constant(self, value: object, stem: str = "c") -> str:
         """Return the name of a global with ``value``, the same each time."""
@@ -203,23 +203,25 @@ class _Source:
             self.names[name] = value
         return name
 
-    def text(self, a: object) -> str:
-        """Return argument ``a`` as an expression."""
-        if isinstance(a, fx.Node):
-            return self.name(a)
-        if isinstance(a, list):
-            return f"[{', '.join(map(self.text, a))}]"
+    def text(self, argument: object) -> str:
+        """Return ``argument`` as an expression."""
+        if isinstance(argument, fx.Node):
+            return self.name(argument)
+        if isinstance(argument, list):
+            return f"[{', '.join(map(self.text, argument))}]"
         # with a comma after each item, which makes a tuple of one item a tuple
-        if isinstance(a, tuple):
-            return f"({''.join(self.text(b) + ', ' for b in a)})"
-        if isinstance(a, slice):
-            return f"slice({self.text(a.start)}, {self.text(a.stop)}, {self.text(a.step)})"
-        if isinstance(a, dict):
-            return f"{{{', '.join(f'{k!r}: {self.text(b)}' for k, b in a.items())}}}"
+        if isinstance(argument, tuple):
+            return f"({''.join(self.text(item) + ', ' for item in argument)})"
+        if isinstance(argument, slice):
+            parts = (argument.start, argument.stop, argument.step)
+            return f"slice({', '.join(map(self.text, parts))})"
+        if isinstance(argument, dict):
+            items = (f"{key!r}: {self.text(value)}" for key, value in argument.items())
+            return f"{{{', '.join(items)}}}"
         # any other constant gets a name: an op, a dtype, a float, which may be nan
-        if type(a) in (bool, int, str, type(None)):
-            return repr(a)
-        return self.constant(a)
+        if type(argument) in (bool, int, str, type(None)):
+            return repr(argument)
+        return self.constant(argument)
 
 
 def shortest(node: fx.Node) -> tuple[Callable[..., object], Sequence[object]]:

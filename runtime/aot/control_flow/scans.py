@@ -174,8 +174,9 @@ def _prefixes(
     even = rest
     if length > 2:
         even = combine_pairs([y[: (length - 1) // 2] for y in odd], rest)
-    evens = [torch.cat([x[:1], e]) for x, e in zip(xs, even, strict=True)]
-    return [_interleave(e, o) for e, o in zip(evens, odd, strict=True)]
+    # result 0 is element 0
+    evens = [torch.cat([x[:1], others]) for x, others in zip(xs, even, strict=True)]
+    return list(map(_interleave, evens, odd))
 
 
 def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
