@@ -176,7 +176,8 @@ def _prefixes(
         even = combine_pairs([y[: (length - 1) // 2] for y in odd], rest)
     # result 0 is element 0
     evens = [torch.cat([x[:1], others]) for x, others in zip(xs, even, strict=True)]
-    return list(map(_interleave, evens, odd))
+    # no `map`: in this module that is the function above
+    return [_interleave(*both) for both in zip(evens, odd, strict=True)]
 
 
 def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
