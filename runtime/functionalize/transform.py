@@ -133,7 +133,7 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
 
         with naming_line():
             results, changed, outside = _run(run, flat, remove)
-            # outside of the level, so that an outer transform sees these writes
+            # after the level is closed, so that an outer transform sees these writes
             for index, final in changed:
                 final.into(flat[index])
             for tensor, final in outside:

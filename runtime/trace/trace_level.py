@@ -220,6 +220,7 @@ class Trace(TraceInputs):
     ) -> object:
         """Write a call that has run into the graph. ``operands`` and ``named``: its arguments
         there. ``out``: what it has returned. Return its results as values."""
+        # the seed of a generator, which is that of the trace, may be any integer of the program
         if self.random_states is not None:
             for number in (operand for operand in operands if type(operand) is int):
                 self.random_states.refuse_seed(number)
@@ -297,6 +298,7 @@ class Trace(TraceInputs):
             out = decomposition(*args, **kwargs)
 
         def renew_argument(tensor: Any, _: int | None) -> Any:
+            """Return another value of the same node for an argument, and any other as it is."""
             if any(tensor is argument for argument in args):
                 return self._value(tensor._inner, tensor._node)
             return tensor
@@ -310,6 +312,7 @@ class Trace(TraceInputs):
         if facts.sized_by_numbers:
             for number in filter(None, map(number_of, args)):
                 number.guard_int(here(), 0)
+        # how many elements a sparse tensor stores
         if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
             self._refuse_size(func)
 
