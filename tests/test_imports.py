@@ -68,7 +68,7 @@ MAY_IMPORT = {
 FLOORS = {
     "runtime": (
         ("torch_private",),
-        ("errors", "huge_pages", "facts", "native"),
+        ("errors", "huge_pages", "stack_room", "facts", "native"),
         ("seam",),
         ("rules",),
         ("tape",),

@@ -23,7 +23,7 @@ from runtime.func.tangent_rules import TangentRule, fit, tangent_rule
 from runtime.rules.ops import INPLACE, Op, op_of
 from runtime.rules.record import RECORDS, Record, asking, listeners, parameters
 from runtime.rules.samples.factors import Dense, Term
-from runtime.seam.levels import innermost
+from runtime.seam.dispatch import innermost
 from runtime.session.tensor import SESSION
 from runtime.tape.conform import conform
 from runtime.tape.nodes import Node

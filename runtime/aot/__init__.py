@@ -35,11 +35,12 @@ from .partition.partitions import default_partition, min_cut_rematerialization_p
 
 if TYPE_CHECKING:
     from ..export.exported_program import export
-    from ..export.flat_export import aot_export_joint_simple, aot_export_module
+    from ..export.flat_export import aot_export_module
+    from ..export.flat_functions import aot_export_joint_simple
 
 compiled_function, compiled_module = aot_function, aot_module
 _OF_EXPORT = {
-    "aot_export_joint_simple": "flat_export",
+    "aot_export_joint_simple": "flat_functions",
     "aot_export_module": "flat_export",
     "export": "exported_program",
 }

@@ -179,21 +179,21 @@ def _saved_nodes(forward: fx.GraphModule, parts: Parts, num_fwd_outputs: int) ->
     results = results_of(forward.graph)
     saved = results[num_fwd_outputs:]
     # a partition may rename nodes, and then nobody can say which values it saves
-    missing = [n.name for n in saved if n.name not in by_name]
+    missing = [node.name for node in saved if node.name not in by_name]
     if missing:
         raise ValueError(
             f"the forward saves {', '.join(missing)}, "
             "which the joint graph does not have by that name"
         )
-    return list(dict.fromkeys(by_name[n.name] for n in saved))
+    return list(dict.fromkeys(by_name[node.name] for node in saved))
 
 
 def _recomputed_nodes(
     backward: fx.GraphModule, parts: Parts, saved: Sequence[fx.Node]
 ) -> list[fx.Node]:
     """List the nodes of the forward that ``backward`` computes once more, in its order."""
-    inputs = {n.name for n in (*saved, *parts.tangents)}
-    forward_only = {n.name: n for n in parts.forward if n.name not in inputs}
+    inputs = {node.name for node in (*saved, *parts.tangents)}
+    forward_only = {node.name: node for node in parts.forward if node.name not in inputs}
     calls = [node.name for node in backward.graph.nodes if node.op == "call_function"]
     return [forward_only[name] for name in calls if name in forward_only]
 
@@ -279,7 +279,9 @@ def _names_of_primals(
     n_bases = len(joint.boundary.inputs) - len(names) - len(joint.closed_over)
     names += ["arguments that share memory"] * n_bases
     arguments = len(names)
-    names += [name_of_state.get(id(t), "a tensor from outside") for t in joint.closed_over]
+    names += [
+        name_of_state.get(id(tensor), "a tensor from outside") for tensor in joint.closed_over
+    ]
     if joint.layouts is None:
         return names, arguments
     # a value of a subclass is one primal, and a placeholder for each of its parts

@@ -18,7 +18,8 @@ import torch
 
 from ..errors import NestedTensor
 from ..seam.call_types import Arguments
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..session.dual import DualSession, fwd_grad_enabled, laid_out_like, unshared
 from ..session.leaf import as_leaf
 from ..session.tensor import SESSION

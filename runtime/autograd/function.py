@@ -21,7 +21,8 @@ import torch
 from ..seam.call_types import Keywords
 from ..seam.escapes import escaped
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Level, Value, bottom, lifted, scope_outside
+from ..seam.levels import Level, Value, bottom
+from ..seam.scope import SCOPE, lifted, scope_outside
 from ..seam.surgery import now
 from ..seam.user_code import settled
 from ..session.leaf import as_leaf

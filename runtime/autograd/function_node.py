@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ..rules.record import NestedMeta
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..seam.user_code import settled, watched
 from ..tape.conform import conform
 from ..tape.grad_level import GradLevel

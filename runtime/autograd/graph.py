@@ -18,8 +18,9 @@ import torch
 from ..errors import NestedTensor
 from ..seam.ambient import Ambient
 from ..seam.containers import tensors_of, written_arguments
-from ..seam.levels import SCOPE, Value, bottom
+from ..seam.levels import Value, bottom
 from ..seam.memory import storage_of
+from ..seam.scope import SCOPE
 from ..tape.gradient_edges import GradientEdge, get_gradient_edge, register_multi_grad_hook
 from ..tape.nodes import Node
 from ..tape.saved import HOOKS

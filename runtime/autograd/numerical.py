@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..session.tensor import unwrap
 from ..torch_private.native_tensors import mkldnn_layout
 

@@ -21,7 +21,8 @@ import torch
 
 from ..facts.lock import probe
 from ..seam.call_types import Arguments, Keywords
-from ..seam.levels import Value, bottom, innermost
+from ..seam.dispatch import innermost
+from ..seam.levels import Value, bottom
 from ..seam.user_code import watched
 from ..tape.saved import Pack, Unpack
 from ..torch_private.dispatcher import OpOverload, OpOverloadPacket

@@ -46,6 +46,7 @@ def _jit(capture: Callable[..., object], patches: Patches, name: str) -> Callabl
     first argument is the program."""
 
     def trace(program: object, *args: object, **kwargs: object) -> object:
+        """Let torch trace the program on plain tensors, and return it with those of the session."""
         exchange = Exchange()
         args, kwargs = exchange.plain_tree(args), exchange.plain_tree(kwargs)
         with aside(patches), exchange.lent(program), RefuseSession(name):
@@ -207,6 +208,7 @@ class Programs:
             return result
 
         def run_decompositions(program: object, *args: object, **kwargs: object) -> object:
+            """Decompose on plain tensors. The new program shares them, and so their table."""
             exchange = self._exchanges.setdefault(program, Exchange())
             return self._receive(
                 self._call_on_plain(

@@ -179,6 +179,7 @@ def _set_metadata(tensor: torch.Tensor, metadata: object) -> None:
 
 
 def _backward(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+    """Do ``Tensor.backward`` of a plain tensor."""
     from ..autograd import backward
 
     backward(tensor, *args, **kwargs)

@@ -101,6 +101,7 @@ def _simplified_entry(theirs: Callable[..., object], patches: Patches) -> Callab
 
     @functools.wraps(theirs)
     def call(mod: Any, args: Sequence[object], *rest: Any, **options: Any) -> object:
+        """Compile a graph of Dynamo by this package, or by ``theirs``."""
         exchange = _BACKEND.exchange
         # the backward graph is compiled in the first backward pass, when nothing is suspended
         if exchange is None or _needs_torchs(mod, (*rest, *options.values())):
@@ -231,6 +232,8 @@ def _patch_dynamo(dynamo: Patches, patches: Patches) -> None:
         module: torch.fx.GraphModule,
         examples: list[torch.Tensor | torch.SymInt],
     ) -> object:
+        """Let the backend compile the graph for plain tensors, and run the result in the
+        session."""
         exchange = _exchange(graph.fake_mode)
         plain = list(map(exchange.plain, examples))
         contexts = graph.tracing_context.tensor_to_context
@@ -263,6 +266,7 @@ def patch_fake_tensors(patches: Patches, lasting: Patches) -> None:
     leaves: MutableMapping[FakeTensorMode, MutableMapping[Tensor, Tensor]] = WeakKeyDictionary()
 
     def from_tensor(mode: FakeTensorMode, tensor: torch.Tensor, **options: Any) -> torch.Tensor:
+        """Return the fake tensor of one, in a tensor of the session where a user's program asks."""
         if type(tensor) is not Tensor:
             return original(mode, tensor, **options)
         of_mode = leaves.setdefault(mode, WeakIdKeyDictionary())
@@ -308,6 +312,7 @@ def _guard_by_original(guard_on: Callable[..., object], patches: Patches) -> Cal
 
     @functools.wraps(guard_on)
     def add_guard(guards: Any, guard: Any, *args: object, **kwargs: object) -> None:
+        """Add the guard, or for a name that is replaced one on torch's object."""
         original = patches.original(guards.get(guard))
         if not patches.replaces(original):
             guard_on(guards, guard, *args, **kwargs)
@@ -333,6 +338,7 @@ def _guard_on_history(guards: Any) -> Callable[..., object]:
 
     @functools.wraps(guard_on)
     def add_guard(builder: Any, guard: Any, value: object = None) -> None:
+        """Add torch's guard, and for a tensor of the session one on its history."""
         guard_on(builder, guard, value)
         # Dynamo passes the tensor, a weak reference to it, or nothing
         tensor = value

@@ -105,6 +105,8 @@ class Reducer:
         ]
 
     def __getattr__(self, name: str) -> NoReturn:
+        """Raise: torch's reducer has a method that is missing here."""
+        # Python and libraries ask any object for special names, to see whether it has them
         if name.startswith("__"):
             raise AttributeError(name)
         raise NotImplementedError(
@@ -135,7 +137,8 @@ class Reducer:
             raise RuntimeError(_UNUSED.format(", ".join(names)))
         with torch.no_grad():
             for number, bucket in enumerate(self._buckets):
-                if any(self._sparse[i] for i in bucket):
+                # rows of a sparse gradient differ, so it has no place in a message of fixed size
+                if any(self._sparse[index] for index in bucket):
                     self._reduce_sparse(bucket)
                 else:
                     self._reduce_bucket(number, bucket, used)
@@ -159,7 +162,7 @@ class Reducer:
         ``number``: of the bucket. ``used``: the parameters that have a gradient in some process.
         """
         # one message for the whole bucket
-        params = [self._params[i] for i in bucket]
+        params = [self._params[index] for index in bucket]
         flat = torch.cat([self._gradient(parameter).reshape(-1) for parameter in params])
         if self._hook is None:
             flat.mul_(1.0 / dist.get_world_size(self._group))
@@ -183,8 +186,8 @@ class Reducer:
 
     def _reduce_sparse(self, bucket: list[int]) -> None:
         """Replace the sparse gradients of the parameters in ``bucket`` by their means."""
-        for i in bucket:
-            parameter = self._params[i]
+        for index in bucket:
+            parameter = self._params[index]
             # another process may have a gradient, and waits for this one
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter.detach()).to_sparse(1)

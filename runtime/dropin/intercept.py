@@ -234,6 +234,7 @@ def _refuse(tensor: Value) -> NoReturn:
 def _replace(
     module: ModuleType, name: str, theirs: Callable[..., object], ours: Callable[..., object]
 ) -> None:
+    """Set ``module.name`` to ``ours``, unless somebody else has replaced ``theirs`` before."""
     if vars(module).get(name) is theirs:
         setattr(module, name, ours)
 
@@ -252,6 +253,7 @@ def _count_transform(change: Callable[[], int], by: int) -> Callable[[], int]:
 
 
 def _count_transforms() -> None:
+    """Count the differentiating transforms of torch that a thread is inside of."""
     for way, by in (("increment", 1), ("decrement", -1)):
         for kind in ("grad", "jvp"):
             name = f"_{kind}_{way}_nesting"

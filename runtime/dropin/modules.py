@@ -69,12 +69,14 @@ def _pad_packed_sequence(
 def _make_uninitialized(
     cls: Any, requires_grad: bool, device: Any, dtype: torch.dtype | None
 ) -> Any:
+    """Return a lazy object of the class ``cls``: empty, and without a shape yet."""
     return make_subclass(cls, unwrap(torch.empty(0, device=device, dtype=dtype)), requires_grad)
 
 
 def _new_parameter(
     cls: object, requires_grad: bool = True, device: object = None, dtype: torch.dtype | None = None
 ) -> object:
+    """Return a lazy parameter, for ``UninitializedParameter.__new__``."""
     return _make_uninitialized(cls, requires_grad, device, dtype)
 
 

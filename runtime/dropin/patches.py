@@ -144,6 +144,7 @@ class Patches:
 
     @staticmethod
     def _put_back(replaced: Sequence[tuple[object, str, object]]) -> None:
+        """Restore attributes, the last one first: a name may have been replaced twice."""
         for owner, name, old in reversed(replaced):
             _put(owner, name, old)
 
@@ -156,6 +157,7 @@ def _current(owner: object, name: str) -> object:
 
 
 def _put(owner: object, name: str, value: object) -> None:
+    """Set an attribute, or delete it if there was none."""
     if value is not _ABSENT:
         setattr(owner, name, value)
     elif name in vars(owner):

@@ -47,6 +47,7 @@ _ROUTES = {
 
 
 def _module(name: str) -> ModuleType:
+    """Import the module ``name`` of this package, which has another name in a wheel."""
     return importlib.import_module(f"{__package__.rpartition('.')[0]}.{name}")
 
 
@@ -82,6 +83,7 @@ def _internal_vmap(
 
 
 def _one_or_all(outs: tuple[object, ...]) -> object:
+    """Return the only item of ``outs``, or all of them."""
     match outs:
         case (one,):
             return one

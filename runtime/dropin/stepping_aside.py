@@ -139,7 +139,7 @@ class Exchange:
                 plain = _with_history(plain)
         if tensor.is_leaf and tensor.grad is not None:
             plain.grad = self.plain(tensor.grad)
-        # the tensor lives as long as its entry, so that no other one gets its id
+        # both tensors live as long as their entries, so that no other one gets an id of theirs
         self._plain[id(tensor)] = tensor, plain
         self._session[id(plain)] = tensor
         return plain

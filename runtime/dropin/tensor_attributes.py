@@ -61,6 +61,7 @@ class Property:
         self._own_name = "grad" if name == "_grad" else name
 
     def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> object:
+        """Return the attribute of ``tensor``, by the class of the session if it is a value."""
         if tensor is None:
             return self
         if type(tensor) not in VALUES:
@@ -75,6 +76,7 @@ class Property:
         return own.__get__(tensor)
 
     def __set__(self, tensor: torch.Tensor, value: object) -> None:
+        """Set the attribute, as :meth:`__get__` reads it."""
         if type(tensor) not in VALUES:
             if not isinstance(tensor, UNINITIALIZED):
                 self.native.__set__(tensor, value)

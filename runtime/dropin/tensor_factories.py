@@ -15,8 +15,9 @@ import torch
 import torch.nested
 import torch.signal.windows
 
-from ..seam.levels import SCOPE, Value, lifted
+from ..seam.levels import Value
 from ..seam.literals import has_values, readable, stacked
+from ..seam.scope import SCOPE, lifted
 from ..seam.shells import VALUES
 from ..seam.user_code import settle_error
 from ..session.tensor import Tensor, unwrap, wrap
@@ -136,6 +137,7 @@ def _wrap_factory(factory: Callable[..., object]) -> Callable[..., object]:
 
     @wraps(factory)
     def make(*args: object, requires_grad: bool = False, **kwargs: object) -> object:
+        """Call the factory. Its result is plain inside the handling of an ATen call."""
         if inside_dispatch():
             if requires_grad:
                 kwargs["requires_grad"] = True

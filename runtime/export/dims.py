@@ -144,17 +144,18 @@ class ExportedSizes(Abstraction):
         name = self.last_name = self.names_left.pop(0)
         spec = self.specs.get(name) or {}
         _check_spec(tensor, spec, name)
-        dims = {i: dim for i, dim in spec.items() if _is_dynamic(dim)}
+        dims = {index: dim for index, dim in spec.items() if _is_dynamic(dim)}
         # a size without a Dim is a constant of the program
         kinds = [DimDynamic.STATIC] * tensor.dim()
-        for i in dims:
-            kinds[i] = DimDynamic.DYNAMIC
+        for index in dims:
+            kinds[index] = DimDynamic.DYNAMIC
         context: Any = StatelessSymbolicContext(dynamic_sizes=kinds)
         source = ConstantSource(f"input_{len(self.inputs)}")
         fake: Any = faked(self.mode, tensor, symbolic_context=context, source=source)
         self.inputs.append(fake)
-        for i, dim in dims.items():
-            self._constrain(_DimPlace(dim, name, i, fake.shape[i]), int(tensor.shape[i]))
+        for index, dim in dims.items():
+            place = _DimPlace(dim, name, index, fake.shape[index])
+            self._constrain(place, int(tensor.shape[index]))
         if not self.names_left:  # only now the sizes of all roots are known
             self._relate_all()
         return fake  # type: ignore[no-any-return]
@@ -465,16 +466,17 @@ def _is_dynamic(dim: object) -> bool:
 def _check_spec(tensor: torch.Tensor, spec: Spec, name: str) -> None:
     """Raise ``ValueError`` if ``tensor`` lacks a dimension of ``spec``, or has another size
     there."""
-    for i in spec:
-        if not 0 <= i < tensor.dim():
+    for index in spec:
+        if not 0 <= index < tensor.dim():
             raise ValueError(
-                f"dynamic_shapes has dimension {i} of {name}, which has {tensor.dim()} dimensions"
+                f"dynamic_shapes has dimension {index} of {name}, "
+                f"which has {tensor.dim()} dimensions"
             )
-    for i, size in spec.items():
-        if type(size) is int and size != tensor.shape[i]:
+    for index, size in spec.items():
+        if type(size) is int and size != tensor.shape[index]:
             raise ValueError(
-                f"dynamic_shapes says {size} for dimension {i} of {name}, "
-                f"whose size is {tensor.shape[i]}"
+                f"dynamic_shapes says {size} for dimension {index} of {name}, "
+                f"whose size is {tensor.shape[index]}"
             )
 
 
@@ -539,7 +541,7 @@ def _specs_by_name(
             positions = range(len(keys), len(args))
             specs = shapes.get(parameter.name)
             if specs is not None:
-                variadic |= {i: specs[i - positions.start] for i in positions}
+                variadic |= {position: specs[position - positions.start] for position in positions}
             keys += positions
         elif parameter.kind is parameter.VAR_KEYWORD:
             variadic |= shapes.get(parameter.name) or {}

@@ -34,7 +34,7 @@ from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at, made_at, origin_of
 from ..trace.symbols import SYMBOLIC
 from .dims import ExportedSizes, parameters_of, specs_of
-from .flat_export import Loss, captured, needs_gradients, refuse_missing_gradients
+from .joint_graphs import Loss, capture_joint, needs_gradients, refuse_missing_gradients
 
 aten = torch.ops.aten
 
@@ -115,7 +115,7 @@ def export(
     if dynamic_shapes is not None:
         specs = [*({} for _ in inputs.state), *specs_of(f, args, kwargs, dynamic_shapes)]
         sizes = ExportedSizes(specs, inputs.described)
-    joint = captured(
+    joint = capture_joint(
         inputs.call,
         inputs.leaves,
         inputs.described,
@@ -152,7 +152,7 @@ class _Leaves:
     def __init__(
         self, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> None:
-        self.f = function
+        self.function = function
         self.params: dict[str, torch.Tensor] = {}
         self.buffers: dict[str, torch.Tensor] = {}
         if isinstance(function, torch.nn.Module):
@@ -174,37 +174,37 @@ class _Leaves:
         """Call the program with ``values`` in place of the leaves."""
         count = len(self.state)
         args, kwargs = pytree.tree_unflatten(list(values[count:]), self.in_spec)
-        if not isinstance(self.f, torch.nn.Module):
-            return self.f(*args, **kwargs)
+        if not isinstance(self.function, torch.nn.Module):
+            return self.function(*args, **kwargs)
         state = dict(zip(self.state, values[:count], strict=True))
-        return functional_call(self.f, state, args, kwargs)
+        return functional_call(self.function, state, args, kwargs)
 
     def other_names(self) -> dict[str, torch.Tensor]:
         """Return parameters and buffers under each name but the first."""
-        if not isinstance(self.f, torch.nn.Module):
+        if not isinstance(self.function, torch.nn.Module):
             return {}
         named = (
-            *self.f.named_parameters(remove_duplicate=False),
-            *self.f.named_buffers(remove_duplicate=False),
+            *self.function.named_parameters(remove_duplicate=False),
+            *self.function.named_buffers(remove_duplicate=False),
         )
         return {name: tensor for name, tensor in named if name not in self.state}
 
     def persistent(self, buffer: str) -> bool:
         """Return whether the state dict has the buffer of that name."""
-        assert isinstance(self.f, torch.nn.Module)
+        assert isinstance(self.function, torch.nn.Module)
         path, _, name = buffer.rpartition(".")
-        return name not in self.f.get_submodule(path)._non_persistent_buffers_set
+        return name not in self.function.get_submodule(path)._non_persistent_buffers_set
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the program's state: parameters and persistent buffers, plain ones, a shared one
         under each of its names."""
-        if not isinstance(self.f, torch.nn.Module):
+        if not isinstance(self.function, torch.nn.Module):
             return {}
         # by identity, as a shared tensor has to be one tensor after loading, too
         plain_tensors: dict[int, Any] = {}
         return {
             name: plain_tensors.setdefault(id(tensor), _plain_parameter(tensor))
-            for name, tensor in self.f.state_dict(keep_vars=True).items()
+            for name, tensor in self.function.state_dict(keep_vars=True).items()
         }
 
 

@@ -29,7 +29,8 @@ from ..rules.tensors import foreach
 from ..rules.tensors.reading import CONTROL_FLOW, ITEM, agreed_number
 from ..seam.ambient import Ambient
 from ..seam.call_types import Arguments, BatchFlags
-from ..seam.levels import Level, Value, run_elementwise
+from ..seam.dispatch import run_elementwise
+from ..seam.levels import Level, Value
 from ..seam.shells import BATCHED, VALUES, shell
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA
@@ -85,8 +86,10 @@ class BatchedValue(Value):
     _level: BatchLevel
 
     def __bool__(self) -> bool:
+        """Return the truth on which all elements agree. Raise if they differ."""
         if self.numel() != 1:
             return super().__bool__()  # raises torch's error about the number of values
+        # a check of torch's raises for one bad element, so the elements need not agree
         if self._inner.dtype is torch.bool and (check := check_of_torch()) is not None:
             return bool(check.of_batch(self._inner))
         return bool(
@@ -344,6 +347,7 @@ class BatchLevel(Level):
             if record.in_place:
                 record.batch(op.func, self.size, batched, physical, kwargs)
                 return target
+            # other rules return a new batch, which is copied over the old one
             func = (op.functional or op).func
             written = record.batch(func, self.size, batched, physical, kwargs)
             target._inner.copy_(written)

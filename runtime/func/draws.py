@@ -17,9 +17,10 @@ from ..errors import BatchingError
 from ..rules.ops import INPLACE, Op, generator_of, op_of
 from ..rules.record import RECORDS
 from ..seam.call_types import Arguments, BatchFlags, Keywords
+from ..seam.dispatch import hand_over, innermost
 from ..seam.keys import VIEWS, reopen_keys
-from ..seam.levels import hand_over, innermost, lifted, scope_outside
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
+from ..seam.scope import lifted, scope_outside
 from ..torch_private.dispatcher import (
     DispatchKeySet,
     OpOverload,
@@ -90,6 +91,7 @@ def is_random(op: Op, args: Sequence[object], kwargs: dict[str, object]) -> bool
 
 
 def _refuse_same(op: Op) -> None:
+    """Raise: one draw for all elements would have to be of several distributions."""
     raise BatchingError(
         f"vmap: {op.func} draws from distributions that differ between the elements of the batch, "
         "which randomness='same' cannot do. Use randomness='different', or draw outside of vmap."
@@ -167,6 +169,7 @@ def _raise_in_vmap_mode(op: Op) -> None:
     most ops that draw."""
 
     def kernel(*args: object, **kwargs: object) -> object:
+        # dropout outside of training draws nothing
         if is_random(op, args, kwargs):
             raise DrawError()
         with without_keys(_VMAP_MODE):

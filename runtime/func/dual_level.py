@@ -17,7 +17,8 @@ from ..rules.tensors import foreach
 from ..seam.call_types import Arguments
 from ..seam.containers import rewrapped
 from ..seam.keys import uncounted
-from ..seam.levels import Level, Value, is_floating
+from ..seam.levels import Level, Value
+from ..seam.scope import is_floating
 from ..seam.shells import same_shape
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
 from ..tape.inplace import METADATA, follow_inner

@@ -160,8 +160,8 @@ def _element(argument: object, at: dict[int, int], empty: bool, copied: bool) ->
         return torch.empty_strided(
             argument.shape, tensor.stride()[len(index) :], dtype=tensor.dtype, device="meta"
         )
-    for i in reversed(index):
-        tensor = tensor.select(0, i)
+    for place in reversed(index):
+        tensor = tensor.select(0, place)
     if copied:
         return tensor.clone()
     return tensor.view_as(tensor)

@@ -15,8 +15,9 @@ import torch
 from ..errors import NestedTensor
 from ..seam.escapes import living, refuse_closed
 from ..seam.level_mode import entered
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
 from ..seam.memory import storage_of
+from ..seam.scope import is_floating
 from ..seam.shells import VALUES
 from ..seam.transforms_of_torch import refuse_value_of_torch
 from ..tape.engine import execute
@@ -229,8 +230,10 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                     "vjp(f, ...): All outputs of f must be floating-point or complex Tensors, "
                     f"got Tensor with dtype {output.dtype}"
                 )
-        # the caller gets the tensors below the level, and the pullback the edges to them
+        # the caller gets the tensors below the level, and the pullback the edges to them, which
+        # outlive the level
         results = trees.unflatten(list(map(level.lowered, flat)), spec)
+        # so that a backward pass for all leaves refuses plain tensors of torch's own engine
         pass_mark_on(flat, tuple(trees.flatten(results)[0]))
         inputs, in_spec = trees.flatten(values)
         edges = [_edge(level, output) for output in flat]
@@ -254,8 +257,8 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
                 f"{pytree.treespec_pprint(trees.torch_spec(ct_spec))}, primal output: "
                 f"{pytree.treespec_pprint(trees.torch_spec(spec))}"
             )
-        for index, (g, output) in enumerate(zip(flat_ct, flat, strict=True)):
-            _check_cotangent(index, g, output)
+        for index, (cotangent, output) in enumerate(zip(flat_ct, flat, strict=True)):
+            _check_cotangent(index, cotangent, output)
         grads = _pull(level, edges, flat_ct, inputs, input_edges, retain_graph)
         pass_mark_on(flat, tuple(grads))
         return trees.unflatten(grads, in_spec)
@@ -265,25 +268,27 @@ def vjp(func: Callable[..., object], *primals: object, has_aux: bool = False) ->
     return results, pullback
 
 
-def _check_cotangent(index: int, g: object, output: torch.Tensor) -> None:
-    """Raise unless ``g`` fits ``output``, which is output number ``index``. None stands for zeros
-    and fits any output."""
-    if g is None:
+def _check_cotangent(index: int, cotangent: object, output: torch.Tensor) -> None:
+    """Raise unless ``cotangent`` fits ``output``, which is output number ``index``. None stands for
+    zeros and fits any output."""
+    if cotangent is None:
         return
-    if not isinstance(g, torch.Tensor):
-        raise TypeError(f"gradients can be either Tensors or None, but got {type(g).__name__}")
-    if g.shape != output.shape:
+    if not isinstance(cotangent, torch.Tensor):
+        raise TypeError(
+            f"gradients can be either Tensors or None, but got {type(cotangent).__name__}"
+        )
+    if cotangent.shape != output.shape:
         raise RuntimeError(
-            f"Mismatch in shape: grad_output[{index}] has a shape of {g.shape} and "
+            f"Mismatch in shape: grad_output[{index}] has a shape of {cotangent.shape} and "
             f"output[{index}] has "
             f"a shape of {output.shape}."
         )
-    if g.is_complex() != output.is_complex():
+    if cotangent.is_complex() != output.is_complex():
         raise RuntimeError(
             "For complex Tensors, "
             "both grad_output and output are required to have the same dtype. Mismatch in dtype: "
-            f"grad_output[{index}] has a dtype of {g.dtype} and output[{index}] has a dtype "
-            f"of {output.dtype}."
+            f"grad_output[{index}] has a dtype of {cotangent.dtype} and output[{index}] has a "
+            f"dtype of {output.dtype}."
         )
 
 
@@ -387,6 +392,7 @@ def normalize_argnums(argnums: int | tuple[int, ...], n: int) -> int | tuple[int
     ``normalize_argnums((0, -1), 3)`` is ``(0, 2)``. ``RuntimeError`` if one is out of range or
     repeated.
     """
+    # almost every call; `True` is an int, too, and goes the long way
     if type(argnums) is int and 0 <= argnums < n:
         return argnums
     if isinstance(argnums, tuple):

@@ -76,7 +76,7 @@ def _select(
             full[index] = argument
         return func(*full)
 
-    return partial, tuple(args[i] for i in each)
+    return partial, tuple(args[index] for index in each)
 
 
 def jacrev(

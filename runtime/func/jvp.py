@@ -9,7 +9,8 @@ import torch
 
 from ..errors import NestedTensor
 from ..seam.escapes import refuse_closed
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..tape.foreign import pass_mark_on
 from ..tape.running import with_forward_mode
 from ..tape.view_history import aliases
@@ -64,8 +65,8 @@ def jvp(
     try:
         duals = trees.unflatten(
             [
-                level.wrap(versioned(p), fit(versioned(t), p))
-                for p, t in zip(flat, flat_t, strict=True)
+                level.wrap(versioned(primal), fit(versioned(tangent), primal))
+                for primal, tangent in zip(flat, flat_t, strict=True)
             ],
             spec,
         )
@@ -128,8 +129,8 @@ def _check_arguments(
         _refuse_no_float(x, "primals")
     for x in flat_t:
         _refuse_no_float(x, "tangents")
-    for p, t in zip(flat, flat_t, strict=True):
-        _refuse_unfit_tangent(p, t)
+    for primal, tangent in zip(flat, flat_t, strict=True):
+        _refuse_unfit_tangent(primal, tangent)
     return flat, flat_t, spec
 
 
@@ -148,16 +149,17 @@ def _refuse_no_float(value: object, what: str) -> None:
         )
 
 
-def _refuse_unfit_tangent(p: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Raise unless the primal ``p`` can have the tangent ``tensor``."""
-    if p.shape != tensor.shape:
+def _refuse_unfit_tangent(primal: torch.Tensor, tangent: torch.Tensor) -> None:
+    """Raise unless ``primal`` can have ``tangent``."""
+    if primal.shape != tangent.shape:
         raise RuntimeError(
             "Trying to set a forward gradient that has a different size "
             "than that of the original Tensor, this is not supported. "
-            f"The tensor is of size {list(p.shape)}, its tangent of size {list(tensor.shape)}."
+            f"The tensor is of size {list(primal.shape)}, its tangent of size "
+            f"{list(tangent.shape)}."
         )
-    if tensor.is_complex() and not p.is_complex():
+    if tangent.is_complex() and not primal.is_complex():
         raise RuntimeError(
             "jvp(f, primals, tangents): "
-            f"a primal of dtype {p.dtype} cannot have a complex tangent ({tensor.dtype})."
+            f"a primal of dtype {primal.dtype} cannot have a complex tangent ({tangent.dtype})."
         )

@@ -38,7 +38,9 @@ def transform(make_level: Callable[[], Level]) -> Callable[[Function], Function]
             level = make_level()
             try:
                 # tensors of an outer capture become its values first
-                values, named_values = map_tensors(lambda t: level.wrap(entered(t)), (args, kwargs))
+                values, named_values = map_tensors(
+                    lambda tensor: level.wrap(entered(tensor)), (args, kwargs)
+                )
                 return map_tensors(
                     level.lowered, living(level.run_inside(function, values, named_values))
                 )

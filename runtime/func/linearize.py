@@ -62,14 +62,14 @@ def linearize(func: Callable[..., object], *primals: object) -> tuple[Any, Calla
             raise RuntimeError(
                 f"Expected the tangents {t_spec} to have the same argspec as the primals {spec}"
             )
-        for index, (p, tensor) in enumerate(zip(flat, flat_t, strict=True)):
+        for index, (primal, tensor) in enumerate(zip(flat, flat_t, strict=True)):
             if not isinstance(tensor, torch.Tensor):
                 raise RuntimeError(
                     f"tangent:{index} in flattened pytree is not a Tensor but {type(tensor)}"
                 )
             for what, actual, required in (
-                ("shape", tensor.shape, p.shape),
-                ("dtype", tensor.dtype, p.dtype),
+                ("shape", tensor.shape, primal.shape),
+                ("dtype", tensor.dtype, primal.dtype),
             ):
                 if actual != required:
                     raise RuntimeError(
@@ -198,6 +198,7 @@ def _linear_part() -> type:
             return value
 
         def other_constant(self, argument: object) -> Any:
+            """Note a constant that is no tensor, to be passed to the graph as the others are."""
             node = super().other_constant(argument)
             self.numbers[str(node.target)] = argument
             return node

@@ -15,7 +15,9 @@ from ..rules.ops import Op
 from ..rules.record import parameters
 from ..seam.call_types import Keywords
 from ..seam.containers import items_of
-from ..seam.levels import Value, is_floating, run_elementwise
+from ..seam.dispatch import run_elementwise
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..tape.conform import conform
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel

@@ -72,11 +72,7 @@ aten = torch.ops.aten
 
 
 class FunctionalLevel(Level):
-    """One running functionalization. ``views``: whether views are replaced by copies, too.
-    ``whole``: composite ops, without writes or results that are views, which are not decomposed.
-    ``replaces``: whether values may be given other memory by ``set_``. ``replaced``: by id,
-    those that were. ``turns``: by the id of an argument's value, the calls that have changed its
-    geometry in place."""
+    """One running functionalization. ``remove``: ``"mutations"`` or ``"mutations_and_views"``."""
 
     __slots__ = (
         "closed_over",
@@ -96,15 +92,21 @@ class FunctionalLevel(Level):
 
     def __init__(self, remove: str = "mutations", whole: frozenset[object] = frozenset()) -> None:
         super().__init__()
+        # composite ops, without writes or results that are views, which are not decomposed
         self.whole = whole
+        # whether views are replaced by copies, too
         self.views = remove == "mutations_and_views"
         self.mode = LevelMode(self)
+        # by id, the values of tensors from outside, and these tensors with their stores
         self.closed_over: dict[int, FunctionalValue] = {}
         self.held: list[tuple[torch.Tensor, Store]] = []
-        self.replaces = False
         self.releases = False  # whether `released` is called
+        # whether values may be given other memory by `set_`, and by id those that were
+        self.replaces = False
         self.replaced: dict[int, Replaced] = {}
+        # by id of an argument's value, the calls that have changed its geometry in place
         self.turns: dict[int, list[Callable[[torch.Tensor], torch.Tensor]]] = {}
+        # each is told of every write
         self.watches: list[WriteWatch] = []
         # values that a store took of another store of its memory, in place of its own
         self.overtaken: list[torch.Tensor] = []
@@ -303,6 +305,7 @@ class FunctionalLevel(Level):
         op = op_of(func)
         if is_pure(func):
             return self.valued(op.run(self.lowered_args(args), self.lowered_kwargs(kwargs)))
+        # before the other composite ops, as it is one
         if func is aten.dropout.default and drops_nothing(*args, **kwargs):
             return args[0]  # as the kernel does; torch's decomposition in Python copies
         # its parts come here one by one
@@ -400,7 +403,9 @@ class FunctionalLevel(Level):
         kernels take. They share memory with the argument, but a write to one is not in the history
         of the other."""
         source = self.own(args[0])
-        out = rewrapped(func(self.read(source), *args[1:], **kwargs), lambda t, _: self.wrap(t))
+        out = rewrapped(
+            func(self.read(source), *args[1:], **kwargs), lambda tensor, _: self.wrap(tensor)
+        )
         values: Any = [out] if isinstance(out, torch.Tensor) else out
         chain = (*source._chain, ViewCall(UNSAFE[func], tuple(args[1:]), kwargs, None))
         Pieces(source._store, chain, [value._store.memory for value in values], values is out)

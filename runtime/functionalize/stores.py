@@ -36,19 +36,7 @@ _NUMBERS = count()
 
 class Memory:
     """Memory that aliases share: how often it was written to, and the base's value
-    after the last write.
-
-    ``pieces``: what it was split into by ``unsafe_split``. ``part_of``: of what it is a piece.
-    ``restrided``: whether the value has other strides than the memory, which a write leaves as they
-    are. ``moved``: whether the value begins at another place of its storage than the memory.
-    ``of_copies``: whether its strides may come of a copy that stands for a view.
-    ``made_inside``: whether a result of the program's ops has it. ``writes``: for arguments with
-    histories of their own, how often one of them was written to; what is saved of the others is
-    then no more what it was. Else None. ``inference``: whether the tensor is one of inference mode,
-    which writes do not change. ``taken``: where the program took its memory as an array.
-    ``written_at``: the user's line of the last write. ``number``: greater than that of any memory
-    that was seen before.
-    """
+    after the last write."""
 
     __slots__ = (
         "generation",
@@ -67,19 +55,29 @@ class Memory:
     )
 
     def __init__(self, value: Any) -> None:
-        self.generation = 0
-        self.number = next(_NUMBERS)  # watches have numbers of the same count
-        self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
-        self.restrided = False
-        self.moved = False
-        self.made_inside = False
-        self.of_copies = False
-        self.taken: str | None = None
         self.value = value
+        self.generation = 0  # how often it was written to
+        self.written_at: Line | None = None  # the user's line of the last write
+        # greater than that of any memory that was seen before; watches count with it
+        self.number = next(_NUMBERS)
+        # whether a result of the program's ops has it
+        self.made_inside = False
+        # whether the tensor is one of inference mode, which writes do not change
+        self.inference = torch.is_inference_mode_enabled() and _is_inference(value)
+        # whether the value has other strides than the memory, which a write leaves as they are
+        self.restrided = False
+        # whether the value begins at another place of its storage than the memory
+        self.moved = False
+        # whether its strides may come of a copy that stands for a view
+        self.of_copies = False
+        # where the program took its memory as an array
+        self.taken: str | None = None
+        # what it was split into by `unsafe_split`, and of what it is a piece
         self.pieces: list[Pieces] = []
         self.part_of: Pieces | None = None
+        # for arguments with histories of their own, how often one of them was written to: what is
+        # saved of the others is then no more what it was
         self.writes: int | None = None
-        self.written_at: Line | None = None
 
     def is_at(self, generation: int) -> bool:
         """Return whether it was written to so often, and not by way of a piece or of a whole."""

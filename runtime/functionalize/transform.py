@@ -89,12 +89,14 @@ def _refuse_shared(
     """Refuse a change of an input if another input shows an element of its memory: that one has
     not followed the change."""
     # the level takes inputs one by one, and does not know that two have one memory
-    for (i, _), (j, other) in product(changed, enumerate(inputs)):
-        if j != i and isinstance(other, torch.Tensor) and share_elements(inputs[i], other):
+    for (written, _), (index, other) in product(changed, enumerate(inputs)):
+        if index == written or not isinstance(other, torch.Tensor):
+            continue
+        if share_elements(inputs[written], other):
             raise RuntimeError(
-                f"functionalize: the program writes to argument {i}, which shares memory with "
-                f"argument {j}. Pass one of them, or a clone."
-                f"{happened_at(stores[i].memory.written_at)}"
+                f"functionalize: the program writes to argument {written}, which shares memory "
+                f"with argument {index}. Pass one of them, or a clone."
+                f"{happened_at(stores[written].memory.written_at)}"
             )
 
 
@@ -131,7 +133,7 @@ def functionalize(func: Callable[..., object], *, remove: str = "mutations") -> 
 
         with naming_line():
             results, changed, outside = _run(run, flat, remove)
-            # outside of the level, so that an outer transform sees these writes
+            # after the level is closed, so that an outer transform sees these writes
             for index, final in changed:
                 final.into(flat[index])
             for tensor, final in outside:

@@ -125,6 +125,7 @@ class _ZerosInPlace:
         self.flat: dict[tuple[int, torch.dtype], torch.Tensor] = {}
 
     def _key(self, tensor: torch.Tensor, memory: object) -> tuple[int, torch.dtype]:
+        """Return what tensors with one flat tensor have in common. None: a memory of its own."""
         owner = tensor if memory is None else memory
         return id(owner), tensor.dtype
 
@@ -155,6 +156,7 @@ def _ask(
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    """Return zeros of the shape and dtype of ``tensor``."""
     return torch.zeros(_hints(tensor.shape), dtype=tensor.dtype, device=tensor.device)
 
 
@@ -449,6 +451,7 @@ def refuse_shared_by(
     """Do :func:`refuse_shared` for values of ``level``."""
 
     def memory(tensor: Any) -> Any:
+        """Return the memory of a value of the level; None for any other tensor."""
         if getattr(tensor, "_level", None) is not level:
             return None
         return tensor._store.memory.whole

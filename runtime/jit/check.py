@@ -21,8 +21,8 @@ from ..aot.python_state.declared import Holdings
 from ..aot.python_state.entry_hook import Seen, is_kept, watching
 from ..aot.python_state.object_graph import ObjectGraph
 from ..seam.generator_states import GeneratorStates
-from ..seam.levels import SCOPE
 from ..seam.locks import lock_of
+from ..seam.scope import SCOPE
 from ..seam.transforms_of_torch import transform_of_torch
 from ..seam.user_code import watched
 from ..tape.running import current_dual

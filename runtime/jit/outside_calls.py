@@ -36,7 +36,8 @@ from ..aot.python_state.values import SIMPLE
 from ..functionalize.functional_value import FunctionalValue
 from ..seam.ambient import Ambient
 from ..seam.level_mode import EnteringMode, entering_mode
-from ..seam.levels import SCOPE, Level, values_of
+from ..seam.levels import Level, values_of
+from ..seam.scope import SCOPE
 from ..seam.user_code import unwatched, watched
 from ..session.captures import CAPTURE
 from ..torch_private.pytrees import pytree

@@ -108,10 +108,12 @@ def _compiler() -> list[str]:
 
 
 def _flags() -> list[str]:
+    """Return the options of the compiler, for this torch and this Python."""
     headers = [f"-I{path}" for path in cpp_extension.include_paths()]
     abi = int(torch.compiled_with_cxx11_abi())
     shared = ["-shared", "-fPIC"]
     if sys.platform == "darwin":
+        # a bundle, which finds the symbols of Python in the process that loads it
         shared = ["-bundle", "-undefined", "dynamic_lookup"]
     return [
         "-std=c++20",
@@ -126,11 +128,13 @@ def _flags() -> list[str]:
 
 
 def _libraries() -> list[str]:
+    """Return the options of the linker: torch's libraries, and where they lie."""
     folders = [f"-L{path}" for path in cpp_extension.library_paths()]
     return [*folders, "-ltorch_python", "-ltorch_cpu", "-lc10"]
 
 
 def _run(command: list[str]) -> None:
+    """Run ``command``. Raise ``CannotBuild`` with the beginning of its errors if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         shown = "\n".join(done.stderr.splitlines()[:_ERRORS_SHOWN])

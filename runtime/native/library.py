@@ -28,7 +28,7 @@ VARIABLE = "RUNTIME_NATIVE"
 COMMAND = "python -m runtime native"
 SOURCE = Path(__file__).with_name("batches.cpp")
 MODULE = "batches"  # as the source names its function of initialization
-_OTHERS_MAY_WRITE = 0o022
+_OTHERS_MAY_WRITE = 0o022  # bits of a mode: the group, and everybody
 Seen = tuple[bytes, list[object]]
 """The facts of one look, and the objects whose addresses are among them."""
 
@@ -131,6 +131,7 @@ def digest_beside(file: Path) -> Path:
 
 @functools.cache
 def _loaded(place: Path) -> Library:
+    """Return the native part in the folder ``place``, loaded the first time."""
     file = file_in(place)
     if not file.exists():
         return Library(None, f"`{COMMAND}` builds the native part")
@@ -150,6 +151,7 @@ def _loaded(place: Path) -> Library:
 def _refuse_foreign(file: Path) -> None:
     """Raise :class:`Foreign` unless this user has built ``file``, and it is complete."""
     state = file.stat()
+    # whoever may write to the file can run code as this user; root can in any case
     if state.st_uid not in (0, os.getuid()):
         raise Foreign("another user owns it")
     if state.st_mode & _OTHERS_MAY_WRITE:

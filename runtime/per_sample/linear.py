@@ -12,7 +12,7 @@ import torch
 from ..func.draws import without_draws
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.samples.factors import Outer, Tensor, of_bias
-from ..seam.levels import scope_outside
+from ..seam.scope import scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Edge, Node
 from ..torch_private.global_settings import is_autocast_enabled

@@ -15,12 +15,12 @@ from ..func.grad import outside_inference
 from ..func.vmap import MappedFunction
 from ..rules.samples.factors import Tensor
 from ..seam.levels import Value
+from ..stack_room import with_room
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
 from ..tape.nodes import Input
 from ..tape.values import edge_of
 from ..torch_private.pytrees import pytree
-from ..trace.stack_room import with_room
 from .grads import LIMIT, Parameter, PerSampleGrads
 from .sample_level import Samples
 from .terms import Sources, by_source, terms_of

@@ -13,7 +13,7 @@ from ..func.draws import without_draws
 from ..rules.layers.unrolled import GATES, Cotangents, Unrolled, Weights
 from ..rules.samples.factors import Dense, Outer, Tensor, Term
 from ..rules.shape.packing import packed_again, padded
-from ..seam.levels import scope_outside
+from ..seam.scope import scope_outside
 from ..tape.metas import meta_of
 from ..tape.nodes import Node
 from ..torch_private.global_settings import is_autocast_enabled

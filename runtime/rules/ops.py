@@ -17,9 +17,9 @@ import torch
 from ..errors import MissingRule
 from ..seam.call_types import Arguments, Keywords
 from ..seam.containers import is_written
+from ..seam.dispatch import innermost
 from ..seam.keys import VIEWS
 from ..seam.level_mode import hand_over_directly
-from ..seam.levels import innermost
 from ..torch_private.dispatcher import (
     REFERENCES,
     DispatchKey,

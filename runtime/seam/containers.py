@@ -1,4 +1,10 @@
-"""Walks through arguments and results of calls of ATen: tensors, and lists of them."""
+"""Walks through arguments and results of calls of ATen: tensors, and lists of them.
+
+An argument of a call is a tensor, a number, or a list of these:
+
+    list(items_of((x, [y, z], 2)))      # [x, y, z, 2]
+    tensors_of((x, [y, z], 2))          # [x, y, z]
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ from ..torch_private.mode_stacks import (
     push_dispatch_mode,
 )
 from .call_types import Arguments
-from .levels import Level, hand_over, innermost
+from .dispatch import hand_over, innermost
+from .levels import Level
 from .nested_views import reopen_for
 from .shells import VALUES
 from .surgery import now

@@ -1,5 +1,4 @@
-"""Hands each ATen call over to the level that handles it. This is the one seam between programs and
-levels.
+"""Levels and their values: the one seam between programs and transforms.
 
 A *level* is one running transform. A *value* is an instance of a ``torch.Tensor`` subclass. It
 belongs to one level and has an ``_inner`` tensor. The inner tensor is a value of an outer level,
@@ -11,6 +10,8 @@ anywhere else.
 Example: in ``vmap(grad(f))`` the value of ``grad`` has a value of ``vmap`` inside, and that one a
 plain tensor. ``aten.sin`` of it goes to ``grad``, which records it, then to ``vmap``, which runs it
 on the whole batch, and then to ATen.
+
+The search is in :mod:`.dispatch`, the list of the levels whose function runs in :mod:`.scope`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import copy
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -36,14 +37,15 @@ from ..torch_private.mode_stacks import (
 from ..torch_private.native_autograd import increment_version
 from ..torch_private.native_tensors import TensorBase
 from ..torch_private.pytrees import pytree
-from .ambient import Ambient
 from .call_types import Arguments, Keywords
 from .containers import rewrapped, targets_by_alias, with_arguments
-from .escapes import is_outlived, outlived
+from .dispatch import hand_over, innermost
+from .escapes import is_outlived
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
 from .literals import has_values, readable, stacked
 from .memory import guard_methods, place, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
+from .scope import SCOPE, is_floating, lifted
 from .shells import ON_NEW_VALUES, VALUES, Geometry, same_shape
 from .surgery import GEOMETRY, change_geometry, set_class
 from .user_code import is_user_code_watched, noted, settled
@@ -93,6 +95,7 @@ class Level:
         inner level. By default: run the call on the inner tensors, at the outer levels, and
         wrap its results. Example: ``call(aten.add.Tensor, (x, 2.0), {})``."""
         name = func._schema.name.partition("::")[2]
+        # the object stays, and gets the sizes and strides of the result of the view op
         if name in GEOMETRY:
             return change_geometry(
                 getattr(getattr(torch.ops.aten, name[:-1]), func._overloadname),
@@ -195,6 +198,7 @@ class Level:
         schema = func._schema
         names = (argument.name for argument in schema.arguments)
         targets = targets_by_alias(schema, dict(zip(names, args, strict=False)) | kwargs)
+        # the kernel has resized the inner tensor, and the value would still show its old sizes
         for tensor in targets.values():
             is_mine = isinstance(tensor, Value) and tensor._level is self
             if is_mine and tensor.shape != tensor._inner.shape:
@@ -291,36 +295,38 @@ class Level:
 
 
 class Value(torch.Tensor):
-    """A tensor that belongs to one level.
+    """A tensor that belongs to one level, with the tensor of the next outer level inside.
 
-    ``_level``: the level. ``_inner``: the tensor of the next outer level, of the same logical shape
-    unless the level has ``hidden`` dimensions. ``_view``: for the result of a view op, the ops that
-    lead from its base to it (see ``runtime.tape.view_history``). ``_reshaped``: how often its sizes
-    or strides have changed in place, and ``_reshaped_at`` where that happened last, for messages.
-    ``_earlier``: by that number, the sizes, strides and offset that it had. ``_geometry``: the
-    arguments from which :mod:`.shells` created it. ``_faithful``: whether these have the strides of
-    the inner tensor. ``_nesting`` and ``_root``: see :mod:`.nested_views`. ``released_from``: the
-    value that this is an alias of, if a Function wrote to that value and returned it. ``_home``: a
-    class attribute, the one level of all values of the class, which never closes. ``_shown``: the
-    class that the value is for users.
+    In ``vmap(grad(f))`` the value that ``f`` gets is one of ``grad``. Its inner tensor is a value
+    of ``vmap``, whose inner tensor is the whole batch.
     """
 
+    # of the class: the one level of all its values, which never closes
     _home: Level | None = None
+    # the class that the value is for users
     _shown: type = torch.Tensor
     # A value stands for a tensor of torch. Libraries choose what they do for an object by its
     # class: by ``x.__class__``, or by the module of it.
     __class__ = property(operator.attrgetter("_shown"), lambda self, kind: self._become(kind))
 
     _level: Level
+    # of the same logical shape, unless the level has `hidden` dimensions
     _inner: torch.Tensor
+    # of the result of a view op: the ops that lead from its base to it, see `tape.view_history`
     _view: Any = None
+    # how often its sizes or strides have changed in place, and where that happened last
     _reshaped: int = 0
     _reshaped_at: str = ""
+    # by that number, the sizes, strides and offset that it had
     _earlier: dict[int, tuple[torch.Size, tuple[int, ...], int]] | None = None
+    # the arguments from which `.shells` made it, None for a value with memory of its own; and
+    # whether these have the strides of the inner tensor
     _geometry: Geometry | None = None
     _faithful: bool = False
+    # see `.nested_views`
     _nesting: int = 0
     _root: Value | None = None
+    # the value that this is an alias of, if a Function wrote to that value and returned it
     released_from: Value | None = None
 
     __torch_function__ = no_function_handler  # type: ignore[assignment]
@@ -397,6 +403,7 @@ class Value(torch.Tensor):
     def _set_requires_grad(self, requires_grad: bool) -> None:
         self.requires_grad_(requires_grad)
 
+    # an assignment is the method, since torch's own setter would set the flag of torch's engine
     requires_grad = property(
         TensorBase.requires_grad.__get__,  # type: ignore[attr-defined]
         lambda self, flag: self._set_requires_grad(flag),
@@ -413,7 +420,7 @@ class Value(torch.Tensor):
             tensor = stacked(data, dtype or self.dtype, device or self.device)
         else:
             tensor = _new_tensor(self, data, **options)
-        number = -1
+        number = -1  # a plain tensor becomes a value of all levels in scope
         if type(tensor) in VALUES:
             number = tensor._level.number
         return lifted(tensor, number)
@@ -441,11 +448,11 @@ class Value(torch.Tensor):
     def tolist(self) -> Any:
         """Return the elements, as ``torch.Tensor.tolist``. A value of a trace has none, and raises
         with the user's line."""
-        return self._below("tolist()", lambda t: t.tolist())
+        return self._below("tolist()", lambda tensor: tensor.tolist())
 
     def numpy(self, *, force: bool = False) -> Any:
         """Return an array, as ``torch.Tensor.numpy``, see :meth:`tolist`."""
-        return self._below("numpy()", lambda t: t.numpy(force=force))
+        return self._below("numpy()", lambda tensor: tensor.numpy(force=force))
 
     def _below(self, how: str, read: Callable[[torch.Tensor], object]) -> Any:
         """Return ``read`` of the inner tensor, which has the elements of this value."""
@@ -526,7 +533,9 @@ class Value(torch.Tensor):
         set_excluded(CONJUGATE, False)  # reopen_keys(func), without its frame
         set_excluded(NEGATIVE, False)
         set_excluded(ZERO, False)
-        set_excluded(VIEWS, (view := id(func) in VIEW_OPS) and leaves_unmarked(func, args))
+        is_view = id(func) in VIEW_OPS
+        # of a view of many views no level marks one more, see `.nested_views`
+        set_excluded(VIEWS, is_view and leaves_unmarked(func, args))
         # the session is the one level of its class of values, so there is nothing to search
         level = (cls._home if len(types) == 1 else None) or innermost(args, kwargs)
         if len(types) > 1 and level.leaves(types, args, kwargs):
@@ -534,7 +543,7 @@ class Value(torch.Tensor):
         # the common case of `hand_over`, without its frame
         if level.alive and not SCOPE.levels:
             result = level.call(func, args, kwargs or {})
-            return note_views(result, args[0]) if view else result
+            return note_views(result, args[0]) if is_view else result
         return hand_over(level, func, args, kwargs or {})
 
 
@@ -547,115 +556,7 @@ def composes(types: Iterable[type]) -> bool:
     )
 
 
-class Scope(Ambient):
-    """The levels in whose function the present code runs, outermost first. Those with a history are
-    listed, by :meth:`Level.run_inside`.
-
-    Example: ``b = c.clone(); b[0] = x[0]`` in a differentiated function of ``x``. ``c`` comes from
-    outside and is no value of the level. But a value is written into ``b``. So the fresh result of
-    an ATen call is *lifted*: it becomes a value of every level in whose scope the call was made, as
-    in torch. The rules of a level are not code of its function. While a rule runs, only outer
-    levels are listed.
-    """
-
-    levels: tuple[Level, ...] = ()
-
-
-SCOPE = Scope()
-
-
-def hand_over(
-    level: Level, func: OpOverload, args: Sequence[object], kwargs: dict[str, object]
-) -> Any:
-    """Run a call whose innermost level is ``level``, which need not be one of the levels in scope.
-    All calls come here: ``Value.__torch_dispatch__`` decides the common case itself."""
-    around = SCOPE.levels
-    if not level.alive:
-        result = outlived(level, func, args, kwargs)
-    elif not around or around[-1].number < level.number:
-        result = level.call(func, args, kwargs)
-    elif around[-1].number == level.number:
-        SCOPE.levels = around[:-1]
-        try:
-            result = level.call(func, args, kwargs)
-        finally:
-            SCOPE.levels = around
-    else:
-        # the function of an inner level makes a call in which none of its own values takes part
-        with scope_outside(level):
-            result = level.call(func, args, kwargs)
-        if _is_fresh(func):
-            result = lifted(result, level.number, given=args)
-    return note_views(result, args[0]) if id(func) in VIEW_OPS else result
-
-
-def levels_outside(level: Level) -> tuple[Level, ...]:
-    """Return the levels in scope that are outer levels of ``level``."""
-    levels = SCOPE.levels
-    while levels and levels[-1].number >= level.number:
-        levels = levels[:-1]
-    return levels
-
-
-@contextmanager
-def scope_outside(level: Level) -> Iterator[None]:
-    """Run the body of a ``with`` block as a rule of ``level``: only outer levels are in scope."""
-    around = SCOPE.levels
-    SCOPE.levels = levels_outside(level)
-    try:
-        yield
-    finally:
-        SCOPE.levels = around
-
-
-def is_floating(tensor: torch.Tensor) -> bool:
-    """Return whether the numbers in ``tensor`` are floating-point ones, real or complex. Others
-    have no derivative."""
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def lifted(result: Any, number: int, given: Sequence[object] = ()) -> Any:
-    """Return a fresh result of the level with that number, or a list of them, as a value of each
-    inner level in whose scope the call is.
-
-    ``given``: the arguments of the call. In inference mode a composite op such as ``atleast_2d``
-    arrives whole, and may return one of them.
-    """
-    if isinstance(result, torch.Tensor):
-        if is_floating(result) and not _is_among(result, given):
-            for level in SCOPE.levels:
-                if level.number > number:
-                    result = level.wrap(result)
-        return result
-    if type(result) is tuple or type(result) is list:
-        return type(result)(lifted(item, number, given) for item in result)
-    return result
-
-
-def _is_among(tensor: torch.Tensor, arguments: Iterable[Any]) -> bool:
-    """Return whether ``tensor`` is one of ``arguments``, or in a list among them."""
-    for argument in arguments:
-        if argument is tensor:
-            return True
-        if type(argument) in (list, tuple) and _is_among(tensor, argument):
-            return True
-    return False
-
-
-_fresh: dict[int, bool] = {}  # by id of the overload, which lives as long as the process
-
-
-def _is_fresh(func: OpOverload) -> bool:
-    """Return whether the results of an overload have memory of their own: none is an argument or a
-    view of one. A literal is nobody's argument."""
-    is_fresh = _fresh.get(id(func))
-    if is_fresh is None:
-        aliases = any(declared.alias_info is not None for declared in func._schema.returns)
-        is_fresh = _fresh[id(func)] = not aliases or func is torch.ops.aten.lift_fresh.default
-    return is_fresh
-
-
-VALUES.add(Value)
+VALUES.add(Value)  # `__init_subclass__` enters its subclasses alone
 guard_methods(Value)
 
 
@@ -696,63 +597,3 @@ def constant_of(t: Any) -> Any:
     while type(t) in VALUES and t._level.is_constant(t):
         t = t._inner
     return t
-
-
-def innermost(args: Iterable[Any], kwargs: dict[str, object] | None) -> Any:
-    """Return the innermost level among the values in the arguments of an ATen call, lists included.
-    None if there are no values."""
-    best: Any = None
-    number = -1
-    # Every call comes here: the numbers are compared in place, without a frame for each argument.
-    for argument in args:
-        kind = type(argument)
-        if kind in VALUES:
-            if argument._level.number > number:
-                best = argument._level
-                number = best.number
-        elif kind is list or kind is tuple:
-            for item in argument:
-                if type(item) in VALUES and item._level.number > number:
-                    best = item._level
-                    number = best.number
-    if kwargs:
-        for argument in kwargs.values():
-            for item in argument if isinstance(argument, (list, tuple)) else (argument,):
-                if type(item) in VALUES and item._level.number > number:
-                    best = item._level
-                    number = best.number
-    return best
-
-
-def run_layer(func: object, args: Sequence[object]) -> Any:
-    """Return the results of a call of ``linear`` or of a recurrent layer, if the innermost level
-    among ``args`` runs it, else NotImplemented.
-
-    See :meth:`Level.layer`.
-    """
-    level = innermost(args, None)
-    if level is None or not level.alive:
-        return NotImplemented
-    return level.layer(func, args)
-
-
-def run_elementwise(formula: Callable[..., object], args: Arguments) -> Any:
-    """Return ``formula(*args)`` in the cheapest way of the innermost level among ``args``: a batch
-    level runs it once, on the inner tensors."""
-    level = innermost(args, None)
-    if level is None:
-        return formula(*args)
-    return level.elementwise(formula, args)
-
-
-def run_batchwise(formula: Callable[..., object], *args: torch.Tensor) -> Any:
-    """Return ``formula(*args, batched)`` for a formula that takes a batch along dimension 0 of
-    every argument that ``batched``, a tuple of Booleans, marks.
-
-    On values of a vmap it runs once on the inner tensors, without a dispatch per op. Elsewhere no
-    argument is marked.
-    """
-    level = innermost(args, None)
-    if level is None:
-        return formula(*args, (False,) * len(args))
-    return level.batchwise(formula, args)

@@ -43,10 +43,12 @@ def lock_of(owner: object, name: str, kind: Callable[[], Lock] = threading.Lock)
 
 
 def _assign_lock(name: str, kind: Callable[[], Lock], owner: object) -> None:
+    """Give ``owner`` a new lock. A function of the module: a closure would keep the owner alive."""
     setattr(owner, name, kind())
 
 
 def _renew_all() -> None:
+    """Call what owners have asked for, in the child of a fork."""
     for owner, renewals in list(_RENEWALS.items()):
         for renew in renewals:
             renew(owner)

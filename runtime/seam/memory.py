@@ -91,6 +91,7 @@ def _refusing_shells(name: str) -> Callable[..., object]:
     of_torch = getattr(torch.Tensor, name)
 
     def method(self: Any, *args: object, **kwargs: object) -> Any:
+        # only a shell was made from a geometry
         if self._geometry is not None:
             refuse_access(f"{name}()", self)
         return of_torch(self, *args, **kwargs)

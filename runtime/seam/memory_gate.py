@@ -146,6 +146,7 @@ def _gate() -> MemoryGate | None:
 
 
 def _is_capturing() -> bool:
+    """Return whether this thread captures a program: only then exchanged methods are ours."""
     return _gate() is not None
 
 
@@ -158,13 +159,14 @@ _EXCHANGED = (
 )
 
 
-def _is_outside(t: Any) -> bool:
-    """Return whether ``t`` is a tensor that belongs to no transform. Level 0 is the session."""
-    while type(t) in VALUES:
-        if t._level.number:
+def _is_outside(tensor: Any) -> bool:
+    """Return whether ``tensor`` is a tensor that belongs to no transform. Level 0 is the
+    session."""
+    while type(tensor) in VALUES:
+        if tensor._level.number:
             return False
-        t = t._inner
-    return isinstance(t, torch.Tensor)
+        tensor = tensor._inner
+    return isinstance(tensor, torch.Tensor)
 
 
 def _tensor_of_list(
@@ -304,7 +306,6 @@ _ACCESSES[TensorBase.data.__set__] = lambda gate, func, args, kwargs: refuse_dat
 
 _MARK = "requires_grad"
 """The mark of torch's own engine, which this package asks natively in the user's code."""
-# by method of torch's class of tensors that changes nothing, or by getter of an attribute: its name
 _QUESTIONS = frozenset(
     (
         "_version",
@@ -318,6 +319,7 @@ _QUESTIONS = frozenset(
     )
 )
 """Operators of ATen that tell of the object itself, and not of its elements."""
+# by method of torch's class of tensors that changes nothing, or by getter of an attribute: its name
 _NATIVE_NAMES: dict[Any, str] = {}
 for _cls in (TensorBase, torch.Tensor):
     for _name, _own in vars(_cls).items():
@@ -341,6 +343,8 @@ def _access_by_name(func: object) -> _Access | None:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether ``tensor`` is of torch's own classes, and neither sparse nor nested, so that
+    its memory has all of its elements."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return False
     return tensor.layout is torch.strided and not tensor.is_nested

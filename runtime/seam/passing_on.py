@@ -55,6 +55,7 @@ def by_snapshot(func: OpOverload) -> Callable[..., object]:
 
 
 def _redispatch(func: OpOverload) -> Callable[..., object]:
+    """Return ``func`` as a function of the keys, where the dispatcher takes such a call."""
     redispatch: Callable[..., object] = func._handle.redispatch_boxed
     return redispatch
 

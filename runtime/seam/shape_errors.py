@@ -59,6 +59,7 @@ def note_own_error(
 
 
 def _named_without_elements(named: tuple[str, object]) -> tuple[str, object]:
+    """Return a keyword argument for the device ``meta``, which a factory is told, too."""
     name, value = named
     if name == "device":
         return name, "meta"

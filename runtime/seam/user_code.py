@@ -187,6 +187,7 @@ def is_user_code_watched() -> bool:
 def mark_state() -> Callable[[], bool]:
     """Return a function that says whether the program has changed Python's state since. It never
     has without a capture, which would not put the state back either."""
+    # `bool()` is False
     return bool if _CAPTURE.mark is None else _CAPTURE.mark()
 
 

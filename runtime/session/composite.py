@@ -28,8 +28,9 @@ import torch
 from ..facts.lock import probe
 from ..func.draws import without_draws
 from ..rules.ops import Op, op_of
-from ..seam.levels import SCOPE, run_layer, scope_outside
+from ..seam.dispatch import run_layer
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
+from ..seam.scope import SCOPE, scope_outside
 from ..seam.shells import VALUES
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch

@@ -20,7 +20,7 @@ import torch
 
 from ..facts.lock import probe
 from ..rules.ops import Op, op_of
-from ..seam.levels import SCOPE
+from ..seam.scope import SCOPE
 from ..seam.transforms_of_torch import innermost_of_torch
 from ..seam.user_code import settled
 from ..tape import view_history

@@ -25,8 +25,9 @@ from ..func.tangent_rules import fit, tangent_rule
 from ..rules.ops import INPLACE, OUT, VIEW, Op, decomposition_of, op_of, written_out
 from ..rules.tensors import foreach
 from ..seam.call_types import Arguments
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
 from ..seam.memory import storage_of
+from ..seam.scope import is_floating
 from ..seam.surgery import GEOMETRY
 from ..tape import inplace
 from ..tape.running import computes_tangents

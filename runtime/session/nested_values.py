@@ -14,9 +14,9 @@ from typing import Any
 from ..errors import MissingRule, NestedTensor
 from ..rules.ops import nested_op_of
 from ..seam.containers import tensors_of
+from ..seam.dispatch import innermost
 from ..seam.keys import reopen_keys
 from ..seam.level_mode import LevelMode
-from ..seam.levels import innermost
 from ..seam.shells import VALUES
 from ..tape.metas import refuse_recorded
 from ..torch_private.mode_stacks import current_dispatch_modes, no_function_handler

@@ -19,10 +19,12 @@ import torch
 
 from ..rules.ops import Op, op_of
 from ..rules.shape.packing import padded
+from ..seam.dispatch import innermost, run_layer
 from ..seam.level_mode import entering
-from ..seam.levels import SCOPE, Value, innermost, levels_of, lifted, run_layer
+from ..seam.levels import Value, levels_of
 from ..seam.memory import is_shell
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
+from ..seam.scope import SCOPE, lifted
 from ..tape import view_history
 from ..tape.nodes import OpNode
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload

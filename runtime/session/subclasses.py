@@ -27,8 +27,10 @@ from ..errors import NestedTensor
 from ..rules.ops import Op
 from ..seam.ambient import Ambient
 from ..seam.call_types import Arguments, Keywords
+from ..seam.dispatch import innermost
 from ..seam.keys import reopen_keys
-from ..seam.levels import SCOPE, Level, Value, composes, innermost
+from ..seam.levels import Level, Value, composes
+from ..seam.scope import SCOPE
 from ..seam.shells import ON_NEW_VALUES, VALUES, same_shape
 from ..tape.running import STAND_INS
 from ..torch_private.dispatcher import OpOverload

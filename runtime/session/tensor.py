@@ -22,7 +22,8 @@ from ..facts.lock import probe
 from ..rules.ops import DIFFERENTIABLE
 from ..rules.record import extent
 from ..seam.level_mode import entering, entering_mode
-from ..seam.levels import SCOPE, Value, constant_of, is_floating, lifted
+from ..seam.levels import Value, constant_of
+from ..seam.scope import SCOPE, is_floating, lifted
 from ..seam.surgery import now, refit, set_class
 from ..seam.transforms_of_torch import (
     innermost_of_torch,

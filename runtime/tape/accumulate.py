@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from ..rules.tensors.sparse import in_layout
-from ..seam.levels import Level, run_elementwise
+from ..seam.dispatch import run_elementwise
+from ..seam.levels import Level
 from ..seam.memory import storage_of
 from ..seam.shells import VALUES
 from ..seam.user_code import settled

@@ -13,7 +13,7 @@ import torch
 
 from ..rules.record import NestedMeta, extent
 from ..rules.tensors.nested import values
-from ..seam.levels import run_batchwise
+from ..seam.dispatch import run_batchwise
 from ..seam.user_code import settled
 from .node_protocol import TapeNode
 

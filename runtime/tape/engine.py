@@ -18,7 +18,8 @@ import torch
 
 from ..seam.ambient import continued
 from ..seam.graph_walks import nodes_before
-from ..seam.levels import SCOPE, Level, levels_outside
+from ..seam.levels import Level
+from ..seam.scope import SCOPE, levels_outside
 from ..seam.user_code import unwatched, watched
 from ..torch_private.mode_stacks import number_of_function_modes, unseen_by_handlers
 from ..torch_private.native_autograd import (

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..torch_private.mode_stacks import unseen_by_classes, unseen_by_handlers
 from ..torch_private.native_tensors import TensorBase
 

@@ -7,7 +7,7 @@ level, so it has no history. On the first such write ``b`` swaps its contents
 When the transform returns, they are swapped back. This is right only if no other tensor shares that
 memory: a view taken before the write would have no history. So the write is refused unless every
 user of the storage is known. A result of a call with values of other levels is a value of the
-transform from the start: see :class:`runtime.seam.levels.Scope`.
+transform from the start: see :class:`runtime.seam.scope.Scope`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import SCOPE, Level, Value
+from ..seam.levels import Level, Value
 from ..seam.memory import storage_of
+from ..seam.scope import SCOPE, RunningLevel
 from ..seam.surgery import exchange, replace
 from ..seam.transforms_of_torch import wraps_tensors
 from ..torch_private.native_tensors import storage_use_count
@@ -127,7 +128,7 @@ def _renew(base: Any, tensor: torch.Tensor, path: tuple[object, ...]) -> None:
         replace(tensor, replay(path, base))
 
 
-def _become_value(level: Level, tensor: Value) -> None:
+def _become_value(level: RunningLevel, tensor: Value) -> None:
     """Make the object ``tensor`` a value of ``level``. Its inner tensor is a new object with the
     former contents of ``tensor``."""
     value = level.wrap(tensor)
@@ -138,7 +139,7 @@ def _become_value(level: Level, tensor: Value) -> None:
     level.on_close(partial(give_back, level, tensor))
 
 
-def give_back(level: Level, tensor: object) -> None:
+def give_back(level: RunningLevel, tensor: object) -> None:
     """Make ``tensor`` a value of the next outer level again, or a plain tensor, with all that was
     written to it. The transform has returned."""
     if isinstance(tensor, Value) and tensor._level is level:

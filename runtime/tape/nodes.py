@@ -24,7 +24,8 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import MissingRule
 from ..rules.ops import NO_PLAN, Op, Plan, as_it_is
 from ..rules.record import NestedMeta, parameters
-from ..seam.levels import Level, run_elementwise
+from ..seam.dispatch import run_elementwise
+from ..seam.levels import Level
 from ..seam.shells import VALUES
 from ..seam.user_code import settled
 from . import anomaly, hooks

@@ -86,21 +86,23 @@ class AbstractValues:
         self._noted: list[tuple[fx.Node, Geometry]] = []
         self._lock = lock_of(self, "_lock")
 
-    def item(self, node: fx.Node, i: object, abstract: Any) -> fx.Node:
-        """Return the node of result ``i`` of the call at ``node``, see :func:`rewrapped`; of its
-        only result, ``node`` itself."""
-        if i is None:
+    def item(self, node: fx.Node, place: object, abstract: Any) -> fx.Node:
+        """Return the node of the result at ``place`` of the call at ``node``, see
+        :func:`rewrapped`; of its only result, ``node`` itself."""
+        if place is None:
             return node
-        if isinstance(i, tuple):
-            return self.item(self.item(node, i[0], abstract), i[1], abstract[i[0]])
-        item = add_call(node.graph, operator.getitem, (node, i))
+        # a tensor in a list among several results
+        if isinstance(place, tuple):
+            first, second = place
+            return self.item(self.item(node, first, abstract), second, abstract[first])
+        item = add_call(node.graph, operator.getitem, (node, place))
         # where the call comes from, and nothing of its value
         item.meta.update(
             (key, value)
             for key, value in node.meta.items()
             if key not in ("val", "tensor_meta", "unbacked_bindings")
         )
-        self.describe(item, abstract[i])
+        self.describe(item, abstract[place])
         return item
 
     def describe(self, node: fx.Node, value: Any, geometry: Geometry | None = None) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from ..seam.levels import is_floating
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
+from ..seam.scope import is_floating
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload
 from ..torch_private.native_functions import assert_async
 from .composite_kernels import Refused, symbolic
@@ -92,9 +92,9 @@ def _weighted_cov(
     x: Tensor, correction: int, fweights: Tensor | None, aweights: Tensor | None
 ) -> Tensor:
     """Return the covariance of the rows of ``x``, with one or both kinds of weights."""
-    n = x.shape[1]
+    observations = x.shape[1]
     checked = [
-        _check_weights(name, each, n)
+        _check_weights(name, each, observations)
         for name, each in (("fweights", fweights), ("aweights", aweights))
         if each is not None
     ]
@@ -112,14 +112,14 @@ def _weighted_cov(
     return centred.mm((centred * weights).t().conj()).true_divide(divisor).squeeze()
 
 
-def _check_weights(name: str, weights: Tensor, n: object) -> Tensor:
-    """Return ``weights``, after a check in the graph that none is negative. ``n``: the number of
-    observations."""
-    if weights.dim() > 1 or weights.numel() != n:
+def _check_weights(name: str, weights: Tensor, observations: object) -> Tensor:
+    """Return ``weights``, after a check in the graph that none is negative. ``observations``: how
+    many there are."""
+    if weights.dim() > 1 or weights.numel() != observations:
         raise Refused
     if not _fits_kind(name, weights):
         raise Refused
-    if n != 0:  # of nothing there is no minimum
+    if observations != 0:  # of nothing there is no minimum
         _require(weights.min().ge(0), f"cov(): {name} cannot be negative")
     return weights
 

@@ -188,10 +188,11 @@ def _max_pool1d(
     if self.dim() not in (2, 3):
         raise Refused
 
-    def in_two_dims(n: Any, first: int) -> list[int]:
-        if isinstance(n, (list, tuple)):
-            return [first, *n]
-        return [first, n]
+    def in_two_dims(value: Any, first: int) -> list[int]:
+        """Return an option of one dimension with ``first`` for the dimension of size 1."""
+        if isinstance(value, (list, tuple)):
+            return [first, *value]
+        return [first, value]
 
     strides: list[int] = []  # without any they are the sizes of the kernel
     if stride:
@@ -339,13 +340,13 @@ def _register_resizing(overload: OpOverload) -> None:
         if not _fit_dimensions(self, dims, sizes):
             raise Refused
         resized = self
-        for d, n in zip(dims, sizes, strict=True):
-            if _is_symbol_to_resize(self.shape[d], n):
+        for along, length in zip(dims, sizes, strict=True):
+            if _is_symbol_to_resize(self.shape[along], length):
                 # pad by all that may be missing, and cut: right whichever size is the larger
-                d %= self.dim()
-                resized = torch.constant_pad_nd(
-                    resized, [0, 0] * (self.dim() - 1 - d) + [0, n]
-                ).narrow(d, 0, n)
+                along %= self.dim()
+                # two numbers for each dimension, the last dimension first
+                padding = [0, 0] * (self.dim() - 1 - along) + [0, length]
+                resized = torch.constant_pad_nd(resized, padding).narrow(along, 0, length)
         # ATen's call asks nothing then
         if resized is self:
             raise Refused

@@ -45,6 +45,7 @@ class naming_line(ContextDecorator):
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
+        """Add the line to an error, which goes on its way."""
         if isinstance(error, Exception):
             name_line(error, at)
 

@@ -17,6 +17,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from ..seam.escapes import living
 from ..seam.levels import Value
 from ..seam.memory_gate import memory_gate
+from ..stack_room import with_room
 from ..torch_private.dispatcher import with_python_kernels
 
 # these three and `python_kernels` register their kernels when they are imported
@@ -28,7 +29,6 @@ from .error_lines import name_line
 from .graph_edits import without_unused
 from .graph_module import GraphModule
 from .provenance import Provenance
-from .stack_room import with_room
 from .symbol_values import paused, running
 from .symbols import SYMBOLIC, Abstraction, Given
 from .torch_functions import SymbolIndices

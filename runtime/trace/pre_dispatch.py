@@ -22,8 +22,9 @@ import torch
 from torch import fx
 
 from ..seam.call_types import Arguments, Kernel, Keywords
+from ..seam.dispatch import innermost
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level, Value, innermost
+from ..seam.levels import Level, Value
 from ..seam.locks import lock_of
 from ..torch_private.dispatcher import DispatchKey, OpOverload, has_kernel_for_key
 from ..torch_private.global_settings import enter_autocast, exit_autocast

@@ -43,6 +43,7 @@ from .torch_functions import Functions
 
 Line = tuple[str, int, str]  # file, line, function
 
+# kinds of files; the walk for the user's line ends at a frame of one of the last two
 _USER, _LAYER, _INSIDE, _CALL, _BACKWARD, _START = range(6)
 _TORCH, _LAYERS, PACKAGE = (  # with a separator at the end: torchvision is not torch
     str(folder) + os.sep
@@ -303,7 +304,7 @@ class Provenance:
         """Add the frames and modules that run now to ``origin``, as far as they are asked for."""
         frames: list[str] = []
         modules: list[tuple[FrameType, torch.nn.Module]] = []
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)  # that of the caller of `note`
         while frame is not None:
             code = frame.f_code
             kind = _kinds.get(code.co_filename)

@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from ..rules.functional_forms import drops_nothing
+from ..seam.dispatch import run_layer
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Value, run_layer
+from ..seam.levels import Value
 from ..torch_private.dispatcher import DispatchKey, OpOverload, without_python_kernels
 from ..torch_private.mode_stacks import current_dispatch_mode
 

@@ -285,19 +285,20 @@ class RandomStates:
         self.around = _AROUND.states
         watched: list[torch.Generator] = []  # those of a trace around this one
         if self.around is not None:
-            watched = [g for g, _ in self.around.states.values()]
-        by_address = {g._cdata: g for g in (*watched, *generators)}
-        generators = [g for g in by_address.values() if not _is_default(g)]
-        self.before = [(g, g.get_state()) for g in generators]
+            watched = [generator for generator, _ in self.around.states.values()]
+        by_address = {generator._cdata: generator for generator in (*watched, *generators)}
+        generators = [generator for generator in by_address.values() if not _is_default(generator)]
+        # not the default generator: whoever traces gives that its state back
+        self.before = [(generator, generator.get_state()) for generator in generators]
         # by address of a generator: the seed that it has while the program is traced
         self.secrets: dict[int, int] = {}
         # by address, since a call of ATen gets another object for a generator
         self.states: dict[int, tuple[Any, torch.Tensor]] = {}
-        for g in (torch.default_generator, *generators):
+        for generator in (torch.default_generator, *generators):
             # a seed that the program does not set by chance
-            g.manual_seed(_BOUND | secrets.randbits(62))
-            self.states[g._cdata] = g, g.get_state()
-            self.secrets[g._cdata] = g.initial_seed()
+            generator.manual_seed(_BOUND | secrets.randbits(62))
+            self.states[generator._cdata] = generator, generator.get_state()
+            self.secrets[generator._cdata] = generator.initial_seed()
         self.entered = {cdata: state for cdata, (_, state) in self.states.items()}
         self.drawn: set[int] = set()
         # by address of a generator: the seed that it had at the first draw

@@ -121,6 +121,7 @@ def _define(cls: type, name: str) -> None:
     ours: Callable[..., object] = getattr(KINDS[cls], name)
 
     def method(self: Any, *args: object) -> Any:
+        """Do with the number of a symbol of ours what the method of numbers does."""
         if _is_ours(self):
             # `_value` would raise as well, but say `float()`
             if name in _OF_TEXT and isinstance(self.node, TracedNumber):
@@ -225,6 +226,7 @@ def _define_real(cls: type, name: str, function: Callable[..., object]) -> None:
     real = (float, torch.SymFloat)
 
     def computed(self: Any, other: object) -> Any:
+        """Compute with the numbers if one is real, and else as torch does."""
         is_real = isinstance(self, real) or isinstance(other, real)
         if not is_real or not _is_ours(self):
             return theirs(self, other)
@@ -317,11 +319,11 @@ def _has_shift(_: object, count: torch.SymInt) -> bool:
 def _has_real_power(base: Any, exponent: float | torch.SymInt) -> bool:
     """Return whether a power is of the class that torch takes it for: of two integers an integer,
     of a real number no complex one."""
-    if not any(isinstance(x, (float, torch.SymFloat)) for x in (base, exponent)):
-        return bool(exponent >= 0)
+    if not any(isinstance(number, (float, torch.SymFloat)) for number in (base, exponent)):
+        return bool(exponent >= 0)  # 2 ** -1 is a float
     if type(exponent) is int:
-        return exponent >= 0 or bool(base != 0)
-    return bool(base > 0)
+        return exponent >= 0 or bool(base != 0)  # Python raises for 0.0 ** -1
+    return bool(base > 0)  # a negative base may give a complex number
 
 
 def _has_no_negative_zero(*numbers: object) -> bool:
@@ -354,7 +356,9 @@ def _is_outside_domain(function: Callable[..., object], a: object, b: object) ->
     """Return whether Python computes another thing of two numbers than torch of their expressions,
     or raises."""
     domain = _DOMAINS.get(function)
-    if domain is None or not all(type(x) in (int, float) or _is_expression(x) for x in (a, b)):
+    if domain is None:
+        return False
+    if not all(type(number) in (int, float) or _is_expression(number) for number in (a, b)):
         return False
     # its comparisons become guards, and run torch's code, which is not the user's
     return not unwatched(domain, a, b)
@@ -369,9 +373,9 @@ def _is_real_operation(function: Callable[..., object], a: object, b: object) ->
     their environment has an expression that stays as it is."""
     if function not in _SIMPLIFIED:
         return False
-    if not any(isinstance(x, (float, torch.SymFloat)) for x in (a, b)):
+    if not any(isinstance(number, (float, torch.SymFloat)) for number in (a, b)):
         return False
-    symbols: list[Any] = [x for x in (a, b) if type(x) not in (int, float)]
+    symbols: list[Any] = [number for number in (a, b) if type(number) not in (int, float)]
     return all(map(_is_expression, symbols)) and all(
         hasattr(symbol.node.shape_env, "real_operation") for symbol in symbols
     )

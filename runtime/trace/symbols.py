@@ -149,6 +149,7 @@ class _ByHint(ShapeEnv):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.checked = True
+        # torch never clears the caches of these, since their results depend on no condition
         for name in ("get_implications", "_maybe_guard_rel", "_inner_evaluate_expr"):
             self._cache(name, functools.lru_cache(None))
         for name in (
@@ -199,13 +200,14 @@ class _ByHint(ShapeEnv):
         return result  # type: ignore[no-any-return]
 
     def _cache(self, name: str, cache: Callable[[Any], Any]) -> None:
+        """Give this environment a ``cache`` of its own for its method ``name``."""
         uncached = getattr(getattr(ShapeEnv, name, None), "__wrapped__", None)
         if uncached is not None:  # else another version of torch has no cache here
             setattr(self, name, types.MethodType(cache(uncached), self))
 
     def _maybe_fast_eval_comparison(self, expr: object) -> object:
         if _real(expr):
-            return None
+            return None  # not known: torch asks `_maybe_evaluate_static` next
         return super()._maybe_fast_eval_comparison(expr)
 
 
@@ -374,6 +376,7 @@ class Abstraction:
             symbol = env.create_unspecified_symbol(n, source)
             number = env.create_symfloatnode(symbol, hint=n)
         else:
+            # unlike a size a number may be negative, and 0 and 1 are numbers like any other
             symbol = env.create_symbol(n, source, positive=None, do_not_specialize_zero_one=True)
             number = env.create_symintnode(symbol, hint=n)
         self.inputs.append(number)
@@ -490,8 +493,8 @@ class Abstraction:
         the right rank will do. Example: ``L['t0'].size()[0] == L['t1'].size()[0]``."""
         if self._guards is None:
             # Sizes that the program fixed count as static and are conditions like any other. How
-            # inputs lie in memory is none:
-            # a graph of ATen calls that needs a layout says so when it is replayed.
+            # inputs lie in memory is none: a graph of ATen calls that needs a layout says so when
+            # it is replayed.
             source = self.shape_env.produce_guards_expression(self.inputs, ignore_static=False)
             parts = (
                 part
@@ -604,16 +607,16 @@ def _plain_like(tensor: torch.Tensor) -> torch.Tensor:
         ).zero_()
 
 
-def _compile_guards(code: str, n: int) -> Callable[..., bool]:
-    """Return a function of ``n`` tensors from the source of their guards, which asks each tensor
-    for its sizes once."""
+def _compile_guards(code: str, n_inputs: int) -> Callable[..., bool]:
+    """Return a function of ``n_inputs`` tensors from the source of their guards, which asks each
+    tensor for its sizes once."""
     if not code:
         return lambda *tensors: True
     # torch names the inputs as Dynamo does, by a dictionary `L` of local variables
     code = re.sub(r"L\['(t\d+)'\]", r"\1", code)
     used = sorted(set(re.findall(r"\b(t\d+)\.size\(\)", code)))
     code = re.sub(r"\b(t\d+)\.size\(\)", r"\1_sizes", code)
-    names = ", ".join(f"t{index}" for index in range(n))
+    names = ", ".join(f"t{index}" for index in range(n_inputs))
     sizes = [f"    {name}_sizes = {name}.shape" for name in used]
     lines = [f"def holds({names}):", *sizes, f"    return bool({code})"]
     return function(lines, "holds", "<guards of sizes>", {"math": math, **SYMPY_INTERP})

@@ -11,55 +11,35 @@ a trace of ``vjp(f)`` is a joint graph.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import count
-from math import isfinite
 from typing import Any, NoReturn
 
 import torch
 from torch import fx
 
 from ..rules.ops import VIEW, generator_of, op_of
-from ..seam import factories
 from ..seam.call_types import Arguments, Kernel, Keywords
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.keys import VIEWS
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level
 from ..seam.shape_errors import settle_if_of_shapes
-from ..seam.shells import faithful_shell
 from ..seam.surgery import refit
 from ..seam.user_code import note_kernel_error
 from ..torch_private.dispatcher import OpOverload, set_excluded
-from ..torch_private.fake_tensors import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-)
+from ..torch_private.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
 from ..torch_private.mode_stacks import without_dispatch_to_python, without_modes
-from .abstract_values import (
-    AbstractValues,
-    raise_as_kernel,
-    run_abstractly,
-)
+from .abstract_values import raise_as_kernel, run_abstractly
 from .call_facts import OTHERWISE, CallFacts, argument_at, facts_of, size_depends_on_values
 from .graph_edits import add_call
-from .number_reads import TracedNumber, number_of, with_values
-from .outside import (
-    FOREIGN,
-    OutsideMemory,
-    detach_from_tapes,
-    foreign_span,
-    private_copy,
-    refuse_made_of_values,
-)
+from .number_reads import TracedNumber, number_of
+from .outside import FOREIGN, foreign_span
 from .provenance import Provenance, here, refuse_default_dtype
-from .random_states import RandomStates, UndoneDraws
+from .random_states import UndoneDraws
 from .symbol_values import has_symbols
-from .symbols import SYMBOLIC, Abstraction
+from .symbols import Abstraction
 from .torch_checks import check_of_torch
+from .trace_inputs import TraceInputs
 from .trace_value import (
     TracedValue,
     differs_from_inner,
@@ -72,54 +52,24 @@ from .trace_value import (
 aten = torch.ops.aten
 _default_dtype = torch.get_default_dtype  # by one look-up
 _READS = ("item", "_local_scalar_dense", "is_nonzero")
-LITERAL_KINDS: frozenset[type] = frozenset(
-    (
-        int,
-        float,
-        bool,
-        str,
-        type(None),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    )
-)
-_IN_GRAPHS = (*LITERAL_KINDS, complex, fx.Node, slice, range)
 
 
-class Trace(Level):
-    """One running trace. ``graph`` grows with every call; ``attributes`` are the constants that it
-    refers to, by name.
+class Trace(TraceInputs):
+    """One running trace. ``graph`` grows with every call.
 
-    ``abstraction``: the fake mode of a program that runs on fake tensors. ``fixed_sizes``: whether
-    an op whose result has a size that depends on values is refused. ``reads``: what becomes of
-    ``.item()``: ``"refuse"``, ``"symbol"`` (of an abstract value), ``"constant"``, ``"number"``
-    (see :mod:`.number_reads`).
+    ``fixed_sizes``: whether an op whose result has a size that depends on values is refused.
     ``composites``: whether composite ops are recorded whole. ``leaves_classes``: whether tensors of
     a user's class that handles its own calls are taken apart, else they are constants.
-    ``provenance``: notes where nodes come from. ``late``: see
-    :class:`.abstract_values.AbstractValues`."""
+    ``decompositions``: by op, the function that is traced in its place. For the rest see
+    :class:`.trace_inputs.TraceInputs`."""
 
     __slots__ = (
-        "_last_placeholder",
-        "_numbers",
-        "abstract",
-        "abstraction",
-        "attributes",
         "composites",
-        "constants",
         "decompositions",
         "default_dtype",
         "fixed_sizes",
-        "graph",
-        "held",
         "leaves_classes",
         "mode",
-        "outside",
-        "provenance",
-        "random_states",
-        "reads",
         "undone_draws",
     )
     what = "trace (make_fx, aot_function or export)"
@@ -136,123 +86,14 @@ class Trace(Level):
         provenance: Provenance | None = None,
         late: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(abstraction=abstraction, reads=reads, provenance=provenance, late=late)
         self.fixed_sizes = fixed_sizes
-        self.reads = reads
         self.composites = composites
         self.leaves_classes = False
-        self.provenance = provenance
-        self.graph = fx.Graph()
-        self.attributes: dict[str, Any] = {}
-        # by prefix of the names of attributes
-        self._numbers: defaultdict[str, count[int]] = defaultdict(count)
-        self._last_placeholder: fx.Node | None = None
-        self.constants: dict[int, Any] = {}
-        self.held: list[object] = []  # keeps ids in `constants` valid
-        self.outside = OutsideMemory(abstraction is not None)
-        # if a program that sets such a state is refused
-        self.random_states: RandomStates | None = None
         self.undone_draws: UndoneDraws | None = None
         self.decompositions = decompositions or {}
-        self.abstraction = abstraction
-        self.abstract = AbstractValues(
-            None if abstraction is None else abstraction.mode, late and abstraction is None
-        )
         self.mode: Any = LevelMode(self)
         self.default_dtype = _default_dtype()
-
-    def wrap(self, inner: torch.Tensor, node: fx.Node | None = None, /) -> TracedValue:
-        """Return the tensor of ``node``; without one a constant of the program."""
-        if node is None:
-            return self.constant(inner)
-        self.abstract.describe(node, inner)
-        return self._value(inner, node)
-
-    def _value(self, inner: torch.Tensor, node: fx.Node) -> TracedValue:
-        """Return the value that stands for ``node``, whose abstract value is noted already."""
-        value: TracedValue = faithful_shell(TracedValue, inner)
-        value._level = self
-        value._inner = inner
-        value._node = node
-        return value
-
-    def placeholder(self, name: str) -> fx.Node:
-        """Return a new placeholder. It precedes all calls, also when it comes late, as a cotangent
-        does, whose shape is that of a result."""
-        if self._last_placeholder is None:
-            place = self.graph.inserting_before(next(iter(self.graph.nodes), None))
-        else:
-            place = self.graph.inserting_after(self._last_placeholder)
-        with place:
-            self._last_placeholder = self.graph.placeholder(name)
-        return self._last_placeholder
-
-    def input(self, tensor: torch.Tensor, name: str, fixed: bool = False) -> TracedValue:
-        """Return a placeholder of the shape and dtype of ``tensor``. ``fixed``: its sizes are
-        constants, whatever those of other inputs are."""
-        node = self.placeholder(name)
-        if self.abstraction is None:
-            return self.wrap(private_copy(tensor), node)
-        fake = self.abstraction.abstract(tensor, fixed)
-        self.abstraction.bind(fake, node)
-        return self.wrap(fake, node)
-
-    def unknown(self, n: float, name: str) -> Any:
-        """Return a placeholder for a number whose value is a symbol."""
-        assert self.abstraction is not None
-        node = self.placeholder(name)
-        symbol = self.abstraction.unknown(n, node)
-        self.abstract.describe(node, symbol)
-        return symbol
-
-    def late_input(self, like: TracedValue, name: str) -> TracedValue:
-        """Return a placeholder of the shape and dtype of ``like``, whose sizes introduce no symbols
-        of their own."""
-        node = self.placeholder(name)
-        # else the transforms within would take the example for a value of theirs
-        with without_modes(), self.mode_of_inner():
-            inner = factories.ones_like(like._inner, memory_format=torch.contiguous_format)
-        return self.wrap(inner, node)
-
-    def mode_of_inner(self) -> Any:
-        """Return the context in which inner tensors can be created: the fake mode, if there is
-        one."""
-        return _NOTHING if self.abstraction is None else self.abstraction.mode
-
-    def attribute(self, value: object, prefix: str) -> fx.Node:
-        """Return a node that reads ``value`` from the module: what is no literal of Python is an
-        attribute of it."""
-        name = f"{prefix}{next(self._numbers[prefix])}"
-        self.attributes[name] = value
-        node = self.graph.get_attr(name)
-        if self.provenance is not None:
-            self.provenance.note(node)
-        return node
-
-    def constant(self, tensor: torch.Tensor, literal: bool = False) -> TracedValue:
-        """Return a tensor that the program closes over, or a literal of its text. It is an
-        attribute of the graph module and no copy, so later changes of it are seen."""
-        value: TracedValue | None = self.constants.get(id(tensor))
-        if value is None:
-            refuse_made_of_values(tensor)
-            if self.random_states is not None:
-                self.random_states.refuse_state(tensor)
-            if self.abstraction is None and isinstance(tensor, FakeTensor):
-                raise RuntimeError(
-                    "the program closes over a fake tensor, and its arguments are real. "
-                    f"Pass it as an argument, or give fake arguments of the same mode.{here()}"
-                )
-            prefix = "_tensor_constant"
-            if isinstance(tensor, torch.nn.Parameter):
-                prefix = "_param_constant"
-            node = self.attribute(tensor, prefix)
-            inner = detach_from_tapes(tensor)
-            if self.abstraction is not None:
-                inner = self.abstraction.constant(inner, literal)
-            self.outside.hold(tensor)
-            value = self.constants[id(tensor)] = self.wrap(inner, node)
-            self.held.append(tensor)
-        return value
 
     def call(self, func: object, args: Any, kwargs: object) -> Any:
         """Run a call and write it into the graph, or decompose it and trace the calls of the
@@ -379,6 +220,7 @@ class Trace(Level):
     ) -> object:
         """Write a call that has run into the graph. ``operands`` and ``named``: its arguments
         there. ``out``: what it has returned. Return its results as values."""
+        # the seed of a generator, which is that of the trace, may be any integer of the program
         if self.random_states is not None:
             for number in (operand for operand in operands if type(operand) is int):
                 self.random_states.refuse_seed(number)
@@ -456,6 +298,7 @@ class Trace(Level):
             out = decomposition(*args, **kwargs)
 
         def renew_argument(tensor: Any, _: int | None) -> Any:
+            """Return another value of the same node for an argument, and any other as it is."""
             if any(tensor is argument for argument in args):
                 return self._value(tensor._inner, tensor._node)
             return tensor
@@ -469,6 +312,7 @@ class Trace(Level):
         if facts.sized_by_numbers:
             for number in filter(None, map(number_of, args)):
                 number.guard_int(here(), 0)
+        # how many elements a sparse tensor stores
         if facts.tells_stored and (self.fixed_sizes or self.abstraction is not None):
             self._refuse_size(func)
 
@@ -596,70 +440,6 @@ class Trace(Level):
 
         return rewrapped(out, value_of)
 
-    def _operands(self, args: Iterable[Any]) -> tuple[list[object], list[object], list[object]]:
-        """Return the arguments of a call three times: of this level, as in the graph, and on the
-        tensors that it runs on."""
-        own: list[Any] = []
-        in_graph: list[Any] = []
-        inner: list[Any] = []
-        for argument in args:
-            kind = type(argument)
-            if kind is TracedValue and argument._level is self:
-                own.append(argument)
-                in_graph.append(argument._node)
-                inner.append(argument._inner)
-            elif kind in LITERAL_KINDS:
-                own.append(argument)
-                in_graph.append(argument)
-                inner.append(argument)
-            else:
-                several = isinstance(argument, (list, tuple))
-                mine = list(map(self._own, argument)) if several else self._own(argument)
-                own.append(mine)
-                in_graph.append(list(map(self._operand, mine)) if several else self._operand(mine))
-                below = self.lowered_args((mine,))[0]
-                inner.append(with_values(below) if self.reads == "number" else below)
-        return own, in_graph, inner
-
-    def _own(self, argument: object) -> Any:
-        """Return ``argument`` as one of this level: a tensor of another one becomes a constant of
-        the graph."""
-        if not isinstance(argument, torch.Tensor) or (
-            isinstance(argument, TracedValue) and argument._level is self
-        ):
-            return argument
-        return self.constant(argument)
-
-    def _operand(self, argument: object) -> Any:
-        """Return ``argument``, of this level, as it stands in a call of the graph: a node, a
-        literal, or a node that reads it from the module."""
-        if isinstance(argument, TracedValue):
-            return argument._node
-        if type(argument) is complex and not isfinite(argument.imag):
-            return self.other_constant(argument)  # its text, "(1+infj)", is no Python
-        if isinstance(argument, _IN_GRAPHS):
-            return argument
-        if (number := number_of(argument)) is not None:
-            return number.node
-        if (
-            isinstance(argument, SYMBOLIC)
-            and self.abstraction is not None
-            and self.abstraction.knows(argument)
-        ):
-            return self.abstraction.lower(argument)
-        return self.other_constant(argument)
-
-    def other_constant(self, argument: object) -> fx.Node:
-        """Return a constant that is neither a tensor nor a literal of Python: a generator, a script
-        object, an outer size, ``1 + infj``."""
-        node = self.constants.get(id(argument))
-        if node is None:
-            node = self.constants[id(argument)] = self.attribute(
-                argument, "_symbolic_constant" if isinstance(argument, SYMBOLIC) else "_opaque_obj"
-            )
-            self.held.append(argument)
-        return node
-
     def finish(self) -> None:
         """Do nothing. Subclasses write calls here that follow the program's: it has returned, and
         its results are not written into the graph yet."""
@@ -671,11 +451,6 @@ class Trace(Level):
         if self.provenance is not None:
             self.provenance.close()
         super().close()
-
-    def lower_output(self, value: object) -> Any:
-        """Return what a result of the program is in the graph: a node, or a Python value as it
-        is."""
-        return self._operand(self._own(value))
 
 
 _NOTHING = nullcontext()

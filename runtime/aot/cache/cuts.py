@@ -242,11 +242,11 @@ def _nodes_at(parts: Parts, positions: list[object]) -> list[fx.Node]:
     """
     candidates = set(parts.candidates)
     nodes: list[fx.Node] = []
-    for i in positions:
+    for position in positions:
         # not isinstance(): True and False are no positions
-        if type(i) is not int or not 0 <= i < len(parts.nodes):
+        if type(position) is not int or not 0 <= position < len(parts.nodes):
             raise Damaged("it names what cannot be saved")
-        node = parts.nodes[i]
+        node = parts.nodes[position]
         if node not in candidates or not _is_saveable(node):
             raise Damaged("it names what cannot be saved")
         nodes.append(node)

@@ -27,7 +27,7 @@ from ...torch_private.dispatcher import HigherOrderOperator, OpOverload
 from ...torch_private.global_settings import is_autocast_enabled
 from ...trace.regions import region_of
 from ...trace.symbols import SYMBOLIC
-from ...trace.trace_level import LITERAL_KINDS
+from ...trace.trace_inputs import LITERAL_KINDS
 from ..capture.global_state import surroundings
 from ..capture.joint import Joint
 from ..capture.tangents import marked

@@ -49,10 +49,12 @@ class ArgumentChanges:
     def __init__(self, boundary: Boundary, placed: Mapping[int, int]) -> None:
         self.boundary = boundary
         self.placed = placed
-        self.written = [(i, boundary.inputs[i]) for i in boundary.written]
+        self.written = [(index, boundary.inputs[index]) for index in boundary.written]
         # the graph writes the others itself, and so nothing is left to copy
         self.copied = [
-            (number, i, x) for number, (i, x) in enumerate(self.written) if i not in placed
+            (number, index, record)
+            for number, (index, record) in enumerate(self.written)
+            if index not in placed
         ]
         # most programs do none of these things, so each has a list that is usually empty
         self.begun: list[int] = []
@@ -60,20 +62,21 @@ class ArgumentChanges:
         self.counted: dict[int, int] = {}
         self.replaced: list[tuple[int, Input, Output]] = []
         self.hooked: list[tuple[int, Callable[[torch.Tensor], object]]] = []
-        for index, x in enumerate(boundary.inputs):
-            self._note(index, x)
+        for index, record in enumerate(boundary.inputs):
+            self._note(index, record)
 
-    def _note(self, index: int, x: Input) -> None:
+    def _note(self, index: int, record: Input) -> None:
         """Note what a call does to argument ``index`` besides a write."""
-        if x.replaced is not None:
-            self.replaced.append((index, x, x.replaced))
-        if x.begins:  # it is reshaped before that
+        if record.replaced is not None:
+            self.replaced.append((index, record, record.replaced))
+        if record.begins:  # it is reshaped before that
             self.begun.append(index)
-        elif x.reshaped:
-            self.reshaped.append((index, x))
-        if x.counted > 0 and not x.written and x.replaced is None:
-            self.counted[index] = x.counted
-        self.hooked += [(index, hook) for hook in x.hooks]
+        elif record.reshaped:
+            self.reshaped.append((index, record))
+        # a write and `set_` advance the version themselves
+        if record.counted > 0 and not record.written and record.replaced is None:
+            self.counted[index] = record.counted
+        self.hooked += [(index, hook) for hook in record.hooks]
 
     # --- the steps of a call, in their order ------------------------------------------------------
 
@@ -83,12 +86,13 @@ class ArgumentChanges:
         if not self.begun:
             return call.targets
         leaves, targets = call.leaves, iter(call.targets)
-        for i in self.begun:
+        for index in self.begun:
             # a leaf that requires grad may not be reshaped
-            self.boundary.inputs[i].reshape(leaves[i])
-            leaves[i] = as_leaf(leaves[i].requires_grad_())
+            self.boundary.inputs[index].reshape(leaves[index])
+            leaves[index] = as_leaf(leaves[index].requires_grad_())
         return [
-            leaves[i] if i in self.begun else next(targets) for i in self.boundary.differentiated
+            leaves[index] if index in self.begun else next(targets)
+            for index in self.boundary.differentiated
         ]
 
     def register_hooks(self, leaves: Sequence[Any]) -> None:
@@ -96,17 +100,19 @@ class ArgumentChanges:
 
         That comes before a write, which gives an argument another history.
         """
-        for i, x in self.written:
-            written = leaves[i]
-            if x.tangent is not None and isinstance(written, Tensor) and written._view is not None:
-                refuse_hooked_view(written, any(i == number for number, _ in self.hooked))
-        for i, hook in self.hooked:
-            leaves[i].register_hook(hook)
+        for index, record in self.written:
+            written = leaves[index]
+            if record.tangent is None or not isinstance(written, Tensor):
+                continue
+            if written._view is not None:
+                refuse_hooked_view(written, any(index == number for number, _ in self.hooked))
+        for index, hook in self.hooked:
+            leaves[index].register_hook(hook)
 
     def reshape(self, leaves: Sequence[torch.Tensor]) -> None:
         """Change the geometry of arguments. That advances their versions."""
-        for i, record in self.reshaped:
-            record.reshape(leaves[i])
+        for index, record in self.reshaped:
+            record.reshape(leaves[index])
         if self.counted:
             count(self.counted, leaves)
 
@@ -119,11 +125,11 @@ class ArgumentChanges:
         a value may be.
         """
         written: set[object] = set()
-        for i, _ in self.written:
-            written.update(map(memory_of, flattened(unwrap(leaves[i]))))
-        for i in at_risk:
-            if memory_of(saved[i]) in written:
-                saved[i] = saved[i].clone()
+        for index, _ in self.written:
+            written.update(map(memory_of, flattened(unwrap(leaves[index]))))
+        for place in at_risk:
+            if memory_of(saved[place]) in written:
+                saved[place] = saved[place].clone()
 
     def write(self, leaves: Sequence[Any], outs: Sequence[Any], recorded: bool) -> None:
         """Carry out the writes that the graph has not done itself.
@@ -136,8 +142,8 @@ class ArgumentChanges:
         if self.copied:  # new values have the new geometry
             write(
                 [
-                    (x, leaves[i], outs[number], recorded and x.tangent is not None)
-                    for number, i, x in self.copied
+                    (record, leaves[index], outs[number], recorded and record.tangent is not None)
+                    for number, index, record in self.copied
                 ]
             )
 
@@ -151,5 +157,5 @@ class ArgumentChanges:
             return
         # all sources first: one may be a view of an argument whose memory is about to be replaced
         sources = [output.of(leaves, results) for _, _, output in self.replaced]
-        for (i, x, _), source in zip(self.replaced, sources, strict=True):
-            x.replace(leaves[i], source)
+        for (index, record, _), source in zip(self.replaced, sources, strict=True):
+            record.replace(leaves[index], source)

@@ -219,8 +219,12 @@ def flags_of(given: Sequence[object]) -> Flags:
     ]
     # a leaf is differentiated even then, as the program may switch grad mode on
     if not _inference():
-        tensors = [(i, x) for i, x in tensors if type(x) not in VALUES and x.grad_fn is not None]
-    return tuple([(i, x.is_leaf) for i, x in tensors])
+        tensors = [
+            (index, tensor)
+            for index, tensor in tensors
+            if type(tensor) not in VALUES and tensor.grad_fn is not None
+        ]
+    return tuple([(index, tensor.is_leaf) for index, tensor in tensors])
 
 
 def kind_of(value: object, wanted: bool, dynamic: bool) -> Kind:
@@ -276,5 +280,5 @@ def _order(x: torch.Tensor) -> tuple[object, ...] | None:
         return form_of(x)
     if x.is_contiguous():
         return None
-    order = sorted(range(x.dim()), key=lambda d: (x.stride(d), x.size(d)))
+    order = sorted(range(x.dim()), key=lambda dim: (x.stride(dim), x.size(dim)))
     return tuple(order), torch.ops.aten.is_non_overlapping_and_dense(x), shows_twice(x)

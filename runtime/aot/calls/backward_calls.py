@@ -119,8 +119,9 @@ class Backward:
 
     def _exposed_primals(self, placeholders: Sequence[fx.Node]) -> Iterator[int]:
         """Yield the places where the tensors among the primals in ``reread`` are stored."""
-        for index, i in enumerate(self.reread, self.n_kept):
-            first = self.joint.in_graph([i])[0]
+        for index, primal in enumerate(self.reread, self.n_kept):
+            # a tensor with parts has a placeholder for each, and all are tensors if the first is
+            first = self.joint.in_graph([primal])[0]
             if isinstance(placeholders[first].meta["val"], torch.Tensor):
                 yield index
 
@@ -130,7 +131,9 @@ class Backward:
         inputs = joint.boundary.inputs
         written = [index for index, x in enumerate(inputs) if x.written or x.overwritten]
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
-        primals = [index for index, i in enumerate(self.reread, self.n_kept) if i in written]
+        primals = [
+            index for index, primal in enumerate(self.reread, self.n_kept) if primal in written
+        ]
         return (*risky, *primals)
 
     def run(self, values: list[Any], present: int | None) -> Sequence[Any]:
@@ -280,7 +283,7 @@ def _saved_primals_of(
     joint: Joint, placeholders: Sequence[fx.Node], saved: Sequence[fx.Node | None]
 ) -> dict[int, int]:
     """Return for each primal among the ``saved`` nodes its place there."""
-    primal_of = {placeholders[j]: i for i, j in joint.whole_primals()}
+    primal_of = {placeholders[place]: number for number, place in joint.whole_primals()}
     return {primal_of[node]: index for index, node in enumerate(saved) if node in primal_of}
 
 
@@ -333,12 +336,8 @@ def _return_too(forward: fx.GraphModule, nodes: Sequence[fx.Node]) -> None:
 class CompiledBackward(Node):
     """Record one call of a compiled program on the tape.
 
-    ``targets``: per gradient where it goes, an edge or a leaf, or None if it is not wanted. Leaves
-    get their ``AccumulateGrad`` nodes when somebody asks for ``edges``. A backward pass that starts
-    here and has no hooks does not ask. ``written``: the arguments that the backward writes to.
-    ``parts``: by number of the result, its parts, if one is no plain tensor. ``watched``: tensors
-    that consist of saved values, with their versions. ``reads``: what the backward reads of
-    Python's state, and ``found``: what was there at the call.
+    Leaves get their ``AccumulateGrad`` nodes when somebody asks for ``edges``. A backward pass that
+    starts here and has no hooks does not ask.
     """
 
     __slots__ = (
@@ -365,15 +364,20 @@ class CompiledBackward(Node):
         versions: list[int],
         written: Sequence[Any],
     ) -> None:
+        # per gradient where it goes, an edge or a leaf, or None if it is not wanted
         self.targets = targets
         Node.__init__(self, SESSION, None, metas)  # type: ignore[arg-type]
         self.backward = backward
         self.saved: list[Any] | None = saved
         # of the values that the caller can write to; None if hooks have packed what is saved
         self.versions: list[int] | None = versions
+        # the arguments that the backward writes to
         self.written = written
+        # by number of the result, its parts, if one is no plain tensor
         self.parts: dict[int, list[Part]] = {}
+        # tensors that consist of saved values, with their versions
         self.watched: list[tuple[torch.Tensor, int]] = []
+        # what the backward reads of Python's state, and what was there at the call
         self.reads = backward.reads
         self.look()
         if hooks := HOOKS.innermost():
@@ -457,17 +461,17 @@ class CompiledBackward(Node):
                 break
         if create_graph:
             return self._mask_unreached(self._apply_pullback(saved, grads, present), present)
-        n = backward.n_saved
-        values = [*saved[:n], *grads]
+        n_saved = backward.n_saved
+        values = [*saved[:n_saved], *grads]
         task = RUNNING.task
         if task is not None and not task.keep_graph:
             del saved
             # so that the graph can free each tensor after its last use
             self.saved = None
             self.watched = []
-        for index, grad in enumerate(grads, n):
+        for index, grad in enumerate(grads, n_saved):
             if grad is None:
-                values[index] = self._zeros(index - n)
+                values[index] = self._zeros(index - n_saved)
             else:
                 values[index] = _as_traced(grad)
         # the graph has the casts of autocast already
@@ -522,9 +526,10 @@ class CompiledBackward(Node):
         # the caller can write only to what it can reach; a second derivative needs the primals, too
         backward = self.backward
         exposed = backward.exposed if create_graph else backward.first_exposed
-        for i, version in zip(exposed, self.versions, strict=False):
-            if saved[i]._version != version:
-                raise modified(saved[i], version)
+        # `first_exposed` is the beginning of `exposed`, of which these are the versions
+        for index, version in zip(exposed, self.versions, strict=False):
+            if saved[index]._version != version:
+                raise modified(saved[index], version)
         for tensor, version in self.watched:
             if tensor._version != version:
                 raise modified(tensor, version)
@@ -558,7 +563,9 @@ class CompiledBackward(Node):
         again = backward.differentiable(present)
         # primals by number: as the call stores them, with the history that they had at the call
         values_of_primals = dict(zip(backward.reread, saved[backward.n_kept :], strict=True))
-        values_of_primals.update({i: saved[at] for i, at in backward.saved_primals.items()})
+        values_of_primals.update(
+            {primal: saved[place] for primal, place in backward.saved_primals.items()}
+        )
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         primals = [
             _with_history(values_of_primals[index], targets.get(index))
@@ -583,16 +590,16 @@ class CompiledBackward(Node):
         targets = dict(zip(backward.joint.boundary.differentiated, self.targets, strict=True))
         # a hook gets a tensor with its history, so primals need their targets
         of_saved: dict[int, Target | None] = {}
-        for i, at in backward.saved_primals.items():
-            of_saved[at] = targets.get(i)
-        for at, i in enumerate(backward.reread, backward.n_kept):
-            of_saved[at] = targets.get(i)
+        for primal, place in backward.saved_primals.items():
+            of_saved[place] = targets.get(primal)
+        for place, primal in enumerate(backward.reread, backward.n_kept):
+            of_saved[place] = targets.get(primal)
         packed = list(self.saved)
-        for at, tensor in enumerate(self.saved):
+        for place, tensor in enumerate(self.saved):
             if isinstance(tensor, torch.Tensor):
-                packed[at] = pack(SESSION, tensor, _edge(of_saved.get(at)), *hooks)
+                packed[place] = pack(SESSION, tensor, _edge(of_saved.get(place)), *hooks)
         self.saved = packed
-        self.versions = None
+        self.versions = None  # what the hooks give back is not compared
 
     def release(self) -> None:
         """Free what is saved."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ...seam.levels import SCOPE
+from ...seam.scope import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
 from ...tape.running import STAND_INS, current_dual
 from ...tape.saved import HOOKS

@@ -157,7 +157,7 @@ class CompiledProgram:
             self._fail(error, call, begun)
             raise
         if self.direct is not None:
-            return self.results.rebuild([results[i] for i in self.direct])
+            return self.results.rebuild([results[number] for number in self.direct])
         return self._finish(call, results, reread)
 
     def _fail(self, error: BaseException, call: Call, begun: Sequence[str]) -> None:

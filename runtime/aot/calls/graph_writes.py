@@ -35,8 +35,8 @@ def count(placed: Mapping[int, int], leaves: Sequence[torch.Tensor]) -> None:
 
     ``placed``: for each argument, by how much its version is behind.
     """
-    for i, behind in placed.items():
-        tensor = leaves[i]
+    for index, behind in placed.items():
+        tensor = leaves[index]
         if isinstance(tensor, Tensor):
             unrecorded(tensor)  # so that its views ask for their history again
         for _ in range(behind):

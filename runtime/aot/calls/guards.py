@@ -187,7 +187,7 @@ def _identity_conditions(source: _Source, given: Sequence[object]) -> list[str]:
     """Return conditions: which arguments are one object, or one that the program reaches itself."""
     repeats = [f"x{index} is x{x.index}" for index, x in enumerate(given) if type(x) is Repeat]
     outside = [(index, x) for index, x in enumerate(given) if type(x) is Outside]
-    return [*repeats, *(f"{source.constant(x.stands_for)}(x{i})" for i, x in outside)]
+    return [*repeats, *(f"{source.constant(x.stands_for)}(x{index})" for index, x in outside)]
 
 
 def _require_distinct(source: _Source, given: Sequence[object], names: Sequence[str]) -> None:

@@ -148,10 +148,10 @@ def with_tensors(function: Callable[..., R], marked: Sequence[object]) -> Callab
     def flat(*leaves: object) -> R:
         """Call ``function`` with the tensors in place of the marks."""
         arguments = list(leaves)
-        for i, tensor in outside:
-            arguments[i] = tensor
-        for i, index in repeats:
-            arguments[i] = arguments[index]
+        for index, tensor in outside:
+            arguments[index] = tensor
+        for index, first in repeats:
+            arguments[index] = arguments[first]
         return function(*arguments)
 
     return flat

@@ -103,6 +103,7 @@ class Programs:
             return program_and_call
 
     def _kinds_of(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
+        """Return the kinds of the arguments, and which of these are numbers of any value."""
         return self._numbers.opened(around, entered.kinds, self.recipe.before.leading)
 
     def _remember(
@@ -191,7 +192,7 @@ class Programs:
         self._numbers.fix(around, kinds, positions, before.leading)
         before.pinned(positions)
         # the caller takes the numbers that it puts first as constants itself
-        return any(i >= before.leading for i in positions)
+        return any(position >= before.leading for position in positions)
 
     def _make_room(self) -> None:
         """Drop the oldest kind of call if there are too many programs, and warn the first time."""

@@ -59,12 +59,13 @@ class Numbers:
             return list(kinds), frozenset()
         seen = self._seen_for(around, kinds, leading)
         seen.note(kinds[leading:])
-        inputs = {i + leading for i in seen.open}
+        # an entry counts the user's arguments alone
+        inputs = {position + leading for position in seen.open}
         inputs |= {index for index, kind in enumerate(kinds[:leading]) if _is_number(kind)}
         # the value is the last item of the kind of a number
         without_values = list(kinds)
-        for i in inputs:
-            without_values[i] = kinds[i][:2]
+        for position in inputs:
+            without_values[position] = kinds[position][:2]
         return without_values, frozenset(inputs)
 
     def fix(
@@ -72,7 +73,7 @@ class Numbers:
     ) -> None:
         """Let the numbers at ``positions`` be constants of the graphs from now on."""
         seen = self._seen_for(around, kinds, leading)
-        of_user = {i - leading for i in positions if i >= leading}
+        of_user = {position - leading for position in positions if position >= leading}
         seen.fixed |= of_user
         seen.open -= of_user
 

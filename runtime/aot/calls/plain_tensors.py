@@ -80,7 +80,8 @@ class PlainTensors:
         known = self._tensors
         by_place = dict.fromkeys(id(tensor) for tensor in placed if id(tensor) in known)
         elsewhere = [tensor for identity, tensor in known.items() if identity not in by_place]
-        conditions = self._ask("tensors and their memory", [known[i] for i in by_place], constant)
+        at_place = [known[identity] for identity in by_place]
+        conditions = self._ask("tensors and their memory", at_place, constant)
         conditions += self._ask("tensors", elsewhere, constant)
         others = [tensor for tensor in placed if id(tensor) not in known]
         return conditions + _places(others, constant)
@@ -91,10 +92,12 @@ class PlainTensors:
             return []
 
         def without_geometry(constant: Constant) -> list[str]:
+            """Write what torch's guards in C++ do not ask: the history, and the memory."""
             places = tensors if kind == "tensors and their memory" else []
             return [*self._histories(tensors, constant), *_places(places, constant)]
 
         def in_python(constant: Constant) -> str:
+            """Write all of it, as the native part asks it in one call."""
             check = f"{constant(geometry_of(tensors))}.check(*{constant(tensors)})"
             return " and ".join([check, *without_geometry(constant)])
 

@@ -25,12 +25,12 @@ from torch import fx
 from ...seam.graph_walks import results_of
 from ...seam.user_code import watched
 from ...session.tensor import unwrap
+from ...stack_room import with_room
 from ...torch_private.global_settings import without_autocast
 from ...torch_private.pytrees import pytree
 from ...trace.error_lines import naming_line
 from ...trace.graph_module import LateGraphModule
 from ...trace.number_reads import on_side
-from ...trace.stack_room import with_room
 from ...trace.symbols import Abstraction, Fixed
 from ..cache.cuts import default_cache
 from ..capture import opened
@@ -249,6 +249,7 @@ class _Capture:
         return CompiledProgram(joint, forward, backward, guard, effects, begin, self.recipe.retries)
 
     def _refuse_shared_writes(self, joint: Joint, outside: Call) -> None:
+        """Refuse a program that changes a tensor in the memory of an array, or the array."""
         given = zip((*self.call.plain, *outside.plain), joint.boundary.inputs, strict=False)
         tensors = [(x, entry) for x, entry in given if isinstance(x, torch.Tensor)]
         graph, changed = self.state.graph, self.state.written
@@ -501,6 +502,7 @@ def _is_changed(group: Group, inputs: Sequence[Input]) -> bool:
 
 
 def _changes(entry: Input) -> bool:
+    """Return whether the program writes to an input, turns it, or makes a leaf of it."""
     return bool(entry.written or entry.reshaped or entry.begins)
 
 

@@ -154,4 +154,5 @@ class ProgramGuard:
         asked = set(self.unknown)
         if abstraction is not None and abstraction.dynamic:
             asked |= {index for index, x in enumerate(plain) if isinstance(x, torch.Tensor)}
-        return [i for i in range(len(plain)) if i in asked]
+        # in the order of the arguments
+        return [index for index in range(len(plain)) if index in asked]

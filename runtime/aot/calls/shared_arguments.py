@@ -150,8 +150,8 @@ def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) 
 
     ``where``: the end of the message.
     """
-    (i,) = group.members
-    if i >= n_arguments:
+    (index,) = group.members
+    if index >= n_arguments:
         raise RuntimeError(
             "the program writes to a tensor that it closes over, "
             "and that shows an element of its memory several times. "
@@ -159,9 +159,9 @@ def _refuse_overlapping(group: Group, call: Call, n_arguments: int, where: str) 
         )
     # the gradient goes to the tensor whose view it is, and that must have its elements once
     base = _autograd_base(group, call)
-    if call.wanted[i] and not _carries_write(base, call.plain[i]):
+    if call.wanted[index] and not _carries_write(base, call.plain[index]):
         raise RuntimeError(
-            f"argument {i} shows an element of its memory several times, the program writes "
+            f"argument {index} shows an element of its memory several times, the program writes "
             "to it, and it requires grad. It is no view of a tensor of its dtype that was made "
             "with grad mode, so the write cannot be a part of its history. "
             f"Pass that tensor and view it inside.{where}"
@@ -226,7 +226,9 @@ def with_bases(call: Call, groups: Sequence[Group]) -> Call | None:
 def _targets_except(call: Call, members: set[int]) -> list[Target | None]:
     """Return where the gradients of ``call`` go, except those of ``members``."""
     wanted = [index for index, kind in enumerate(call.kinds) if kind[0]]
-    return [target for i, target in zip(wanted, call.targets, strict=True) if i not in members]
+    return [
+        target for index, target in zip(wanted, call.targets, strict=True) if index not in members
+    ]
 
 
 def _base_of(group: Group, call: Call) -> _Base | None:
@@ -343,15 +345,16 @@ def refuse_shared_writes(
     graph, each with the input that it is. ``changed``: by identity, the objects that it changes.
     ``line``: of the program."""
     arrays = [node.owner for node in nodes if isinstance(node, (Elements, Buffer))]
-    arrays += [x for x in given if isinstance(x, _ARRAYS)]
+    arrays += [argument for argument in given if isinstance(argument, _ARRAYS)]
+    # most programs have none, and then no memory need be compared
     if not arrays:
         return
     identities = {identity for identity, _ in changed}
     places = [(_place_of(unwrap(tensor)), entry) for tensor, entry in tensors]
-    for x in arrays:
-        for entry in _sharing(_place_of_array(x), places):
-            if entry.written or id(x) in identities:
-                _refuse_array(x, entry.written_at or line)
+    for owner in arrays:
+        for entry in _sharing(_place_of_array(owner), places):
+            if entry.written or id(owner) in identities:
+                _refuse_array(owner, entry.written_at or line)
 
 
 def refuse_results_over_arrays(
@@ -368,8 +371,8 @@ def refuse_results_over_arrays(
     tensors that it finds. ``line``: of the program.
     """
     found = [node.owner for node in nodes if isinstance(node, (Elements, Buffer))]
-    arguments = [x for x in given if isinstance(x, _ARRAYS)]
-    spans = [(_place_of_array(x), x) for x in (*found, *arguments)]
+    arguments = [argument for argument in given if isinstance(argument, _ARRAYS)]
+    spans = [(_place_of_array(owner), owner) for owner in (*found, *arguments)]
     # a copy in the graph; that of an array which only the program has is as new as the array
     for literal in _literals_in_results(joint):
         if spans and _sharing(literal.meta[FOREIGN], spans):

@@ -18,7 +18,7 @@ import torch
 from torch import fx
 
 from ...func.functional_call import functional_call
-from ...seam.levels import SCOPE
+from ...seam.scope import SCOPE
 from ...seam.transforms_of_torch import transform_of_torch
 from ...session.tensor import unwrap
 from ...tape.running import current_dual
@@ -306,9 +306,9 @@ class OneProgram:
         # the memory that arguments share, if that matters to the program
         of_program = self.program.guard.sharing
         if of_program is not None:
-            before, now = (
-                _pairs(groups, len(call.plain)) for groups in (of_program, sharing(call.plain))
-            )
+            # tensors that the program closes over come last, and have no name in a message
+            n_leaves = len(call.plain)
+            before, now = _pairs(of_program, n_leaves), _pairs(sharing(call.plain), n_leaves)
             for pairs, what in (
                 (now - before, "share memory, and did not at compilation time"),
                 (before - now, "shared memory at compilation time, and do not now"),
@@ -340,11 +340,11 @@ class OneProgram:
         return f"argument {index - len(self.names)}"
 
 
-def _pairs(groups: Sequence[Group], n: int) -> set[tuple[int, int]]:
-    """Return the pairs among the first ``n`` tensors that share memory."""
+def _pairs(groups: Sequence[Group], n_tensors: int) -> set[tuple[int, int]]:
+    """Return the pairs among the first ``n_tensors`` tensors that share memory."""
     pairs: set[tuple[int, int]] = set()
     for group in groups:
-        members = sorted(index for index in group.members if index < n)
+        members = sorted(index for index in group.members if index < n_tensors)
         pairs.update(itertools.combinations(members, 2))
     return pairs
 

@@ -38,7 +38,7 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
 
     It returns the results of the program, then what is saved, which is plain.
     """
-    n = count(layouts.results)
+    n_parts = count(layouts.results)
 
     def boxed(primals: list[object]) -> list[object]:
         """Call ``forward`` with the parts of ``primals``, a list that is emptied."""
@@ -47,7 +47,7 @@ def of_whole_tensors(forward: Boxed, layouts: Layouts) -> Boxed:
             plain += flattened(tensor)
         primals.clear()
         results = forward(plain)
-        return [*rebuilt(layouts.results, results[:n]), *results[n:]]
+        return [*rebuilt(layouts.results, results[:n_parts]), *results[n_parts:]]
 
     return boxed
 
@@ -163,12 +163,15 @@ class Watch:
         assert joint.layouts is not None
         written, n = joint.boundary.written, joint.n_forward
         # an argument that the program writes to has another value when the call is over
-        unwritten = [i for i in _numbers_of_composed(joint.layouts.primals) if i not in written]
-        self.primals = tuple(i for i in unwritten if saved_of(forward, n, joint.in_graph([i])))
+        composed = _numbers_of_composed(joint.layouts.primals)
+        unwritten = [primal for primal in composed if primal not in written]
+        self.primals = tuple(
+            primal for primal in unwritten if saved_of(forward, n, joint.in_graph([primal]))
+        )
         results = joint.layouts.results
         parts: list[list[int]] = [[] for _ in results]
-        for i in _numbers_of_composed(results):
-            parts[i] = numbers(results, [i])
+        for number in _numbers_of_composed(results):
+            parts[number] = numbers(results, [number])
         self.results = tuple(
             index for index in saved_of_results(forward, parts, n) if index >= len(written)
         )

@@ -26,7 +26,8 @@ from ...tape.view_history import base_edge
 from ...torch_private.mode_stacks import dispatch_mode_at, number_of_dispatch_modes, without_modes
 from ...torch_private.pytrees import pytree
 from ...trace.provenance import here, user_line
-from ...trace.trace_level import LITERAL_KINDS, Trace
+from ...trace.trace_inputs import LITERAL_KINDS
+from ...trace.trace_level import Trace
 from ..control_flow.branches import ControlFlow
 from .origins import PASS
 from .own_derivatives import APPLIES, CONSTANT, NO_GRAD, Application, NoGradWatch

@@ -190,17 +190,17 @@ class _Lifetimes:
         if not freed:
             return self._never
         # the memory is free once the other users of an argument have run
-        ends = min(self._last_use_beside(node, a) for a in freed)
+        ends = min(self._last_use_beside(node, argument) for argument in freed)
         return max(ends, *(self._place.get(argument, -1) for argument in arguments))
 
-    def _last_use_beside(self, n: fx.Node, node: fx.Node) -> int:
-        """Return the place of the last use of ``node`` by another call than ``n``."""
+    def _last_use_beside(self, call: fx.Node, node: fx.Node) -> int:
+        """Return the place of the last use of ``node`` by another call than ``call``."""
         # only the last two: a tensor may have thousands of uses, and each asks
         if node not in self._last_uses:
             self._last_uses[node] = heapq.nlargest(
                 2, ((self._end(user), user) for user in node.users)
             )
-        return next((end for end, user in self._last_uses[node] if user is not n), -1)
+        return next((end for end, user in self._last_uses[node] if user is not call), -1)
 
     def _end(self, user: fx.Node) -> int:
         """Return the place where a use by ``user`` ends; never for one that may make a view."""
@@ -211,7 +211,7 @@ def _key(node: fx.Node) -> Hashable | None:
     """Return what the calls of a batch have in common; None for a call that is in none."""
     if not _is_small_with_forms(node) or form(node.target, _ways(node)) is None:
         return None
-    options = tuple((name, _constant(a)) for name, a in node.kwargs.items())
+    options = tuple((name, _constant(option)) for name, option in node.kwargs.items())
     return node.target, node.meta["val"].dtype, tuple(map(_constant, node.args)), options
 
 
@@ -226,7 +226,10 @@ def _is_small_with_forms(node: fx.Node) -> bool:
     value = node.meta["val"]
     if value.dtype not in _DTYPES or value.numel() > _ELEMENTS:
         return False
-    return all(_is_number(a) or _has_dtype(a, value.dtype) for a in node.all_input_nodes)
+    return all(
+        _is_number(argument) or _has_dtype(argument, value.dtype)
+        for argument in node.all_input_nodes
+    )
 
 
 def _is_number(node: fx.Node) -> bool:
@@ -260,13 +263,16 @@ def _ways(node: fx.Node, once: bool = False) -> tuple[str, ...]:
 
 @cache
 def _kinds(func: OpOverload) -> tuple[str, ...]:
+    """Return the types of the arguments, as the schema names them: ``Tensor``, ``number``."""
     return tuple(str(argument.type) for argument in func._schema.arguments)
 
 
 def _argument(node: fx.Node, index: int) -> Any:
     """Return argument ``index`` of ``node``, or its default."""
-    a = node.target._schema.arguments[index]  # type: ignore[union-attr]
-    return node.args[index] if index < len(node.args) else node.kwargs.get(a.name, a.default_value)
+    if index < len(node.args):
+        return node.args[index]
+    declared = node.target._schema.arguments[index]  # type: ignore[union-attr]
+    return node.kwargs.get(declared.name, declared.default_value)
 
 
 def _constant(argument: object) -> Hashable:
@@ -350,11 +356,12 @@ def _memory(node: fx.Node, memories: dict[fx.Node, frozenset[fx.Node]]) -> froze
 
     def unknown_sources(value: fx.Node) -> list[fx.Node]:
         """Return the values of whose memory ``value`` may be, and that ``memories`` lacks."""
-        return [a for a in _may_show(value) if a not in memories]
+        return [source for source in _may_show(value) if source not in memories]
 
     for value in walk_postorder([node], unknown_sources):
         sources = _may_show(value)
-        memories[value] = frozenset[fx.Node]().union(*(memories[a] for a in sources))
+        # what needs another value comes after it, so the memories of all sources are known
+        memories[value] = frozenset[fx.Node]().union(*(memories[source] for source in sources))
         if not sources:
             memories[value] = frozenset((value,))
     return memories[node]
@@ -383,7 +390,7 @@ def _merge(graph: fx.Graph, calls: Sequence[fx.Node], last: fx.Node) -> Mapping[
     arguments = [_argument_of_all(calls, index, way) for index, way in enumerate(ways)]
     # all that a form may lack is a factor at the end
     alpha = arguments[len(target._schema.arguments) :]
-    if any(a != 1 for a in alpha):
+    if any(factor != 1 for factor in alpha):
         return {}
     args, kwargs = _split_by_keyword(target, arguments)
     with graph.inserting_after(last):

@@ -68,11 +68,11 @@ def fold(graph: fx.Graph) -> None:
 def _take_constant(node: fx.Node, value: torch.Tensor, users: Sequence[fx.Node]) -> None:
     """Let ``users`` of ``node`` take the constant ``value`` in its place."""
 
-    def constant_for(a: fx.Node) -> torch.Tensor | fx.Node:
+    def constant_for(argument: fx.Node) -> torch.Tensor | fx.Node:
         """Return the constant for ``node``, and other arguments as they are."""
-        if a is node:
+        if argument is node:
             return value
-        return a
+        return argument
 
     for user in users:
         user.args = fx.map_arg(user.args, constant_for)

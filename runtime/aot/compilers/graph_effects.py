@@ -52,5 +52,6 @@ def runs_user_code(module: fx.GraphModule) -> bool:
 
 
 def _is_of_another(node: fx.Node) -> bool:
+    """Return whether ``node`` calls an op of another library."""
     func = node.target
     return isinstance(func, OpOverload) and func.namespace not in _OF_TORCH

@@ -40,6 +40,7 @@ _HERE = (
     "compiler=functools.partial(runtime.aot.inductor, isolated=False) compiles it in this "
     "process, which a crash ends"
 )
+# by `TrialFailed.what`, the end of the message
 _REASONS = {
     "error": "{}",
     "dead": "{}",
@@ -88,17 +89,17 @@ def inductor(
 
     def boxed(args: list[Any]) -> Any:
         """Run the code below autograd, and empty ``args``."""
-        taken = [args[i] for i in given]
+        taken = [args[index] for index in given]
         uncounted = first.pop() if first else ()
         # a tensor of inference mode has no version
-        versioned = [i for i in uncounted if not args[i].is_inference()]
-        written = [(i, args[i], args[i]._version) for i in versioned]
+        versioned = [index for index in uncounted if not args[index].is_inference()]
+        written = [(index, args[index], args[index]._version) for index in versioned]
         args.clear()
         with below_autograd():
             results = run(taken)
         # the first call tells which writes of the code count: those of kernels of ATen
-        for i, tensor, version in written:
-            placed[i] -= tensor._version - version
+        for index, tensor, version in written:
+            placed[index] -= tensor._version - version
         return results
 
     boxed._boxed_call, boxed.placed = True, placed  # type: ignore[attr-defined]
@@ -187,13 +188,13 @@ def _with_known_sizes(value: object) -> Any:
         return value.as_strided(sizes, strides, offset)
 
 
-def _fixed_number(n: object) -> Any:
-    """Return the number to which guards have fixed symbol ``n``; else ``n``."""
-    if not isinstance(n, torch.SymInt):
-        return n
-    fixed = n.node.maybe_as_int()
+def _fixed_number(number: object) -> Any:
+    """Return the number to which guards have fixed a symbol; any other ``number`` as it is."""
+    if not isinstance(number, torch.SymInt):
+        return number
+    fixed = number.node.maybe_as_int()
     if fixed is None:
-        return n
+        return number
     return fixed
 
 

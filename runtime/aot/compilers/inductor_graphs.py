@@ -68,6 +68,7 @@ def _layer(*args: object) -> object:
 
 
 def _abstract_layer(*args: object) -> object:
+    """Return results of a layer without elements, the workspace of the size that is asked for."""
     *results, workspace = _LAYER(*_contiguous(args[:-1]))
     return *results, workspace.new_empty(args[-1])
 
@@ -82,6 +83,7 @@ def _define(
 
 
 def _layer_backward(*args: object) -> object:
+    """Run the derivative of a layer, on contiguous arguments."""
     return _BACKWARD(*_contiguous(args))
 
 
@@ -160,8 +162,9 @@ _OF_TENSORS: dict[object, Callable[..., torch.Tensor]] = {
 """What an op computes, where one of its numbers is a tensor."""
 
 
-def _is_number(n: object) -> bool:
-    return isinstance(n, fx.Node) and number_of(n.meta.get("val")) is not None
+def _is_number(node: object) -> bool:
+    """Return whether ``node`` is a number that the graph reads of tensors, or computes of such."""
+    return isinstance(node, fx.Node) and number_of(node.meta.get("val")) is not None
 
 
 def numbers_of(module: fx.GraphModule) -> list[int]:

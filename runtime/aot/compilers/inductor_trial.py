@@ -230,4 +230,5 @@ def tried(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> None
 
 
 def _folders() -> list[str | None]:
+    """Return where Inductor and Triton store what they compile, None for their defaults."""
     return list(map(os.environ.get, _FOLDERS))

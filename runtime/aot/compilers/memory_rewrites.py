@@ -54,16 +54,17 @@ def _pays(node: fx.Node, pieces: Sequence[object]) -> bool:
     return several and value.nbytes >= _BYTES * len(pieces) and bool(value.is_contiguous())
 
 
-def _are_near(n: fx.Node, pieces: Sequence[fx.Node]) -> bool:
-    """Return whether what is computed between two pieces is no larger than ``n``.
+def _are_near(whole: fx.Node, pieces: Sequence[fx.Node]) -> bool:
+    """Return whether what is computed between two pieces is no larger than ``whole``.
 
-    Between them the rest of ``n`` is memory that is not used yet. In exchange no copy of all pieces
-    is needed, so the peak does not rise.
+    Between them the rest of ``whole`` is memory that is not used yet. In exchange no copy of all
+    pieces is needed, so the peak does not rise.
     """
     size, node = 0, pieces[0].next
-    while node is not n:
+    while node is not whole:
+        # each piece begins a new stretch
         size = 0 if node in pieces else size + _bytes_of(node)
-        if size > n.meta["val"].nbytes:
+        if size > whole.meta["val"].nbytes:
             return False
         node = node.next
     return True
@@ -214,6 +215,7 @@ def pays(x: torch.Tensor, window: Sequence[int], stride: Sequence[int] = ()) -> 
 
 
 def _area(sides: Sequence[int]) -> int:
+    """Return the number of elements in a window. One side is that of a square."""
     return math.prod(sides) if len(sides) == 2 else sides[0] ** 2
 
 

@@ -53,10 +53,10 @@ def destinations(joint: Joint) -> tuple[Destination, ...]:
     # a write to one would show in another before the graph has read that
     shared = set(itertools.chain.from_iterable(group.members for group in joint.groups))
     placeable = []
-    for result, i in enumerate(joint.boundary.written):
-        written = joint.boundary.inputs[i]
-        if i not in shared and _counts_plain_write(written):
-            placeable.append(Destination(result, i, written.counted))
+    for result, argument in enumerate(joint.boundary.written):
+        written = joint.boundary.inputs[argument]
+        if argument not in shared and _counts_plain_write(written):
+            placeable.append(Destination(result, argument, written.counted))
     return tuple(placeable)
 
 

@@ -114,7 +114,7 @@ class _Body:
             self.origins[len(self.lines) + 1] = origin
         func, args = shortest(node)
         arguments = list(map(self.source.text, args))
-        arguments += [f"{name}={self.source.text(a)}" for name, a in node.kwargs.items()]
+        arguments += [f"{name}={self.source.text(value)}" for name, value in node.kwargs.items()]
         call = f"{self.source.constant(func, _name_stem(node))}({', '.join(arguments)})"
         if items:
             self._unpack(call, items, len(node.meta["val"]))
@@ -126,8 +126,8 @@ class _Body:
     def _unpack(self, call: str, items: Mapping[int, fx.Node], n_results: int) -> None:
         """Add the line of a ``call`` with several results. Unused ones are freed at once."""
         names = ["_"] * n_results
-        for i, item in items.items():
-            names[i] = self.source.name(item)
+        for number, item in items.items():
+            names[number] = self.source.name(item)
         self.lines.append(f"    [{', '.join(names)}] = {call}")
         # else the name would hold the last of them until the function returns
         if "_" in names:
@@ -191,9 +191,9 @@ class _Source:
         self.known: dict[int, str] = {}  # by identity: a constant lives as long as `names`
 
     @staticmethod
-    def name(n: fx.Node) -> str:
+    def name(node: fx.Node) -> str:
         """Return the name of a node in the function."""
-        return f"v_{n.name}"
+        return f"v_{node.name}"
 
     def constant(self, value: object, stem: str = "c") -> str:
         """Return the name of a global with ``value``, the same each time."""
@@ -203,23 +203,25 @@ class _Source:
             self.names[name] = value
         return name
 
-    def text(self, a: object) -> str:
-        """Return argument ``a`` as an expression."""
-        if isinstance(a, fx.Node):
-            return self.name(a)
-        if isinstance(a, list):
-            return f"[{', '.join(map(self.text, a))}]"
+    def text(self, argument: object) -> str:
+        """Return ``argument`` as an expression."""
+        if isinstance(argument, fx.Node):
+            return self.name(argument)
+        if isinstance(argument, list):
+            return f"[{', '.join(map(self.text, argument))}]"
         # with a comma after each item, which makes a tuple of one item a tuple
-        if isinstance(a, tuple):
-            return f"({''.join(self.text(b) + ', ' for b in a)})"
-        if isinstance(a, slice):
-            return f"slice({self.text(a.start)}, {self.text(a.stop)}, {self.text(a.step)})"
-        if isinstance(a, dict):
-            return f"{{{', '.join(f'{k!r}: {self.text(b)}' for k, b in a.items())}}}"
+        if isinstance(argument, tuple):
+            return f"({''.join(self.text(item) + ', ' for item in argument)})"
+        if isinstance(argument, slice):
+            parts = (argument.start, argument.stop, argument.step)
+            return f"slice({', '.join(map(self.text, parts))})"
+        if isinstance(argument, dict):
+            items = (f"{key!r}: {self.text(value)}" for key, value in argument.items())
+            return f"{{{', '.join(items)}}}"
         # any other constant gets a name: an op, a dtype, a float, which may be nan
-        if type(a) in (bool, int, str, type(None)):
-            return repr(a)
-        return self.constant(a)
+        if type(argument) in (bool, int, str, type(None)):
+            return repr(argument)
+        return self.constant(argument)
 
 
 def shortest(node: fx.Node) -> tuple[Callable[..., object], Sequence[object]]:
@@ -282,19 +284,19 @@ def _unpack_lists_of_one(args: Sequence[object]) -> tuple[object, ...]:
     )
 
 
-def _pattern(a: object) -> object:
+def _pattern(argument: object) -> object:
     """Return the types by which a binding reads an argument.
 
     A binding may read a tensor without dimensions as a number, so its dtype counts.
     """
-    if isinstance(a, torch.Tensor):
-        if a.dim():
+    if isinstance(argument, torch.Tensor):
+        if argument.dim():
             return torch.Tensor
-        return torch.Tensor, a.dtype, a.requires_grad
-    if isinstance(a, (list, tuple)):
-        return (type(a), *map(_pattern, a))
-    if isinstance(a, dict):
-        return tuple((k, _pattern(b)) for k, b in a.items())
-    if a is None:
+        return torch.Tensor, argument.dtype, argument.requires_grad
+    if isinstance(argument, (list, tuple)):
+        return (type(argument), *map(_pattern, argument))
+    if isinstance(argument, dict):
+        return tuple((key, _pattern(value)) for key, value in argument.items())
+    if argument is None:
         return None
-    return type(a)
+    return type(argument)

@@ -19,9 +19,9 @@ from torch import fx
 
 from ...seam.graph_walks import last_users
 from ...seam.locks import lock_of
+from ...stack_room import with_room
 from ...torch_private.dispatcher import below_autograd
 from ...torch_private.global_settings import without_autocast
-from ...trace.stack_room import with_room
 from ..capture.global_state import without_collection
 from .replay import as_python
 

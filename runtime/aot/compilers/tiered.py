@@ -156,8 +156,7 @@ class Tiers(Settling):
         except RuntimeError as error:  # such as too little memory
             self._keep_replay(f"its arguments are not copied: {_first_line(error)}")
             return self._replay(args)
-        # native code may empty the list that it is given
-        kept = list(copies)
+        kept = list(copies)  # a run empties the list of its arguments
         begin = time.perf_counter()
         results = self._replay(args)
         between = time.perf_counter()
@@ -274,8 +273,11 @@ def _difference(pairs: Sequence[tuple[object, object]]) -> str:
 
 
 def _difference_of_one(a: object, b: object) -> str:
+    """Return how result ``b`` differs from ``a``; nothing if rounding explains it."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-        return "" if type(a) is type(b) and (a == b or a != a) else f"{b!r:.40} for {a!r:.40}"
+        # NaN does not equal itself
+        same = type(a) is type(b) and (a == b or a != a)
+        return "" if same else f"{b!r:.40} for {a!r:.40}"
     if (a.shape, a.dtype, a.layout) != (b.shape, b.dtype, b.layout):
         return f"{b.dtype}{list(b.shape)} for {a.dtype}{list(a.shape)}"
     if a.numel() and a.stride() != b.stride():

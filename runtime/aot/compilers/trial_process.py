@@ -100,6 +100,7 @@ def with_key(values: Sequence[object]) -> Iterator[None]:
 
 
 def _by_name(value: torch.memory_format) -> tuple[Callable[[str], Any], tuple[str]]:
+    """Return how to pickle a memory format: by its name, ``torch.channels_last``."""
     return pkgutil.resolve_name, (str(value),)
 
 
@@ -177,7 +178,9 @@ def _read(head: dict[str, Any], content: bytes) -> tuple[fx.GraphModule, list[An
     config = importlib.import_module("torch._inductor.config")
     here = config.get_config_copy()
     # torch warns of each option that it will drop, when it is set
-    changed = {name: v for name, v in wanted.items() if name not in here or here[name] != v}
+    changed = {
+        name: value for name, value in wanted.items() if name not in here or here[name] != value
+    }
     return _with_code(graph), inputs, config.patch(changed)
 
 
@@ -191,7 +194,7 @@ def _with_code(module: fx.GraphModule) -> fx.GraphModule:
 
 def _graphs(module: fx.GraphModule) -> Iterator[fx.Graph]:
     """Yield the graphs of ``module`` and of the modules in it."""
-    return (m.graph for m in module.modules() if isinstance(m, fx.GraphModule))
+    return (part.graph for part in module.modules() if isinstance(part, fx.GraphModule))
 
 
 def _zeros(value: object) -> Any:
@@ -209,8 +212,9 @@ def _zeros(value: object) -> Any:
     )
 
 
-def _number(n: Any) -> int:
-    return n if isinstance(n, int) else n.node.hint
+def _number(size: Any) -> int:
+    """Return a size; of a symbol the number that it had in the trace."""
+    return size if isinstance(size, int) else size.node.hint
 
 
 def _state() -> dict[str, object]:

@@ -28,7 +28,7 @@ def example(a: Any) -> Any:
         return a
     # fx has classes of its own for the lists and dictionaries of a call, which a binding refuses
     if isinstance(a, fx.immutable_collections.immutable_dict):
-        return {k: example(b) for k, b in a.items()}
+        return {key: example(value) for key, value in a.items()}
     if type(a) in (list, tuple) or isinstance(a, fx.immutable_collections.immutable_list):
         return list(map(example, a))
     return a
@@ -92,7 +92,7 @@ def _same(a: object, b: object) -> bool:
     if isinstance(a, (list, tuple)):
         return _is_same_list(a, b)
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
     return type(a) is type(b) and bool(a == b)
 
 

@@ -27,10 +27,11 @@ from ...rules.ops import INPLACE, generator_of, op_of
 from ...seam import factories
 from ...seam.call_types import Arguments, Keywords
 from ...seam.containers import items_of
+from ...seam.dispatch import innermost
 from ...seam.generator_states import own_draws
 from ...seam.graph_walks import nodes_among, results_of
 from ...seam.level_mode import EnteringMode
-from ...seam.levels import Value, bottom, innermost, levels_of
+from ...seam.levels import Value, bottom, levels_of
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.fake_tensors import FakeTensor, FakeTensorMode
 from ...torch_private.mode_stacks import current_dispatch_modes, without_modes
@@ -166,6 +167,7 @@ def _with_draws_of_each_element(args: Arguments) -> Sequence[object]:
     for level in levels:
         if not any(level in levels_of(argument) for argument in arguments):
             each = level.spread(torch.ones((), dtype=torch.bool, device=arguments[at].device))
+            # the same elements, as a batch
             arguments[at] = torch.where(each, arguments[at], arguments[at])
     return arguments
 
@@ -287,7 +289,8 @@ def captured(
     outside: list[torch.Tensor] = []
     branches = []
     for piece in pieces:
-        # once more for each size that no argument has
+        # once more for each size that no argument has: the tensors with these sizes are arguments
+        # of the next try
         while True:
             try:
                 branch = _capture(piece, operands, outside)
@@ -475,7 +478,7 @@ def example(t: torch.Tensor, mode: FakeTensorMode | None, contiguous: bool = Fal
         if mode is not None:
             return factories.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
         # the place of the last element
-        last = sum((n - 1) * size for n, size in zip(t.shape, t.stride(), strict=True))
+        last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
         return factories.ones(
             last + 1 if t.numel() else 0, dtype=t.dtype, device=t.device
         ).as_strided(t.shape, t.stride())

@@ -86,6 +86,7 @@ def _run_either(
         if bool(pred):
             return true_fn(*operands)
         return false_fn(*operands)
+    # both branches run on the tensors among the operands; other operands are constants to them
     leaves, spec = pytree.tree_flatten(tuple(operands))
     at = [index for index, value in enumerate(leaves) if isinstance(value, torch.Tensor)]
 
@@ -96,6 +97,7 @@ def _run_either(
         )
 
     functions = map(of_tensors, (true_fn, false_fn))
+    # captured in one go, so that both take the same tensors from outside
     pieces = [Piece("a branch of cond", function, copies=copies) for function in functions]
     tensors_of_operands = [leaves[i] for i in at]
     (on_true, on_false), outside = captured(pieces, tensors_of_operands)

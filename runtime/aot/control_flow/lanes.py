@@ -52,8 +52,8 @@ def batched(
         else:
             plain = run(branch, args)
             results = tuple(
-                result if d is None else result.expand(info.batch_size, *result.shape)
-                for result, d in zip(plain, outs, strict=True)
+                result if dim is None else result.expand(info.batch_size, *result.shape)
+                for result, dim in zip(plain, outs, strict=True)
             )
         return results  # type: ignore[no-any-return]
 
@@ -68,7 +68,8 @@ def of_active_lanes(
     Each element that is not ``active`` has the values of the first one that is. No gradient reaches
     these values.
     """
-    first = active.to(torch.int8).argmax().reshape(1)  # argmax takes no bool
+    # of several maxima argmax gives the first; it takes no bool
+    first = active.to(torch.int8).argmax().reshape(1)
     batches = []
     for tensor, dim in zip(operands, dims, strict=True):
         if dim is None:

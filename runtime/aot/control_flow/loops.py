@@ -168,22 +168,28 @@ def check_carry(
             f"{what}: body_fn returns {len(new)} values, the carry has {len(old)}. "
             f"Return a new value for each.{here()}"
         )
-    for index, (a, b) in enumerate(zip(old, new, strict=True)):
-        kinds = [
-            (list(x.shape), x.dtype, x.device) if isinstance(x, torch.Tensor) else type(x)
-            for x in (a, b)
-        ]
-        if kinds[0] != kinds[1]:
+    for index, (kind, new_kind) in enumerate(
+        zip(map(_kind_of, old), map(_kind_of, new), strict=True)
+    ):
+        if kind != new_kind:
             where = "".join(map(made_at, nodes[index : index + 1])) or here()
             raise RuntimeError(
-                f"{what}: body_fn returns {kinds[1]} for value {index} of the carry, "
-                f"which is {kinds[0]}. Keep shape and dtype.{where}"
+                f"{what}: body_fn returns {new_kind} for value {index} of the carry, "
+                f"which is {kind}. Keep shape and dtype.{where}"
             )
     if spec != new_spec:
         raise RuntimeError(
             f"{what}: body_fn returns the structure {new_spec}, the carry has {spec}. "
             f"Return a tuple like the carry.{here()}"
         )
+
+
+def _kind_of(value: object) -> object:
+    """Return what a step must leave as it is: of a tensor shape, dtype and device, else the
+    class."""
+    if isinstance(value, torch.Tensor):
+        return list(value.shape), value.dtype, value.device
+    return type(value)
 
 
 def _capture(
@@ -301,6 +307,8 @@ class _While(ControlFlow):
         """Save what the derivatives need."""
         ctx.condition, ctx.body, ctx.n, *operands = inputs
         ctx.floating = [index for index, o in enumerate(output) if o.dtype in DIFFERENTIABLE]
+        # a missing cotangent becomes zeros, unlike in a `cond`: the loop backward carries one of
+        # each floating value from step to step
         ctx.save_for_backward(*operands)
         ctx.save_for_forward(*operands)
 

@@ -85,6 +85,7 @@ class _OutDtype(ControlFlow):
             return (_OutDtype.forward(op, dtype, *replaced(args, at, tensors)),)
 
         def compute() -> Tensors:
+            """Compute the result by torch's operator, or by its parts."""
             plain = [unwrap(args[i]) for i in at]
             of_level = any(isinstance(tensor, Value) for tensor in plain)
             # Here torch's operator would call this function again, or not know the mode. The parts

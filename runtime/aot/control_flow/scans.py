@@ -163,17 +163,21 @@ def _prefixes(
     The partial results of combined pairs of neighbours are every other result. One step more from
     each of them gives the others.
     """
-    n = xs[0].shape[0]
-    if n < 2:
+    length = xs[0].shape[0]
+    if length < 2:
         return list(xs)
     # the results 1, 3, 5, …: those of the pairs (0, 1), (2, 3), …
     odd = _prefixes(combine_pairs, combine_pairs([x[:-1:2] for x in xs], [x[1::2] for x in xs]))
     # the results 2, 4, …: element 2 after result 1, and so on; no element is after the last pair
     # of an even length
     rest = [x[2::2] for x in xs]
-    even = combine_pairs([y[: (n - 1) // 2] for y in odd], rest) if n > 2 else rest
-    evens = [torch.cat([x[:1], e]) for x, e in zip(xs, even, strict=True)]
-    return [_interleave(e, o) for e, o in zip(evens, odd, strict=True)]
+    even = rest
+    if length > 2:
+        even = combine_pairs([y[: (length - 1) // 2] for y in odd], rest)
+    # result 0 is element 0
+    evens = [torch.cat([x[:1], others]) for x, others in zip(xs, even, strict=True)]
+    # no `map`: in this module that is the function above
+    return [_interleave(*both) for both in zip(evens, odd, strict=True)]
 
 
 def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
@@ -268,7 +272,7 @@ def _stepwise(
 def _length(xs: Sequence[torch.Tensor]) -> object:
     """Return the length of the first dimension. ``RuntimeError`` if it is 0 or not one."""
     lengths = [x.shape[0] for x in xs]
-    if any(n != lengths[0] for n in lengths) or lengths[0] == 0:
+    if any(length != lengths[0] for length in lengths) or lengths[0] == 0:
         raise RuntimeError(
             "map and scan take tensors with one length of at least 1, "
             f"got lengths {lengths}{here()}"

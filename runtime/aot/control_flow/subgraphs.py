@@ -27,17 +27,20 @@ _HIGHER = torch.ops.higher_order
 @stands_for(_HIGHER.invoke_quant_packed)
 @stands_for(_HIGHER.foreach_map)
 def _call(function: Callable[..., object], *operands: object, **_: object) -> object:
+    """Call ``function``, and drop the options for a compiler."""
     return function(*operands)
 
 
 @stands_for(_HIGHER.invoke_subgraph)
 def _call_by_name(function: Callable[..., object], identifier: str, *operands: object) -> object:
+    """Call ``function``, whose ``identifier`` is that of equal calls in torch's graph."""
     return function(*operands)
 
 
 @stands_for(_HIGHER.strict_mode)
 @stands_for(_HIGHER.run_const_graph)
 def _call_on(function: Callable[..., object], operands: Sequence[object]) -> object:
+    """Call ``function`` with the operands in a list."""
     return function(*operands)
 
 

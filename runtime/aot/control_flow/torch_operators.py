@@ -27,8 +27,9 @@ from torch import fx
 
 from ...func.draws import DrawPerElement
 from ...functionalize.functional_level import FunctionalLevel
+from ...seam.dispatch import innermost
 from ...seam.level_mode import LevelMode
-from ...seam.levels import Value, innermost, levels_of
+from ...seam.levels import Value, levels_of
 from ...seam.shells import ON_NEW_VALUES, VALUES
 from ...torch_private.dispatcher import (
     DispatchKey,
@@ -130,6 +131,7 @@ def _enter(operator: HigherOrderOperator, function: Callable[..., object]) -> No
 
         differentiated.theirs = theirs  # type: ignore[attr-defined]
         operator.py_kernels[DispatchKey.Autograd] = differentiated
+    # no operator has an implementation for this key, see the top
     operator.non_fallthrough_keys = operator.non_fallthrough_keys - _VMAP_MODE
     # torch keeps what it has looked up in the tables before
     operator._dispatch_cache.clear()

@@ -98,9 +98,9 @@ class _GraphCall:
         # a value that is carried from step to step has its place in each of them
         inputs = list(map(_placeholders, modules))
         unused: set[int] = set()
-        for i in absent:
-            if i >= self.n_carried and not any(each[i].users for each in inputs):
-                unused.add(i)
+        for index in absent:
+            if index >= self.n_carried and not any(each[index].users for each in inputs):
+                unused.add(index)
         if not self.predicate and unused.issuperset(self.elements):
             unused.discard(self.elements[0])
         return unused
@@ -117,14 +117,7 @@ class _GraphCall:
 
 
 class _Writer:
-    """Write the graph, node by node.
-
-    ``full``: for each node of the module its copy with all operands, which gives an absent value
-    its sizes. ``kept``: for each node that is not absent the one with its value. ``varying``: the
-    nodes among these that depend on a present cotangent. ``zeros``: for each absent node its zeros,
-    if somebody needs them. ``gone``: of a call with several results the numbers of those that are
-    absent. ``modules``: the graphs that were written anew.
-    """
+    """Write the graph, node by node."""
 
     def __init__(
         self,
@@ -136,11 +129,18 @@ class _Writer:
         self.module = module
         self.present = present
         self.graph = fx.Graph()
+        # for each node of the module its copy with all operands, which gives an absent value its
+        # sizes
         self.full: dict[fx.Node, fx.Node] = {}
+        # for each node that is not absent the one with its value
         self.kept: dict[fx.Node, fx.Node] = {}
+        # the nodes among these that depend on a present cotangent
         self.varying: set[fx.Node] = set()
+        # for each absent node its zeros, if somebody needs them
         self.zeros: dict[fx.Node, fx.Node] = {}
+        # of a call with several results the numbers of those that are absent
         self.gone: dict[fx.Node, set[int]] = {}
+        # the graphs that were written anew
         self.modules: dict[str, fx.GraphModule] = {}
         self.root_of = root_of
         self.inner = inner  # the graph of a call, whose results share no memory with its operands
@@ -322,7 +322,7 @@ class _Writer:
             writers = [self._writer_of(graph, call, absent) for graph in call.graphs]
             modules = [writer.written(True) for writer in writers]
             gone = set.intersection(*(writer.absent_results() for writer in writers))
-            later = {i for i in absent if i < call.n_carried and i not in gone}
+            later = {index for index in absent if index < call.n_carried and index not in gone}
             if not later:
                 return modules, gone
             absent -= later
@@ -438,8 +438,8 @@ def _have_same_strides(a: fx.Node, b: fx.Node) -> bool:
         return True
     if x.layout is not torch.strided or y.layout is not torch.strided:
         return True
-    # texts, since a comparison of symbols would become a guard
-    # and the stride of a dimension of size 1 moves nothing
+    # Texts, since a comparison of symbols would become a guard. The stride of a dimension of size 1
+    # moves nothing.
     return all(
         str(size) == "1" or str(stride) == str(other)
         for size, stride, other in zip(y.shape, x.stride(), y.stride(), strict=True)

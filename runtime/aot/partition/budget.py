@@ -177,12 +177,12 @@ def _borders(network: Network, memory: Memory, number: int) -> set[fx.Node]:
     total = sum(own)
     # a border may lie up to two fifths of a segment away from where equal ones would have it
     borders: set[fx.Node] = set()
-    for k in range(1, number):
-        middle, width = total * k / number, total / number / 2.5
+    for segment in range(1, number):
+        middle, width = total * segment / number, total / number / 2.5
         border = _border(crossing, sums, middle, width)
         if border is not None:
             across = _used_behind(border, own, reach)
-            borders.update(order[i] for i in across if not network.inside(order[i]))
+            borders.update(order[index] for index in across if not network.inside(order[index]))
     return borders
 
 
@@ -205,7 +205,8 @@ def _border(
     places = [index for index, total in enumerate(sums) if abs(total - middle) <= width]
     if not places:
         return None
-    return min(places, key=lambda i: (crossing[i], abs(sums[i] - middle)))
+    # of several such calls the one nearest to the middle
+    return min(places, key=lambda place: (crossing[place], abs(sums[place] - middle)))
 
 
 def _new_bytes(node: fx.Node) -> int:

@@ -83,8 +83,8 @@ class _Side:
         All boxes before such a box must be late too.
         """
         inputs: dict[str, list[str]] = {}
-        for a, b in self.edges:
-            inputs.setdefault(b, []).append(a)
+        for source, user in self.edges:
+            inputs.setdefault(user, []).append(source)
         # labels are in program order, so the boxes before are decided already
         for name in self.labels:
             if which(name) and self.late.issuperset(inputs.get(name, ())):
@@ -150,7 +150,7 @@ class _Drawing:
                     node, "argument", names.get(node, str(node.target)), f"{node.name}, an input"
                 )
                 self.forward.late.add(node.name)
-        self._fill(self.forward, order, lambda n: "forward", self.parts.results)
+        self._fill(self.forward, order, lambda node: "forward", self.parts.results)
         self.forward.put_off(lambda name: is_view(self.by_name[name]))
 
     def _fill_backward(self, backward: fx.GraphModule, again: Collection[str]) -> None:

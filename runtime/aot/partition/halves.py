@@ -165,15 +165,17 @@ class Parts:
     ) -> fx.GraphModule:
         """Return a module with the calls in ``order``, between ``inputs`` and ``outputs``."""
         graph = fx.Graph()
-        env: dict[fx.Node, fx.Node] = {}
+        copies: dict[fx.Node, fx.Node] = {}
         for node in inputs:
-            env[node] = graph.placeholder(node.name)
-            env[node].meta = _copy_facts(node)
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = _copy_facts(node)
         # constants first, as in the joint graph
         for node in sorted(order, key=lambda node: node.op != "get_attr"):
-            env[node] = graph.node_copy(node, env.__getitem__)
-            env[node].meta = _copy_facts(node)
-        graph.output([env[output] if isinstance(output, fx.Node) else output for output in outputs])
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node].meta = _copy_facts(node)
+        graph.output(
+            [copies[output] if isinstance(output, fx.Node) else output for output in outputs]
+        )
         return LateGraphModule(self.module, graph, name)
 
 

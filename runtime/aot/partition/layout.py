@@ -61,8 +61,9 @@ def layout(
     placed = Layout(layer, right - left, depth)
     for row in rows:
         placed.x.update((key, x[key] - left) for key in row if isinstance(key, str))
-    for a, b in edges:
-        placed.bends[a, b] = [(i, x[a, b, i] - left) for i in range(layer[a] + 1, layer[b])]
+    for source, user in edges:
+        passed = range(layer[source] + 1, layer[user])
+        placed.bends[source, user] = [(number, x[source, user, number] - left) for number in passed]
     return placed
 
 
@@ -75,13 +76,13 @@ def _add_bends(
     """
     above: dict[Key, list[Key]] = {}
     below: dict[Key, list[Key]] = {}
-    for a, b in edges:
+    for source, user in edges:
         # none for an edge to the next layer
-        passed = range(layer[a] + 1, layer[b])
-        bends: list[Key] = [(a, b, i) for i in passed]
-        for i, bend in zip(passed, bends, strict=True):
-            rows[i].append(bend)
-        for first, second in pairwise([a, *bends, b]):
+        passed = range(layer[source] + 1, layer[user])
+        bends: list[Key] = [(source, user, row) for row in passed]
+        for row, bend in zip(passed, bends, strict=True):
+            rows[row].append(bend)
+        for first, second in pairwise([source, *bends, user]):
             below.setdefault(first, []).append(second)
             above.setdefault(second, []).append(first)
     return above, below
@@ -103,20 +104,21 @@ def _layers(nodes: Sequence[str], edges: Sequence[Edge], late: Collection[str]) 
     """
     users: dict[str, list[str]] = {node: [] for node in nodes}
     inputs: dict[str, list[str]] = {node: [] for node in nodes}
-    for a, b in edges:
-        users[a].append(b)
-        inputs[b].append(a)
+    for source, user in edges:
+        users[source].append(user)
+        inputs[user].append(source)
     layer: dict[str, int] = {}
     # the order is topological: inputs have their layers before a node, and users before its inputs
     for node in nodes:
-        layer[node] = 1 + max((layer[a] for a in inputs[node]), default=-1)
+        layer[node] = 1 + max((layer[source] for source in inputs[node]), default=-1)
     for node in reversed(nodes):
         if node in late and users[node]:
-            layer[node] = min(layer[b] for b in users[node]) - 1
+            layer[node] = min(layer[user] for user in users[node]) - 1
     return layer
 
 
 def _width(key: Key, widths: Mapping[str, float]) -> float:
+    """Return the width of a box, or of the place where an edge passes."""
     if isinstance(key, str):
         return widths[key]
     return _BEND

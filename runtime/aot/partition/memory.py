@@ -115,8 +115,8 @@ class Memory:
         last = self._last_uses(order, outputs)
         alive = {home for home in self._homes_of((*inputs, *alive_throughout)) if home in last}
         freed: dict[int, list[fx.Node]] = {}
-        for home, i in last.items():
-            freed.setdefault(i, []).append(home)
+        for home, place in last.items():
+            freed.setdefault(place, []).append(home)
         now = peak = self._bytes(alive)
         # a call has its arguments and its results at once, so it frees after the peak is taken
         for index, node in enumerate(order):

@@ -118,11 +118,12 @@ class Network:
         parts, vertex, edges = self.parts, self.vertex, []
         gradients = set(nodes_among(parts.gradients))
         # each value is two vertices: the edge between them is cut where the value is saved
-        for node, i in vertex.items():
-            edges.append((i, i + 1, self._price_of_saving(node)))
-            edges += [(i + 1, vertex[user], INFINITE) for user in node.users if user in vertex]
+        for node, entry in vertex.items():
+            leave = entry + 1
+            edges.append((entry, leave, self._price_of_saving(node)))
+            edges += [(leave, vertex[user], INFINITE) for user in node.users if user in vertex]
             if node in gradients or self._feeds_backward(node):
-                edges.append((i + 1, self.sink, INFINITE))
+                edges.append((leave, self.sink, INFINITE))
         return edges
 
     def _feeds_backward(self, node: fx.Node) -> bool:
@@ -167,10 +168,10 @@ class Network:
         calls are not. ``fixed``: further values that the forward alone may compute.
         """
         edges = list(self.edges)
-        for node, i in self.vertex.items():
+        for node, entry in self.vertex.items():
             capacity = self._price_of_again(node, price, fixed)
             if capacity:
-                edges.append((self.source, i, capacity))
+                edges.append((self.source, entry, capacity))
         # without a user in the backward there is nothing to save
         if not any(end == self.sink for _, end, _ in edges):
             return []
@@ -178,8 +179,8 @@ class Network:
         # a value is saved if the cut passes between its two vertices
         return [
             node
-            for node, i in self.vertex.items()
-            if not behind[i] and behind[i + 1] and node.op != "get_attr"
+            for node, entry in self.vertex.items()
+            if not behind[entry] and behind[entry + 1] and node.op != "get_attr"
         ]
 
     def _price_of_again(
@@ -197,12 +198,13 @@ class Network:
             return INFINITE
         return price(node)
 
-    def work(self, n: fx.Node) -> int:
+    def work(self, node: fx.Node) -> int:
         """Return the cost of a call in bytes moved; of an item that of its call."""
-        n = call_of(n)
-        cost = self.works.get(n)
+        call = call_of(node)
+        # several cuts ask for the price of one call
+        cost = self.works.get(call)
         if cost is None:
-            cost = self.works[n] = work(n)
+            cost = self.works[call] = work(call)
         return cost
 
     def price_of(self, node: fx.Node) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from ...rules.record import Formula
 from ...seam.call_types import Arguments, BatchFlags, Keywords
-from ...seam.levels import run_batchwise
+from ...seam.dispatch import run_batchwise
 from ...torch_private.dispatcher import OpOverload
 from ..derive import batch_rules as batch
 from ..derive.families import conj, multilinear

@@ -10,7 +10,7 @@ import torch
 
 from ...errors import InplaceError
 from ...seam.call_types import Arguments, BatchFlags, Kernel, Keywords
-from ...seam.levels import run_batchwise
+from ...seam.dispatch import run_batchwise
 from ..derive import batch_rules as batch
 from ..derive.families import linear, view
 from ..derive.fixed_layouts import dims, filled
