@@ -194,7 +194,7 @@ def _kind_of(value: object) -> str:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     """Return a parameter without its default, such as `*args` or `dim=… by name`."""
-    marks = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+    marks: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
     mark = marks.get(parameter.kind, "")
     default = "" if parameter.default is parameter.empty else "=…"
     by_name = " by name" if parameter.kind is parameter.KEYWORD_ONLY else ""

@@ -67,8 +67,9 @@ class Beginning:
     get gradients, so that they must be leaves without hooks. ``differentiated``: the numbers of
     those whose gradients the program computes, so that they must have no hooks. ``donates``:
     whether the call takes the memory of arguments. ``require_alone``: raises an error where the
-    call assigns and others may run beside it; None if it assigns nothing. ``added_at``: the user's
-    line of the backward pass that reaches the arguments, as the end of an error."""
+    call assigns and others may run beside it; None if it assigns nothing. ``added_at``,
+    ``differentiated_at``: the user's lines of the backward pass that reaches the arguments, and of
+    the call that asks for their gradients, as the ends of errors."""
 
     leaves: Sequence[torch.Tensor]
     arguments: Sequence[int]
@@ -76,6 +77,7 @@ class Beginning:
     donates: bool
     require_alone: Callable[[], None] | None
     added_at: str = ""
+    differentiated_at: str = ""
 
     def of(self, joint: Joint) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call of this program does, which returns what an error of the graph does
@@ -129,5 +131,5 @@ class Beginning:
             if has_tensor_hooks(call.leaves[i]):
                 raise RuntimeError(
                     "torch.autograd.grad in a jitted function asks for the gradient of an argument "
-                    f"with hooks, {HOOKS}"
+                    f"with hooks, {HOOKS}{self.differentiated_at}"
                 )

@@ -8,6 +8,7 @@ import decimal
 import functools
 import inspect
 import itertools
+import pathlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -249,7 +250,8 @@ class JittedModule(torch.nn.Module):
 _SHOWN_WHOLE = frozenset(
     (
         *(float, complex, range, decimal.Decimal),
-        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta),
+        *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone),
+        *(pathlib.PureWindowsPath, pathlib.WindowsPath),
     )
 )
 """Classes of which equal objects may differ, but not in their texts."""
@@ -264,6 +266,9 @@ def _key_of(x: Any) -> object:
         return kind, repr(x)
     if kind is tuple:
         return kind, tuple(map(_key_of, x))
+    if issubclass(kind, tuple):
+        # a named one equals another of its class with True in the place of 1
+        return kind, tuple(map(_key_of, x)), x
     if kind is frozenset:
         return kind, frozenset(map(_key_of, x))
     return kind, x

@@ -585,7 +585,11 @@ class Steps:
         if not any(effects):
             self._beside = Beside(
                 without_hooks(_tensors(gradients.differentiated)),
-                partial(self._begin, self._numbers(gradients.differentiated)),
+                partial(
+                    self._begin,
+                    self._numbers(gradients.differentiated),
+                    gradients.differentiated_at,
+                ),
             )
             return result[0]
         self._assigns = True
@@ -603,7 +607,7 @@ class Steps:
         return Outcome(result, values, to)
 
     def _begin(
-        self, differentiated: Sequence[int], joint: Joint
+        self, differentiated: Sequence[int], differentiated_at: str, joint: Joint
     ) -> Callable[[Call], Sequence[str]] | None:
         """Return what a call does before the graph of a program that leaves no gradients and
         returns no value of a place. It may assign objects, or write to tensors of Python's state,
@@ -613,7 +617,10 @@ class Steps:
         writes = any(x.written for x in joint.boundary.inputs[n_arguments:])
         self._assigns = self._assigns or writes
         alone = self._require_alone if self._changes or writes else None
-        return Beginning((), (), differentiated, self.donates, alone).of(joint)
+        beginning = Beginning(
+            (), (), differentiated, self.donates, alone, differentiated_at=differentiated_at
+        )
+        return beginning.of(joint)
 
     def _note_gradients(self, gradients: LeafGradients, leaves: Sequence[object]) -> None:
         """Note what a call asks and does of gradients before its graph runs. ``leaves``: those that
@@ -630,6 +637,7 @@ class Steps:
                 self.donates,
                 self._require_alone,
                 gradients.added_at,
+                gradients.differentiated_at,
             ).of,
         )
 

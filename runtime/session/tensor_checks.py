@@ -10,7 +10,8 @@ import torch
 
 from ..rules.record import extent
 from ..seam.level_mode import entering
-from ..seam.levels import Value, is_floating
+from ..seam.levels import Value
+from ..seam.scope import is_floating
 from ..seam.user_code import settled
 from ..tape.values import GradValue
 

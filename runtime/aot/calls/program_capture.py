@@ -128,7 +128,7 @@ def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> P
     objects = [*filter(_is_object, reached)]
     objects += [x.tensor for x in call.given if type(x) is Outside]
     # a text may be the name by which the program asks a tensor of the state
-    objects += filter(names_behind, _texts((args, kwargs)))
+    objects += filter(names_behind, filter(_is_text, reached))
     recipe.lost.clear()
     declared = recipe.declared
     if declared is not None:
@@ -146,19 +146,9 @@ def _is_object(x: object) -> bool:
     return type(x) not in PLAIN_VALUES and not isinstance(x, _NO_OBJECTS)
 
 
-def _texts(tree: object) -> set[str]:
-    """Return the texts among the items and the keys of containers."""
-    found, pending, containers = set[str](), [tree], set[int]()
-    while pending:
-        x = pending.pop()
-        if type(x) is str:
-            found.add(x)
-        elif isinstance(x, (list, tuple, dict)) and id(x) not in containers:
-            containers.add(id(x))  # one of them may hold itself
-            pending += x
-            if isinstance(x, dict):
-                pending += x.values()
-    return found
+def _is_text(x: object) -> bool:
+    """Return whether an argument is a text, by which a program may ask for something."""
+    return isinstance(x, (str, bytes))
 
 
 def _undo(recipe: Recipe, state: ProgramState, error: BaseException | None = None) -> None:

@@ -100,6 +100,7 @@ class LeafGradients:
         self.spent: set[Node] = set()  # nodes that a pass has freed
         # leaves, or keys of arguments, whose gradients torch.autograd.grad was asked for
         self.differentiated: list[object] = []
+        self.differentiated_at = ""  # the user's line of the first such call
         self.used = False
         self.entering = False
         self._kept: dict[int | Node, KeptGradient] = {}
@@ -415,26 +416,30 @@ class LeafGradients:
 
     def check_input(self, tensor: object) -> None:
         """Raise before a pass for the gradient of ``tensor`` if a graph would do something else."""
-        if not isinstance(tensor, torch.Tensor):
-            return
-        if isinstance(tensor, Value) and tensor._level.number:
+        if isinstance(tensor, GradientEdge):
+            self._note_leaf(tensor.node)
+        elif isinstance(tensor, Value) and tensor._level.number:
+            self._note_leaf(end_of(tensor))
+        elif isinstance(tensor, torch.Tensor):
             self._note_differentiated(tensor)
-            return
+
+    def _note_differentiated(self, tensor: object) -> None:
+        """Note a tensor from outside, or the key of an argument. Refuse a tensor with hooks."""
         self.differentiated.append(tensor)
+        self.differentiated_at = self.differentiated_at or here()
         if hooked(tensor):
             raise RuntimeError(
                 "torch.autograd.grad in the program asks for the gradient of a tensor with "
                 f"hooks, {HOOKS}{here()}"
             )
 
-    def _note_differentiated(self, value: Value) -> None:
-        """Note the key of an argument that ``value`` is. A value that is computed has none."""
-        node = end_of(value)
+    def _note_leaf(self, node: Node | None) -> None:
+        """Note the leaf of ``node``. The node of a value that is computed has none."""
         if node is None:
             return
         leaf = self._leaves.at(node) or self._leaves.search(node)
         if leaf is not None:
-            self.differentiated.append(leaf[0])
+            self._note_differentiated(leaf[0])
 
     def check_leaf(self, entry: KeptGradient, node: Node) -> None:
         """Raise before a backward pass adds to ``entry`` if a graph would do something else."""

@@ -145,6 +145,8 @@ _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 KINDS_WITH_NAMES = frozenset(
     (
         str,
+        np.str_,
+        bytes,
         types.MethodType,
         types.FunctionType,
         OpOverload,
@@ -169,8 +171,10 @@ def names_behind(x: Any) -> Iterable[str]:
 def _words_of(x: Any) -> Iterable[str]:
     """Return the names that an object of one of the classes has."""
     kind = type(x)
-    if kind is str:
-        return (x,)
+    if isinstance(x, str):
+        return (str(x),)
+    if kind is bytes:
+        return (x.decode("latin-1"),)
     if kind in NAMERS:
         return (word for path in x.__reduce__()[1] for word in str(path).split("."))
     owner = getattr(x, "__self__", None)

@@ -79,7 +79,8 @@ def op_of(name: str) -> Any:
 def calls_of(name: str, dtype: torch.dtype) -> Iterator[Call]:
     """Yield calls of an op that its kernel takes."""
     op = op_of(name)
-    choices, options = [], []
+    choices: list[tuple[object, ...]] = []
+    options: list[tuple[str, object]] = []
     for argument in op._schema.arguments:
         if str(argument.type) == "Tensor":
             choices.append((HERE,))
@@ -113,7 +114,7 @@ def tensors_of(name: str, number: int, dtype: torch.dtype) -> tuple[torch.Tensor
                 rows[1:] = rows[1:].log()
         return tuple(rows)
     # the values come at places of whole vectors and behind the last one
-    values = VALUES
+    values: tuple[float, ...] = VALUES
     if number > 2:
         values = FEW
     pairs = [*itertools.product(values, repeat=number)]
