@@ -20,6 +20,7 @@ from ..aot.python_state.closed_over import modules_of
 from ..aot.python_state.declared import Holdings
 from ..aot.python_state.entry_hook import Seen, is_kept, watching
 from ..aot.python_state.object_graph import ObjectGraph
+from ..aot.python_state.object_kinds import Registry
 from ..seam.generator_states import GeneratorStates
 from ..seam.locks import lock_of
 from ..seam.scope import SCOPE
@@ -106,7 +107,8 @@ class _Snapshot(ObjectGraph):
         """Return what differs from before now, by place, and what the tensors have."""
         found: dict[Any, tuple[str, Frozen]] = {}
         for change in self.changes():
-            if ignored.has(change.node.owner):
+            # an import that only one of the runs needs registers classes with abstract ones
+            if isinstance(change.node, Registry) or ignored.has(change.node.owner):
                 continue
             found[place_of(change)] = change.what, freeze(change.now, self.knows)
         for copy in (copy for copy in self.copies if not ignored.has(copy.tensor)):

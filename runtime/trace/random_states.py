@@ -40,7 +40,8 @@ from .provenance import PACKAGE, here
 _SET = (
     "the program sets the state of a random generator (manual_seed, set_rng_state, fork_rng, "
     "set_state) between two draws, or to a state that is not that of a seed below 2**40, "
-    "and a graph makes draws alone. Do that before the call."
+    "and a graph makes draws alone. Do that before the call. If it does not, another thread draws "
+    "from the generator during the first call. Give that thread a generator of its own."
 )
 _TAKEN = (
     "the program sets the state of a random generator to one that it takes from "

@@ -111,8 +111,11 @@ def refuse_undeclared(
     places whose values are arguments, as :attr:`Place.key`.
     """
     holdings = Holdings([*declared, *_parts_of_classes(graph)], ignore, graph)
+    known = graph.dictionaries_of(np.ufunc)
     undeclared = [
-        node for node in graph.nodes if not _is_constant(node) and not holdings.has(node.owner)
+        node
+        for node in graph.nodes
+        if not _is_constant(node) and not holdings.has(node.owner) and id(node.owner) not in known
     ]
     if undeclared:
         _refuse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -283,3 +284,21 @@ def test_the_error_says_that_one_of_both_requires_grad() -> None:
     step = jit(lambda h: h * weight, check=1)
     with pytest.raises(RuntimeError, match="the result has requires_grad=True, and not in eager"):
         step(before)
+
+
+def test_a_class_that_is_registered_in_one_of_the_runs_is_no_difference() -> None:
+    """As an import in a capture may register classes with those of `collections.abc`."""
+
+    class Container(abc.ABC):
+        @abc.abstractmethod
+        def items(self) -> object: ...
+
+    def f(x: Any) -> Any:
+        if type(x) is not torch.Tensor:  # a value of the capture
+            Container.register(type("Made", (), {}))
+        return x * 2
+
+    g = jit(f, check=1)
+    token = abc.get_cache_token()
+    assert g(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert abc.get_cache_token() != token, "a class was registered"

@@ -103,6 +103,10 @@ def calls_functions_of_numpy(x: Any) -> Any:
     return x * int(np.prod(x.shape)) * float(np.linalg.norm([3.0, 4.0]))
 
 
+def has_names_of_functions_of_numpy(x: Any) -> Any:
+    return x.square() * np.pi
+
+
 def asks_the_environment(x: Any) -> Any:
     return x * float(os.environ.get("NO_SUCH_RATE", "2"))
 
@@ -114,6 +118,7 @@ CODE_AND_CONSTANTS = [
     logs,
     calls_methods_of_a_class,
     calls_functions_of_numpy,
+    has_names_of_functions_of_numpy,
     asks_the_environment,
 ]
 

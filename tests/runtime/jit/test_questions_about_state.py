@@ -8,10 +8,13 @@ import inspect
 import itertools
 import operator
 import os
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.dlpack
@@ -372,20 +375,31 @@ def test_another_class_of_a_tensor_counts(question: str) -> None:
         assert compiled(torch.ones(())).item() == ask(tensor)
 
 
-@pytest.mark.parametrize(
-    "tree", ["_version", ["_version"], {"name": "_version"}, {"_version": 1}], ids=str
-)
-def test_a_question_counts_whose_name_is_an_argument(tree: Any) -> None:
+@dataclass
+class Question:
+    """What a program is to ask."""
+
+    name: Any
+
+
+TREES: dict[str, tuple[Any, Callable[[Any], str]]] = {
+    "a text": ("_version", lambda tree: tree),
+    "a text of NumPy's": (np.str_("_version"), lambda tree: tree),
+    "bytes": (b"_version", lambda tree: tree.decode()),
+    "a list": (["_version"], lambda tree: tree[0]),
+    "a queue": (deque(["_version"]), lambda tree: tree[0]),
+    "a value": ({"name": "_version"}, lambda tree: tree["name"]),
+    "a key": ({"_version": 1}, lambda tree: next(iter(tree))),
+    "a data class": (Question("_version"), lambda tree: tree.name),
+    "a list in a data class": (Question(["_version"]), lambda tree: tree.name[0]),
+}
+
+
+@pytest.mark.parametrize("kind", TREES)
+def test_a_question_counts_whose_name_is_an_argument(kind: str) -> None:
     tensor = torch.ones(2)
-
-    def f(x: Any, names: Any) -> Any:
-        name = names
-        while not isinstance(name, str):
-            values = list(names.values()) if isinstance(names, dict) else names
-            name = values[0] if isinstance(values[0], str) else next(iter(names))
-        return x * getattr(tensor, name)
-
-    compiled = jit(f)
+    tree, name_in = TREES[kind]
+    compiled = jit(lambda x, names: x * getattr(tensor, name_in(names)))
     for _ in range(3):
         assert compiled(torch.ones(()), tree).item() == tensor._version
         tensor.add_(0)
