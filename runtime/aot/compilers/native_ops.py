@@ -5,9 +5,8 @@ reason_for_kernels(module)   # "it calls aten.index_select.default, whose kernel
 Inductor has code of its own for most ops, and for some values it does something else than the
 kernel. `index_select` of -1 is an error, and native code takes the last row. `erf(1e-7)` is 1.1e-7,
 and native code gives 0. A few calls beside the replay do not show that. So `compiler="auto"` gives
-Inductor the ops of the tables here, and no other ones. `tests/runtime/aot/compilers/native_values`
-compares them on the values where code differs: zeros of both signs, infinities, NaN, tiny and huge
-numbers.
+Inductor the ops of the tables here, and no other ones. `native_values`, beside the tests, compares
+them on the values where code differs: zeros of both signs, infinities, NaN, tiny and huge numbers.
 """
 
 from __future__ import annotations

@@ -66,6 +66,12 @@ _WITHOUT_STATE = (
 that only receive texts, and generators of random numbers."""
 
 
+_UFUNCS = [x for x in vars(np).values() if type(x) is np.ufunc]
+_OF_UFUNCS = frozenset(id(getattr(x, "__dict__", x)) for x in _UFUNCS)
+"""The identities of the dictionaries with the attributes of NumPy's functions, whose names are
+those of methods of tensors."""
+
+
 class Holdings(ObjectGraph):
     """The objects that the program of ``graph`` can come to from the ``declared`` ones.
 
@@ -111,11 +117,8 @@ def refuse_undeclared(
     places whose values are arguments, as :attr:`Place.key`.
     """
     holdings = Holdings([*declared, *_parts_of_classes(graph)], ignore, graph)
-    known = graph.dictionaries_of(np.ufunc)
     undeclared = [
-        node
-        for node in graph.nodes
-        if not _is_constant(node) and not holdings.has(node.owner) and id(node.owner) not in known
+        node for node in graph.nodes if not _is_constant(node) and not holdings.has(node.owner)
     ]
     if undeclared:
         _refuse(
@@ -184,7 +187,7 @@ def _describe(graph: ObjectGraph, node: Node) -> str:
 def _is_constant(node: Node) -> bool:
     """Return whether the object is code or a constant, as far as its kind says."""
     if not isinstance(node, Attributes):
-        return isinstance(node, _NODES_OF_CODE)
+        return isinstance(node, _NODES_OF_CODE) or id(node.owner) in _OF_UFUNCS
     kind = type(node.owner)
     if kind.__module__ == "typing":
         return True

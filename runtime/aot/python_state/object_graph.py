@@ -228,13 +228,6 @@ class ObjectGraph(Snapshot):
                         return
                 self._spread()
 
-    def dictionaries_of(self, kind: type) -> set[int]:
-        """Return the identities of the dictionaries with the attributes of objects of a class."""
-        found = [
-            getattr(x, "__dict__", None) for x in self._reached.values() if isinstance(x, kind)
-        ]
-        return {id(attributes) for attributes in found if attributes is not None}
-
     def _reach(self, x: object, name: str) -> None:
         """Come to ``x``, once. ``name``: how one comes to it, for messages."""
         kind = type(x)

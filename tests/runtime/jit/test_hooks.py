@@ -153,7 +153,8 @@ def test_hooks_of_a_leaf_are_refused_by_torch_autograd_grad(
 
     @jit
     def f(x: Tensor) -> Tensor:
-        return torch.autograd.grad((x * w).sum(), place(w))[0]
+        gradient: Tensor = torch.autograd.grad((x * w).sum(), place(w))[0]
+        return gradient
 
     for _ in range(calls_before):
         assert f(torch.ones(1)).item() == 1.0

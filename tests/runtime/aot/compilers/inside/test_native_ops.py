@@ -1,4 +1,8 @@
-"""Inside: runtime.aot.compilers.native_ops, the ops that native code computes as kernels do."""
+"""The ops that native code computes as kernels do.
+
+Inside: runtime.aot.compilers.native_ops. Calls of a graph with a few values do not show what its
+code does with others, so the tables of ops are tested here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import pytest
 import torch
 
 from runtime.aot.compilers.native_ops import ELEMENTWISE, SUMS
-from tests.runtime.aot.compilers import native_values
+from tests.runtime.aot.compilers.inside import native_values
 
 SEED = 17
 
@@ -21,7 +25,7 @@ def files(kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_native_code_gives_the_values_of_kernels_and_others_are_told_apart() -> None:
-    """A few ops. `python -m tests.runtime.aot.compilers.native_values` compares all of them."""
+    """A few ops. `native_values` as a program compares all of them."""
     names = random.Random(SEED).sample(sorted(ELEMENTWISE | SUMS), 5)
     wrong = native_values.differences([*names, "expm1.default"])
     # `expm1(-0.0)` is -0.0

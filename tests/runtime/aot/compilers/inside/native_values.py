@@ -1,9 +1,11 @@
 """Compares native code with the kernels on the values where code differs:
-`python -m tests.runtime.aot.compilers.native_values [OP …]`.
+`python -m tests.runtime.aot.compilers.inside.native_values [OP …]`.
 
-Each op of :mod:`runtime.aot.compilers.native_ops` is called with zeros of both signs, infinities,
-NaN, and tiny and huge numbers, and with all pairs of them. Differences beyond rounding are printed.
-Without OP all ops are compared, which compiles for some minutes.
+Each op is called with zeros of both signs, infinities, NaN, and tiny and huge numbers, and with all
+pairs of them. Differences beyond rounding are printed. Without OP all ops are compared, which
+compiles for some minutes.
+
+Inside: runtime.aot.compilers.native_ops, as one compilation is for all ops at once.
 """
 
 from __future__ import annotations
