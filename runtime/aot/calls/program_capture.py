@@ -16,7 +16,7 @@ import inspect
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -89,6 +89,7 @@ def capture(
     are numbers of any value. ``may_pin``: whether the program may be for one value of such a number
     alone, for which it asks. Else :class:`Pinned` is raised.
     """
+    _load_profiler()
     state = _state_before(recipe, spec, call)
     if recipe.starting is not None:
         recipe.starting(state)
@@ -112,6 +113,18 @@ def capture(
         raise
     finally:
         recipe.entered.update(state.graph.code.entered)
+
+
+@cache
+def _load_profiler() -> None:
+    """Let torch look for its profilers, once in a process.
+
+    It notes what it has found in variables of its modules when a record of a function begins, as in
+    each step of an optimizer. In a capture that would be a change that the program makes, and its
+    second call would be captured, too.
+    """
+    with torch.autograd.profiler.record_function(_load_profiler.__name__):
+        pass
 
 
 def _state_before(recipe: Recipe, spec: pytree.TreeSpec | None, call: Call) -> ProgramState:

@@ -355,6 +355,8 @@ class ClassNames(Named):
     def _appeared(self) -> list[str]:
         """List the names that count, and that the class did not define."""
         new = vars(self.owner).keys() - self.defined - NOTES
+        if not self.at("__annotations__"):
+            new.discard("__annotations__")  # Python makes an empty one when somebody asks for it
         return [
             name for name in sorted(new) if name not in self.free and self.counts(self.owner, name)
         ]

@@ -89,27 +89,50 @@ def _position(x: object, name: str) -> Node:
 
 # nothing public of `abc` says which classes are registered
 _get_dump: Any = vars(importlib.import_module("_abc"))["_get_dump"]
-_REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, tuple[int, ...]]] = (
+_Registered = dict[int, int]  # by identity of a class: which module in the order of imports has it
+_REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, _Registered]] = (
     weakref.WeakKeyDictionary()
 )
 """By class: Python's token when its registry was read, and what it was."""
+_MODULES: dict[str, int] = {}
+"""By name: which module it is, in the order in which they were seen."""
 
 
-def _registered_with(abstract: type) -> tuple[int, ...]:
-    """Return the identities of the classes that are registered with ``abstract`` or below it."""
-    registered: set[int] = set()
+def _number_of_modules() -> int:
+    """Return how many modules there have been up to now."""
+    # a module that is not noted, as another one has gone, counts as an old one
+    if len(sys.modules) != len(_MODULES):
+        for name in tuple(sys.modules):
+            _MODULES.setdefault(name, len(_MODULES))
+    return len(_MODULES)
+
+
+def _registered_with(abstract: type) -> _Registered:
+    """Return the classes that are registered with ``abstract`` or below it."""
+    _number_of_modules()
+    registered: _Registered = {}
     for cls in walk([abstract], type.__subclasses__):
         if "_abc_impl" in vars(cls):
-            registered.update(id(reference()) for reference in _get_dump(cls)[0])
-    return tuple(sorted(registered))
+            classes = (reference() for reference in _get_dump(cls)[0])
+            registered |= {id(x): _MODULES.get(str(module_of(x)), 0) for x in classes}
+    return registered
 
 
 class Registry(Node):
     """The classes that an abstract base class takes for its own: those that are registered with it
-    or with a class that inherits from it."""
+    or with a class that inherits from it.
 
-    __slots__ = ()
+    A class of a module that was imported since is none of them: no object that the program has
+    found is one of its. An import of ``sympy``, as programs for any sizes need, registers some with
+    those of ``collections.abc``.
+    """
+
+    __slots__ = ("modules",)
     puts = False
+
+    def __init__(self, owner: type, name: str) -> None:
+        self.modules = _number_of_modules()
+        super().__init__(owner, name)
 
     def look(self) -> tuple[int, ...]:
         """Return the identities of the classes. Python's token of all registries changes with each
@@ -118,7 +141,12 @@ class Registry(Node):
         known = _REGISTERED.get(self.owner)
         if known is None or known[0] != token:
             known = _REGISTERED[self.owner] = (token, _registered_with(self.owner))
-        return known[1]
+        return tuple(sorted(x for x, module in known[1].items() if module < self.modules))
+
+    def renew(self) -> None:
+        """Remember the classes of now."""
+        self.modules = _number_of_modules()
+        super().renew()
 
 
 def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:

@@ -459,6 +459,28 @@ def test_a_class_that_somebody_registers_with_one_of_pythons_is_found(way: str) 
     assert len(jit.explain(compiled).programs) == 2
 
 
+def test_a_class_of_a_module_that_is_imported_later_changes_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``sympy`` registers some, which programs for any sizes import."""
+    (tmp_path / "with_a_new_class.py").write_text(
+        "import collections.abc\n"
+        "class New: pass\n"
+        "collections.abc.Sequence.register(New)\n"
+        "collections.abc.Sequence.__annotations__\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    box = Box()
+    compiled = jit(lambda x: x * (2.0 + isinstance(box, collections.abc.Sequence)))
+    first = compiled(torch.ones(1))
+    new = importlib.import_module("with_a_new_class").New()
+    assert compiled(torch.ones(1)).equal(first)
+    assert len(jit.explain(compiled).programs) == 1
+    # a program that comes to an object of the class asks again
+    later = jit(lambda x: x * (2.0 + isinstance(new, collections.abc.Sequence)))
+    assert later(torch.ones(1)).item() == 3.0
+
+
 class Named(abc.ABC):
     """An abstract class, from which another one inherits."""
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 import runtime
 from runtime import jit
 from runtime.jit import explain
+from tests.commands import ROOT, python
 
 from .training import Wrap, assert_equal_bits, both, deep, left, linear, normal, step_of
 
@@ -473,3 +474,28 @@ class TestErrorsOfAGraph:
         with pytest.raises(RuntimeError, match="reaches an argument that is no leaf"):
             step(runtime.wrap(torch.ones(2), requires_grad=True) * 2)
         assert weight.tolist() == [1.0, 1.0] and weight.grad is None
+
+
+def test_the_first_step_of_a_process_with_several_sizes_is_captured_twice() -> None:
+    """With the profiler that torch looks for once, and what an import for any sizes registers."""
+    program = """
+import torch
+from runtime import jit
+
+model = torch.nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+@jit
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+for size in (4, 4, 8, 12, 4):
+    step(torch.ones(size, 3))
+print(len(jit.explain(step).programs))
+"""
+    done = python(ROOT, "-c", program)
+    assert done.stdout == "2\n", done.stderr
