@@ -1,5 +1,6 @@
 """Asks a graph, with the graphs of its branches and loops, what a call does beside its results.
 
+may_raise(module)           # True for an index, which may be out of range
 draws(module)               # True for dropout, also in a branch of torch.cond
 generators_of(module)       # [g] for torch.rand(2, generator=g)
 runs_user_code(module)      # True for an op of another library
@@ -14,9 +15,19 @@ from torch import fx
 
 from ...seam.containers import leaves_of
 from ...torch_private.dispatcher import OpOverload
+from ...trace.graph_edits import refuses
 
-__all__ = ["draws", "generators_of", "runs_user_code"]
+__all__ = ["draws", "generators_of", "may_raise", "runs_user_code"]
 
+_RAISING = frozenset(
+    (
+        *("_assert_async", "_assert_scalar", "_linalg_check_errors", "bincount", "multinomial"),
+        *("embedding", "gather", "index", "index_put", "_unsafe_index", "_unsafe_index_put"),
+        *("index_add", "index_copy", "index_fill", "index_reduce", "index_select", "put", "take"),
+        *("scatter", "scatter_add", "scatter_reduce", "nll_loss_forward", "nll_loss2d_forward"),
+    )
+)
+"""Names of ATen's ops that refuse some values: indices out of range, singular matrices."""
 _OF_TORCH = frozenset(("aten", "prims", "prim"))
 
 
@@ -26,6 +37,18 @@ def _nodes_of(module: fx.GraphModule) -> Iterator[tuple[fx.GraphModule, fx.Node]
         if isinstance(inner, fx.GraphModule):
             for node in inner.graph.nodes:
                 yield inner, node
+
+
+def may_raise(module: fx.GraphModule) -> bool:
+    """Return whether a call may raise an error that depends on the values of tensors."""
+    return any(map(_may_raise, (node for _, node in _nodes_of(module))))
+
+
+def _may_raise(node: fx.Node) -> bool:
+    func = node.target
+    if refuses(node):
+        return True
+    return isinstance(func, OpOverload) and func._schema.name.partition("::")[2] in _RAISING
 
 
 def draws(module: fx.GraphModule) -> bool:

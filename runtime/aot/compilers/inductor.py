@@ -26,6 +26,7 @@ from ..control_flow.torch_operators import transformable
 from ..partition.recompute import call_of
 from . import inductor_trial
 from .boxed import Boxed, examples
+from .graph_effects import may_raise
 from .inductor_graphs import NumberTensors, numbers_of, write_at_the_end
 from .inductor_trial import TrialFailed
 from .placing import DESTINATIONS, Destination
@@ -125,7 +126,9 @@ def _compile(
     with config.patch(fallback_random=True):
         lowered = decomposed(module, inputs)
         _refuse_other_layouts(module, results_of(lowered.graph))
-        placed = write_at_the_end(lowered.graph, _destinations(module))
+        # an error of an op would come after a write that belongs behind it
+        destinations = () if may_raise(lowered) else _destinations(module)
+        placed = write_at_the_end(lowered.graph, destinations)
         _keep_placeholders(lowered.graph, given)
         lowered.recompile()
         _mark_results_as_visible(lowered.graph)

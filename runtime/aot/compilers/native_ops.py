@@ -30,7 +30,7 @@ hardsigmoid.default hardtanh.default hypot.default isfinite.default isinf.defaul
 le.Scalar le.Tensor leaky_relu.default lerp.Scalar log.default log10.default log1p.default
 log2.default logaddexp.default logical_and.default logical_not.default logical_or.default lt.Scalar
 lt.Tensor mish.default mul.Scalar mul.Tensor nan_to_num.default ne.Scalar ne.Tensor neg.default
-pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor reciprocal.default relu.default round.decimals
+pow.Scalar pow.Tensor_Scalar pow.Tensor_Tensor reciprocal.default relu.default
 round.default rsqrt.default rsub.Scalar sgn.default sigmoid.default sign.default silu.default
 silu_backward.default sin.default sinh.default softplus.default sqrt.default square.default
 sub.Scalar sub.Tensor tan.default tanh.default tanh_backward.default threshold.default
@@ -59,6 +59,8 @@ _scaled_dot_product_flash_attention_for_cpu_backward.default
 _KERNELS = frozenset(_KERNELS_NAMES.split())
 """Ops for which native code calls the kernel."""
 
+_PRODUCT_NAMES = "mm.default addmm.default bmm.default baddbmm.default"
+
 _PLACES_NAMES = """
 _unsafe_view.default cat.default clone.default constant_pad_nd.default copy.default copy_.default
 empty_like.default flip.default full.default full_like.default lift_fresh_copy.default
@@ -68,6 +70,16 @@ stack.default tril.default triu.default where.self zeros.default zeros_like.defa
 """
 _PLACES = frozenset(_PLACES_NAMES.split())
 """Ops that put elements elsewhere, and change none."""
+
+_PRODUCTS = frozenset(_PRODUCT_NAMES.split())
+"""Kernels in whose place native code multiplies and adds by itself if a matrix has a side of 1. It
+then takes 0 times NaN for the part that a factor of 0 leaves out."""
+
+_BOUNDS = frozenset(("clamp.default", "clamp_max.default", "clamp_min.default", "hardtanh.default"))
+"""Ops with bounds. At a bound of 0 native code gives a zero of another sign."""
+
+_EXPONENTS = frozenset((2, 3, 0.5, -1))
+"""Exponents of ``pow`` that were compared. The kernel has code of its own for some other ones."""
 
 _OWN = frozenset(("torch_transform_matrix.solve_factored.default",))
 """Ops of this package. Native code calls them."""
@@ -100,7 +112,22 @@ def _reason_of(node: fx.Node) -> str:
         return _unknown(func)
     if _name_of(func) in _COMPARED and not all(map(_has_numbers, node.all_input_nodes)):
         return f"it calls {func} of integers, which was not compared with native code"
+    if not _has_compared_values(_name_of(func), node):
+        return f"it calls {func} with sizes or numbers that were not compared with native code"
     return ""
+
+
+def _has_compared_values(name: str, node: fx.Node) -> bool:
+    """Return whether native code does what the kernel does for the sizes and numbers of a call."""
+    numbers = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, (int, float))]
+    if name in _PRODUCTS:
+        sides = [size for x in node.all_input_nodes for size in x.meta["val"].shape[-2:]]
+        return not numbers and min(sides) > 1
+    if name in _BOUNDS:
+        return 0 not in numbers
+    if name == "pow.Tensor_Scalar":
+        return _EXPONENTS.issuperset(numbers)
+    return True
 
 
 def _takes_an_item(node: fx.Node) -> bool:

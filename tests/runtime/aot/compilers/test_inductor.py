@@ -116,6 +116,21 @@ def test_arguments_that_are_no_tensors_are_not_given_to_inductor(
     assert out.tolist() == [3.0, 3.0] and len(given) == 1
 
 
+@pytest.mark.parametrize("compiler", ["replay", here])
+def test_an_error_leaves_what_the_program_would_write_behind_it(compiler: Any) -> None:
+    @partial(jit, compiler=compiler)
+    def step(x: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+        inverse: torch.Tensor = torch.linalg.inv(x)
+        written.add_(5)
+        return inverse
+
+    written = torch.ones(3)
+    step(torch.eye(2), written)
+    with pytest.raises(torch._C._LinAlgError, match="singular"):
+        step(torch.zeros(2, 2), written)
+    assert written.tolist() == [6.0] * 3 and written._version == 1
+
+
 def test_random_numbers_are_those_of_eager_mode() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x, 0.5) + torch.rand(64)

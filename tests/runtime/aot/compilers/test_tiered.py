@@ -27,6 +27,9 @@ REPLAYED: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any], str]] = {
     "an index, which may be wrong": (lambda x: x[x.long()], {}, "it calls aten._to_copy.default"),
     "a small error": (lambda x: x.erf(), {}, "it calls aten.erf.default, whose kernel was not"),
     "integers": (lambda x: x.argmax(0, True) * 2, {}, "it calls aten.argmax.default"),
+    "a column": (lambda x: x[None] @ x[:, None], {}, "it calls aten.mm.default with sizes"),
+    "a bound of 0": (lambda x: x.clamp(0, 1), {}, "it calls aten.clamp.default with sizes or num"),
+    "an exponent": (lambda x: x**-0.5, {}, "it calls aten.pow.Tensor_Scalar with sizes or num"),
     "half precision": (lambda x: (x.half() + 256) - 256, {}, "a tensor has torch.float16"),
 }
 
