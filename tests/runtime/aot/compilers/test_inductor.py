@@ -126,7 +126,7 @@ def test_an_error_leaves_what_the_program_would_write_behind_it(compiler: Any) -
 
     written = torch.ones(3)
     step(torch.eye(2), written)
-    with pytest.raises(torch._C._LinAlgError, match="singular"):
+    with pytest.raises(RuntimeError, match="singular"):
         step(torch.zeros(2, 2), written)
     assert written.tolist() == [6.0] * 3 and written._version == 1
 
