@@ -40,10 +40,8 @@ from ..seam.generator_states import TRACING
 from ..seam.user_code import first_error, unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
-from ..tape.values import GradValue
 from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, OtherSide, going
-from ..trace.symbols import SYMBOLIC
 from .asked_attributes import (
     Attributes,
     TensorAttributes,
@@ -64,8 +62,8 @@ from .outcome import (
     with_repetition,
     without_repetition,
 )
+from .result_checks import ResultChecks, refuse_histories, refuse_retained
 from .same_containers import (
-    MARKS,
     SharedContainers,
     Sharing,
     containers_at,
@@ -79,8 +77,6 @@ from .turns import BesideEager, Turns
 
 # what a program is given before the user's arguments
 _BESIDE = (Entry, Sharing, Side, Attributes)
-# what may be in a result: the graph returns tensors and symbols, and a call replaces marks
-_OF_RESULTS = (torch.Tensor, *MARKS, *SYMBOLIC)
 _NO_ENTRY, _NO_SIDE, _NO_ATTRIBUTES = Entry(Layout(), [], []), Side(), Attributes({})
 T = TypeVar("T")
 # Runs of one capture that in a row find other shared containers than the run before. The first run
@@ -153,7 +149,6 @@ class Steps:
         self._beside = Beside()
         self._offset = 0  # inputs of the graph before the user's arguments
         self._inputs: dict[Key, int] = {}  # the numbers of those that are values at places
-        self._given: set[int] = set()  # identities of what the run is given
 
         @wraps(function)
         def program(*args: object, **kwargs: object) -> Any:
@@ -354,8 +349,7 @@ class Steps:
         at_places = {place.key: value for place, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         given = opened.flatten((args, kwargs))[0]
-        # A run may return or leave what it is given: it has not made it.
-        self._given = set(map(id, (*given, *tensors.values())))
+        checks = ResultChecks(self._state, (*given, *tensors.values()))
         sharing = _first(ours, Sharing, None)
         entered = self._entered(places, values, args, kwargs, sharing)
         # copies: a backward pass that comes to one would not see what the caller changes
@@ -386,7 +380,7 @@ class Steps:
         if entered.skipped:
             self.values.places += entered.skipped
             raise self._again()
-        return self._with_left(result, places, entered, (gradients, changed))
+        return self._with_left(result, places, entered, checks, (gradients, changed))
 
     def _run_beside(self) -> NoReturn:
         """Let this call run in eager mode. A function behind a cache has no result there yet. It
@@ -398,6 +392,7 @@ class Steps:
         result: object,
         places: Sequence[Place],
         entered: Entered,
+        checks: ResultChecks,
         gradients: tuple[LeafGradients, Sequence[tuple[object, object]]],
     ) -> object:
         """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
@@ -418,9 +413,9 @@ class Steps:
         opened.fix_keys(trees)
         results, marked = mark(trees, found, given, self._state.graph.has)
         returned, at_targets, in_found, in_given = results
-        self._refuse_made(targets, at_targets)
-        self._refuse_put([*in_found, *in_given])
-        self._refuse_returned(returned)
+        checks.refuse_made(targets, at_targets)
+        checks.refuse_put([*in_found, *in_given])
+        checks.refuse_returned(returned)
         refuse_lost(opened.flatten(results)[0], "what it returns or leaves", self._state)
         # Names of places where the next call finds another value. One whose value is an argument
         # counts only if its container has grown or shrunk: the argument is then of another kind.
@@ -556,33 +551,6 @@ class Steps:
         self._state.put_back(made)
         return made, orders
 
-    def _refuse_made(self, places: Sequence[Place], values: Sequence[object]) -> None:
-        """Refuse what the program leaves at places and a call would not make anew."""
-        for place, value in zip(places, values, strict=True):
-            for leaf in opened.flatten(value)[0]:
-                if not isinstance(leaf, _OF_RESULTS):
-                    self._state.refuse_made(place.what, leaf)
-                if self._is_new_parameter(leaf):
-                    self._state.refuse_parameter(place.what)
-
-    def _is_new_parameter(self, leaf: object) -> bool:
-        """Return whether ``leaf`` is a parameter that the program has made."""
-        if not isinstance(leaf, GradValue) or not isinstance(leaf, torch.nn.Parameter):
-            return False
-        return id(leaf) not in self._given and not self._state.graph.knows(leaf)
-
-    def _refuse_put(self, contents: Sequence[object]) -> None:
-        """Refuse what a call would not make anew in a container that it is given."""
-        for leaf in opened.flatten(contents)[0]:
-            if not isinstance(leaf, _OF_RESULTS) and id(leaf) not in self._given:
-                self._state.refuse_made("a container that it is given", leaf)
-
-    def _refuse_returned(self, result: object) -> None:
-        """Refuse a result that may change, and that all calls would share."""
-        for leaf in opened.flatten(result)[0]:
-            if not isinstance(leaf, _OF_RESULTS) and id(leaf) not in self._given:
-                self._state.refuse_returned(leaf)
-
     def _outcome(
         self,
         result: tuple[object, list[object], list[object], list[object]],
@@ -595,7 +563,7 @@ class Steps:
         """Return what the graph returns. ``result``: what the program returns, what it leaves at
         places, and in containers. The others: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
-        _refuse_retained(flat)
+        refuse_retained(flat)
         effects = (changed, result[1], containers.given, containers.marked, gradients.has_effects)
         # without effects the graph returns the result alone, and a call has nothing to carry out
         if not any(effects):
@@ -617,7 +585,7 @@ class Steps:
             result = opened.unflatten(flat, spec)
         leaves = [leaf for leaf, _ in changed]
         values = [gradient for _, gradient in changed]
-        _refuse_histories(values)
+        refuse_histories(values)
         self._note_gradients(gradients, leaves)
         destinations = Destinations(leaves, gradients.frozen, spent, puts, orders, containers)
         return Outcome(result, values, destinations)
@@ -673,25 +641,6 @@ def _gradient_of(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):  # this call has none there
         return None
     return leaf._grad if isinstance(leaf, Tensor) else leaf.grad
-
-
-def _refuse_retained(results: Sequence[object]) -> None:
-    """Refuse ``retain_grad()`` of a result, which no graph repeats."""
-    if any(isinstance(result, GradValue) and result._retains for result in results):
-        raise RuntimeError(
-            "the program calls retain_grad() of a tensor that it returns. "
-            "Call it of the result, or return the gradient."
-        )
-
-
-def _refuse_histories(gradients: Sequence[Any]) -> None:
-    """Refuse gradients with a history, as those of ``backward(create_graph=True)``."""
-    if any(grad is not None and grad.requires_grad for grad in gradients):
-        raise RuntimeError(
-            "backward(create_graph=True) leaves a gradient with a history behind, "
-            "which a call cannot assign to .grad. Use torch.autograd.grad, "
-            "or set .grad to None before the end."
-        )
 
 
 def _in_order(put: tuple[int, Place]) -> int:
