@@ -1,10 +1,11 @@
 """``jit``: capture a program once, with its Python state, and replay it. See ``docs/jit.md``.
 
 ``jitted`` holds the programs of one function, ``steps`` the programs that change Python's state:
-gradients of leaves, optimizers, scalers. ``outside_calls`` has functions that are left out,
-``check`` compares calls with eager runs, ``report`` has ``jit.explain``. The package imports
-``aot`` and what lies below. Start with ``entry.py``, then ``jitted.py``. ``runtime.jit`` is the
-function itself; this package is behind ``from runtime.jit import …``.
+gradients of leaves, optimizers, scalers. ``result_checks`` refuses what these may not leave behind.
+``outside_calls`` has functions that are left out, ``check`` compares calls with eager runs,
+``report`` has ``jit.explain``. The package imports ``aot`` and what lies below. Start with
+``entry.py``, then ``jitted.py``. ``runtime.jit`` is the function itself; this package is behind
+``from runtime.jit import …``.
 """
 
 import importlib

@@ -41,7 +41,7 @@ class Leaves:
 
     def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
         self._plain = [value for value in leaves if not isinstance(value, Tensor)]
-        self._others = [x for x in leaves if isinstance(x, Tensor)]
+        self._others = [value for value in leaves if isinstance(value, Tensor)]
         question = Question("tensors without hooks", self._plain)
         self._noted = Noted.of(question, lambda: self._without_hooks)
 
@@ -119,16 +119,17 @@ class Beginning:
 
     def _refuse(self, call: Call) -> None:
         """Raise ``RuntimeError`` if an argument that gets a gradient has hooks, or is no leaf."""
-        for i in self.arguments:
-            if hooked(call.leaves[i]):
+        for number in self.arguments:
+            leaf = call.leaves[number]
+            if hooked(leaf):
                 raise RuntimeError(
                     f"backward() in a jitted function reaches an argument with hooks, {HOOKS}"
                     f"{self.added_at}"
                 )
-            if not call.leaves[i].is_leaf:
+            if not leaf.is_leaf:
                 raise RuntimeError(f"{NO_LEAF}{self.added_at}")
-        for i in self.differentiated:
-            if has_tensor_hooks(call.leaves[i]):
+        for number in self.differentiated:
+            if has_tensor_hooks(call.leaves[number]):
                 raise RuntimeError(
                     "torch.autograd.grad in a jitted function asks for the gradient of an argument "
                     f"with hooks, {HOOKS}{self.differentiated_at}"

@@ -148,14 +148,14 @@ class _Check:
             except Exception as error:
                 self._error = error
         # before `put_back`, which takes away what the run has left
-        self._calls = [(name, freeze(x, graph.knows)) for name, x in noted.calls]
+        self._calls = [(name, freeze(values, graph.knows)) for name, values in noted.calls]
         self._ignored = Holdings(self._ignore, (), graph)
         self._state = graph.outcome(self._ignored)
         lost = graph.put_back()
         states.restore()
         asked = [name for name in seen.asked if not is_kept(name)]
         if lost or asked:
-            reasons = [f"changes {x}, which cannot be put back" for x in lost]
+            reasons = [f"changes {name}, which cannot be put back" for name in lost]
             reasons += [f"calls {name}" for name in asked]
             raise RuntimeError(
                 f"{self.what} cannot be compared with eager mode, as the function would run twice: "

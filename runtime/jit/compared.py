@@ -57,7 +57,8 @@ def _freeze(x: object, known: Callable[[Any], bool], seen: dict[int, object]) ->
     if isinstance(x, SIMPLE) or id(x) in seen or (not isinstance(x, tuple) and known(x)):
         return x
     seen[id(x)] = x  # the object stays alive, so that no other one gets its identity
-    return _Parts(type(x), {k: _freeze(y, known, seen) for k, y in _parts_of(x).items()})
+    parts = _parts_of(x).items()
+    return _Parts(type(x), {key: _freeze(part, known, seen) for key, part in parts})
 
 
 def _parts_of(x: object) -> dict[Any, Any]:
@@ -65,11 +66,13 @@ def _parts_of(x: object) -> dict[Any, Any]:
     how many items there are. Of an object: its attributes."""
     # keys that are tensors by identity: they compare by elements
     if isinstance(x, dict):
-        return {id(k) if isinstance(k, torch.Tensor) else k: y for k, y in x.items()}
+        return {
+            id(key) if isinstance(key, torch.Tensor) else key: value for key, value in x.items()
+        }
     if isinstance(x, _SEQUENCES):
         return dict(enumerate(x))
     if isinstance(x, (set, frozenset)):
-        return {"items": len(x)} | {y: None for y in x if isinstance(y, SIMPLE)}
+        return {"items": len(x)} | {item: None for item in x if isinstance(item, SIMPLE)}
     return attributes_of(x) or {}
 
 

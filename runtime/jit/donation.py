@@ -125,15 +125,15 @@ def take(call: Call, joint: Joint) -> None:
             "Let it use the argument, or donate a clone."
         )
     boundary = joint.boundary
-    writes = any(boundary.inputs[i].written for i in donated)
+    writes = any(boundary.inputs[index].written for index in donated)
     returned = {output.number for output in boundary.outputs if output.made is Made.INPUT}
     if writes or returned & donated.keys():
         raise RuntimeError(
             "the program writes to an argument that is donated, or returns it or a view of it. "
             "Donate what it only reads."
         )
-    for i, tensor in donated.items():
-        call.plain[i] = tensor.detach()
+    for index, tensor in donated.items():
+        call.plain[index] = tensor.detach()
     # In a second loop, because one tensor may be given twice: it is detached for each place first.
     for tensor in donated.values():
         tensor.data = tensor.new_empty(0)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class _Keywords(TypedDict, total=False):
+    """The keywords of :meth:`Jit.__call__`, for the types of its overloads."""
+
     dynamic: bool | None
     compiler: str | Compiler
     static_argnums: int | Sequence[int]

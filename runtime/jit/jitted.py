@@ -160,7 +160,7 @@ class Jitted:
         static |= {name: value for name, value in kwargs.items() if name in named}
         try:
             # the order of keywords makes no other program
-            key = tuple((name, _key_of(x)) for name, x in sorted(static.items()))
+            key = tuple((name, _key_of(value)) for name, value in sorted(static.items()))
             run = self._runs.get(key)
         except TypeError as error:
             raise TypeError(
@@ -173,10 +173,11 @@ class Jitted:
                     found = _captures(f, self.options, self._turns)
                     self._captures[key], self._runs[key] = found
                 run = self._runs[key]
-        rest = [
-            x for i, x in enumerate(args) if i >= len(self._names) or self._names[i] not in named
-        ]
-        return run(*rest, **{name: x for name, x in kwargs.items() if name not in named})
+        # those behind the last name belong to `*args`, and no name makes one of them static
+        names = self._names[: len(args)]
+        rest = [value for name, value in zip(names, args, strict=False) if name not in named]
+        rest += args[len(names) :]
+        return run(*rest, **{name: value for name, value in kwargs.items() if name not in named})
 
     __wrapped__: Callable[..., Any]
 

@@ -38,6 +38,7 @@ class Options:
             raise ValueError(
                 f"on_break={on_break!r}; it is one of {', '.join(map(repr, _ON_BREAK))}"
             )
+        # by the class: True is an `int` and no number of programs
         if type(limit) is not int or limit < 1:
             raise ValueError(f"limit={limit!r}; it is a number of programs, at least 1")
         self.dynamic = dynamic
@@ -68,7 +69,8 @@ class Options:
                 )
         by_name = {"static_argnames": self.static_argnames, "donate": self.donate}
         for keyword, given in by_name.items():
-            unknown = [x for x in given if isinstance(x, str) and not _takes(function, x)]
+            texts = [name for name in given if isinstance(name, str)]
+            unknown = [name for name in texts if not _takes(function, name)]
             if unknown:
                 raise ValueError(f"{keyword}={unknown[0]!r}, but {name} takes no such argument")
 
@@ -113,6 +115,7 @@ def _checked(check: int | None, donate: int | str | Sequence[int | str]) -> int 
         return None
     if type(check) is not int or check < 1:
         raise ValueError(f"check={check!r}; it is None, or a number of calls, at least 1")
+    # not by its truth: 0 is the first argument
     if donate != ():
         raise ValueError("check= runs calls twice, and donate= takes their arguments away")
     return check

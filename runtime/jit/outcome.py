@@ -86,7 +86,7 @@ class Entry:
     @property
     def given(self) -> dict[Key, Any]:
         """Return the gradients, by id of the leaf or by key of the given tensor."""
-        keys = (id(x) if isinstance(x, torch.Tensor) else x for x in self.layout.asked)
+        keys = (id(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.layout.asked)
         return dict(zip(keys, self.gradients, strict=True))
 
     @property
@@ -258,6 +258,7 @@ class Outcome(LateEffects):
         # leaves and containers are found by places, so before anything is put there
         leaves = owners(to.leaves, args, kwargs, to.containers.places)
         for key, leaf, grad in zip(to.leaves, leaves, self.gradients, strict=True):
+            # A key stands for an argument. Only the call shows whether that is a leaf.
             if leaf is not key and not leaf.is_leaf:
                 raise RuntimeError(NO_LEAF)
             leaf.grad = grad
@@ -286,9 +287,9 @@ class Outcome(LateEffects):
         """Return the results, of which those whose histories a backward pass has freed get one that
         raises."""
         flat, spec = opened.flatten(self.result)
-        for i in self.destinations.spent:
-            tensor = unwrap(flat[i])
-            flat[i] = SESSION.wrap(
+        for index in self.destinations.spent:
+            tensor = unwrap(flat[index])
+            flat[index] = SESSION.wrap(
                 tensor, (_Spent(SESSION, (), ((tensor.shape, tensor.dtype),)), 0)
             )
         return opened.unflatten(flat, spec)

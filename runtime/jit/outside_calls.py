@@ -60,8 +60,8 @@ class _Argument:
     def made(self, values: Iterator[object]) -> Any:
         """Return the argument. ``values``: its tensors and numbers, and those of further ones."""
         leaves = list(self.leaves)
-        for i in self.computed:
-            leaves[i] = next(values)
+        for index in self.computed:
+            leaves[index] = next(values)
         return opened.unflatten(leaves, self.spec)
 
 
@@ -75,9 +75,9 @@ def _taken_apart(value: object) -> tuple[_Argument, list[object]]:
     if not computed:
         one_leaf = pytree.tree_flatten(None)[1]  # pytree takes None for a leaf
         return _Argument((value,), (), one_leaf), []
-    values = [leaves[i] for i in computed]
-    for i in computed:
-        leaves[i] = None
+    values = [leaves[index] for index in computed]
+    for index in computed:
+        leaves[index] = None
     return _Argument(tuple(leaves), tuple(computed), spec), list(map(_copied, values))
 
 
@@ -122,6 +122,7 @@ class Outside:
         """Call the function in eager mode, or note the call in a program that is captured.
         ``RuntimeError`` in a transform, branch or loop inside of a program."""
         call, values = self._noted(args, kwargs)
+        # Eager mode. A run of `check=` only notes the call: the program runs next, and makes it.
         if entering_mode() is None:
             if _PROGRAM.noted is not None:
                 _PROGRAM.noted.calls.append((self.name, call.made(iter(values))))
@@ -231,6 +232,7 @@ class _Calls:
         for call in self.calls:
             call.run(found)
         after = self._differences()
+        # another thread ran meanwhile, and the difference may be its own
         if others[1] or turns.of_others != others:
             return
         if not same(before, after):
@@ -275,9 +277,10 @@ class _CapturedProgram:
     def takes(self, values: Sequence[object]) -> bool:
         """Return whether no transform, branch or loop inside of the program makes the call, and
         none has made ``values``."""
-        inside = (v for x in values for v in values_of(x) if v._level.number > self._number)
-        is_innermost = entering_mode() is self._mode and len(SCOPE.levels) == self._levels
-        return is_innermost and next(inside, None) is None
+        if entering_mode() is not self._mode or len(SCOPE.levels) != self._levels:
+            return False
+        levels = [value._level.number for tensor in values for value in values_of(tensor)]
+        return all(number <= self._number for number in levels)
 
     def add(self, call: OutsideCall, values: Sequence[object]) -> None:
         """Note a call. The first one marks what the program may have changed until then."""
@@ -289,7 +292,7 @@ class _CapturedProgram:
     def finish(self) -> _Calls:
         """Return the calls. ``RuntimeError`` if the program has changed something after the first
         one."""
-        assert self._before is not None
+        assert self._before is not None, "a program with calls has marked the first one"
         changed = self._before.changed_until(self._moment())
         if changed:
             raise RuntimeError(
@@ -334,7 +337,7 @@ class _Moment:
     ) -> None:
         self.places = {place_of(change): change for change in state.changes()}
         values = [value for tensor in tensors for value in values_of(tensor)]
-        memories = [x._store.memory for x in values if isinstance(x, FunctionalValue)]
+        memories = [value._store.memory for value in values if isinstance(value, FunctionalValue)]
         # each with its memory, which keeps the identity from being another one's
         self.written = {id(memory): (memory, memory.generation) for memory in memories}
         self.gradients = {id(leaf): grad for leaf, grad in gradients}
@@ -349,6 +352,7 @@ class _Moment:
         ]
         found += [change.what for key, change in self.places.items() if key not in later.places]
         for key, (memory, generation) in later.written.items():
+            # one that the program has come to since then begins at generation 0
             if generation != self.written.get(key, (memory, 0))[1]:
                 line = memory.written_at
                 found.append("a tensor" if line is None else f"a tensor (at {text_of(line)})")

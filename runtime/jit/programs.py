@@ -86,13 +86,14 @@ class Captures:
             of_any_size = dataclasses.replace(
                 entered,
                 kinds=[
-                    _without_sizes(x, kind)
-                    for x, kind in zip(entered.plain, entered.kinds, strict=True)
+                    _without_sizes(value, kind)
+                    for value, kind in zip(entered.plain, entered.kinds, strict=True)
                 ],
             )
             kind = (*around, *of_any_size.kinds)
             first = self._seen.get(kind)
-            # no size has changed
+            # The first call of its kind, one of a kind that has no graph for any sizes, or one with
+            # the sizes of the first: no size has changed, and something else has.
             if first is None or kind in self._bound or first == (*around, *entered.kinds):
                 found = self._captured(self.fixed, around, spec, given, entered)
                 self._seen.setdefault(kind, (*around, *entered.kinds))
@@ -164,9 +165,7 @@ class Captures:
         else:
             pairs = enumerate(zip(arguments, last.arguments, strict=True))
             changed += [
-                f"argument {i} is {now}, was {before}"
-                for i, (now, before) in pairs
-                if now != before
+                f"argument {index} is {now}, was {was}" for index, (now, was) in pairs if now != was
             ]
         if before != last.before:
             changed.append(
@@ -195,8 +194,9 @@ def _shortly(was: tuple[str, ...], now: tuple[str, ...]) -> str:
     """Return how many values there were, or which one was another one."""
     if len(was) != len(now):
         return str(len(was))
-    i, x = next((index, x) for index, (x, y) in enumerate(zip(was, now, strict=True)) if x != y)
-    return f"other ones: {i} is {now[i]}, was {x}"
+    pairs = enumerate(zip(was, now, strict=True))
+    index = next(index for index, (before, after) in pairs if before != after)
+    return f"other ones: {index} is {now[index]}, was {was[index]}"
 
 
 def described(value: object) -> str:
@@ -209,12 +209,12 @@ def described(value: object) -> str:
         return str(value)
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-    return (
-        repr(value)
-        if isinstance(value, (bool, int, float, complex, str, type(None)))
-        else type(value).__name__
-    )
+    if isinstance(value, (bool, int, float, complex, str, type(None))):
+        return repr(value)
+    return type(value).__name__
 
 
 def _without_sizes(value: object, kind: Kind) -> Kind:
+    """Return the ``kind`` of an argument, for any sizes if it is a tensor. Its first part says
+    whether a gradient of it is wanted."""
     return kind_of(value, bool(kind[0]), True) if isinstance(value, torch.Tensor) else kind

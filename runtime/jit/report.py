@@ -59,9 +59,9 @@ class Report:
             lines.append(f"guards compare {self.guards}")
         lines += [f"ignored {text}" for text in self.ignored]
         lines += [f"refused {text}" for text in self.refused]
-        return "\n".join(
-            [f"{self.name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}", *lines]
-        )
+        count = len(self.programs)
+        head = f"{self.name}: {count} program{'s' * (count != 1)}"
+        return "\n".join([head, *lines])
 
 
 def explain(f: object) -> Report:
@@ -109,7 +109,8 @@ def _jitted(function: object) -> Jitted:
 def _text(name: str, graph: fx.Graph) -> str:
     """Return a graph as a Python function. A line of the user's is named once for all of its
     calls that follow one another."""
-    lines = [f"def {name}({', '.join(n.name for n in graph.nodes if n.op == 'placeholder')}):"]
+    parameters = ", ".join(node.name for node in graph.find_nodes(op="placeholder"))
+    lines = [f"def {name}({parameters}):"]
     before = None
     for node in graph.nodes:
         line = line_of(node)

@@ -128,8 +128,9 @@ def put_contents(value: Any, contents: Any) -> None:
         return
     if _fits(value, contents):
         items = contents.items() if isinstance(value, dict) else enumerate(contents)
-        for label, x in items:
-            value[label] = x
+        # item by item: `clear` would end a loop over the container with an error
+        for label, item in items:
+            value[label] = item
         return
     value.clear()
     if isinstance(value, dict):
@@ -207,7 +208,8 @@ class _Marks:
         self._numbers[id(x)] = len(self._numbers)
         if opened.is_object(x):
             made = object.__new__(type(x))  # the user's __init__ has run, and may have effects
-            opened.set_contents(made, {n: self.marked(y) for n, y in opened.contents(x).items()})
+            contents = opened.contents(x).items()
+            opened.set_contents(made, {name: self.marked(value) for name, value in contents})
             return made
         # one level deep: what is inside is marked before it is taken apart
         parts, spec = pytree.tree_flatten(x, is_leaf=lambda y: y is not x)
@@ -329,12 +331,15 @@ class SharedContainers:
             holders: each with a place that has it; None for one to which no place leads.
             weak: identities of those that may go, since weak references lead to them.
         """
-        for x, place in holders:
+        for container, place in holders:
             # the identity may have been that of another object, which is gone
-            if id(x) not in self._state or self._state[id(x)][0]() is not x:
-                get = weakref.ref(x) if id(x) in weak else partial(_itself, x)
-                self._state[id(x)] = get, {}
-            self._state[id(x)][1][None if place is None else place.key] = place
+            if id(container) not in self._state or self._state[id(container)][0]() is not container:
+                get: Callable[[], Any] = partial(_itself, container)
+                if id(container) in weak:
+                    get = weakref.ref(container)
+                self._state[id(container)] = get, {}
+            _, places = self._state[id(container)]
+            places[None if place is None else place.key] = place
 
     def _places_of(self, x: object) -> Mapping[object, Place | None]:
         """Return the places that have had a container of the state, by their keys."""
@@ -386,14 +391,19 @@ class SharedContainers:
         # those of places first, so that an argument refers to a place, and not the reverse
         numbered = [(-1 - number, x) for number, x in enumerate(found)]
         numbered += enumerate(given)
-        for number, x in numbered:
-            if (other := first.setdefault(id(x), number)) != number:
-                yield number, other, x
+        for number, container in numbered:
+            other = first.setdefault(id(container), number)
+            if other != number:
+                yield number, other, container
                 continue
-            for key, place in self._places_of(x).items():
+            for key, place in self._places_of(container).items():
+                # no place leads to it, and yet the program comes to it
+                if place is None:
+                    yield number, id(container), container
+                    break
                 # a place of a container that is an argument, too, is none besides
-                if key in carried or (place is not None and id(place.node.owner) in own):
+                if key in carried or id(place.node.owner) in own:
                     continue
-                if place is None or holds(value_at(place), x):
-                    yield number, id(x) if place is None else key, x
+                if holds(value_at(place), container):
+                    yield number, key, container
                     break

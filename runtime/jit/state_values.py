@@ -41,7 +41,7 @@ _OFTEN = 2  # changes from outside after which a number is an argument
 
 def holds_tensor(x: object) -> bool:
     """Return whether ``x`` is a tensor or a container of Python's with one inside."""
-    return is_tree(x) and any(isinstance(y, torch.Tensor) for y in opened.flatten(x)[0])
+    return is_tree(x) and any(isinstance(leaf, torch.Tensor) for leaf in opened.flatten(x)[0])
 
 
 class StateValues:
@@ -50,11 +50,13 @@ class StateValues:
 
     def __init__(self) -> None:
         self.places: list[Place] = []
-        self._last: ProgramState | None = None
-        self._made: frozenset[Key] = frozenset()
-        self._changed: Counter[Key] = Counter()
+        self._last: ProgramState | None = None  # what the last capture has found
+        self._made: frozenset[Key] = frozenset()  # places to which its program assigns results
+        self._changed: Counter[Key] = Counter()  # how often each place has changed, see `_is_often`
         self._numbers: set[Key] = set()  # those of `places` that are numbers
-        self._constant: set[Key] = set()
+        self._constant: set[Key] = set()  # places that are no arguments, whatever happens there
+        # A run has failed, perhaps on a number that is an argument. These are constants in the next
+        # run. If that fails, too, they were not to blame, and are resumed by the next capture.
         self._set_aside: list[Place] = []
         self._resumed: list[Place] = []
 
@@ -184,7 +186,7 @@ def place_of(change: Change) -> Place:
 def _is_number(x: object) -> bool:
     """Return whether ``x`` is a number, or several that belong together, such as ``betas``."""
     if type(x) is tuple:
-        return bool(x) and all(type(y) is float for y in x)
+        return bool(x) and all(type(item) is float for item in x)
     return type(x) is int or type(x) is float
 
 
@@ -200,7 +202,8 @@ def _is_data(value: object) -> bool:
 
 def _is_symbol(x: object) -> bool:
     """Return whether ``x`` is a number that the graph computes."""
-    return any(type(y) in SYMBOLIC for y in (x if type(x) is tuple else (x,)))
+    items = x if type(x) is tuple else (x,)
+    return any(type(item) in SYMBOLIC for item in items)
 
 
 def _groups_in(nodes: Iterable[Node]) -> set[int]:

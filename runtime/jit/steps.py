@@ -40,10 +40,8 @@ from ..seam.generator_states import TRACING
 from ..seam.user_code import first_error, unwatched, watched
 from ..session.captures import CAPTURE
 from ..session.tensor import Tensor
-from ..tape.values import GradValue
 from ..torch_private.pytrees import pytree
 from ..trace.number_reads import AskedForNumber, OtherSide, going
-from ..trace.symbols import SYMBOLIC
 from .asked_attributes import (
     Attributes,
     TensorAttributes,
@@ -52,7 +50,7 @@ from .asked_attributes import (
 )
 from .beginning import Beginning, without_hooks
 from .entered import Entered
-from .given_tensors import owners, tensors_by_key
+from .given_tensors import Key, owners, tensors_by_key
 from .optimizer_steps import refuse_strangers
 from .outcome import (
     ContainerChanges,
@@ -64,8 +62,8 @@ from .outcome import (
     with_repetition,
     without_repetition,
 )
+from .result_checks import ResultChecks, refuse_histories, refuse_retained
 from .same_containers import (
-    MARKS,
     SharedContainers,
     Sharing,
     containers_at,
@@ -88,7 +86,7 @@ _RUNS_FOR_SHARING = 8
 
 def _first(ours: Sequence[object], kind: type[T], default: T) -> T:
     """Return the one of that class among what a program is given before the user's arguments."""
-    return next((x for x in ours if isinstance(x, kind)), default)
+    return next((part for part in ours if isinstance(part, kind)), default)
 
 
 class _Again(BaseException):
@@ -147,6 +145,10 @@ class Steps:
         self._turns = turns
         self._runs_for_sharing = 0  # in vain, one after the other
         self._found: ProgramState | None = None  # by the program that is captured last
+        # Of the capture that runs. Each run sets them anew, and captures run one after the other.
+        self._beside = Beside()
+        self._offset = 0  # inputs of the graph before the user's arguments
+        self._inputs: dict[Key, int] = {}  # the numbers of those that are values at places
 
         @wraps(function)
         def program(*args: object, **kwargs: object) -> Any:
@@ -161,7 +163,7 @@ class Steps:
     def captures(self, args: Any, kwargs: Any) -> None:
         """See :class:`..aot.calls.compiled_function.Leading`."""
         self._require_alone()
-        given = tuple(x for x in args if not isinstance(x, _BESIDE))
+        given = tuple(argument for argument in args if not isinstance(argument, _BESIDE))
         if _GIVEN.containers is None and containers_given(given, kwargs):
             raise _ToldArguments(self)
 
@@ -176,6 +178,7 @@ class Steps:
         self._beside = Beside()
         if self.values.begin(state):
             raise self._again()
+        # the run has values of the trace at these places, and would not come to what is there now
         state.graph.reach(self.values.places)
 
     @property
@@ -243,6 +246,8 @@ class Steps:
                 if unlocked.steps is not self:
                     raise
         with self._turns.alone():
+            # This call may add to what programs take. Until that is known, no other thread takes
+            # the fast path, which would not look it up.
             self._is_plain = False
             try:
                 return self._result(run, args, kwargs)
@@ -283,6 +288,7 @@ class Steps:
                     before = self._before(layout, side, args, kwargs)
                     result = run(*before, *args, **kwargs)
             except _Again as again:
+                # `_call` waits for its turn where this call has to be alone
                 if again.steps is not self or isinstance(again, _Unlocked):
                     raise
                 if isinstance(again, _ToldArguments):
@@ -329,7 +335,7 @@ class Steps:
         of_another = self._found is None or RUN.state is not self._found
         if of_another or CAPTURE.gradients is not None:
             return watched(self.f, *args, **kwargs)
-        # inputs of the graph before the user's arguments, whose numbers are counted without these
+        # the numbers of arguments are counted without these, see `_numbers`
         self._offset = len(opened.flatten(ours)[0])
         entry, side = _first(ours, Entry, _NO_ENTRY), _first(ours, Side, _NO_SIDE)
         self._inputs = entry.inputs
@@ -338,13 +344,12 @@ class Steps:
             raise _Again(self)  # another thread's capture has changed what programs take
         numbers = Numbers()
         pairs = zip(entry.values, places, strict=True)
-        values = with_repetition([numbers.read(x, place) for x, place in pairs])
+        values = with_repetition([numbers.read(value, place) for value, place in pairs])
         attributes = _first(ours, Attributes, _NO_ATTRIBUTES)
         at_places = {place.key: value for place, value in zip(places, values, strict=True)}
         tensors = tensors_by_key((args, kwargs), at_places)
         given = opened.flatten((args, kwargs))[0]
-        # what the run is given it may return or leave, and has not made
-        self._given = set(map(id, (*given, *tensors.values())))
+        checks = ResultChecks(self._state, (*given, *tensors.values()))
         sharing = _first(ours, Sharing, None)
         entered = self._entered(places, values, args, kwargs, sharing)
         # copies: a backward pass that comes to one would not see what the caller changes
@@ -375,7 +380,7 @@ class Steps:
         if entered.skipped:
             self.values.places += entered.skipped
             raise self._again()
-        return self._with_left(result, places, entered, (gradients, changed))
+        return self._with_left(result, places, entered, checks, (gradients, changed))
 
     def _run_beside(self) -> NoReturn:
         """Let this call run in eager mode. A function behind a cache has no result there yet. It
@@ -387,6 +392,7 @@ class Steps:
         result: object,
         places: Sequence[Place],
         entered: Entered,
+        checks: ResultChecks,
         gradients: tuple[LeafGradients, Sequence[tuple[object, object]]],
     ) -> object:
         """Return what the graph returns: ``result``, ``gradients``, and what the program leaves."""
@@ -399,24 +405,27 @@ class Steps:
         self._state.refuse_kept(entered.given.containers)
         orders |= entered.orders  # which knows what the run has left at places
         left = [*entered.left, *(change.now for change in made)]
-        to = [*places, *map(place_of, made)]
+        targets = [*places, *map(place_of, made)]
         values = without_repetition(left)
-        self._state.refuse_shared([place.what for place in to], values, entered.has)
+        self._state.refuse_shared([place.what for place in targets], values, entered.has)
         found, given = entered.found, entered.given
         trees = (result, left, [*found.changed.values()], [*given.changed.values()])
         opened.fix_keys(trees)
         results, marked = mark(trees, found, given, self._state.graph.has)
-        self._refuse_made(to, results[1])
-        self._refuse_put([*results[2], *results[3]])
-        self._refuse_returned(results[0])
+        returned, at_targets, in_found, in_given = results
+        checks.refuse_made(targets, at_targets)
+        checks.refuse_put([*in_found, *in_given])
+        checks.refuse_returned(returned)
         refuse_lost(opened.flatten(results)[0], "what it returns or leaves", self._state)
+        # Names of places where the next call finds another value. One whose value is an argument
+        # counts only if its container has grown or shrunk: the argument is then of another kind.
         names = [change.what for change in made]
         # not strict: `left` goes on with what is made, at places that are no arguments
         entries = list(zip(places, entered.values, left, strict=False))
         names += [place.what for place, was, now in entries if _grows(was, now)]
         # what is only read is not assigned: another thread may have put something else there
         same = {index for index, (_, was, now) in enumerate(entries) if was is now}
-        puts = [(index, place) for index, place in enumerate(to) if index not in same]
+        puts = [(index, place) for index, place in enumerate(targets) if index not in same]
         puts.sort(key=_in_order)
         carried = chain.from_iterable(entered.originals)
         self._beside = Beside(
@@ -542,32 +551,6 @@ class Steps:
         self._state.put_back(made)
         return made, orders
 
-    def _refuse_made(self, places: Sequence[Place], values: Sequence[object]) -> None:
-        """Refuse what the program leaves at places and a call would not make anew."""
-        for place, value in zip(places, values, strict=True):
-            for x in opened.flatten(value)[0]:
-                if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)):
-                    self._state.refuse_made(place.what, x)
-                if (
-                    isinstance(x, GradValue)
-                    and isinstance(x, torch.nn.Parameter)
-                    and id(x) not in self._given
-                    and not self._state.graph.knows(x)
-                ):
-                    self._state.refuse_parameter(place.what)
-
-    def _refuse_put(self, contents: Sequence[object]) -> None:
-        """Refuse what a call would not make anew in a container that it is given."""
-        for x in opened.flatten(contents)[0]:
-            if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
-                self._state.refuse_made("a container that it is given", x)
-
-    def _refuse_returned(self, result: object) -> None:
-        """Refuse a result that may change, and that all calls would share."""
-        for x in opened.flatten(result)[0]:
-            if not isinstance(x, (torch.Tensor, *MARKS, *SYMBOLIC)) and id(x) not in self._given:
-                self._state.refuse_returned(x)
-
     def _outcome(
         self,
         result: tuple[object, list[object], list[object], list[object]],
@@ -580,8 +563,9 @@ class Steps:
         """Return what the graph returns. ``result``: what the program returns, what it leaves at
         places, and in containers. The others: see :class:`.Destinations`."""
         flat, spec = opened.flatten(result)
-        _refuse_retained(flat)
+        refuse_retained(flat)
         effects = (changed, result[1], containers.given, containers.marked, gradients.has_effects)
+        # without effects the graph returns the result alone, and a call has nothing to carry out
         if not any(effects):
             self._beside = Beside(
                 without_hooks(_tensors(gradients.differentiated)),
@@ -601,10 +585,10 @@ class Steps:
             result = opened.unflatten(flat, spec)
         leaves = [leaf for leaf, _ in changed]
         values = [gradient for _, gradient in changed]
-        _refuse_histories(values)
+        refuse_histories(values)
         self._note_gradients(gradients, leaves)
-        to = Destinations(leaves, gradients.frozen, spent, puts, orders, containers)
-        return Outcome(result, values, to)
+        destinations = Destinations(leaves, gradients.frozen, spent, puts, orders, containers)
+        return Outcome(result, values, destinations)
 
     def _begin(
         self, differentiated: Sequence[int], differentiated_at: str, joint: Joint
@@ -614,7 +598,7 @@ class Steps:
         such as a buffer: of two such calls at once one would write what the other has not seen."""
         # tensors that the program closes over are the last inputs
         n_arguments = len(joint.boundary.inputs) - len(joint.closed_over)
-        writes = any(x.written for x in joint.boundary.inputs[n_arguments:])
+        writes = any(record.written for record in joint.boundary.inputs[n_arguments:])
         self._assigns = self._assigns or writes
         alone = self._require_alone if self._changes or writes else None
         beginning = Beginning(
@@ -657,25 +641,6 @@ def _gradient_of(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):  # this call has none there
         return None
     return leaf._grad if isinstance(leaf, Tensor) else leaf.grad
-
-
-def _refuse_retained(results: Sequence[object]) -> None:
-    """Refuse ``retain_grad()`` of a result, which no graph repeats."""
-    if any(isinstance(result, GradValue) and result._retains for result in results):
-        raise RuntimeError(
-            "the program calls retain_grad() of a tensor that it returns. "
-            "Call it of the result, or return the gradient."
-        )
-
-
-def _refuse_histories(gradients: Sequence[Any]) -> None:
-    """Refuse gradients with a history, as those of ``backward(create_graph=True)``."""
-    if any(grad is not None and grad.requires_grad for grad in gradients):
-        raise RuntimeError(
-            "backward(create_graph=True) leaves a gradient with a history behind, "
-            "which a call cannot assign to .grad. Use torch.autograd.grad, "
-            "or set .grad to None before the end."
-        )
 
 
 def _in_order(put: tuple[int, Place]) -> int:

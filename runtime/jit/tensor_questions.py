@@ -241,6 +241,7 @@ def _as_given(value: Any, name: str, of_value: Any) -> Any:
 def _hooks(value: Any, name: str, of_value: Any) -> Any:
     """Return the hooks of the program's own. ``RuntimeError`` where the tensor that is given has
     some."""
+    # only to raise: hooks of the caller's tensor are no constant, and so no answer
     if _asks(value) and _may_be_asked(name):
         _ask(value, name)
     return of_value(value)

@@ -107,7 +107,8 @@ class Turns:
         of them runs now."""
         me = threading.get_ident()
         begun = sum(self._begun.values()) - self._begun[me]
-        return begun, self._alone not in (None, me) or any(x != me for x in self._eager)
+        runs = self._alone not in (None, me) or any(thread != me for thread in self._eager)
+        return begun, runs
 
     def _forget_threads(self) -> None:
         """Forget the other threads, which the child of a fork does not have."""

@@ -123,7 +123,7 @@ def saved_of(forward: fx.Graph, n_results: int, inputs: Collection[int]) -> tupl
     inputs of these numbers."""
     owners = owners_of(forward)
     placeholders = forward.find_nodes(op="placeholder")
-    wanted = {placeholders[i] for i in inputs}
+    wanted = {placeholders[index] for index in inputs}
     results = results_of(forward)
     return _numbers_sharing(results[n_results:], owners, wanted)
 
@@ -339,15 +339,15 @@ def _group_of_wholes(group: Group, tensors: Sequence[object], whole_of: Sequence
 
     ``whole_of``: for each part the number of its tensor.
     """
-    members = [whole_of[p] for p in group.members]
+    members = [whole_of[part] for part in group.members]
     once = tuple(dict.fromkeys(members))
-    wholes = [tensors[i] for i in once]
+    wholes = [tensors[index] for index in once]
     first_composed = next(filter(composed, wholes), None)
     # plain tensors are their own parts, so only numbers change
     if first_composed is None:
-        firsts = tuple([whole_of[p] for p in group.firsts])
+        firsts = tuple([whole_of[part] for part in group.firsts])
         return dataclasses.replace(group, members=once, firsts=firsts)
-    identical = len(once) == len(members) and all(t is wholes[0] for t in wholes)
+    identical = len(once) == len(members) and all(whole is wholes[0] for whole in wholes)
     return Group(once, identical, parts_of=type(first_composed).__name__)
 
 
@@ -385,7 +385,7 @@ def _group_of_span(
     each = [tensors[index] for index in members]
     size = each[0].element_size()
     # one tensor that overlaps itself needs a base like two tensors do
-    identical = all(t is each[0] for t in each) and not shows_twice(each[0])
+    identical = all(tensor is each[0] for tensor in each) and not shows_twice(each[0])
     return Group(
         tuple(members),
         identical,
@@ -434,7 +434,8 @@ def overlapping(tensors: Sequence[object], shared: Sequence[Group]) -> list[Grou
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """Return the bytes of its storage from the first element of ``tensor`` to after the last."""
     first = int(tensor.storage_offset())
-    last = sum((n - 1) * size for n, size in zip(tensor.shape, tensor.stride(), strict=True))
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((count - 1) * stride for count, stride in extents)
     return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
 
 
@@ -455,7 +456,8 @@ def refuse_written_pieces(
             continue
         # a graph splits an intermediate after the write to it
         others = (*arguments, *returned) if memory.generation else arguments
-        if any(t._store.memory is not memory and t._store.memory.whole is whole for t in others):
+        memories = [other._store.memory for other in others]
+        if any(other is not memory and other.whole is whole for other in memories):
             inner: Any = value._inner
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares "

@@ -382,7 +382,9 @@ class Boundary:
     ``inputs``: one record per placeholder of a primal. ``outputs``: one per leaf of what the
     program returns. ``tangents``: for each computed result of the graph the number of its
     cotangent, or None. ``repeated``: a leaf of what the program returns, and an earlier one that is
-    the same object. ``backward_written``: numbers of the inputs that the backward pass writes to.
+    the same object. ``released``: a leaf that a Function has returned in place of another one,
+    and that one. Both are one object if that one does not require grad after the call.
+    ``backward_written``: numbers of the inputs that the backward pass writes to.
     ``begun``: the computed results that the program has called ``requires_grad_()`` of, and returns
     views of. ``placed``: the computed results that lie in the memory of an argument or of another
     result, and do not have its history.
@@ -415,8 +417,8 @@ class Boundary:
         """
         for alias in self.placed:
             results[alias.number] = alias.of(arguments, results)
-        for i in self.begun:
-            results[i] = _as_leaf(results[i])
+        for number in self.begun:
+            results[number] = _as_leaf(results[number])
 
     @property
     def direct(self) -> tuple[int, ...] | None:
@@ -435,18 +437,21 @@ class Boundary:
     @property
     def written(self) -> tuple[int, ...]:
         """Return the numbers of the inputs whose new values the graph returns."""
-        return tuple(index for index, x in enumerate(self.inputs) if x.written)
+        return tuple(index for index, record in enumerate(self.inputs) if record.written)
 
     @property
     def differentiated(self) -> tuple[int, ...]:
         """Return the numbers of the inputs whose gradients the graph returns."""
-        return tuple(index for index, x in enumerate(self.inputs) if x.differentiated)
+        return tuple(index for index, record in enumerate(self.inputs) if record.differentiated)
 
     @property
     def changes_inputs(self) -> bool:
         """Return whether the program changes an argument so that one which shares its memory shows
         it."""
-        return any(x.written or x.reshaped or x.replaced or x.begins for x in self.inputs)
+        return any(
+            record.written or record.reshaped or record.replaced or record.begins
+            for record in self.inputs
+        )
 
     @property
     def n_forward(self) -> int:

@@ -90,9 +90,9 @@ class Joint:
             return [(index, index) for index in range(self.n_primals)]
         plain = []
         # parts of the tensors before it move the placeholder of a plain one
-        for i, layout in enumerate(self.layouts.primals):
+        for index, layout in enumerate(self.layouts.primals):
             if layout is None:
-                plain.append((i, numbers(self.layouts.primals, [i])[0]))
+                plain.append((index, numbers(self.layouts.primals, [index])[0]))
         return plain
 
 
@@ -116,7 +116,7 @@ def _erase_profiler_marks(graph: fx.Graph) -> None:
 
 def _generators_among(inputs: Iterable[object]) -> list[torch.Generator]:
     """List the random generators among ``inputs``."""
-    return [x for x in inputs if isinstance(x, torch.Generator)]
+    return [value for value in inputs if isinstance(value, torch.Generator)]
 
 
 def joint_graph(

@@ -335,7 +335,8 @@ class JointLevel(ProgramTape):
         application.calls = frozenset(self._calls_after(last))
         application.cotangents = cotangents
         application.gradients = list(map(self._node_of, gradients))
-        # with create_graph the tape records the backward, which has a derivative then
+        # With create_graph the tape records the backward, which has a derivative then. A gradient
+        # that is a constant of the graph has none in either case.
         if _gives_constant(gradients, application.gradients, node.edges):
             application.why = CONSTANT
         elif create_graph:

@@ -321,7 +321,7 @@ def repeated(outs: Sequence[object]) -> tuple[tuple[int, int], ...]:
         for index, output in enumerate(outs)
         if isinstance(output, torch.Tensor)
     ]
-    return tuple((i, j) for i, j in firsts if i != j)
+    return tuple((index, earlier) for index, earlier in firsts if index != earlier)
 
 
 def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], ...]:
@@ -335,7 +335,7 @@ def released(outs: Sequence[FunctionalValue | None]) -> tuple[tuple[int, int], .
         for index, output in enumerate(outs)
         if output is not None
     ]
-    return tuple((i, j) for i, j in sources if j is not None)
+    return tuple((index, other) for index, other in sources if other is not None)
 
 
 def leaf_of(spec: pytree.TreeSpec, number: int) -> int:

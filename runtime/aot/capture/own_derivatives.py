@@ -91,7 +91,11 @@ def ends_of_used(applications: Sequence[Application], graph: fx.Graph) -> set[fx
 
 
 class NoGradWatch(TorchFunctionMode):
-    """Note in ``seen`` whether the program turns grad mode off, although it is off already."""
+    """Note in ``seen`` whether the program turns grad mode off, although it is off already.
+
+    A first backward pass runs with grad mode off. So ``no_grad`` in a backward changes nothing
+    there, and only this call shows that the gradients have no derivative.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,8 +192,8 @@ class OwnDerivative(torch.nn.Module):
         env: dict[fx.Node, fx.Node] = {}
         # the arguments: the cotangents that arrived, all outputs, and what else the calls read
         order = list(application.outputs)
-        taken = [i for i in order if i in application.cotangents]
-        cotangents = [application.cotangents[i] for i in taken]
+        taken = [number for number in order if number in application.cotangents]
+        cotangents = [application.cotangents[number] for number in taken]
         for node in (*cotangents, *application.outputs.values(), *part.rest):
             env[node] = graph.placeholder(node.name)
             env[node].meta = dict(node.meta)
@@ -243,4 +247,5 @@ class _Own(Function):
         ]
         taken = [cotangents[index] for index in own.numbers]
         gradients = own.graph(*taken, *saved[: own.n_outputs], *rest)
+        # none for `own`, for the outputs, and for what else the graph reads
         return (None, *gradients, *[None] * (ctx.n_values - own.n_inputs))

@@ -209,11 +209,13 @@ class _Search:
     def _without_cotangents(self) -> str:
         """Return why an output of a custom Function has no derivative, or nothing."""
         for application in self.parts:
-            for i, output in application.outputs.items():
-                has_cotangent = i in application.cotangents
-                if not has_cotangent and output in self.found and self._is_used(output):
+            for number, output in application.outputs.items():
+                if number in application.cotangents:
+                    continue
+                if output in self.found and self._is_used(output):
                     return application.refusal(
-                        f"its backward got no cotangent of output {i} in the first backward pass"
+                        f"its backward got no cotangent of output {number} in the first backward "
+                        "pass"
                     )
         return ""
 

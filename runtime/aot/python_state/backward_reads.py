@@ -50,6 +50,7 @@ class RefusedNumbers(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run a call. ``RuntimeError`` for a number of a tensor from outside."""
+        # a value of level 0 is a tensor of the session, and comes from outside as a plain one does
         takes_number = func is torch.ops.aten._local_scalar_dense.default
         if takes_number and not (isinstance(args[0], Value) and args[0]._level.number):
             raise RuntimeError(
@@ -140,13 +141,16 @@ class BackwardReads:
         for module in _modules_of(known):
             graph.enter_module(module)  # a function may import it by any name
         variables = {name for code, _ in codes for name in code.co_freevars}
-        cells = [x for x in known if isinstance(x, Cell) and x.variable in variables]
+        cells = [node for node in known if isinstance(node, Cell) and node.variable in variables]
         # eager mode has asked for the hooks of layers at the call, unless the layers run again
         run = frozenset(entries.layers)
         hooks = set() if repeats else _hooks_of_layers(graph.nodes, run)
         nodes = [
             node for node in graph.nodes if _may_be_asked(node) and id(node.owner) not in hooks
         ]
+        # The graph above begins at values. The variables that have them, and what holds the
+        # functions, are nodes of the program. A call may take values of these as arguments, which
+        # it does not compare; the pass reads them all the same.
         shared = [*cells, *_holders(known, entries.codes), *_functions(known, entries.codes)]
         nodes += map(_apart, shared)
         return cls(nodes, list(graph.tensors.values()), graph.code, codes, repeats, run)
@@ -159,6 +163,7 @@ class BackwardReads:
         )
         if self._guard.holds():
             return Found(self.nodes, answers)
+        # copies: the nodes themselves have what the capture has found, which each call asks first
         found = list(map(copy.copy, self.nodes))
         for node in found:
             node.renew()
@@ -211,8 +216,9 @@ def _names_in(layer: type) -> frozenset[str]:
     """Return the names in the methods of a class of layers, without those of each module, such as
     ``train()``."""
     classes = [cls for cls in layer.__mro__ if cls not in (torch.nn.Module, object)]
-    methods = [x for cls in classes for x in vars(cls).values() if isinstance(x, FunctionType)]
-    return frozenset(chain.from_iterable(names_of(x.__code__).every for x in methods))
+    values = chain.from_iterable(vars(cls).values() for cls in classes)
+    methods = [value for value in values if isinstance(value, FunctionType)]
+    return frozenset(chain.from_iterable(names_of(method.__code__).every for method in methods))
 
 
 def _may_run_on(layer: type, label: str) -> bool:
@@ -227,8 +233,8 @@ def _hooks_of_layers(nodes: Iterable[Node], run: frozenset[int]) -> set[int]:
     ``run``. Eager mode has asked for them at the call."""
     owners = [node.owner for node in nodes if id(node.owner) not in run]
     layers = [owner for owner in owners if isinstance(owner, torch.nn.Module)]
-    tables = [x for layer in layers for name, x in vars(layer).items() if "hook" in name]
-    return set(map(id, tables))
+    attributes = chain.from_iterable(vars(layer).items() for layer in layers)
+    return {id(table) for name, table in attributes if "hook" in name}
 
 
 def _apart(node: Node) -> Node:
@@ -244,7 +250,7 @@ def _holders(nodes: Iterable[Node], codes: Mapping[int, Code]) -> Iterator[Node]
     for node in nodes:
         if not isinstance(node, Named):
             continue
-        labels = [name for name, x in node.had.items() if id(_code_of(x)) in codes]
+        labels = [name for name, value in node.had.items() if id(_code_of(value)) in codes]
         if labels:
             holder = copy.copy(node)
             holder.had = {name: node.had[name] for name in labels}
@@ -254,9 +260,10 @@ def _holders(nodes: Iterable[Node], codes: Mapping[int, Code]) -> Iterator[Node]
 def _functions(known: Sequence[Node], codes: Mapping[int, Code]) -> Iterator[Node]:
     """Yield the functions that have run, and partial ones of these: what they take by default may
     be another value when the pass runs."""
-    partials = [x.owner for x in known if isinstance(x.owner, functools.partial)]
-    partials = [x for x in partials if id(_code_of(x)) in codes]
-    parts = {id(part) for x in partials for part in (x, x.keywords)}
+    owners = [node.owner for node in known if isinstance(node.owner, functools.partial)]
+    partials = [owner for owner in owners if id(_code_of(owner)) in codes]
+    # the arguments by keyword are a dictionary, which has a node of its own
+    parts = {*map(id, partials), *(id(owner.keywords) for owner in partials)}
     for node in known:
         is_function = isinstance(node, FunctionParts) and id(node.owner.__code__) in codes
         if is_function or id(node.owner) in parts:

@@ -214,14 +214,13 @@ def generators_of(f: object) -> list[torch.Generator]:
     """Return the random generators that ``f`` closes over, as far as they are at hand."""
     found: dict[int, Any] = {}
     for x in at_hand(f, 3):
-        names = (
-            list(map(x.__globals__.get, x.__code__.co_names)) if isinstance(x, FunctionType) else []
-        )
-        found |= {
-            id(generator): generator
-            for generator in (x, *names)
-            if isinstance(generator, torch.Generator) and generator is not torch.default_generator
-        }
+        candidates = [x]
+        if isinstance(x, FunctionType):
+            candidates += map(x.__globals__.get, x.__code__.co_names)
+        generators = [value for value in candidates if isinstance(value, torch.Generator)]
+        found.update((id(generator), generator) for generator in generators)
+    # `RandomStates` has torch's own in any case
+    found.pop(id(torch.default_generator), None)
     return list(found.values())
 
 
@@ -255,7 +254,10 @@ def _nodes_of(x: object) -> list[fx.Node]:
     """Return the nodes of the graph that give ``x``, a value or a number that is read of one."""
     if isinstance(x, SYMBOLIC):
         known = number_of(x)
-        return [] if known is None else [m for n in known.sources for m in n.all_input_nodes]
+        if known is None:
+            return []
+        # a source is the call that reads the number; what it reads was computed on the line
+        return [node for source in known.sources for node in source.all_input_nodes]
     while isinstance(x, Value) and not isinstance(x, TracedValue):
         x = x._inner
     return [x._node] if isinstance(x, TracedValue) else []

@@ -78,6 +78,7 @@ class CodeNames:
             pending += constant.co_consts
         elif isinstance(constant, (tuple, frozenset)):
             pending += constant
+        # a text of several lines, such as a docstring, is prose as well
         elif isinstance(constant, str) and len(constant) < _LONG and "\n" not in constant:
             self.words.update(_WORD.findall(constant))
 
@@ -107,14 +108,14 @@ def names_of(code: CodeType) -> CodeNames:
 
 def first_code(root: object) -> tuple[CodeType | None, dict[str, Any]]:
     """Return the code that a call of ``root`` runs first, if that is the user's."""
-    f = root
-    if isinstance(f, torch.nn.Module):
-        f = f.forward
-    elif not isinstance(f, (FunctionType, MethodType, type)):
-        f = _found_in_class(type(f), "__call__")
-    f = inspect.unwrap(getattr(f, "__func__", f))
-    if isinstance(f, FunctionType) and is_followed(f.__code__.co_filename):
-        return f.__code__, f.__globals__
+    function = root
+    if isinstance(function, torch.nn.Module):
+        function = function.forward
+    elif not isinstance(function, (FunctionType, MethodType, type)):
+        function = _found_in_class(type(function), "__call__")
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if isinstance(function, FunctionType) and is_followed(function.__code__.co_filename):
+        return function.__code__, function.__globals__
     return None, {}
 
 

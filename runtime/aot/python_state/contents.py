@@ -85,6 +85,7 @@ class SequenceItems(OneByOne):
 
     def changes(self) -> list[Change]:
         now, had = self.look(), self.had
+        # of another length as a whole: an item that was put in before others moves all of them
         if len(now) != len(had):
             return [Change(self, None, had, now)]
         pairs = enumerate(zip(had, now, strict=True))
@@ -393,6 +394,7 @@ class Draws(Cursor):
         return bool(self.look()[part] == self.had[part])
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
+        # in words: a report would print the 624 numbers of a Mersenne twister
         return [] if self.holds() else [(None, "a state", "another state")]
 
     def changes(self) -> list[Change]:
@@ -442,8 +444,8 @@ def _parts_of(kind: type) -> tuple[Any, ...]:
     which is another one whenever it is raised."""
     return tuple(
         part
-        for c in kind.__mro__
-        for name, part in vars(c).items()
+        for cls in kind.__mro__
+        for name, part in vars(cls).items()
         if isinstance(part, (MemberDescriptorType, GetSetDescriptorType))
         and name not in ("__traceback__", "__dict__", "__weakref__")
     )

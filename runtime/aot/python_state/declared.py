@@ -176,7 +176,7 @@ def _describe(graph: ObjectGraph, node: Node) -> str:
     kind = type(node.owner).__name__
     for place in graph.nodes:
         if isinstance(place, Globals):
-            names = [name for name, x in place.had.items() if x is node.owner]
+            names = [name for name, value in place.had.items() if value is node.owner]
             if names:
                 return f"{names[0]!r} of {place.name} ({kind})"
         elif isinstance(place, Cell) and place.had[0] is node.owner:

@@ -150,10 +150,10 @@ for does not come back to the program."""
 _OF_TORCH = {id(torch.save.__code__): "torch.save", id(torch.load.__code__): "torch.load"}
 """Functions of torch's that read or write files, by identity of their code."""
 _LOOKUPS = frozenset(
-    id(f.__code__)
+    id(value.__code__)
     for owner in (inspect, pkgutil, string.Formatter)
-    for f in vars(owner).values()
-    if isinstance(f, FunctionType)
+    for value in vars(owner).values()
+    if isinstance(value, FunctionType)
 )
 """Functions of Python's library that look attributes up for a program by names that it computes, by
 identity of their code."""
@@ -190,9 +190,9 @@ A copy of one asks for it, too, so that a warning has to be enough."""
 
 
 _OF_TENSORS_IN_PYTHON = {
-    id(f.__code__): name
-    for name, f in vars(torch.Tensor).items()
-    if name in QUESTIONS and isinstance(f, FunctionType)
+    id(method.__code__): name
+    for name, method in vars(torch.Tensor).items()
+    if name in QUESTIONS and isinstance(method, FunctionType)
 }
 """Methods of tensors that ask for what may change while a tensor stays. By identity of their code:
 the name that the graph has for the question."""
@@ -329,9 +329,10 @@ class _Watcher:
         if str(frame.f_globals.get("__name__")).startswith(modules_of_symbols):
             return
         self.libraries.add(id(code))
-        m = sys.modules.get(str(frame.f_globals.get("__name__")))
-        if isinstance(m, ModuleType) and vars(m) is frame.f_globals:
-            self.graph.enter_library(code, m)
+        module = sys.modules.get(str(frame.f_globals.get("__name__")))
+        # another module may have come under that name
+        if isinstance(module, ModuleType) and vars(module) is frame.f_globals:
+            self.graph.enter_library(code, module)
 
     def _is_of_program(self, caller: FrameType | None) -> bool:
         """Return whether code is the program's, or of a library that runs for it. A program whose
@@ -353,6 +354,7 @@ class _Watcher:
         if code is _RUNS_LAYER and self.graph.backward is not None:
             layer = frame.f_locals["self"]
             self.graph.backward.layers[id(layer)] = layer
+        # `a` is what `Random.seed` calls its argument; None asks the system for a seed
         if code is _SEED and frame.f_locals.get("a") is None:
             self._ask(_SEEDS[code], frame.f_back)
         self._notice_question(frame)
@@ -457,7 +459,7 @@ class _Watcher:
         while the program is captured."""
         outside = (torch.default_generator, *self.graph.generators)
         line = self._user_line(frame)
-        if line is not None and any(generator is g for g in outside):
+        if line is not None and any(generator is other for other in outside):
             self.seen.asked.setdefault("torch.Generator.initial_seed", line)
             self.seen.refuse_asked()
 
@@ -518,10 +520,11 @@ def _is_followed(frame: FrameType) -> bool:
         return True
     if is_own_module(name):
         return False
-    m = sys.modules.get(name)
+    module = sys.modules.get(name)
     of_a_file = not frame.f_code.co_filename.startswith("<")
-    if m is None or (of_a_file and attributes_of(m) is not frame.f_globals):
-        return True  # a module that is loaded by its file may have the name of one of Python's
+    # a module that is loaded by its file may have the name of one of Python's
+    if module is None or (of_a_file and attributes_of(module) is not frame.f_globals):
+        return True
     return is_followed_module(name)
 
 

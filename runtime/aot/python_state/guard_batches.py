@@ -84,7 +84,8 @@ def _all_hold(nodes: Iterable[Node]) -> bool:
 
 
 def _identities(constant: Constant, now: str, had: Sequence[Any]) -> str:
-    """Write the question whether an iterator gives the objects ``had``."""
+    """Write the question whether an iterator gives the objects ``had``. Whether it gives as many is
+    asked apart: ``map`` ends with the shorter one."""
     return f"all(map({constant(_is)}, {now}, {constant(had)}))"
 
 
@@ -93,7 +94,7 @@ def finds_own(x: object) -> bool:
     user's."""
     kind = type(x)
     found = [vars(cls)["__dict__"] for cls in kind.__mro__ if "__dict__" in vars(cls)]
-    by_python = all(type(d) is GetSetDescriptorType for d in found)
+    by_python = all(type(descriptor) is GetSetDescriptorType for descriptor in found)
     return by_python and kind.__getattribute__ is _LOOK_UP
 
 
@@ -194,6 +195,7 @@ class OwnNames(Batch):
         self._places = [node.own for node, _ in places]
         self._names = [name for _, name in places]
         self._values = [node.had[name] for node, name in places]
+        # how many attributes each has, and which, by the last call that has compared the nodes
         self._lengths = [-1] * len(nodes)  # none, so that the first call compares
         self._present: list[str] = []
 
@@ -232,6 +234,7 @@ class Orders(Batch):
         owners = [node.owner for node in self._nodes]
         keys = [key for node in self._nodes for key in node.had]
         now = f"{constant(chain.from_iterable)}({constant(owners)})"
+        # how many keys there are, the batch says that has the items of the same dictionary
         return _identities(constant, now, keys)
 
     def compare(self) -> bool:
@@ -435,6 +438,7 @@ class PartsOfClasses(Batch):
 
     def _of_one(self, index: int, constant: Constant) -> str:
         cls, name = constant(self._classes[index]), constant(self._names[index])
+        # the bases by the list of all, whose items `compare` replaces
         return (
             f"{constant(_bases)}({cls}) is {constant(self._bases)}[{index}] "
             f"and {constant(class_name)}({cls}) is {name} "
@@ -447,7 +451,7 @@ class PartsOfClasses(Batch):
         now = [node.owner.__bases__ for node in self._nodes]
         if not _all_hold(self._nodes):
             return False
-        self._bases[:] = now
+        self._bases[:] = now  # equal tuples may be other objects
         return True
 
 

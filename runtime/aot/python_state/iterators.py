@@ -30,7 +30,7 @@ _OF_SOURCES: tuple[type, ...] = (zip, map, filter)
 _OF_CALLS = type(iter(int, 1))  # of ``iter(callable, sentinel)``
 # what the iterators of one `tee` have in common: the items that one of them has not given yet
 _SHARED_ITEMS: Any = vars(itertools)["_tee_dataobject"]
-_MANY_ITEMS = 10_000
+_MANY_ITEMS = 10_000  # items of sources up to which a call compares them
 
 
 def iterating_class(kind: type) -> type | None:
@@ -61,7 +61,8 @@ def sources_of(x: object) -> list[Any]:
     of one with too many items to compare."""
     if isinstance(x, types.GeneratorType):
         return []
-    held, pending = list[Any](), _reduced(x)
+    held: list[Any] = []
+    pending = _reduced(x)
     while pending:
         part = pending.pop()
         if type(part) is tuple:

@@ -216,7 +216,8 @@ class LibraryNames:
         libraries are followed only by their names, since each leads to all."""
         found = self._ask_named(node, self._code.names, self._code.words)
         others = self._ask(node, _without_counters(node, node.names))
-        return [*found, *((x, path) for x, path in others if not issubclass(type(x), ModuleType))]
+        found += [(x, path) for x, path in others if not issubclass(type(x), ModuleType)]
+        return found
 
     def clear(self) -> None:
         self._known.clear()
@@ -249,8 +250,8 @@ def _without_counters(node: Named, names: Iterable[str]) -> list[str]:
 @functools.cache
 def _names_in_methods(cls: type) -> frozenset[str]:
     """Return the names that the methods of a class have."""
-    methods = [x for x in vars(cls).values() if isinstance(x, FunctionType)]
-    return frozenset(chain.from_iterable(names_of(x.__code__).every for x in methods))
+    methods = [value for value in vars(cls).values() if isinstance(value, FunctionType)]
+    return frozenset(chain.from_iterable(names_of(method.__code__).every for method in methods))
 
 
 def _is_called_or_plain(x: Any) -> bool:

@@ -77,7 +77,7 @@ class Node:
 
     def below(self) -> Iterable[tuple[Any, str]]:
         """Return the objects that the program can come to from here, each with its name."""
-        return ((x, self.name) for x in self.had)
+        return ((value, self.name) for value in self.had)
 
     def singles(self) -> Iterable[Any]:
         """Give the values that a program may compare with others by ``is``: what has a name, and
@@ -209,6 +209,7 @@ class Named(OneByOne):
     had: dict[str, Any]
 
     def look(self) -> dict[str, Any]:
+        # no name yet: `pick` remembers each one when code that has it is about to run
         return {}
 
     @property
@@ -240,7 +241,8 @@ class Named(OneByOne):
             self.owner[label] = value
 
     def holds(self) -> bool:
-        # without a frame for each name: `differences` then leaves out what is free
+        # Each call asks this, so without a frame of Python for each name. What is free may differ,
+        # and `differences` leaves it out.
         now = map(self.names.get, self.had, itertools.repeat(MISSING))
         return all(map(same, now, self.had.values())) or not self.differences()
 
@@ -477,7 +479,7 @@ class Attributes(Named):
         if label in ("__class__", "__dict__"):  # which no dictionary has
             object.__setattr__(self.owner, label, value)
         elif label in self.slots:
-            slot = next(s for s in slots_of(type(self.owner)) if s.__name__ == label)
+            slot = next(slot for slot in slots_of(type(self.owner)) if slot.__name__ == label)
             if value is not MISSING:
                 slot.__set__(self.owner, value)
             elif slot_value(slot, self.owner) is not MISSING:
@@ -519,13 +521,16 @@ class Attributes(Named):
         return found
 
     def changes(self) -> list[Change]:
-        own, copy = self.own, self.copy
+        # all attributes, and not only those that code has names for: each is put back
+        own, before = self.own, self.copy
         found = [
             Change(self, name, was, now)
-            for name, was in copy.items()
+            for name, was in before.items()
             if not same(now := own.get(name, MISSING), was)
         ]
-        found += [Change(self, name, MISSING, now) for name, now in own.items() if name not in copy]
+        found += [
+            Change(self, name, MISSING, now) for name, now in own.items() if name not in before
+        ]
         found += [
             Change(self, name, was, now)
             for name, was in self.slots.items()
@@ -558,7 +563,7 @@ class Attributes(Named):
     def without_memory(self) -> Attributes:
         found = copy.copy(self)
         found.had, found.free, found.copy = {}, frozenset(), {}
-        found.slots = dict.fromkeys(self.slots)
+        found.slots = dict.fromkeys(self.slots)  # the names, by which `at` and `assign` know a slot
         return found
 
     def renew(self) -> None:
@@ -578,7 +583,7 @@ class Attributes(Named):
         return (*super().singles(), *self.slots.values(), *tensors)
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ((x, f"{self.name}.{name}") for name, x in self.slots.items())
+        return ((value, f"{self.name}.{name}") for name, value in self.slots.items())
 
     def let_go(self) -> None:
         """Drop the object, and keep its dictionary. Slots are only in the object, so one with slots
@@ -625,6 +630,7 @@ class Cell(OneByOne):
 
     def holds(self) -> bool:
         now, was = self.at(None), self.had[0]
+        # there is one label, None: if anything is free, the variable is
         return same(now, was) or bool(self.free)
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
@@ -662,10 +668,10 @@ class FunctionParts(Node):
 
     def singles(self) -> Iterable[Any]:
         _, defaults, named = self.had
-        return (*(defaults or ()), *(x for _, x in named or ()))
+        return (*(defaults or ()), *(value for _, value in named or ()))
 
     def below(self) -> Iterable[tuple[Any, str]]:
-        return ((x, f"a default of {self.name}") for x in self.singles())
+        return ((value, f"a default of {self.name}") for value in self.singles())
 
 
 def path_of(owner: str, name: str) -> str:

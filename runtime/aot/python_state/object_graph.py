@@ -254,7 +254,7 @@ class ObjectGraph(Snapshot):
             self._add(self._made(row.node, x, name))
         if issubclass(kind, defaultdict):  # beside its items
             self._add(DefaultFactory(x, f"{name}.default_factory"))
-        self._pending += [(y, f"{name}.{type(y).__name__}") for y in row.below(x)]
+        self._pending += [(part, f"{name}.{type(part).__name__}") for part in row.below(x)]
         if kind.__dictoffset__ or slots_of(kind):
             self._object(x, name)  # it may have attributes beside its items, and get some later
         elif is_of_user(kind):
@@ -403,8 +403,8 @@ class ObjectGraph(Snapshot):
         self._reach_held(x, name)
 
     def _reach_held(self, x: object, name: str) -> None:
-        held = [y for y in gc.get_referents(x) if y is not type(x)]
-        self._pending += [(y, name) for y in held if not issubclass(type(y), NOT_HELD)]
+        held = [part for part in gc.get_referents(x) if part is not type(x)]
+        self._pending += [(part, name) for part in held if not issubclass(type(part), NOT_HELD)]
 
     def _object_with_part_in_c(self, x: object, name: str) -> None:
         self._object(x, name)
@@ -453,11 +453,11 @@ class ObjectGraph(Snapshot):
     def _cached(self, x: Any, name: str) -> None:
         """Add a function behind a cache. What it has computed is found without a call of it, so
         that it counts as one that runs."""
-        f = x.__wrapped__
-        if type(f) is FunctionType and is_followed(f.__code__.co_filename):
-            self._learn_code(f.__code__, f.__globals__)
+        function = x.__wrapped__
+        if type(function) is FunctionType and is_followed(function.__code__.co_filename):
+            self._learn_code(function.__code__, function.__globals__)
         self._node_of_row(x, name)
-        self._pending.append((f, name))
+        self._pending.append((function, name))
         self._object(x, name)
         self.caches.append((x, name))
         if self.code.has_name("cache_info"):
@@ -526,12 +526,12 @@ class ObjectGraph(Snapshot):
 
     def _ask_loaded(self, name: str) -> None:
         """Reach the module of this name, if there is one. Another may take its place."""
-        m = sys.modules.get(name)
-        if not isinstance(m, ModuleType):
+        module = sys.modules.get(name)
+        if not isinstance(module, ModuleType):
             return
         if is_followed_module(name):
             self._ask_modules((name,))
-        self._module(m, name)
+        self._module(module, name)
 
     def _ask_modules(self, names: Iterable[str]) -> None:
         self._ask(self._globals(sys.modules, "sys.modules"), names)

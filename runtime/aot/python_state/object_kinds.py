@@ -217,7 +217,7 @@ def _cached(x: object, name: str) -> Node:
     return CachedResults(x, name, _results_of)
 
 
-_MANY_RESULTS = 256
+_MANY_RESULTS = 256  # results of a cache up to which a call compares each of them
 
 
 def _results_of(cache: Any) -> tuple[object, ...]:
@@ -303,6 +303,7 @@ class Lock(Node):
 
     def restore(self) -> None:
         (was_held,) = self.had
+        # in a loop: an RLock is free when it is released as often as it was acquired
         while not was_held and self.look()[0]:
             self.owner.release()
 
@@ -444,7 +445,8 @@ _WITH_KNOWN_PARTS: tuple[type, ...] = (
 
 def row_of(x: object) -> Row | None:
     """Return the row for an object; None if it has none."""
-    # rows first: a file is an iterator, too
+    # Rows first: a file is an iterator, too. By the class, since `isinstance` may ask the object
+    # for its `__class__`, which may be code of the user's.
     found = next((row for row in ROWS if issubclass(type(x), row.kinds)), None)
     if found is None and iterating_class(type(x)) is not None:
         return Row((type(x),), _position)

@@ -58,7 +58,9 @@ from .values import (
 _NOT_MADE = (*PLAIN, ModuleType, weakref.ref)
 """Classes of results that each call may return as the program has made them."""
 R = TypeVar("R")
-_MANY = 10_000  # objects that are looked at for a value of the trace
+# Objects that are looked at for a value of the trace: references may lead from what the program has
+# made to anything.
+_MANY = 10_000
 
 
 def _is_place(change: Change) -> bool:
@@ -72,11 +74,11 @@ def _containers_in(value: Any) -> Iterator[object]:
     ones."""
     pending = [value]
     while pending:
-        x = pending.pop()
-        if type(x) in CONTAINERS_OF_TREES:
-            pending += x.values() if isinstance(x, dict) else x
-            if type(x) is not tuple:
-                yield x
+        part = pending.pop()
+        if type(part) in CONTAINERS_OF_TREES:
+            pending += part.values() if isinstance(part, dict) else part
+            if type(part) is not tuple:
+                yield part
 
 
 def _is_value(x: Any) -> bool:
@@ -90,8 +92,8 @@ def _parts_of(value: object) -> Iterator[object]:
     if not isinstance(value, tuple):
         yield value
         return
-    for x in value:
-        yield from _parts_of(x)
+    for item in value:
+        yield from _parts_of(item)
 
 
 def holds(value: object, x: object) -> bool:
@@ -147,6 +149,8 @@ class Effects:
 
     @property
     def what(self) -> str:
+        """Return how a message names the first of these places. Without any, only a cache has
+        changed."""
         return shortly(self.names or ["a cache"])
 
 
@@ -161,15 +165,17 @@ RUN = _Run()
 
 def _leaves(x: Any) -> list[Any]:
     """Return what containers of Python's hold, at any depth that is no cycle."""
-    found, pending, seen = list[Any](), [x], set[int]()
+    found: list[Any] = []
+    seen: set[int] = set()
+    pending = [x]
     while pending:
-        x = pending.pop()
-        kind = type(x)
+        part = pending.pop()
+        kind = type(part)
         if kind not in CONTAINERS_OF_TREES:
-            found.append(x)
-        elif id(x) not in seen:
-            seen.add(id(x))
-            pending += x.values() if issubclass(kind, dict) else x
+            found.append(part)
+        elif id(part) not in seen:
+            seen.add(id(part))
+            pending += part.values() if issubclass(kind, dict) else part
     return found
 
 
@@ -287,6 +293,7 @@ class ProgramState:
         the place. ``changes``: all that the program has changed, if that is known."""
         found = []
         for change in self.changes() if changes is None else changes:
+            # by the class first: a label may be a key whose `==` is the user's code
             if (
                 type(change.label) is str
                 and change.label == "__dict__"
@@ -416,8 +423,11 @@ class ProgramState:
             known = nodes.get(id(place.node.owner))
             if known is None:
                 return place.current()
-            values = (x for node in known for label, x in node.values_before() if label == place[1])
-            return next(values, MISSING)
+            for node in known:
+                for label, before in node.values_before():
+                    if label == place.label:
+                        return before
+            return MISSING
 
         return value
 
@@ -425,13 +435,17 @@ class ProgramState:
     def refuse_kept(self, given: Sequence[object]) -> None:
         """Refuse that what the program has changed holds one of ``given``, which are copies: of
         containers that it is given as arguments."""
+        if not given:
+            return
         ids = set(map(id, given))
-        for change in self.changes() if given else ():
-            for x in self._found_in(change.now, lambda y: id(y) in ids):
+        for change in self.changes():
+            copies = self._found_in(change.now, lambda part: id(part) in ids)
+            if copies:
                 raise RuntimeError(
-                    f"the program puts a {type(x).__name__} that it is given as an argument into "
-                    f"{change.what}, where a call would not put it. Assign it to an attribute or "
-                    f"an item, alone or in a new tuple, list or dictionary.{self._line_of(change)}"
+                    f"the program puts a {type(copies[0]).__name__} that it is given as an "
+                    f"argument into {change.what}, where a call would not put it. Assign it to an "
+                    "attribute or an item, alone or in a new tuple, list or dictionary."
+                    f"{self._line_of(change)}"
                 )
 
     def _may_change(self, x: Any) -> bool:
@@ -479,18 +493,19 @@ class ProgramState:
 
     def _found_in(self, x: object, wanted: Callable[[Any], bool]) -> list[object]:
         """Return what is ``wanted`` of ``x`` and of what that holds."""
+        # with the objects, whose identities then stay theirs
         seen: dict[int, Any] = {}
         found, pending = [], [x]
         while pending and len(seen) < _MANY:
-            y = pending.pop()
-            kind = type(y)
-            if kind in SIMPLE or id(y) in seen:
+            part = pending.pop()
+            kind = type(part)
+            if kind in SIMPLE or id(part) in seen:
                 continue
-            if wanted(y):
-                found.append(y)
+            if wanted(part):
+                found.append(part)
             elif not issubclass(kind, torch.Tensor) and kind not in SYMBOLIC:
-                seen[id(y)] = y
-                pending += self._inside(y)
+                seen[id(part)] = part
+                pending += self._inside(part)
         return found
 
     def _inside(self, x: Any) -> Iterable[object]:
@@ -592,6 +607,7 @@ class ProgramState:
                 found.append(change)
             repeats = repeats and change.node.puts and self.graph.knows_all(change)
         refuse_opaque_objects(self.graph)
+        # after the loop, which refuses an iterator that has moved and that no call asks for
         self._watch_reads()
         self.written = frozenset((id(change.node.owner), change.label) for change in found)
         # what was there before is not the program's to keep alive

@@ -136,7 +136,8 @@ class _Monitor:
         events call."""
         monitoring = self._monitoring
         # those that Python's documents name for no kind of tool
-        self.number = next((n for n in (3, 4) if monitoring.get_tool(n) is None), None)
+        free = (number for number in (3, 4) if monitoring.get_tool(number) is None)
+        self.number = next(free, None)
         if self.number is None:
             return
         monitoring.use_tool_id(self.number, "runtime.jit")

@@ -24,6 +24,7 @@ from ...trace.provenance import here
 from .values import MISSING, SIMPLE
 from .values import same as same_value
 
+# names of questions to a tensor, see :class:`Read`; no dictionary has such keys
 FACTS: Any = object()
 ELEMENTS: Any = object()
 _COMPRESSED = frozenset((torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc))
@@ -53,6 +54,7 @@ class Read:
         return look_up(self.owner, self.name)
 
     def holds(self) -> bool:
+        """Return whether the same is still there."""
         return same(self.current(), self.value)
 
     def condition(self, constant: Callable[[Any], str]) -> str:
@@ -239,6 +241,7 @@ def extent_of(tensor: torch.Tensor) -> tuple[int, int] | None:
 
 
 def _meet(a: tuple[int, int] | None, b: tuple[int, int]) -> bool:
+    # each extent ends before its second number, so that neighbours share nothing
     return a is not None and a[0] < b[1] and b[0] < a[1]
 
 
@@ -294,7 +297,7 @@ def asked_for(
 
 
 def once(reads: Iterable[Read]) -> list[Read]:
-    """Return ``reads``, of each place the last one."""
+    """Return ``reads``, of each place the last one, in the order in which the places come first."""
     return list({(id(read.owner), read.name): read for read in reads}.values())
 
 

@@ -43,21 +43,25 @@ Facts = dict[str, Callable[[], object]]
 def _functions_in_c(modules: tuple[ModuleType, ...]) -> Iterator[tuple[str, Any]]:
     """Yield the functions of C of the last of ``modules``, which the others lead to, and of the
     modules in it, each with its name."""
-    root, m = modules[0].__name__, modules[-1]
-    for x in vars(m).values():
-        if type(x) is BuiltinFunctionType:
-            yield f"{m.__name__}.{x.__name__}", x
+    root = modules[0].__name__
+    module = modules[-1]
+    for value in vars(module).values():
+        if type(value) is BuiltinFunctionType:
+            yield f"{module.__name__}.{value.__name__}", value
+            continue
+        is_inside = type(value) is ModuleType and value.__name__.startswith(f"{root}.")
         # a module may lead back to one above it
-        elif type(x) is ModuleType and x.__name__.startswith(f"{root}.") and x not in modules:
-            yield from _functions_in_c((*modules, x))
+        if is_inside and value not in modules:
+            yield from _functions_in_c((*modules, value))
 
 
 _FUNCTIONS: dict[str, Any] = dict(_functions_in_c((library_in_c,)))
 """Torch's functions of C by name."""
-_NAMES: dict[Any, str] = {f: name for name, f in _FUNCTIONS.items()}
+_NAMES: dict[Any, str] = {function: name for name, function in _FUNCTIONS.items()}
 _ASKING = frozenset(("get", "is", "are", "check"))
 """First words of a function that tells something, perhaps after that of a part of torch."""
 _PARTS_OF_TORCH = ("jit", "debug")
+"""Such parts of torch, as in ``_jit_get_inline_everything_mode``."""
 _ASKED = frozenset(("enabled", "mode", "allowed"))
 """Last words of such a function."""
 _SETTING = frozenset(("set", "enable", "disable"))
@@ -127,14 +131,17 @@ def levels_of_loggers() -> tuple[object, ...]:
 
 
 def _by_code(functions: Iterable[Any], facts: Facts) -> dict[int, Facts]:
-    return {id(f.__code__): facts for f in functions if type(f) is FunctionType}
+    return {
+        id(function.__code__): facts for function in functions if type(function) is FunctionType
+    }
 
 
 def _by_identity(functions: Iterable[object], facts: Facts) -> dict[int, Facts]:
-    return {id(f): facts for f in functions}
+    return {id(function): facts for function in functions}
 
 
-_SPARSE = [x for name, x in vars(torch).items() if name.startswith("sparse_")]
+_SPARSE = [function for name, function in vars(torch).items() if name.startswith("sparse_")]
+"""Functions that make sparse tensors. A switch decides whether they check what they are given."""
 _INVARIANTS: Facts = {
     "torch.sparse.check_sparse_tensor_invariants": (
         torch.sparse.check_sparse_tensor_invariants.is_enabled
@@ -169,6 +176,8 @@ FACTS_OF_CODE = _by_code((printed, print_options, torch.set_printoptions), _TEXT
 """By identity of the code of a function of torch's in Python: what is to be asked before it runs,
 since it reads or changes it in an object that its module has for itself."""
 _ENVIRONMENT_CLASS = type(os.environ)
+# Only the keys of this table count: these functions are asked with the name of one variable, see
+# `facts_of_environment`. So `os.getenv` has no questions without one.
 _BY_KEY = _by_code(
     [
         os.getenv,
@@ -239,10 +248,12 @@ def _facts_of_library(module: object) -> Facts:
     return _OF_LIBRARIES.get(str(module).partition(".")[0], {})
 
 
+# types of devices for which torch has a switch of autocast; one that is not built in is passed over
 _DEVICES: list[tuple[str, ...]] = [
     (kind,)
     for kind in ("cpu", "cuda", "hpu", "ipu", "maia", "mps", "mtia", "privateuseone", "xla", "xpu")
 ]
+# backends and their ops, as `torch.backends` names them for `fp32_precision`
 _PRECISIONS: list[tuple[str, ...]] = [
     ("generic", "all"),
     *itertools.product(("cuda", "mkldnn"), ("all", "conv", "rnn", "matmul")),
@@ -288,7 +299,7 @@ def facts_before(function: Any) -> Facts:
     if function in _OF_PYTHON:
         return {_name_of_python(function): _OF_PYTHON[function]}
     if function in _SETTERS_OF_PYTHON:
-        return {_name_of_python(f): ask for f, ask in _OF_PYTHON.items()}
+        return {_name_of_python(getter): ask for getter, ask in _OF_PYTHON.items()}
     name = _NAMES.get(function)
     if name is None or _PASSED.search(name):
         return {}
@@ -323,7 +334,9 @@ def _tells(name: str) -> bool:
     words = _words_of(name)
     if not _SETTING.isdisjoint(words) or not _MOVING.isdisjoint(words):
         return False
-    first = words[words[0] in _PARTS_OF_TORCH]
+    first = words[0]
+    if first in _PARTS_OF_TORCH:
+        first = words[1]
     return first in _ASKING or words[-1] in _ASKED
 
 

@@ -40,8 +40,9 @@ PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _scalars_of(kind: type) -> list[type]:
+    """Return a class of NumPy's scalars and all below it. Each has a comparison of its own."""
     heirs: list[type] = kind.__subclasses__()
-    return [kind, *(c for heir in heirs for c in _scalars_of(heir))]
+    return [kind, *(cls for heir in heirs for cls in _scalars_of(heir))]
 
 
 def _same_text(a: object, b: object) -> bool:
