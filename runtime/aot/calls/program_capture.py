@@ -123,7 +123,7 @@ def _load_profiler() -> None:
     each step of an optimizer. In a capture that would be a change that the program makes, and its
     second call would be captured, too.
     """
-    with torch.autograd.profiler.record_function(_load_profiler.__name__):
+    with torch.profiler.record_function(_load_profiler.__name__):
         pass
 
 
