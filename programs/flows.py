@@ -80,16 +80,19 @@ def _stacked(found: list[Any], dim: int = 0) -> Any:
     return pytree.tree_map(lambda *each: torch.stack(each, min(dim, each[0].dim())), *found)
 
 
-def _cond(*args: Any) -> Any:
-    return offered("aot.cond", _if)(*args)
+# A program asks for these before it is captured: a compiler that reads code knows no offers.
 
 
-def _while_loop(*args: Any) -> Any:
-    return offered("aot.while_loop", _while)(*args)
+def _cond() -> Any:
+    return offered("aot.cond", _if)
 
 
-def _scanned(*args: Any, **options: Any) -> Any:
-    return offered("aot.scan", _scan)(*args, **options)
+def _while_loop() -> Any:
+    return offered("aot.while_loop", _while)
+
+
+def _scanned() -> Any:
+    return offered("aot.scan", _scan)
 
 
 def _each(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,14 +119,16 @@ def _calls(graph: Any, name: str, wanted: int) -> bool:
 
 
 def _branches(w: Tensor) -> Callable[[Tensor, Tensor], Any]:
+    cond = _cond()
+
     def then(a: Tensor, b: list[Tensor]) -> dict[str, Any]:
-        inner = _cond(a[0].sum() > 0, lambda t: t.exp(), lambda t: t * 3, (a,))
+        inner = cond(a[0].sum() > 0, lambda t: t.exp(), lambda t: t * 3, (a,))
         return {"a": a.sin() * w + inner, "b": [b[0] * 2, None], "n": 2}
 
     def otherwise(a: Tensor, b: list[Tensor]) -> dict[str, Any]:
         return {"a": a.cos() - w, "b": [(b[0] + a.sum()).t().contiguous().t(), None], "n": 2}
 
-    return lambda x, y: _cond((x * y).sum() > 0, then, otherwise, (x, [y]))
+    return lambda x, y: cond((x * y).sum() > 0, then, otherwise, (x, [y]))
 
 
 def branches(x: Tensor) -> Results:
@@ -160,15 +165,15 @@ def derivatives_of_branches(x: Tensor) -> Results:
 def batches_of_branches(x: Tensor) -> Results:
     """A side for each element, alone, with its derivatives and in a graph; a side for all where the
     condition is shared."""
-    y = plain(x)
+    y, cond = plain(x), _cond()
 
     def f(a: Tensor, k: Tensor) -> Any:
-        return _cond(a.sum() > k, lambda t: (t.sin(), t.sum()), lambda t: (t * k, t.prod()), (a,))
+        return cond(a.sum() > k, lambda t: (t.sin(), t.sum()), lambda t: (t * k, t.prod()), (a,))
 
     grad = transform("grad")
     ks = y.new_tensor([-9.0, 0.1, 9.0])
     of_one = lambda a, k: grad(lambda t: f(t, k)[0].pow(3).sum())(a)  # noqa: E731
-    shared = _each(lambda a: _cond(ks.sum() > 0, lambda t: t.exp(), lambda t: t * 2, (a,)))(y)
+    shared = _each(lambda a: cond(ks.sum() > 0, lambda t: t.exp(), lambda t: t * 2, (a,)))(y)
     graph = graph_of(_each(f), y, ks)
     return beside(
         x,
@@ -184,13 +189,13 @@ def batches_of_branches(x: Tensor) -> Results:
 def branches_refused(x: Tensor) -> Results:
     """Branches that do not fit one another, write, give back what they are given, or ask for
     values, in a graph."""
-    y = plain(x)
+    y, cond = plain(x), _cond()
 
     def trace(
         then: Callable[[Tensor], Any], otherwise: Callable[[Tensor], Any], of: Any = None
     ) -> Callable[[], object]:
         return lambda: graph_of(
-            lambda t: _cond(t.sum() > 0 if of is None else of(t), then, otherwise, (t,)), y
+            lambda t: cond(t.sum() > 0 if of is None else of(t), then, otherwise, (t,)), y
         )
 
     flags = own_refused(
@@ -203,8 +208,8 @@ def branches_refused(x: Tensor) -> Results:
         trace(lambda t: t.mul_(2) + 1, lambda t: t.sin()),
         trace(lambda t: t.sin() if t.sum() > 1 else t, lambda t: t.sin()),
         trace(lambda t: t.sin(), lambda t: t.cos(), lambda t: t > 0),
-        lambda: _cond(y > 0, torch.sin, torch.cos, (y,)),
-        lambda: _cond(True, torch.sin, torch.cos, y),
+        lambda: cond(y > 0, torch.sin, torch.cos, (y,)),
+        lambda: cond(True, torch.sin, torch.cos, y),
     )
     return beside(x, *flags)
 
@@ -215,6 +220,7 @@ def branches_refused(x: Tensor) -> Results:
 def _grown(limit: float) -> Callable[[Tensor, Tensor], Any]:
     """The number of steps, and a ← a (1 + b²/2) + sin(a) until its sum of squares is beyond the
     limit, at most six times."""
+    while_loop = _while_loop()
 
     def goes_on(n: Tensor, pair: dict[str, Tensor]) -> Tensor:
         return (pair["a"].pow(2).sum() < limit) & (n < 6)
@@ -223,7 +229,7 @@ def _grown(limit: float) -> Callable[[Tensor, Tensor], Any]:
         a, b = pair["a"], pair["b"]
         return n + 1, {"a": a * (1 + b * b / 2) + a.sin(), "b": b.cos()}
 
-    return lambda a, b: _while_loop(
+    return lambda a, b: while_loop(
         goes_on, step, (torch.zeros((), dtype=torch.int64), {"a": a, "b": b})
     )
 
@@ -233,7 +239,7 @@ def loops(x: Tensor) -> Results:
     number of steps."""
     y, f = plain(x), _grown(40.0)
     graph = graph_of(f, y, y)
-    numbers = _while_loop(lambda i, t: i < 4, lambda i, t: (i + 2, t * i + 1), (1, y))
+    numbers = _while_loop()(lambda i, t: i < 4, lambda i, t: (i + 2, t * i + 1), (1, y))
     made = compiled(lambda a, b: f(a, b)[1]["a"])
     found = [of(s * y, y) for of in (f, graph) for s in (0.1, 1, 9)]
     made_of = [made(s * x, y) for s in (0.1, 9, 1)]
@@ -275,12 +281,12 @@ def batches_of_loops(x: Tensor) -> Results:
 
 def loops_refused(x: Tensor) -> Results:
     """Conditions that are no boolean, carries that change, writes and aliases in a graph."""
-    y = plain(x)
+    y, while_loop = plain(x), _while_loop()
 
     def trace(
         step: Callable[[Tensor], Any], goes_on: Any = lambda t: t.sum() < 9
     ) -> Callable[[], object]:
-        return lambda: graph_of(lambda t: _while_loop(goes_on, step, (t,)), y)
+        return lambda: graph_of(lambda t: while_loop(goes_on, step, (t,)), y)
 
     flags = own_refused(
         trace(lambda t: (t.float() * 2,)),
@@ -291,8 +297,8 @@ def loops_refused(x: Tensor) -> Results:
         trace(lambda t: (t,)),
         trace(lambda t: (t * 2,), lambda t: t < 9),
         trace(lambda t: (t * 2,), lambda t: t.sum()),
-        lambda: _while_loop(lambda t: t.sum(), lambda t: (t * 2,), (y,)),
-        lambda: _while_loop(lambda t: t.sum() < 0, lambda t: (t * 2,), y),
+        lambda: while_loop(lambda t: t.sum(), lambda t: (t * 2,), (y,)),
+        lambda: while_loop(lambda t: t.sum() < 0, lambda t: (t * 2,), y),
     )
     return beside(x, *flags)
 
@@ -301,11 +307,13 @@ def loops_refused(x: Tensor) -> Results:
 
 
 def _filter(dim: int, reverse: bool, unroll: bool | None) -> Callable[[Tensor, Tensor], Any]:
+    scanned = _scanned()
+
     def step(carry: dict[str, Tensor], row: list[Tensor]) -> tuple[dict[str, Tensor], list[Tensor]]:
         new = carry["s"] * row[1].cos() + row[0]
         return {"s": new, "n": carry["n"] + 1}, [new.sin(), row[0].sum() * carry["s"]]
 
-    return lambda x, s: _scanned(
+    return lambda x, s: scanned(
         step,
         {"s": s, "n": torch.zeros((), dtype=torch.int64)},
         [x, x * 2],
@@ -421,15 +429,15 @@ def prefixes(x: Tensor) -> Results:
 def scans_refused(x: Tensor) -> Results:
     """Empty dimensions, other lengths, carries and structures that do not stay, and unknown
     modes."""
-    y = plain(x)
+    y, scanned = plain(x), _scanned()
     scan, prefix = own("aot.associative_scan"), own("aot.scan")
 
     def whole(step: Callable[[Any, Any], Any]) -> Callable[[], object]:
-        return lambda: graph_of(lambda a: _scanned(step, y[0], a, unroll=False), y)
+        return lambda: graph_of(lambda a: scanned(step, y[0], a, unroll=False), y)
 
     flags = own_refused(
-        lambda: _scanned(lambda c, r: (c, r), y[0], y[:0]),
-        lambda: _scanned(lambda c, r: (c, r[0]), y[0], [y, y[:2]]),
+        lambda: scanned(lambda c, r: (c, r), y[0], y[:0]),
+        lambda: scanned(lambda c, r: (c, r[0]), y[0], [y, y[:2]]),
         whole(lambda c, r: (c.float(), r)),
         whole(lambda c, r: (c[:1] * r, r)),
         whole(lambda c, r: ([c * r], r)),

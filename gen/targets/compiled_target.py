@@ -18,11 +18,32 @@ from typing import Any
 
 import torch
 
-from gen.language.pipeline import COMPILED
+from gen.language.pipeline import COMPILED, PARTS
 from gen.targets.faults import Rule, Watch
+from gen.targets.lacking_words import FAMILY
 from gen.targets.torch_target import OF_ENGINE, gradients
 
 __all__ = ["CompiledTarget"]
+
+_OF_OTHERS = tuple(
+    FAMILY + name
+    for name in (
+        "transforms",
+        "graphs",
+        "exports",
+        "partitions",
+        "jits",
+        "per_sample_modules",
+        "per_sample_programs",
+        "sessions",
+        "engines",
+        "functions",
+        "writes",
+        "eager_code",
+    )
+)
+"""The families whose programs call functions by other names than those of ``torch.compile``, as
+``make_fx``. There nothing would be compiled."""
 
 Tensor = torch.Tensor
 _CACHE = Path(".cache/inductor")
@@ -45,10 +66,10 @@ class CompiledTarget:
         "dual",
         "checkpoint",
         "functional",
-        "session",
-        "part",
+        "cuts",
         "training",
         *OF_ENGINE,  # inside of what would be compiled
+        *_OF_OTHERS,
     }
     slow = True
     in_stages = False  # every cell compiles
@@ -56,6 +77,9 @@ class CompiledTarget:
     def __init__(self, backend: str, name: str = "") -> None:
         self.backend: str | Callable[..., Any] = backend
         self.name = name or backend
+        if backend == "eager":
+            # what a part shares with its caller is the work of AOTAutograd, which is not run here
+            self.lacks = self.lacks | {"part"}
         self.levels = (self.name,)
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_CACHE.resolve()))
         # a pool of processes would outlive the cell that started it
@@ -68,10 +92,14 @@ class CompiledTarget:
     ) -> Callable[..., Any]:
         """Return `function`, a pipeline of `stages`, as one compiled function.
 
-        `aot.function` compiles the op itself. The innermost `backward` compiles its function and
-        calls the engine eagerly.
+        `aot.function` compiles the op itself, and `aot.parts` what the op names. The innermost
+        `backward` compiles its function and calls the engine eagerly.
         """
-        if COMPILED in stages:
+        if PARTS in stages:
+            from gen.torch_private.compilers import reset_dynamo
+
+            reset_dynamo()  # here, since parts of one program are compiled beside one another
+        if COMPILED in stages or PARTS in stages:
             self._backwards = -1  # counts down, never to 0, so that no `backward` compiles
             return function
         self._backwards = stages.count("backward")
@@ -97,6 +125,65 @@ class CompiledTarget:
 
         reset_dynamo()
         return _quiet(torch.compile(f, backend=self.backend))
+
+    def part(
+        self,
+        f: Callable[..., object],
+        examples: tuple[object, ...],
+        *,
+        partition: str,
+        dynamic: bool,
+        jits: bool,
+        cache: object,
+    ) -> Callable[..., Any]:
+        """Return a function or module, compiled as users compile one: in parts of its own, where
+        Dynamo cannot take it as one graph. `examples` are not needed, as Dynamo sees each call.
+        """
+        from gen.torch_private.compilers import functorch_config
+
+        # The compiler chooses its partition, unless a budget changes what it keeps.
+        budget = 0.5 if partition == "budget" else 1.0
+        with warnings.catch_warnings():  # torch imports the compiler here
+            warnings.simplefilter("ignore")
+            compiled = _quiet(torch.compile(f, backend=self.backend, dynamic=dynamic))
+
+        def g(*args: object, **options: object) -> Any:
+            with functorch_config.patch(activation_memory_budget=budget):
+                return compiled(*args, **options)
+
+        return g
+
+    def offered(self, name: str, otherwise: object) -> Any:
+        """Return torch's branch, loop or scan of this name, compiled; else `otherwise`."""
+        from gen.torch_private.compilers import control_flow
+
+        operator = control_flow().get(name)
+        if operator is None:
+            return otherwise
+        compiled = _quiet(torch.compile(operator, backend=self.backend, fullgraph=True))
+
+        def call(*args: object, **options: object) -> Any:
+            # a part that is compiled has the operator in its own graph
+            if torch.compiler.is_compiling():
+                return operator(*args, **options)
+            return compiled(*args, **options)
+
+        return call
+
+    def session(
+        self,
+        f: Callable[..., Any],
+        args: Sequence[Tensor],
+        cotangents: Sequence[Tensor],
+        kept: Sequence[int],
+    ) -> Any:
+        """Return outputs, and gradients by the engine, of a program with compiled parts."""
+        outputs = f(*args)
+        wanted = [x for x in args if x.requires_grad]
+        # a backward pass is compiled when it first runs
+        of_engine = _quiet(gradients)
+        found = of_engine([outputs[place] for place in kept], wanted, cotangents)
+        return tuple(x.detach() for x in outputs), found
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
         return self._compile(function)
@@ -179,10 +266,10 @@ class CompiledTarget:
 def _quiet(compiled: Callable[..., object]) -> Callable[..., Any]:
     """Return a compiled function without the warnings of the compiler."""
 
-    def call(*args: object) -> Any:
+    def call(*args: object, **options: object) -> Any:
         with warnings.catch_warnings():
             # those of the compiler, which are about speed and its own code
             warnings.simplefilter("ignore")
-            return compiled(*args)
+            return compiled(*args, **options)
 
     return call

@@ -25,6 +25,31 @@ reset_dynamo = torch._dynamo.reset
 """Forget all that `torch.compile` has compiled."""
 
 
+@cache
+def control_flow() -> Mapping[str, Callable[..., Any]]:
+    """Return torch's branches, loops and scans by the names that rows ask for, as users call
+    them.
+
+    An argument `unroll` says how a target makes its graph. Torch has one way, so it is left out.
+    """
+    from torch._higher_order_ops import associative_scan, scan
+    from torch._higher_order_ops.map import map as mapped
+
+    def scanned(step: Any, init: Any, xs: Any, *, unroll: object = None, **options: Any) -> Any:
+        return scan(step, init, xs, **options)
+
+    def each(f: Any, xs: Any, *args: Any, unroll: object = None) -> Any:
+        return mapped(f, xs, *args)
+
+    return {
+        "aot.cond": torch.cond,
+        "aot.while_loop": torch.while_loop,
+        "aot.scan": scanned,
+        "aot.map": each,
+        "aot.associative_scan": associative_scan,
+    }
+
+
 @contextmanager
 def outside_tensors_as_constants() -> Iterator[None]:
     """Let a capture in this thread keep tensors that the function closes over, as constants."""

@@ -146,6 +146,44 @@ def test_a_program_with_a_state_is_compiled_in_parts(name: str) -> None:
     assert compiled.calls == 4
 
 
+def part(target: Any, f: Any) -> Any:
+    return target.part(f, (), partition="default", dynamic=False, jits=False, cache=None)
+
+
+def test_a_part_of_a_program_is_a_graph_that_the_engine_differentiates(
+    target: Any, graphs: Any
+) -> None:
+    def program(x: Any) -> Any:
+        compiled = part(target, lambda a, *, k: (a * k).sin())
+        return compiled(x, k=2), compiled(x.cos(), k=2)
+
+    g = target.pipeline(program, ("aot.parts", "session"))
+    before, x = graphs(), X.clone().requires_grad_()
+    outputs, (found,) = target.session(g, (x,), (torch.ones_like(X),), (1,))
+    same(outputs, ((2 * X).sin(), (2 * X.cos()).sin()))
+    same((found,), (-2 * X.sin() * (2 * X.cos()).cos(),))
+    assert graphs() == before + 1
+
+
+def test_a_loop_is_compiled_by_itself_and_in_the_graph_of_a_part(target: Any, graphs: Any) -> None:
+    loop = target.offered("aot.while_loop", None)
+
+    def doubled(x: Any) -> Any:
+        return loop(lambda t: t.sum() < 100, lambda t: (2 * t,), (x,))[0]
+
+    expected = X
+    while expected.sum() < 100:
+        expected = 2 * expected
+    g = target.pipeline(lambda x: (doubled(x), part(target, doubled)(x)), ("aot.parts",))
+    before = graphs()
+    same(g(X), (expected, expected))
+    assert graphs() == before + 2
+
+
+def test_what_torch_compile_has_no_name_for_is_the_caller_s_own(target: Any) -> None:
+    assert target.offered("aot.make_fx", None) is None
+
+
 def test_a_target_has_the_name_of_its_own_and_the_backend_of_dynamo() -> None:
     target: Any = load("dynamo")
     assert (target.name, target.backend, target.levels) == ("dynamo", "eager", ("dynamo",))
