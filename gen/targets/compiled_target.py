@@ -139,8 +139,9 @@ class CompiledTarget:
         """Return a function or module, compiled as users compile one: in parts of its own, where
         Dynamo cannot take it as one graph. `examples` are not needed, as Dynamo sees each call.
         """
-        from gen.torch_private.compilers import functorch_config
+        from gen.torch_private.compilers import functorch_config, inductor_config
 
+        inductor_config.fallback_random = True  # eager's draws
         # The compiler chooses its partition, unless a budget changes what it keeps.
         budget = 0.5 if partition == "budget" else 1.0
         with warnings.catch_warnings():  # torch imports the compiler here
