@@ -457,7 +457,8 @@ class ProgramState:
         if issubclass(kind, _NOT_MADE) or is_of_ours(kind) or self.graph.knows(x):
             return False
         if kind is FunctionType:
-            held = map(look_into, x.__closure__ or ())
+            held = [*map(look_into, x.__closure__ or ()), *(x.__defaults__ or ())]
+            held += (x.__kwdefaults__ or {}).values()
             return bool(x.__dict__) or any(map(self._may_change, held))
         row = row_of(x)
         if row is not None:

@@ -241,3 +241,26 @@ def test_a_constant_that_the_program_makes_is_a_result(make: Callable[[], Any]) 
     compiled = jit(lambda x: (x * 2, make()))
     for _ in range(2):
         assert compiled(torch.ones(1))[1] == make()
+
+
+def _with_a_list(x: Tensor) -> object:
+    def count(seen: list[int] = []) -> int:  # noqa: B006
+        seen.append(1)
+        return len(seen)
+
+    return x * 1, count
+
+
+def _with_a_list_by_name(x: Tensor) -> object:
+    def count(*, seen: list[int] = []) -> int:  # noqa: B006
+        seen.append(1)
+        return len(seen)
+
+    return x * 1, count
+
+
+@pytest.mark.parametrize("f", [_with_a_list, _with_a_list_by_name])
+def test_a_function_that_is_made_with_a_default_that_may_change_is_refused(f: Any) -> None:
+    """All calls would have one list, and eager mode makes one in each."""
+    with pytest.raises(RuntimeError, match="returns a function, which it has made"):
+        jit(f)(torch.ones(1))
