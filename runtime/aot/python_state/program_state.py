@@ -69,6 +69,13 @@ def _is_place(change: Change) -> bool:
     return single and isinstance(change.node, OneByOne)
 
 
+def _parts_of_function(function: FunctionType) -> list[object]:
+    """Return what a function holds that its calls share: variables of closures, and defaults."""
+    held = [*map(look_into, function.__closure__ or ())]
+    held += function.__defaults__ or ()
+    return held + [*(function.__kwdefaults__ or {}).values()]
+
+
 def _containers_in(value: Any) -> Iterator[object]:
     """Return the containers that ``value`` is and holds, but tuples, which are as good as equal
     ones."""
@@ -457,8 +464,7 @@ class ProgramState:
         if issubclass(kind, _NOT_MADE) or is_of_ours(kind) or self.graph.knows(x):
             return False
         if kind is FunctionType:
-            held = [*map(look_into, x.__closure__ or ()), *(x.__defaults__ or ())]
-            held += (x.__kwdefaults__ or {}).values()
+            held = _parts_of_function(x)
             return bool(x.__dict__) or any(map(self._may_change, held))
         row = row_of(x)
         if row is not None:
