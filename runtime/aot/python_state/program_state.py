@@ -73,7 +73,7 @@ def _parts_of_function(function: FunctionType) -> list[object]:
     """Return what a function holds that its calls share: variables of closures, and defaults."""
     held = [*map(look_into, function.__closure__ or ())]
     held += function.__defaults__ or ()
-    return held + [*(function.__kwdefaults__ or {}).values()]
+    return [*held, *(function.__kwdefaults__ or {}).values()]
 
 
 def _containers_in(value: Any) -> Iterator[object]:
