@@ -21,7 +21,7 @@ import torch
 from gen.language.pipeline import COMPILED, PARTS
 from gen.targets.faults import Rule, Watch
 from gen.targets.lacking_words import FAMILY
-from gen.targets.torch_target import OF_ENGINE, gradients
+from gen.targets.torch_target import OF_ENGINE, gradients, with_gradients
 
 __all__ = ["CompiledTarget"]
 
@@ -179,12 +179,8 @@ class CompiledTarget:
         kept: Sequence[int],
     ) -> Any:
         """Return outputs, and gradients by the engine, of a program with compiled parts."""
-        outputs = f(*args)
-        wanted = [x for x in args if x.requires_grad]
         # a backward pass is compiled when it first runs
-        of_engine = _quiet(gradients)
-        found = of_engine([outputs[place] for place in kept], wanted, cotangents)
-        return tuple(x.detach() for x in outputs), found
+        return _quiet(with_gradients)(f, args, cotangents, kept)
 
     def forward(self, function: Callable[..., object]) -> Callable[..., Any]:
         return self._compile(function)

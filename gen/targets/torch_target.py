@@ -22,7 +22,7 @@ from gen.targets.parametric import Parametric, batch_loss, call_functional, of_s
 from gen.torch_private.aten_overloads import overload_by_name
 from gen.torch_private.loaded_with_torch import DECOMPOSITIONS_OF_JVP, per_sample_grad, pytree
 
-__all__ = ["OF_ENGINE", "TorchTarget", "gradients"]
+__all__ = ["OF_ENGINE", "TorchTarget", "gradients", "with_gradients"]
 
 Tensor = torch.Tensor
 
@@ -272,10 +272,7 @@ class TorchTarget:
         kept: Sequence[int],
     ) -> Any:
         """Return outputs, and gradients by the engine."""
-        outputs = function(*args)
-        wanted = [x for x in args if x.requires_grad]
-        found_gradients = gradients([outputs[place] for place in kept], wanted, cotangents)
-        return tuple(x.detach() for x in outputs), found_gradients
+        return with_gradients(function, args, cotangents, kept)
 
     def checkpoint(
         self,
@@ -367,6 +364,22 @@ def _quiet(f: Callable[..., object]) -> Callable[..., object]:
             return f(*args)
 
     return g
+
+
+def with_gradients(
+    function: Callable[..., Any],
+    args: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    kept: Sequence[int],
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return outputs of a function, and gradients by the engine of the arguments that require them.
+
+    `kept`: the places of the outputs to which the cotangents belong.
+    """
+    outputs = function(*args)
+    wanted = [x for x in args if x.requires_grad]
+    found = gradients([outputs[place] for place in kept], wanted, cotangents)
+    return tuple(x.detach() for x in outputs), found
 
 
 def gradients(

@@ -57,9 +57,7 @@ _scaled_dot_product_flash_attention_for_cpu.default
 _scaled_dot_product_flash_attention_for_cpu_backward.default
 """
 _KERNELS = frozenset(_KERNELS_NAMES.split())
-"""Ops for which native code calls the kernel."""
-
-_PRODUCT_NAMES = "mm.default addmm.default bmm.default baddbmm.default"
+"""Ops for which native code calls the kernel, but for some of ``_PRODUCTS``."""
 
 _PLACES_NAMES = """
 _unsafe_view.default cat.default clone.default constant_pad_nd.default copy.default copy_.default
@@ -71,7 +69,7 @@ stack.default tril.default triu.default where.self zeros.default zeros_like.defa
 _PLACES = frozenset(_PLACES_NAMES.split())
 """Ops that put elements elsewhere, and change none."""
 
-_PRODUCTS = frozenset(_PRODUCT_NAMES.split())
+_PRODUCTS = frozenset(("mm.default", "addmm.default", "bmm.default", "baddbmm.default"))
 """Kernels in whose place native code multiplies and adds by itself if a matrix has a side of 1. It
 then takes 0 times NaN for the part that a factor of 0 leaves out."""
 

@@ -163,8 +163,12 @@ class Tiers(Settling):
         try:
             found = self._native(copies)
             end = time.perf_counter()
-            # a tensor that is written is compared as an argument, and is no result of native code
-            new = [pair for pair in zip(results, found, strict=True) if pair[1] is not None]
+            written = [given[number] for number in self.placed]
+            new = [
+                (a, b)
+                for a, b in zip(results, found, strict=True)
+                if not (b is None and _is_one_of(a, written))
+            ]
             difference = _difference([*new, *zip(given, kept, strict=True)])
         # The replay has served the call. What its results do not show is no error of the call.
         except Exception as error:
@@ -239,6 +243,12 @@ def _has_symbols(value: object) -> bool:
     if not isinstance(value, torch.Tensor):
         return False
     return any(type(size) is not int for size in value.shape)
+
+
+def _is_one_of(result: object, written: Sequence[object]) -> bool:
+    """Return whether a result is an argument that the graph has written, which native code gives as
+    None. It is compared as an argument."""
+    return any(result is argument for argument in written)
 
 
 def _copy_of(x: Any) -> Any:
