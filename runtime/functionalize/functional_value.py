@@ -37,6 +37,13 @@ class FunctionalValue(Value):
     _unrecorded: bool
 
     @property
+    def is_current(self) -> bool:
+        """Return whether nothing was written to its memory since the value was read."""
+        memory = self._store.memory
+        is_alone = not memory.pieces and memory.part_of is None
+        return is_alone and self._seen == memory.generation
+
+    @property
     def _version(self) -> int:  # type: ignore[override]
         return self._store.version
 

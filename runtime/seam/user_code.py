@@ -147,12 +147,13 @@ def _chain_of(error: BaseException | None) -> Iterator[BaseException]:
 class _Capture(Ambient):
     """The hook of the capture of this thread, and whether it is on: the user's code runs.
     ``errors``: those that the program may have caught. ``mark``: see :func:`mark_state`.
-    ``repeat``: see :func:`repeated_by_pass`."""
+    ``repeat``: see :func:`repeated_by_pass`. ``around``: see :func:`surrounding`."""
 
     hook: CaptureHook | None = None
     errors: LeftErrors | None = None
     mark: Mark | None = None
     repeat: Repeat | None = None
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
     on: bool = False
 
 
@@ -172,6 +173,18 @@ def capturing(hook: CaptureHook, errors: LeftErrors, mark: Mark, repeat: Repeat)
         # what is not in `vars` has the value of the class again
         vars(_CAPTURE).clear()
         vars(_CAPTURE).update(outer)
+
+
+@contextmanager
+def surrounding(around: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    """Let :func:`watched` enter what ``around`` returns, for each piece of the user's code that
+    begins in this block."""
+    outer = _CAPTURE.around
+    _CAPTURE.around = around
+    try:
+        yield
+    finally:
+        _CAPTURE.around = outer
 
 
 def is_capturing() -> bool:
@@ -244,17 +257,18 @@ def watched(run: Callable[..., R], *args: object, **kwargs: object) -> R:
     hook = _CAPTURE.hook
     if hook is None or _CAPTURE.on:
         return run(*args, **kwargs)
-    _CAPTURE.on = True
-    hook.resume()
-    try:
-        return run(*args, **kwargs)
-    except Exception as error:
-        if _CAPTURE.errors is not None:
-            _CAPTURE.errors.settle_own(error)
-        raise
-    finally:
-        hook.pause()
-        _CAPTURE.on = False
+    with _CAPTURE.around():
+        _CAPTURE.on = True
+        hook.resume()
+        try:
+            return run(*args, **kwargs)
+        except Exception as error:
+            if _CAPTURE.errors is not None:
+                _CAPTURE.errors.settle_own(error)
+            raise
+        finally:
+            hook.pause()
+            _CAPTURE.on = False
 
 
 def unwatched(run: Callable[..., R], *args: object, **kwargs: object) -> R:

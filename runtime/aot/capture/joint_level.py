@@ -278,7 +278,8 @@ class JointLevel(ProgramTape):
         """
         for leaf in leaves_of(arguments):
             value = leaf._inner if self._is_own(leaf) else leaf
-            if isinstance(value, FunctionalValue):
+            # most are current, and to leave the modes takes as long as to run the call
+            if isinstance(value, FunctionalValue) and not value.is_current:
                 with without_modes():
                     value._level.read(value)
 

@@ -18,6 +18,7 @@ from ...functionalize.functional_value import FunctionalValue
 from ...seam import factories
 from ...seam.escapes import living
 from ...seam.graph_walks import walk, walk_postorder
+from ...seam.user_code import surrounding
 from ...tape.engine import execute
 from ...tape.nodes import Edge, Node, nodes_after, nodes_at
 from ...tape.nodes import Input as Leaf
@@ -464,7 +465,8 @@ def _refusing_changes() -> Iterator[None]:
     if state is None:
         yield
         return
-    with at_places(state.left), RefusedNumbers():  # type: ignore[no-untyped-call]
+    # around the user's code alone: as a mode of the whole pass it would be asked for each op
+    with at_places(state.left), surrounding(RefusedNumbers):
         before = state.changes()
         state.graph.backward = state.backward
         try:

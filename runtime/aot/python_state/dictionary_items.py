@@ -16,7 +16,7 @@ from typing import Any
 
 from ...trace.provenance import here
 from .nodes import Change, Label, Node, OneByOne
-from .values import MISSING, same, shown
+from .values import MISSING, are_identical, same, shown
 
 _OTHER_KEYS = (
     "A call could not compare the items. Use keys that stay as they are, such as texts or numbers, "
@@ -148,8 +148,11 @@ class DictItems(OneByOne):
         """Return the changes, also of a dictionary whose keys are not all found."""
         if not self.had and not dict.__len__(self.owner):  # as most are, in modules
             return []
-        items, had = list(self.base.items(self.owner)), self.had
-        keys = [key for key, _ in items]
+        had = self.had
+        keys, values = self.order(), list(self.base.values(self.owner))
+        if are_identical(keys, had) and are_identical(values, had.values()):
+            return []
+        items = list(zip(keys, values, strict=True))
         # what was there has not stayed in place
         if len(keys) < len(had) or not all(map(same, keys, had)):
             return [Change(self, None, had, dict(items))]

@@ -20,8 +20,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
-from typing import Any
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import Optimizer, lr_scheduler
@@ -250,8 +250,18 @@ class Seen:
                 )
 
 
+class _KnownCode(NamedTuple):
+    """Code that runs. ``is_program``: it is the user's. ``is_library``: it asks on behalf of its
+    caller, see :func:`_is_of_library`."""
+
+    # which keeps its identity from being that of another one
+    code: CodeType
+    is_program: bool
+    is_library: bool
+
+
 class _Watcher:
-    """What one run of a program does. ``known``: by identity of code, whether it is the user's.
+    """What one run of a program does. ``known``: by identity, the code that has run.
     ``libraries``: identities of code of libraries that ran for the program. ``finding``: the frame
     that asks where a module is, while it does. ``imports``: names of modules that were not loaded
     when the program asked for them."""
@@ -259,7 +269,7 @@ class _Watcher:
     def __init__(self, graph: ObjectGraph) -> None:
         self.graph = graph
         self.seen = Seen()
-        self.known: dict[int, tuple[Any, bool]] = {}
+        self.known: dict[int, _KnownCode] = {}
         self.libraries: set[int] = set()
         self.finding: FrameType | None = None
         self.imports: list[str] = []
@@ -286,11 +296,11 @@ class _Watcher:
             self._resumed(resumed, frame.f_back)
         if id(code) in _NOTICED:
             self._notice(frame)
-        if id(code) not in self.known:
-            # with the code, which keeps its identity from being that of another one
-            self.known[id(code)] = (code, _is_followed(frame))
+        known = self.known.get(id(code))
+        if known is None:
+            known = self._note_code(frame)
             self._learn_code(frame)
-        if not self.known[id(code)][1]:
+        if not known.is_program:
             self._learn_library(frame)
             return
         # each time: functions of one code may have different variables around them
@@ -304,10 +314,17 @@ class _Watcher:
         if self.repeats:
             self.seen.repeated.enter(code, frame.f_globals, frame.f_locals)
 
+    def _note_code(self, frame: FrameType) -> _KnownCode:
+        """Note whose the code is that runs for the first time."""
+        code = frame.f_code
+        known = _KnownCode(code, _is_followed(frame), _is_of_library(frame))
+        self.known[id(code)] = known
+        return known
+
     def _learn_code(self, frame: FrameType) -> None:
         """Let the graph learn the names in code that runs for the first time."""
-        code, of_program = self.known[id(frame.f_code)]
-        if of_program:
+        code = frame.f_code
+        if self._is_programs(frame):
             self.graph.enter(code, frame.f_globals)
             self._refuse_opaque()
             return
@@ -341,8 +358,7 @@ class _Watcher:
             return False
         if caller.f_code is watched.__code__:
             return True
-        _, is_followed = self.known.get(id(caller.f_code), (None, False))
-        return is_followed or id(caller.f_code) in self.libraries
+        return self._is_programs(caller) or id(caller.f_code) in self.libraries
 
     def _notice(self, frame: FrameType) -> None:
         """Learn that a function of torch's or Python's begins which matters by itself."""
@@ -424,18 +440,16 @@ class _Watcher:
             return
         owner = getattr(function, "__self__", None)
         self._note_movement(frame, function, owner)
-        if id(frame.f_code) not in self.known:
-            self.known[id(frame.f_code)] = (frame.f_code, _is_followed(frame))
-        _, of_user = self.known[id(frame.f_code)]
-        if self._is_of_program(frame):
+        known = self.known.get(id(frame.f_code)) or self._note_code(frame)
+        if known.is_program or id(frame.f_code) in self.libraries:
             self._ask_before(frame, function, owner)
-        if not (of_user or _is_of_library(frame)):
+        if not (known.is_program or known.is_library):
             return
         name = _asks(function, owner)
-        if name is None and of_user and _is_file(owner) and not self.graph.knows(owner):
+        if name is None and known.is_program and _is_file(owner) and not self.graph.knows(owner):
             name = f"{type(owner).__name__}.{_name_of(function)}"  # the program has opened it
         # a library asks for the time for itself, as that of queues does
-        if name is not None and (of_user or not is_kept(name)):
+        if name is not None and (known.is_program or not is_kept(name)):
             self._ask(name, frame)
 
     def _ask_before(self, frame: FrameType, function: Any, owner: object) -> None:
@@ -494,7 +508,8 @@ class _Watcher:
         return caller is not None and self._is_programs(caller)
 
     def _is_programs(self, frame: FrameType) -> bool:
-        return self.known.get(id(frame.f_code), (None, False))[1]
+        known = self.known.get(id(frame.f_code))
+        return known is not None and known.is_program
 
     @staticmethod
     def _user_line(frame: FrameType | None) -> Line | None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from .values import MISSING, attributes_of, same, shown, slot_value, slots_of
+from .values import MISSING, are_identical, attributes_of, same, shown, slot_value, slots_of
 
 Label = Any
 """Where an object has a value, such as a name, a key or a position. None if there is only one
@@ -521,16 +521,7 @@ class Attributes(Named):
         return found
 
     def changes(self) -> list[Change]:
-        # all attributes, and not only those that code has names for: each is put back
-        own, before = self.own, self.copy
-        found = [
-            Change(self, name, was, now)
-            for name, was in before.items()
-            if not same(now := own.get(name, MISSING), was)
-        ]
-        found += [
-            Change(self, name, MISSING, now) for name, now in own.items() if name not in before
-        ]
+        found = self._own_changes()
         found += [
             Change(self, name, was, now)
             for name, was in self.slots.items()
@@ -541,6 +532,21 @@ class Attributes(Named):
         if self._has_another():
             found.append(Change(self, "__dict__", self.own, self._now))
         return found
+
+    def _own_changes(self) -> list[Change]:
+        """Return the changes of its dictionary: of all attributes, and not only of those that code
+        has names for, since each is put back."""
+        own, before = self.own, self.copy
+        keys, values = dict.keys(own), dict.values(own)
+        if are_identical(keys, before) and are_identical(values, before.values()):
+            return []
+        found = [
+            Change(self, name, was, now)
+            for name, was in before.items()
+            if not same(now := own.get(name, MISSING), was)
+        ]
+        new = [(name, now) for name, now in own.items() if name not in before]
+        return found + [Change(self, name, MISSING, now) for name, now in new]
 
     def restore(self) -> None:
         # the class and the dictionary first: what follows looks slots and names up in these

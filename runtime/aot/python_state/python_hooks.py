@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from ...seam.locks import lock_of
 from ...seam.user_code import CaptureHook, hook_now
-from ...trace.provenance import is_of_package
+from ...trace.provenance import PACKAGE, is_of_package
 
 _get, _set = sys.getprofile, sys.setprofile
 IMPORT = importlib.import_module.__code__
@@ -51,12 +51,14 @@ class ProfileHook(CaptureHook):
         self.replaced = False
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
-            self.watcher.entered(frame)
-        elif event == "c_call":
-            self.watcher.called(frame, argument)
-        elif event == "return":
-            self.watcher.left(frame, argument)
+        # two thirds of the events are of this package's doors, which the program does not see
+        if not frame.f_code.co_filename.startswith(PACKAGE):
+            if event == "call":
+                self.watcher.entered(frame)
+            elif event == "c_call":
+                self.watcher.called(frame, argument)
+            elif event == "return":
+                self.watcher.left(frame, argument)
         if self.before is not None:
             self.before(frame, event, argument)
 

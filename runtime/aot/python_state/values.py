@@ -8,7 +8,7 @@ import decimal
 import operator
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from types import CellType, MemberDescriptorType, MethodType
 from typing import Any
 from weakref import KeyedRef, WeakKeyDictionary, ref
@@ -101,6 +101,12 @@ def same(a: Any, b: Any) -> bool:
     if not issubclass(kind, tuple) or tuple.__len__(a) != tuple.__len__(b):
         return False
     return all(map(same, tuple.__iter__(a), tuple.__iter__(b)))
+
+
+def are_identical(now: Collection[object], before: Collection[object]) -> bool:
+    """Return whether two collections have one and the same objects, in one order. As most are, and
+    C alone compares these."""
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def shown(label: object) -> str:
