@@ -58,9 +58,6 @@ from .values import (
 _NOT_MADE = (*PLAIN, ModuleType, weakref.ref)
 """Classes of results that each call may return as the program has made them."""
 R = TypeVar("R")
-# Objects that are looked at for a value of the trace: references may lead from what the program has
-# made to anything.
-_MANY = 10_000
 
 
 def _is_place(change: Change) -> bool:
@@ -503,7 +500,9 @@ class ProgramState:
         # with the objects, whose identities then stay theirs
         seen: dict[int, Any] = {}
         found, pending = [], [x]
-        while pending and len(seen) < _MANY:
+        # Without a bound, as the last of many may be a value of the trace. References from what a
+        # program makes seldom lead far: they end at classes, modules and what was there before.
+        while pending:
             part = pending.pop()
             kind = type(part)
             if kind in SIMPLE or id(part) in seen:

@@ -648,3 +648,15 @@ def test_the_first_attribute_of_a_tensor_is_noticed() -> None:
     assert result() == [3.0, 3.0]
     del table.scale  # type: ignore[attr-defined]
     assert result() == [1.0, 1.0]
+
+
+def test_a_tensor_behind_many_objects_is_found_in_what_a_program_assigns() -> None:
+    holder = SimpleNamespace(log=None)
+
+    def f(x: Tensor) -> Tensor:
+        holder.log = [*((number,) for number in range(12_000)), (x * 2,)]
+        return x + 1
+
+    jit(f)(torch.ones(2))
+    assert type(holder.log[-1][0]) is Tensor
+    assert holder.log[-1][0].tolist() == [2.0, 2.0]
