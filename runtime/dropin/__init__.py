@@ -26,11 +26,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..func.batch import current_fallback_policy, fallback_policy
-from .patches import Patches
+from .patches import Patches, Unbound
 
 __all__ = ["install", "installed", "is_installed", "replaced", "uninstall"]
 
 _patches: Patches | None = None
+# what one installation has learned of modules for the next one, for each of its two lists
+_UNBOUND = (Unbound(), Unbound())
 
 
 def is_installed() -> bool:
@@ -72,12 +74,14 @@ def install(*, compile: str = "dynamo") -> None:
     from .tensor_factories import forget_tables, wrapped_factories
 
     # `patches` are suspended during a capture of torch's, and `lasting` are not
-    patches, lasting = Patches(), Patches()
+    patches, lasting = Patches(_UNBOUND[0]), Patches(_UNBOUND[1])
     forget_tables()
     try:
         patch_fake_tensors(patches, lasting)
-        lasting.replace_everywhere(captures(patches, lasting) | compiler(patches, compile == "jit"))
-        patches.replace_everywhere(replacements() | wrapped_factories())
+        compilers = captures(patches, lasting) | compiler(patches, compile == "jit")
+        lasting.replace_everywhere(compilers)
+        made = {id(ours) for _, ours in compilers.values()}
+        patches.replace_everywhere(replacements() | wrapped_factories(), made)
         for owner, name, value in switches():
             patches.set(owner, name, value)
         patch_classes(patches)

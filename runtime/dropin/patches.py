@@ -5,24 +5,50 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from ..seam.locks import lock_of
 from ..seam.own_modules import is_own_module
+from ..torch_private.graph_parts import dict_version
 
 _ABSENT = object()
 _TORCH = ("torch", "functorch")
 Table = Mapping[int, tuple[object, object]]
 
 
-class Patches:
-    """A list of replaced attributes. They are restored in reverse order."""
+class Unbound:
+    """The modules of which no name is bound to an object of a table, as most of torch's thousands
+    are. Installed once more, they are not looked through again.
+
+    ``_versions``: those of their dictionaries. Each write gives a dictionary another version, and
+    no two have the same one.
+    """
 
     def __init__(self) -> None:
+        self._objects: list[object] = []
+        self._versions: set[int] = set()
+
+    def of(self, table: Table, new: Collection[int] = ()) -> set[int]:
+        """Return the versions for ``table``: none, if the last one was of other objects. ``new``:
+        identities of objects that are younger than any version from before."""
+        objects = [found for identity, (found, _) in table.items() if identity not in new]
+        # with the objects, whose identities then stay theirs
+        if len(objects) != len(self._objects) or any(map(operator.is_not, objects, self._objects)):
+            self._objects, self._versions = objects, set()
+        return self._versions
+
+
+class Patches:
+    """A list of replaced attributes. They are restored in reverse order. ``unbound``: what earlier
+    lists for the same objects have learned."""
+
+    def __init__(self, unbound: Unbound | None = None) -> None:
+        self._unbound = unbound or Unbound()
         self._done: list[tuple[object, str, object]] = []
         self._entered = contextlib.ExitStack()
         # names that modules have imported from torch since then
@@ -46,15 +72,16 @@ class Patches:
         self._done.append((owner, name, _current(owner, name)))
         setattr(owner, name, value)
 
-    def replace_everywhere(self, table: Table) -> None:
+    def replace_everywhere(self, table: Table, new: Collection[int] = ()) -> None:
         """Replace each name that is bound to an object of ``table``, in every imported module
         except our own.
 
         ``table``: ``{id of an object: (object, replacement)}``. So a name that a module has
-        imported before is routed as well.
+        imported before is routed as well. ``new``: identities of those of its objects that were
+        made for this list, as is what another list has put in the place of torch's.
         """
         self._table, self._back = table, _invert(table)
-        for module, name, replacement in self._bound_to(table):
+        for module, name, replacement in self._bound_to(table, self._unbound.of(table, new)):
             self.set(module, name, replacement)
 
     def replaced(self) -> Iterator[tuple[object, object]]:
@@ -84,9 +111,12 @@ class Patches:
             return entry[1]
         return value
 
-    def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, object]]:
+    def _bound_to(
+        self, table: Table, unbound: set[int]
+    ) -> Iterator[tuple[ModuleType, str, object]]:
         """Yield the names of the objects in ``table``: (module, name, replacement). Modules without
-        new names since the last call are skipped."""
+        new names since the last call are skipped, and those whose dictionaries have versions in
+        ``unbound``, to which others are added."""
         # a list, as another thread may import a module meanwhile
         for module_name, module in list(sys.modules.items()):
             # an entry of sys.modules may be any object, and this package needs torch's originals
@@ -96,8 +126,12 @@ class Patches:
             if self._scanned.get(module_name) == (module, len(names)):
                 continue
             self._scanned[module_name] = (module, len(names))
+            version = dict_version(names)
+            if version in unbound:
+                continue
             # most modules, and torch has thousands
             if table.keys().isdisjoint(map(id, list(names.values()))):
+                unbound.add(version)
                 continue
             for name, value in list(names.items()):
                 entry = table.get(id(value))
@@ -116,7 +150,7 @@ class Patches:
             self._suspensions += 1
             # blocks nest: the outermost one restores, and replaces again
             if self._suspensions == 1:
-                self._taken += self._bound_to(self._back)
+                self._taken += self._bound_to(self._back, set())
                 replaced = [
                     (owner, name, _current(owner, name))
                     for owner, name, _ in (*self._done, *self._taken)
@@ -133,7 +167,7 @@ class Patches:
 
     def undo(self) -> None:
         """Restore all attributes, and leave the contexts that were entered."""
-        self._taken += self._bound_to(self._back)
+        self._taken += self._bound_to(self._back, set())
         # a user's module may have imported the name from us; torch's modules have not
         in_torch = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCH]
         self._put_back([*self._done, *in_torch])

@@ -91,6 +91,15 @@ class Memory:
         return self.part_of.store.memory.whole
 
 
+def is_written_in_part(memory: Memory) -> bool:
+    """Return whether a piece of ``memory``, or a piece of one, was written to."""
+    return any(
+        piece.generation or is_written_in_part(piece)
+        for pieces in memory.pieces
+        for piece in pieces.memories
+    )
+
+
 class WriteWatch:
     """Watch for a write to a memory that is older than the watch, while it is one of the watches
     of the level. ``found``: whether there was one."""

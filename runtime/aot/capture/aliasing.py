@@ -17,6 +17,7 @@ from torch import fx
 
 from ...functionalize.functional_value import FunctionalValue
 from ...functionalize.overlap import shows_twice
+from ...functionalize.stores import Memory, is_written_in_part
 from ...rules.ops import op_of
 from ...seam.graph_walks import nodes_among, results_of
 from ...seam.memory import storage_of
@@ -447,17 +448,24 @@ def refuse_written_pieces(
     A graph would return its new value alone, and not write to the memory that it shares.
     """
     arguments = list(arguments)
+    known = [value._store.memory for value in arguments]
+    results = [value._store.memory for value in returned]
     for value in returned:
         memory = value._store.memory
         whole = memory.whole
-        # a piece that nobody has written to has the right value in any memory
-        written = memory.generation or whole.generation
-        if memory.part_of is None or not written:
+        if memory.part_of is None:
             continue
+        others: list[Memory] = []
+        # a piece that nobody has written to has the right value in any memory
+        if memory.generation:
+            others = [*known, *results]
+        # by way of another piece: a graph returns the whole as that write has made it anew
+        elif is_written_in_part(whole):
+            others = [*known, *(other for other in results if other.part_of is None)]
         # a graph splits an intermediate after the write to it
-        others = (*arguments, *returned) if memory.generation else arguments
-        memories = [other._store.memory for other in others]
-        if any(other is not memory and other.whole is whole for other in memories):
+        elif whole.generation:
+            others = known
+        if any(other is not memory and other.whole is whole for other in others):
             inner: Any = value._inner
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares "

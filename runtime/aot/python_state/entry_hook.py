@@ -176,12 +176,14 @@ _IMPURE: dict[str, frozenset[str]] = {
     ),
     # a capture has its own stack, and collects nothing
     "gc": frozenset(("isenabled", "enable", "disable", "get_count", "get_stats", "get_objects")),
-    "thread": frozenset(("stack_size",)),
+    "thread": frozenset(("stack_size", "start_new_thread", "start_joinable_thread")),
     "contextvars": frozenset(("copy_context",)),
 }
 """Functions of trusted modules that ask for something else."""
 
 
+_THREADS = frozenset(("thread.start_new_thread", "thread.start_joinable_thread"))
+"""What starts a thread, before Python 3.13 and since."""
 _SEED = random.Random.seed.__code__
 _ENTROPY = random.SystemRandom.getrandbits.__code__
 _SEEDS = {_SEED: "random.Random.seed", _ENTROPY: "random.SystemRandom.getrandbits"}
@@ -229,7 +231,7 @@ class Seen:
     nothing of itself. ``goes_on``: whether the program has caught a refusal."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, Line] = {}
+        self.asked: dict[str, Line | None] = {}
         self.goes_on = False
         self.met_opaque = False
         self.moved: dict[int, Line] = {}
@@ -242,6 +244,11 @@ class Seen:
         """Raise ``RuntimeError`` if the program has asked for what no graph of objects has, such as
         files. Not for what may be kept."""
         for name, line in self.asked.items():
+            if name in _THREADS:
+                raise RuntimeError(
+                    "the program starts a thread. No trace has what that does, and no call would "
+                    f"start it again. Start it outside, or by jit.outside.{happened_at(line)}"
+                )
             if not is_kept(name):
                 raise RuntimeError(
                     f"the program calls {name}, which no call would do again: a graph keeps what "
@@ -269,7 +276,8 @@ class _Watcher:
     def __init__(self, graph: ObjectGraph) -> None:
         self.graph = graph
         self.seen = Seen()
-        self.known: dict[int, _KnownCode] = {}
+        # what calls a program, which may be a function of C, counts as a part of it
+        self.known = {id(watched.__code__): _KnownCode(watched.__code__, True, False)}
         self.libraries: set[int] = set()
         self.finding: FrameType | None = None
         self.imports: list[str] = []
@@ -356,8 +364,6 @@ class _Watcher:
         first function is a library's is called by this package."""
         if caller is None:
             return False
-        if caller.f_code is watched.__code__:
-            return True
         return self._is_programs(caller) or id(caller.f_code) in self.libraries
 
     def _notice(self, frame: FrameType) -> None:
@@ -497,7 +503,10 @@ class _Watcher:
         if frame is None or not self._is_programs(frame):
             return
         code = frame.f_code
-        self.seen.asked.setdefault(name, (code.co_filename, frame.f_lineno, code.co_name))
+        line: Line | None = (code.co_filename, frame.f_lineno, code.co_name)
+        if code is watched.__code__:
+            line = self._user_line(frame)
+        self.seen.asked.setdefault(name, line)
         self.seen.refuse_asked()  # before it is called: nobody could undo it
 
     def _is_asked_by_program(self, caller: FrameType | None) -> bool:

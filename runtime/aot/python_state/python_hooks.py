@@ -19,13 +19,15 @@ from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, Protocol
 
 from ...seam.locks import lock_of
-from ...seam.user_code import CaptureHook, hook_now
+from ...seam.user_code import CaptureHook, hook_now, watched
 from ...trace.provenance import PACKAGE, is_of_package
 
 _get, _set = sys.getprofile, sys.setprofile
 IMPORT = importlib.import_module.__code__
 # asks the finders of other packages where a module is, which is no state of the program
 FIND_MODULE = vars(importlib.import_module("importlib._bootstrap"))["_find_spec"].__code__
+
+_CALLS_PROGRAM = watched.__code__
 
 
 class Watcher(Protocol):
@@ -51,8 +53,10 @@ class ProfileHook(CaptureHook):
         self.replaced = False
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        # two thirds of the events are of this package's doors, which the program does not see
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        # Two thirds of the events are of this package's doors, which the program does not see. One
+        # of them calls the program, which may be a function of C.
+        code = frame.f_code
+        if code is _CALLS_PROGRAM or not code.co_filename.startswith(PACKAGE):
             if event == "call":
                 self.watcher.entered(frame)
             elif event == "c_call":
@@ -159,6 +163,7 @@ class _Monitor:
         # of these two alone it matters when they return
         for code in (IMPORT, FIND_MODULE):
             self._ask(code, events.PY_RETURN | events.CALL)
+        self._ask(_CALLS_PROGRAM, events.CALL)
         starts = events.PY_START | events.PY_RESUME
         self._monitoring.set_events(number, starts | events.PY_THROW | events.PY_UNWIND)
 

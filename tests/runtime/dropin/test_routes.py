@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import warnings
 from types import ModuleType
 from typing import Any
@@ -83,6 +84,26 @@ def looks_for_nan() -> bool:
         except RuntimeError as error:
             return "returned nan values" in str(error)
     return False
+
+
+@pytest.mark.parametrize("between", ["another value of a name", "a further name", "a name less"])
+def test_a_module_that_changes_between_two_installations_is_routed(between: str) -> None:
+    module = ModuleType("module_of_a_user")
+    module.__dict__.update(transform=None, spare=0)
+    sys.modules[module.__name__] = module
+    try:
+        with dropin.installed():
+            pass
+        if between == "a further name":
+            module.__dict__["further"] = 1
+        if between == "a name less":
+            del module.__dict__["spare"]
+        module.__dict__["transform"] = torch.func.vmap
+        with dropin.installed():
+            assert module.__dict__["transform"] is runtime.func.vmap
+        assert module.__dict__["transform"] is torch.func.vmap
+    finally:
+        del sys.modules[module.__name__]
 
 
 @pytest.mark.usefixtures("routed")

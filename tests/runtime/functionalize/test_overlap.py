@@ -136,6 +136,21 @@ def test_a_written_result_of_unsafe_split_that_is_returned_with_its_memory_is_re
         aot_function(f, nop)(torch.ones(4))
 
 
+def test_a_whole_beside_a_piece_of_it_after_a_write_to_another_piece_is_refused() -> None:
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = x * 1
+        first, second = whole.unsafe_split(2)
+        first.mul_(2)
+        return whole, second
+
+    def one(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return both(x)[0], x
+
+    with pytest.raises(RuntimeError, match="with a result of unsafe_split"):
+        aot_function(both, nop)(torch.ones(4))
+    assert aot_function(one, nop)(torch.ones(4))[0].tolist() == [2.0, 2.0, 1.0, 1.0]
+
+
 def test_an_op_that_fills_another_argument_leaves_an_expanded_one_alone() -> None:
     def f(x: torch.Tensor) -> Any:
         y = x.expand(2, 3)

@@ -82,23 +82,30 @@ def test_another_threads_optimizer_is_none_of_the_programs() -> None:
     optimizer = SGD(model.parameters(), lr=0.5)
     errors: list[BaseException] = []
     held = [optimizer]
+    # locks are no state of a program
+    begins, ends = threading.Lock(), threading.Lock()
 
     def other() -> None:
+        begins.acquire()
         try:
             for p in held[0].param_groups[0]["params"]:
                 p.grad = torch.ones_like(p)
             held[0].step()
         except BaseException as e:
             errors.append(e)
+        ends.release()
 
     def f(x: Tensor) -> Tensor:
-        thread = threading.Thread(target=other)
-        thread.start()
-        thread.join()
+        begins.release()
+        ends.acquire()
         return x * 2
 
+    begins.acquire(), ends.acquire()
+    thread = threading.Thread(target=other)
+    thread.start()
     before = [p.detach().clone() for p in model.parameters()]
     assert jit(f, ignore=held)(torch.ones(2)).tolist() == [2.0, 2.0] and errors == []
+    thread.join()
     for p, old in zip(model.parameters(), before, strict=True):
         torch.testing.assert_close(p.detach(), old - 0.5)
 
