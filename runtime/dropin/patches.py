@@ -25,22 +25,21 @@ class Unbound:
     """The modules of which no name is bound to an object of a table, as most of torch's thousands
     are. Installed once more, they are not looked through again.
 
-    ``_versions``: those of their dictionaries. Each write gives a dictionary another version, and
+    ``versions``: those of their dictionaries. Each write gives a dictionary another version, and
     no two have the same one.
     """
 
     def __init__(self) -> None:
         self._objects: list[object] = []
-        self._versions: set[int] = set()
+        self.versions: set[int] = set()
 
-    def of(self, table: Table, new: Collection[int] = ()) -> set[int]:
-        """Return the versions for ``table``: none, if the last one was of other objects. ``new``:
+    def expect(self, table: Table, new: Collection[int] = ()) -> None:
+        """Forget the versions, unless ``table`` has the objects of the last one. ``new``:
         identities of objects that are younger than any version from before."""
         objects = [found for identity, (found, _) in table.items() if identity not in new]
         # with the objects, whose identities then stay theirs
         if len(objects) != len(self._objects) or any(map(operator.is_not, objects, self._objects)):
-            self._objects, self._versions = objects, set()
-        return self._versions
+            self._objects, self.versions = objects, set()
 
 
 class Patches:
@@ -81,7 +80,8 @@ class Patches:
         made for this list, as is what another list has put in the place of torch's.
         """
         self._table, self._back = table, _invert(table)
-        for module, name, replacement in self._bound_to(table, self._unbound.of(table, new)):
+        self._unbound.expect(table, new)
+        for module, name, replacement in self._bound_to(table):
             self.set(module, name, replacement)
 
     def replaced(self) -> Iterator[tuple[object, object]]:
@@ -111,27 +111,28 @@ class Patches:
             return entry[1]
         return value
 
-    def _bound_to(
-        self, table: Table, unbound: set[int]
-    ) -> Iterator[tuple[ModuleType, str, object]]:
+    def _bound_to(self, table: Table) -> Iterator[tuple[ModuleType, str, object]]:
         """Yield the names of the objects in ``table``: (module, name, replacement). Modules without
-        new names since the last call are skipped, and those whose dictionaries have versions in
-        ``unbound``, to which others are added."""
+        new names since the last call are skipped, and those that had none of the objects before and
+        were not written to since."""
+        unbound = self._unbound.versions
         # a list, as another thread may import a module meanwhile
         for module_name, module in list(sys.modules.items()):
             # an entry of sys.modules may be any object, and this package needs torch's originals
             names = getattr(module, "__dict__", None)
-            if not isinstance(names, dict) or is_own_module(module_name):
+            if not isinstance(names, dict):
+                continue
+            version = dict_version(names)
+            if version in unbound or is_own_module(module_name):
                 continue
             if self._scanned.get(module_name) == (module, len(names)):
                 continue
             self._scanned[module_name] = (module, len(names))
-            version = dict_version(names)
-            if version in unbound:
-                continue
             # most modules, and torch has thousands
             if table.keys().isdisjoint(map(id, list(names.values()))):
-                unbound.add(version)
+                # what is put in the place of the objects is younger, or of this package
+                if table is self._table:
+                    unbound.add(version)
                 continue
             for name, value in list(names.items()):
                 entry = table.get(id(value))
@@ -150,7 +151,7 @@ class Patches:
             self._suspensions += 1
             # blocks nest: the outermost one restores, and replaces again
             if self._suspensions == 1:
-                self._taken += self._bound_to(self._back, set())
+                self._taken += self._bound_to(self._back)
                 replaced = [
                     (owner, name, _current(owner, name))
                     for owner, name, _ in (*self._done, *self._taken)
@@ -167,7 +168,7 @@ class Patches:
 
     def undo(self) -> None:
         """Restore all attributes, and leave the contexts that were entered."""
-        self._taken += self._bound_to(self._back, set())
+        self._taken += self._bound_to(self._back)
         # a user's module may have imported the name from us; torch's modules have not
         in_torch = [taken for taken in self._taken if taken[0].__name__.partition(".")[0] in _TORCH]
         self._put_back([*self._done, *in_torch])
