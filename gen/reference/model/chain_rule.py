@@ -42,7 +42,8 @@ def value_of(cell: Cell) -> float:
 
 def computed(value: float, *pairs: tuple[Cell, Slope]) -> Cell:
     """Return a number computed from the cells of `pairs`, each with the slope by it."""
-    sources = tuple((cell, slope) for cell, slope in pairs if isinstance(cell, Number))
+    # most of the time of a model is spent here
+    sources = tuple([pair for pair in pairs if type(pair[0]) is Number])
     return Number(value, sources) if sources else value
 
 
@@ -143,9 +144,14 @@ def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> l
     By the chain rule, from the roots to the leaves, each number after all those computed from it.
     """
     totals: dict[int, Cell] = {}
+
+    def count(number: Number, share: Cell) -> None:
+        known = totals.get(id(number))
+        totals[id(number)] = share if known is None else add(known, share)
+
     for root, weight in roots:
         if isinstance(root, Number):
-            totals[id(root)] = add(totals.get(id(root), 0.0), weight)
+            count(root, weight)
     for number in _from_last([root for root, _ in roots if isinstance(root, Number)]):
         # By now all shares have come in, since each number follows those computed from it.
         total = totals.get(id(number), 0.0)
@@ -153,9 +159,16 @@ def derivatives(roots: Iterable[tuple[Cell, Cell]], leaves: Sequence[Cell]) -> l
             total = scale(total, factor)
         totals[id(number)] = total
         for source, slope in number.sources:
-            share = multiply(total, slope())
-            totals[id(source)] = add(totals.get(id(source), 0.0), share)
-    return [totals.get(id(leaf), 0.0) for leaf in leaves]
+            count(source, _share(total, slope()))
+    # anew, as one number may be the share of several
+    return [same(totals.get(id(leaf), 0.0)) for leaf in leaves]
+
+
+def _share(total: Cell, slope: Cell) -> Cell:
+    """Return the product. Most slopes are constants, and most of these are 1."""
+    if isinstance(slope, Number):
+        return multiply(total, slope)
+    return scale(total, slope)
 
 
 def _from_last(roots: Iterable[Number]) -> list[Number]:
