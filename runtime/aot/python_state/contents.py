@@ -6,6 +6,7 @@ import array
 import functools
 import io
 import itertools
+import math
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...trace.provenance import here
 from .dictionary_items import DictItems, are_found, require_found
 from .iterators import IteratorMark, sources_of
 from .nodes import Change, Label, Node, OneByOne
@@ -170,9 +172,7 @@ class Elements(Node):
 
     def look(self) -> tuple[Any, ...]:
         x: np.ndarray[Any, Any] = self.owner
-        # the names of fields can be assigned
-        kind = x.dtype.str if x.dtype.names is None else repr(x.dtype)
-        layout = (kind, x.shape, x.strides, x.flags.writeable)
+        layout = (*_layout_of(x), x.flags.writeable)
         if self._has_objects:
             return (layout, *_items(x))
         mask = getattr(x, "_mask", None)
@@ -187,13 +187,35 @@ class Elements(Node):
 
     def put(self, values: tuple[Any, ...]) -> None:
         x: np.ndarray[Any, Any] = self.owner
-        (_, shape, _, writeable), *elements = values
+        (kind, shape, strides, writeable), *elements = values
         if writeable and not x.flags.writeable:
             _allow_writes(x)
+        if (kind, shape, strides) != _layout_of(x):
+            self._put_layout(kind, shape, strides)
         if x.flags.writeable:
             self._put_elements(x, shape, elements)
         if not writeable:
             x.flags.writeable = False
+
+    def _put_layout(self, kind: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+        """Let the array be laid out so. ``RuntimeError`` if it cannot be, in place."""
+        x: np.ndarray[Any, Any] = self.owner
+        try:
+            # of one dimension first, since not every shape can have another dtype or size
+            x.shape = (x.size,)
+            x.dtype = np.dtype(kind)
+            x.resize((math.prod(shape),), refcheck=False)
+            x.shape = shape
+        except (AttributeError, TypeError, ValueError) as error:
+            raise RuntimeError(
+                f"the program changes the shape or the dtype of {self.name}, which cannot be "
+                f"changed back in place: {error} Assign another array.{here()}"
+            ) from error
+        if x.strides != strides:
+            raise RuntimeError(
+                f"the program changes the strides of {self.name} in place. Assign another array."
+                f"{here()}"
+            )
 
     def _put_elements(
         self, x: np.ndarray[Any, Any], shape: tuple[int, ...], elements: list[Any]
@@ -207,6 +229,12 @@ class Elements(Node):
 
     def below(self) -> Iterable[tuple[Any, str]]:
         return ((x, self.name) for x in self.had[1:]) if self._has_objects else ()
+
+
+def _layout_of(x: np.ndarray[Any, Any]) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+    """Return the dtype, the shape and the strides. The names of fields can be assigned."""
+    kind = x.dtype.str if x.dtype.names is None else repr(x.dtype)
+    return kind, x.shape, x.strides
 
 
 def _items(x: np.ndarray[Any, Any]) -> list[Any]:

@@ -99,6 +99,15 @@ LARGE = 2**24
 """Bytes of an array from which on it is not compared."""
 
 
+def _builtins_of(names: dict[str, Any]) -> dict[str, Any]:
+    """Return where Python looks names up that globals do not have: others than its own functions,
+    if the globals say so."""
+    own = names.get("__builtins__", builtins)
+    if isinstance(own, ModuleType):
+        return vars(own)
+    return own if type(own) is dict else vars(builtins)
+
+
 class ObjectGraph(Snapshot):
     """See above. ``roots``: what is known before the program runs. ``ignore``: objects that are
     left out. ``ahead``: code that is known to run, from captures before. ``budget``: of a graph
@@ -211,7 +220,7 @@ class ObjectGraph(Snapshot):
         found = self.code.add(code, names)
         self._ask(self._globals(names, str(names.get("__name__"))), found.globals)
         of_python = [name for name in found.globals if name not in names]
-        self._ask(self._globals(vars(builtins), "builtins"), of_python)
+        self._ask(self._globals(_builtins_of(names), "builtins"), of_python)
 
     # --- objects ----------------------------------------------------------------------------------
 

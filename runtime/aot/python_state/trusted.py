@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from ...trace.provenance import is_of_user
+from .values import attributes_of
 
 _PACKAGES = (
     "functorch",
@@ -59,10 +60,17 @@ def is_followed_module(name: str) -> bool:
 def follows(m: ModuleType) -> bool:
     """Do :func:`is_followed_module` for ``m``, which may be no module of ``sys.modules``: one that
     is loaded by its file may have the name of one of Python's."""
-    file = vars(m).get("__file__")
-    if type(file) is not str or sys.modules.get(m.__name__) is m:
+    file = _file_of(m)
+    if file is None or sys.modules.get(m.__name__) is m:
         return is_followed_module(m.__name__)
     return is_followed(file)
+
+
+def _file_of(module: object) -> str | None:
+    """Return the file of a module, if it has one. An entry of ``sys.modules`` may be any object,
+    which may answer for any attribute."""
+    file = (attributes_of(module) or {}).get("__file__")
+    return file if type(file) is str else None
 
 
 def _is_followed_module(name: str) -> bool:
@@ -71,7 +79,7 @@ def _is_followed_module(name: str) -> bool:
         return True
     root = name.partition(".")[0]
     # a part of an extension module, as `torch._C._profiler`, has no file
-    files = (getattr(sys.modules.get(module), "__file__", None) for module in (name, root))
+    files = (_file_of(sys.modules.get(module)) for module in (name, root))
     file = next(filter(None, files), None)
     if file is None:
         return not (root in sys.stdlib_module_names or root in _PACKAGES or root in RUNNERS)

@@ -3,10 +3,13 @@ names of classes. Each is asked for after the first call, by the general way and
 
 from __future__ import annotations
 
+import builtins
 import functools
 from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -108,6 +111,31 @@ def of_partial() -> tuple[Callable[[Any], Any], States]:
     ]
 
 
+def _with_builtins(own: Any) -> tuple[Callable[[Any], Any], States]:
+    """A function of a sandbox, whose names are looked up in other builtins than Python's own."""
+    space: dict[str, Any] = {"__builtins__": own}
+    exec("def f(x): return x * abs(-3.0)", space)
+    names = vars(own) if isinstance(own, ModuleType) else own
+    return space["f"], [
+        functools.partial(names.__setitem__, "abs", lambda _, rate=rate: rate)
+        for rate in (2.0, 3.0, 5.0)
+    ]
+
+
+def of_builtins() -> tuple[Callable[[Any], Any], States]:
+    return _with_builtins(dict(vars(builtins)))
+
+
+def of_few_builtins() -> tuple[Callable[[Any], Any], States]:
+    return _with_builtins({"abs": abs})
+
+
+def of_a_module_of_builtins() -> tuple[Callable[[Any], Any], States]:
+    module = ModuleType("own")
+    module.__dict__.update(vars(builtins))
+    return _with_builtins(module)
+
+
 @pytest.mark.parametrize("others", [0, 12])
 @pytest.mark.parametrize(
     "made",
@@ -118,6 +146,9 @@ def of_partial() -> tuple[Callable[[Any], Any], States]:
         of_class_names,
         of_metaclass,
         of_partial,
+        of_builtins,
+        of_few_builtins,
+        of_a_module_of_builtins,
     ],
     ids=lambda made: made.__name__,
 )
@@ -166,3 +197,31 @@ def test_a_program_that_replaces_a_dictionary_of_attributes_is_refused(computed:
     with pytest.raises(RuntimeError, match=r"the __dict__ of 't'(.|\n)*test_replaced_parts.py:\d+"):
         f(X)
     assert vars(t) is own and own == {"rate": 2.0}
+
+
+def _turn(x: Any) -> None:
+    x.shape = (3, 1) if x.ndim == 1 else (3,)
+
+
+def _resize(x: Any) -> None:
+    x.resize((4,) if x.size == 3 else (3,), refcheck=False)
+
+
+def _retype(x: Any) -> None:
+    x.dtype = np.int64 if x.dtype == np.float64 else np.float64
+
+
+@pytest.mark.parametrize("change", [_turn, _resize, _retype])
+def test_an_array_that_a_program_lays_out_anew_is_laid_out_by_each_call(change: Any) -> None:
+    states = [SimpleNamespace(array=np.array([1.0, 3.0, 2.0])) for _ in range(2)]
+
+    def program(state: Any, x: Any) -> Any:
+        change(state.array)
+        return x * float(state.array.reshape(-1)[0]) * state.array.ndim
+
+    eager, own = states
+    jitted = jit(lambda x: program(own, x))
+    for _ in range(4):
+        assert torch.equal(jitted(X), program(eager, X))
+        assert own.array.shape == eager.array.shape and own.array.dtype == eager.array.dtype
+        assert own.array.tolist() == eager.array.tolist()
