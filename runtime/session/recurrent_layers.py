@@ -26,7 +26,7 @@ from ..seam.memory import is_shell
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..seam.scope import SCOPE, lifted
 from ..tape import view_history
-from ..tape.nodes import OpNode
+from ..tape.op_nodes import OpNode
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload
 from ..torch_private.mode_stacks import without_modes
 from ..torch_private.native_autograd import increment_version
