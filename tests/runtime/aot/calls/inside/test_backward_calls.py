@@ -1,7 +1,8 @@
 """What a backward takes of a forward, and what its node holds.
 
 Inside: ``runtime.aot.calls``, its ``backward_calls`` and ``backward_graph``. A partition of a user
-may give any values in any order, and the node of a pass that is over has nothing that a user can ask for."""
+may give any values in any order, and the node of a pass that is over has nothing that a user can
+ask for."""
 
 import threading
 from typing import Any
