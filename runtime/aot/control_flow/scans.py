@@ -1,4 +1,4 @@
-"""Loop over the elements of tensors: ``map``, ``scan`` and ``associative_scan``.
+"""Loop over the elements of tensors: ``map`` and ``scan``.
 
 A graph has the calls of every step. With ``unroll=False``, and where the length is a symbol, it has
 one call of torch's operator ``scan``. Its derivatives and its batch are scans.
@@ -16,7 +16,6 @@ import torch
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
-from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...torch_private.mode_stacks import without_modes
 from ...torch_private.pytrees import pytree
@@ -54,7 +53,7 @@ def map(f: Callable[..., object], xs: object, *args: object, unroll: bool | None
         """Call ``f`` as a step of a scan without a carry."""
         return carry, f(value, *args)
 
-    return _scan_along(step, (), xs, 0, False, unroll)[1]
+    return scan_along(step, (), xs, 0, False, unroll)[1]
 
 
 def scan(
@@ -77,116 +76,10 @@ def scan(
     ``dim`` is where ``y`` is stacked, too, if it has so many dimensions. ``RuntimeError`` for an
     empty dimension.
     """
-    return _scan_along(combine_fn, init, xs, dim, reverse, unroll)
+    return scan_along(combine_fn, init, xs, dim, reverse, unroll)
 
 
-def associative_scan(
-    combine_fn: Callable[[Any, Any], object],
-    xs: object,
-    dim: int,
-    reverse: bool = False,
-    combine_mode: str = "pointwise",
-) -> Any:
-    """Return the partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1),
-    x2)``, … along ``dim``, as torch's ``associative_scan`` does.
-
-    >>> associative_scan(torch.add, torch.tensor([1, 2, 3, 4]), 0)
-    tensor([ 1,  3,  6, 10])
-
-    ``combine_fn`` takes two pytrees like ``xs`` and returns one; it must be associative. It is
-    called on many elements at once, some ``2 log2(length)`` times. With
-    ``combine_mode="pointwise"`` it acts on each element of a tensor alone. With ``"generic"`` it
-    gets slices without the dimension ``dim``. ``ValueError`` for another mode, ``RuntimeError`` for
-    an empty dimension.
-    """
-    if combine_mode not in ("pointwise", "generic"):
-        raise ValueError(
-            f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}"
-        )
-    flat, spec = pytree.tree_flatten(xs)
-    moved = [value.movedim(dim, 0) for value in flat]
-    _length(moved)
-    if reverse:
-        moved = [x.flip(0) for x in moved]
-
-    def combine_pairs(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Combine many pairs of elements at once."""
-
-        def combine(*both: torch.Tensor) -> list[torch.Tensor]:
-            """Call ``combine_fn`` with the trees of both flat halves."""
-            halves = (both[: len(flat)], both[len(flat) :])
-            trees = (pytree.tree_unflatten(half, spec) for half in halves)
-            out, out_spec = pytree.tree_flatten(combine_fn(*trees))
-            if out_spec != spec:
-                raise RuntimeError(
-                    f"associative_scan: combine_fn returns the structure {out_spec}, "
-                    f"its arguments have {spec}{here()}"
-                )
-            return out
-
-        # a pointwise function does not see that the pairs lie along a dimension in front
-        if combine_mode == "pointwise":
-            return combine(*a, *b)
-        return list(vmap(combine)(*a, *b))
-
-    # the pairs of the fast way depend on the length
-    if unchecked(moved[0].shape[0]):
-        found = _scan_one_by_one(combine_pairs, moved)
-    else:
-        found = _prefixes(combine_pairs, moved)
-    return pytree.tree_unflatten(
-        [(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec
-    )
-
-
-def _scan_one_by_one(
-    combine_pairs: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Return what :func:`_prefixes` does, in a graph that is right for any length."""
-
-    def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> tuple[object, object]:
-        """Combine one more element."""
-        both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
-        after = [tensor.squeeze(0) for tensor in combine_pairs(*both)]
-        # the graph of a step returns no tensor twice
-        return after, [tensor.clone() for tensor in after]
-
-    _, rest = _scan_along(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
-    return [torch.cat([x[:1], others]) for x, others in zip(xs, rest, strict=True)]
-
-
-def _prefixes(
-    combine_pairs: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Return all partial results, by some ``2 log2(length)`` calls on many elements.
-
-    The partial results of combined pairs of neighbours are every other result. One step more from
-    each of them gives the others.
-    """
-    length = xs[0].shape[0]
-    if length < 2:
-        return list(xs)
-    # the results 1, 3, 5, …: those of the pairs (0, 1), (2, 3), …
-    odd = _prefixes(combine_pairs, combine_pairs([x[:-1:2] for x in xs], [x[1::2] for x in xs]))
-    # the results 2, 4, …: element 2 after result 1, and so on; no element is after the last pair
-    # of an even length
-    rest = [x[2::2] for x in xs]
-    even = rest
-    if length > 2:
-        even = combine_pairs([y[: (length - 1) // 2] for y in odd], rest)
-    # result 0 is element 0
-    evens = [torch.cat([x[:1], others]) for x, others in zip(xs, even, strict=True)]
-    # no `map`: in this module that is the function above
-    return [_interleave(*both) for both in zip(evens, odd, strict=True)]
-
-
-def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """Return the elements of both in turns, beginning with ``even``, which may be longer by one."""
-    pairs = torch.stack([even[: odd.shape[0]], odd], dim=1).flatten(0, 1)
-    return torch.cat([pairs, even[odd.shape[0] :]])
-
-
-def _scan_along(
+def scan_along(
     step: Callable[..., tuple[object, object]],
     init: object,
     xs: object,
@@ -201,7 +94,7 @@ def _scan_along(
     moved = flat
     if dim:
         moved = [x.movedim(dim, 0) for x in flat]
-    length = _length(moved)
+    length = length_of(moved)
     if not _is_one_call(init, moved, length, unroll):
         _refuse_unknown_length(length, unroll)
         carry, ys = _stepwise(step, init, moved, spec, reverse)
@@ -269,7 +162,7 @@ def _stepwise(
     )
 
 
-def _length(xs: Sequence[torch.Tensor]) -> object:
+def length_of(xs: Sequence[torch.Tensor]) -> object:
     """Return the length of the first dimension. ``RuntimeError`` if it is 0 or not one."""
     lengths = [x.shape[0] for x in xs]
     if any(length != lengths[0] for length in lengths) or lengths[0] == 0:
@@ -334,7 +227,7 @@ def _along(
     spec = pytree.tree_structure(list(xs))
     if traced((*carry, *xs)):
         return _capture(step, list(carry), xs, spec, copies=True)  # type: ignore[no-any-return]
-    return _scan_along(step, list(carry), list(xs), 0, False, True)
+    return scan_along(step, list(carry), list(xs), 0, False, True)
 
 
 @stands_for(_OPERATOR)
