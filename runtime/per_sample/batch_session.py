@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
-from ..rules.samples.place_rules import rule_of
+from ..rules.samples.place_table import rule_of
 from ..rules.samples.places import (
     ALONE,
     Mixed,
