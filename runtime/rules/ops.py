@@ -29,7 +29,7 @@ from ..torch_private.dispatcher import (
     has_kernel_for_key,
     set_excluded,
 )
-from .overload_forms import binding_of, functional_overload, is_composite
+from .overload_bindings import binding_of, functional_overload, is_composite
 from .record import (
     NESTED,
     RECORDS,

@@ -17,7 +17,7 @@ import torch
 
 from ..rules.hidden_writes import may_hide
 from ..rules.ops import Op, op_of
-from ..rules.overload_forms import is_composite
+from ..rules.overload_bindings import is_composite
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
 from ..seam.call_types import Arguments
