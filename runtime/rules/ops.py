@@ -46,9 +46,9 @@ from .record import (
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
 # the dtypes that can have a gradient or a tangent
 DIFFERENTIABLE = frozenset(
-    d
-    for d in vars(torch).values()
-    if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
 )
 
 
@@ -66,6 +66,7 @@ def _geometry(t: torch.Tensor) -> object:
     return t.shape, None, 0
 
 
+# one function for each reader, so that two formulas which ask for one fact share a slot of a plan
 @functools.cache
 def _fact(reader: Callable[[Any], object]) -> Callable[[Any], object]:
     """Return ``reader`` as a function of a tensor, of a list of tensors, or of None, which stays
@@ -98,7 +99,7 @@ def as_it_is(v: object) -> Any:
     return v
 
 
-NO_PLAN: Any = object()
+NO_PLAN: Any = object()  # in place of a plan, if an argument that requires grad has no formula
 # what a formula takes of its node, behind the values of the slots
 _OF_NODE = {"g": -1, "gs": -2, "needs": -3}
 
@@ -124,6 +125,7 @@ class Plan:
         self.op = op
         self.elementwise = op.record.elementwise
         positions = [index for index in op.tensor_args if wanted >> index & 1]
+        # the edges of a node are in the order of the arguments that have any
         self.at = {position: index for index, position in enumerate(positions)}
         self.needs = frozenset(op.arg_names[position] for position in positions)
         self.names: list[str] = []
@@ -165,8 +167,8 @@ class Plan:
         return slots[slot]
 
     def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
-        """Return ``at`` for a call in which some arguments are lists. ``spans``: the number of
-        tensors of each list."""
+        """Return ``at`` for a call in which some arguments are lists. ``spans``: by position, the
+        number of tensors of each list, which all have an edge."""
         at, first = {}, 0
         for position in self.at:
             at[position] = first
@@ -237,6 +239,7 @@ class Op:
         """Compute the facts of ``func``. ``nested``: for calls with a nested tensor."""
         self.func = func
         self.kernel: Callable[..., Any] = func
+        # the call of a subclass, for script objects, does more than its `_op`
         if type(func) is OpOverload:
             self.kernel = func._op
         self._read_schema()
@@ -368,6 +371,7 @@ class Op:
             if not name.endswith(suffix):
                 continue
             at, inner = self.locate(name[: -len(suffix)])
+            # no fact of a fact, and none of an argument that is no tensor
             if inner is not None:
                 continue
             is_tensor = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
@@ -398,6 +402,7 @@ class Op:
             operands += [self.argument(index, args, kwargs) for index in range(count, reach)]
         else:
             operands += self.defaults[count:reach]
+        # results last, since slots count them from the end
         if self.n_results == 1:
             operands.append(outs)
         # an in-place op has one result, but its functional form may have more
@@ -477,7 +482,10 @@ PROVIDERS: list[Callable[[Op, str], Callable[..., object] | None]] = []
 
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
     """Return the op in terms of other ops: from its record, else ATen's composite kernel, else
-    torch's decomposition table, else a provider."""
+    torch's decomposition table, else a provider. None if no source has any.
+
+    ``rule``: what a caller lacks, ``"vjp"``, ``"jvp"`` or ``"batch"``, for the providers.
+    """
     decomposition = _own_decomposition(op)
     if decomposition is not None:
         return decomposition
@@ -525,8 +533,8 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
 
 
 def generator_of(args: Iterable[object], kwargs: Mapping[str, object]) -> torch.Generator:
-    """Return the generator from which a call draws. ``poisson`` and ``rrelu`` take it by
-    position."""
+    """Return the generator from which a call draws: the one among its arguments, else torch's
+    default one. ``poisson`` and ``rrelu`` take it by position."""
     return next(
         (
             argument

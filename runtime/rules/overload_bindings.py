@@ -24,6 +24,7 @@ def is_composite(name: str) -> bool:
     return has(name, DispatchKey.CompositeImplicitAutograd) and not has(name, DispatchKey.CPU)
 
 
+# overloads whose binding never means another one of their op, whatever the arguments are
 _BOUND = frozenset(
     (
         "add.Tensor",
@@ -59,7 +60,6 @@ def binding_of(func: OpOverload) -> Callable[..., object] | None:
     schema = func._schema
     if func.namespace != "aten" or schema.is_mutable or not _returns_plain_tensors(func):
         return None
-    # a call of the binding must mean this overload, whatever its arguments are
     name = schema.name.removeprefix("aten::")
     if f"{name}.{func._overloadname}" not in _BOUND and not _is_alone(func):
         return None
@@ -89,7 +89,10 @@ def _is_alone(func: OpOverload) -> bool:
 
 def functional_overload(func: OpOverload, base: str) -> OpOverload | None:
     """Return the functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``,
-    ``__iand__`` -> ``__and__``)."""
+    ``__iand__`` -> ``__and__``). None if there is none.
+
+    ``base``: the name of the op without its overload, ``add_``.
+    """
     if base.startswith("__i") and base.endswith("__"):
         name = "__" + base[3:]
     elif base.endswith("_") and not base.endswith("__"):
@@ -99,7 +102,7 @@ def functional_overload(func: OpOverload, base: str) -> OpOverload | None:
     if name == "conj_physical":  # composed of others, and returns a real argument itself
         name = "_conj_physical"
     which = func._overloadname
-    wanted = len(func._schema.arguments)
+    n_arguments = len(func._schema.arguments)
     # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int,
     # bernoulli_.float to bernoulli.p
     for suffix in (
@@ -113,11 +116,11 @@ def functional_overload(func: OpOverload, base: str) -> OpOverload | None:
     ):
         try:
             candidate = overload(f"{func.namespace}::{name}{suffix}")
-        except ValueError:
+        except ValueError:  # this torch has no such overload
             continue
         arguments = candidate._schema.arguments
         # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers
         # alone; bernoulli.default has no p
-        if "Tensor" in str(arguments[0].type) and len(arguments) >= wanted:
+        if "Tensor" in str(arguments[0].type) and len(arguments) >= n_arguments:
             return candidate
     return None

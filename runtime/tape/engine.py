@@ -43,7 +43,7 @@ def execute(
     """
     task = GraphTask(level, captures, create_graph, keep_graph, accumulate)
     outer = RUNNING.task
-    if outer is not None:
+    if outer is not None:  # a hook or a node of that pass has started this one
         task.outer = outer
         task.depth = outer.depth + 1
         if task.depth % _MAX_DEPTH == 0:
@@ -96,14 +96,15 @@ def _run_on_new_thread(call: Callable[[], list[object]]) -> list[object]:
 
 
 def queue_callback(callback: Callable[[], object]) -> None:
-    """Run ``callback()`` after the running backward pass."""
+    """Run ``callback()`` after the running backward pass. ``RuntimeError`` if none is running."""
     if RUNNING.task is None:
         raise RuntimeError("Final callbacks can only be installed during backward pass.")
     RUNNING.task.callbacks.append(callback)
 
 
 def will_execute(node: Node) -> bool:
-    """Return whether the running backward pass runs ``node`` at any time."""
+    """Return whether the running backward pass runs ``node`` at any time, as torch's
+    ``_will_engine_execute_node``. ``RuntimeError`` outside of a pass."""
     if not isinstance(node, Node):
         raise RuntimeError(
             f"_will_engine_execute_node expects an grad_fn, but got {type(node).__name__}"
@@ -126,7 +127,10 @@ def will_execute(node: Node) -> bool:
 
 def execution_order() -> list[Node]:
     """Return the nodes of the running backward pass, in the order in which it runs them if no hook
-    or node starts another pass."""
+    or node starts another pass, as torch's ``_current_graph_task_execution_order``.
+
+    ``RuntimeError`` outside of a pass, and while multithreading is enabled.
+    """
     task = RUNNING.task
     if task is None:
         raise RuntimeError(

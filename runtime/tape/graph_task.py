@@ -41,7 +41,7 @@ def reported(node: TapeNode) -> Generator[None]:
         yield
 
 
-_ids = itertools.count()
+_ids = itertools.count()  # what torch calls the graph task id
 _NOTHING = nullcontext()  # in place of an event or a mode, and cheaper than a new one each time
 
 
@@ -136,13 +136,17 @@ class GraphTask:
         # The case of a transform that differentiates by all inputs. No second walk is needed, and
         # no edge of a node is left out.
         self.should_run = set(self.count)
+        # the ends of the paths run only to accumulate, see `_nodes_before_captured`
         if not self.accumulate:
             self.should_run.difference_update(self.captured)
         self.needs_all = True
 
     def _count_edges(self) -> bool:
         """Count how many edges lead to each reachable node. Return whether every path stops at a
-        captured node, and no path goes on from one."""
+        captured node, and no path goes on from one.
+
+        It walks with a stack of its own, as a graph may be deeper than Python's.
+        """
         count = self.count = dict.fromkeys(self.start, 0)
         captured = self.captured
         only_captured = captured is not None
@@ -233,6 +237,7 @@ class GraphTask:
             # two roots may be outputs of one node, which then runs once
             if node not in self.buffers:
                 self.buffers[node] = [None] * len(node.metas)
+                # the smallest comes first out of a heap, and the newest node is to be first
                 if self.count[node] == 0:
                     heappush(self.ready, (-node.seq, next(self.tickets), node))
             if g is not None:
@@ -265,7 +270,7 @@ class GraphTask:
             if type(node) is AccumulateGrad:
                 self._accumulate(node, grads)
                 continue
-            if type(node) is Input:
+            if type(node) is Input:  # the cotangent is a result by now
                 continue
             edges, mask = node.edges, None
             if masked:
@@ -369,7 +374,8 @@ class GraphTask:
     def order(self) -> list[Node]:
         """List the nodes in the order in which the pass runs them if no hook or node starts
         another one."""
-        # counted anew, because `count` goes down while the pass runs
+        # counted anew, because `count` goes down while the pass runs; the rest is `_run_nodes` with
+        # no node run
         waiting = dict.fromkeys(self.start, 0)
         for node in self.count:
             for following in nodes_after(node):
@@ -463,8 +469,8 @@ def _differs(g: Any, dtype: object, shape: object) -> bool:
 
 def _unpacks(node: OpNode) -> bool:
     """Return whether ``node`` calls an unpack hook, which is a program of the user's."""
-    for s in node.saved or ():
-        parts = s if type(s) is list else (s,)
+    for stored in node.saved or ():
+        parts = stored if type(stored) is list else (stored,)
         if any(type(part) is Packed for part in parts):
             return True
     return False

@@ -29,7 +29,7 @@ from .leaf_protocol import Leaf
 from .metas import meta_of
 from .node_protocol import Hook, Hooks
 
-_sequence = itertools.count()
+_sequence = itertools.count()  # later nodes have larger numbers, and a pass runs these first
 LAST = 1 << 62  # sequence number of leaves: as soon as they are ready, they run
 
 Edge = tuple["Node", int]
@@ -37,7 +37,7 @@ Edge = tuple["Node", int]
 
 def next_number() -> int:
     """Return a number between those of earlier nodes and those of later ones. So a trace knows
-    which call a node belongs to."""
+    which call a node belongs to. No node gets this number itself."""
     return next(_sequence)
 
 
@@ -169,6 +169,7 @@ class Node:
             raise settled(
                 TypeError(f"expected {len(self.metas)} arguments, got {len(grads)} instead")
             )
+        # without an engine around it, grad mode alone says whether the call is recorded
         recording = torch.is_grad_enabled()
         cotangents = [hooks.for_engine(self.level, grad, recording) for grad in grads]
         outs = self.apply(cotangents, None, recording)

@@ -23,7 +23,7 @@ from .node_names import WITHOUT_NUMBER, node_name, own_name
 from .nodes import AccumulateGrad, Edge, Node
 from .saved import FREED, HOOKS, Packed, Saved, SavedTensor, present, restore, save, store
 
-_new = object.__new__
+_new = object.__new__  # makes an object without the frame of its ``__init__``
 _TENSORS = frozenset((Saved, Packed, list))  # types of a slot that holds tensors
 
 
@@ -113,9 +113,10 @@ class OpNode(Node):
                 elif isinstance(value, torch.Tensor):
                     value = store(self.level, value)
                 elif type(value) is list or type(value) is tuple:
-                    value = [
-                        store(self.level, x) if isinstance(x, torch.Tensor) else x for x in value
-                    ]
+                    value = list(value)
+                    for index, part in enumerate(value):
+                        if isinstance(part, torch.Tensor):
+                            value[index] = store(self.level, part)
             elif reader is not as_it_is:
                 value = reader(value)
             saved.append(value)
@@ -151,24 +152,24 @@ class OpNode(Node):
                 parts[index] = save(self.level, part, self._history(at, index))
         return parts
 
-    def _history(self, at: int, k: int) -> Edge | None:
-        """Return the history of a saved tensor: operand ``at``, or the ``k``-th tensor if the
-        operand or the output is a list."""
+    def _history(self, at: int, part: int) -> Edge | None:
+        """Return the history of a saved tensor: operand ``at``, or tensor number ``part`` of the
+        operand or of the output if that is a list."""
         if at < 0:  # a result, counted from the end
             op = self.plan.op
             number = at + op.n_results
-            return None if number in op.nondiff else (self, number + k)
+            return None if number in op.nondiff else (self, number + part)
         first = self.args_at.get(at, -1)
         if first < 0:
             return None
-        return self.edges[first + k]
+        return self.edges[first + part]
 
-    def _value(self, stored: Any, index: int, k: int, create_graph: bool) -> Any:
-        """Return the value of ``stored``, what slot ``index`` has of the ``k``-th tensor of its
-        operand."""
+    def _value(self, stored: Any, slot: int, part: int, create_graph: bool) -> Any:
+        """Return the value of ``stored``, what slot number ``slot`` has of tensor number ``part``
+        of its operand. Only ``create_graph`` asks for a value of the level."""
         if type(stored) is not Saved and type(stored) is not Packed:
             return stored
-        edge = self._history(self.plan.slots[index][0], k)
+        edge = self._history(self.plan.slots[slot][0], part)
         tensor = restore(self.level, stored, edge)
         if create_graph:
             return present(self.level, tensor, edge)
@@ -261,6 +262,7 @@ class OpNode(Node):
 
     def release(self) -> None:
         """Drop saved tensors. A node without any can run again, as in torch."""
+        # numbers, sizes and dtypes may stay: they hold no memory of tensors
         for stored in self.saved or ():
             if type(stored) in _TENSORS:
                 self.saved = None
@@ -371,6 +373,7 @@ def _members(op: Op) -> dict[str, object]:
     return members
 
 
+# the class stands for the op, so there is one
 @functools.cache
 def inplace_class(op: Op, functional: Op) -> type[OpNode]:
     """Return the node class of an in-place op: ``TBackward1`` for ``aten.t_``, if torch has a node
