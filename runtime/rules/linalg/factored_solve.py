@@ -62,10 +62,12 @@ def _vjp(
     needs: frozenset[str],
 ) -> tuple[object, ...]:
     """Return the gradients by A and B: one more solve, with the adjoint, and its product with X."""
+    # X = A⁻¹·B, so B has the cotangent A⁻ᴴ·g, and A has -A⁻ᴴ·g·Xᴴ
     by_b = solve_factored(A, LU, pivots, g, left, not adjoint)
     by_a = None
     if "A" in needs:
         by_a = adjoint_if(adjoint, -on_side(by_b, result.mH, left))
+    # none by the factors: the op depends on them only as far as they depend on A
     return by_a, None, by_b
 
 
@@ -89,6 +91,7 @@ def _jvp(
 ) -> object:
     """Return the tangent of X. A tangent of ``LU`` is ignored, because ``LU`` depends on ``A`` and
     moves with it."""
+    # A·X = B, so A·X_t = B_t - A_t·X
     change = map_optional(lambda t: -on_side(adjoint_if(adjoint, t), result, left), A_t)
     rhs = add_present(change, B_t)
     return map_optional(lambda b: solve_factored(A, LU, pivots, b, left, adjoint), rhs)
@@ -123,8 +126,7 @@ def _batch(func: Kernel, size: int, batched: BatchFlags, args: Arguments, kwargs
         if batched[3] and not batched[1] and B.dim() > A.dim():
             joined = func(A, LU, pivots, join_columns(B, left), left, adjoint)
             return split_columns(joined, B, left)
-    # a system for each element of the batch
-    # the last two of `batched` are those of flags
+    # a system for each element of the batch; the last two of `batched` are those of flags
     physical = [
         expand(tensor, is_batched, size)
         for tensor, is_batched in zip((A, LU, pivots, B), batched, strict=False)

@@ -30,6 +30,7 @@ def _pinv_vjp(g: Tensor, self: Tensor, result: Tensor) -> Tensor:
 
 def _pinv_jvp(self_t: Tensor, self: Tensor, result: Tensor) -> Tensor:
     a, p, t = self, result, self_t
+    # the same terms as in `_pinv_vjp`, for a change of the matrix in place of a cotangent
     outside_range = t.mH - (t.mH @ a) @ p
     outside_kernel = t.mH - p @ (a @ t.mH)
     return -(p @ t @ p) + p @ (p.mH @ outside_range) + (outside_kernel @ p.mH) @ p
@@ -92,6 +93,7 @@ def _lstsq_vjp(
     if gs[0] is not None:
         p = torch.linalg.pinv(self)
         g = columns(gs[0], vector)
+        # the solution is linear in b, and its gradient by pinv(self) is g·bᴴ
         by_b = p.mH @ g
         if "self" in needs:
             by_a = _pinv_vjp(g @ rhs.mH, self, p)

@@ -96,6 +96,7 @@ def _solve_jvp(
         map_optional(lambda t: -on_side(t, x, left), A_t),
         map_optional(lambda t: columns(t, vector), B_t),
     )
+    # the factors of the forward pass solve once more
     x_t = solve_factored(A, result1, result2, rhs, left, False)
     return uncolumned(x_t, vector), None, None, None
 
@@ -153,9 +154,11 @@ def _triangular_vjp(
     needs: frozenset[str],
 ) -> Pair:
     """Return the gradients by the matrix, of which the op reads a triangle, and by B."""
+    # the adjoint of a lower triangle is an upper one
     by_b = solve_triangular(self.mH, g, upper=not upper, left=left, unit=unitriangular)
     if "self" not in needs:
         return None, by_b
+    # the other triangle is never read, nor a diagonal of ones
     by_a = triangle(-on_side(by_b, result.mH, left), upper, unitriangular)
     return by_a, by_b
 

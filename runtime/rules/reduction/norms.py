@@ -19,10 +19,13 @@ from ..record import register
 
 aten = torch.ops.aten
 
+# ---- norms
+
 
 def over_root(a: Any, root: torch.Tensor) -> Any:
     """Return ``a / root``, and zero where the root is zero. Its derivatives are zero there, too:
     they must not divide by it."""
+    # the divisor is masked too: its derivative would be zero times infinity
     zero = root == 0
     return (a / root.masked_fill(zero, 1)).masked_fill(zero, 0)
 
@@ -31,6 +34,7 @@ def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) 
     """Return the conjugate of the gradient of a p-norm. Zero where the norm is not differentiable.
     Ties of the maximum share it."""
     p = float(ord)
+    # these p have a formula without powers; the number of nonzero elements has no slope
     if p == 0:
         return torch.zeros_like(self)
     sgn = conj(self.sgn())
@@ -67,7 +71,7 @@ def _vector_norm_batch(
 ) -> object:
     """Run the op on a batch. The dimensions stand behind the order, which a call may leave out."""
     if len(args) == 1:
-        args = [*args, 2]
+        args = [*args, 2]  # the schema's default order
     return batch.along(2)(func, size, batched, args, kwargs)
 
 
@@ -110,11 +114,15 @@ def _dist(self: torch.Tensor, other: torch.Tensor, p: object = 2) -> object:
 def _dist_vjp(
     g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: object, result: torch.Tensor
 ) -> object:
+    # the norm of self - other: the gradients are opposite
     part = scaled(g, conj_of(_norm_slope(self - other, result, p, None)))
     return part, -part
 
 
 register("dist", vjp={("self", "other"): _dist_vjp}, decomposition=_dist, family="reduction")
+
+
+# ---- norms that are limited
 
 
 def _renorm(self: torch.Tensor, p: object, dim: int, maxnorm: object) -> object:
@@ -130,9 +138,10 @@ def _renorm_scale(
     The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
     """
     # a slice is all of the tensor at one index of `dim`
-    dims = [d for d in range(self.dim()) if d != dim % self.dim()]
+    dims = [other for other in range(self.dim()) if other != dim % self.dim()]
     norm = aten.linalg_vector_norm(self, p, dims, True)
     over = norm > maxnorm
+    # of maxnorm / (norm + 1e-7); a slice that is short enough has the constant scale 1
     by_norm = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0)
     slope = by_norm * _norm_partial(self, norm, p, dims)
     return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
@@ -143,6 +152,7 @@ def _renorm_vjp(
 ) -> object:
     """Return the gradient by the slices: that of the scaled slice, and that through its norm."""
     scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
+    # each element of a slice moves the norm, which scales the whole slice
     through = conj(slope) * real(g * conj(self)).sum(dims, keepdim=True)
     return g * scale + torch.where(scale == 1, 0, through)
 
@@ -162,6 +172,9 @@ register(
     cost="high",
     family="reduction",
 )
+
+
+# ---- distances between rows
 
 
 def _cdist_backward(
@@ -196,6 +209,7 @@ def _euclidean_vjp(
 ) -> Any:
     """Return the gradients by the rows of both matrices, as two products: no differences of all
     pairs."""
+    # row i of x1 gets sum_j ratio_ij·(x1_i - x2_j), whose two terms are summed apart
     ratio = over_root(g, result)
     turned = ratio.mT
     first = x1 * ratio.sum(-1, keepdim=True) - ratio @ x2
@@ -204,6 +218,7 @@ def _euclidean_vjp(
 
 
 def _pairs(self: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of both rows of each pair, in the order of ATen's result."""
     return torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
 
 

@@ -36,6 +36,7 @@ aten = torch.ops.aten
 def _mean_vjp(
     g: torch.Tensor, shape: Sequence[int], dim: Dims = None, keepdim: bool = False
 ) -> torch.Tensor:
+    """Return the cotangent of the mean, divided by the number of elements and spread over them."""
     each = g / max(count_of(shape, dim), 1)  # of no elements: no division by zero
     if each.dim():
         each = restored(each, len(shape), dim, keepdim)
@@ -77,6 +78,7 @@ reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype),
 
 
 def _times(t: torch.Tensor, partial: torch.Tensor | int) -> object:
+    """Return ``t * partial``, where zero times anything is zero. A 0-d tensor has the partial 1."""
     if isinstance(partial, torch.Tensor):
         return times(t, partial)
     return t * partial
@@ -105,6 +107,7 @@ reduction(
 
 
 def _share(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
+    """Return for each element its share of the cotangent: 1 / n for each of n ties, else 0."""
     mask = self == result
     return mask.to(self.dtype) / summed(mask, dim, True)  # the sum counts the ties
 
@@ -112,6 +115,7 @@ def _share(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
 # Two functions, because torch distinguishes them at NaN: `amax` only compares, which gives 0/0
 # there, and `max` shares the gradient among the NaNs.
 def _share_among_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # NaN equals nothing, so a result that is NaN needs a mask of its own
     mask = (self == result) | (self.isnan() & result.isnan())
     return mask, 1 / mask.sum().to(self.dtype)
 
@@ -120,6 +124,7 @@ def _aminmax(
     self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the minimum and the maximum, by two reductions."""
+    # an empty list means all dimensions
     dims = []
     if dim is not None:
         dims.append(dim)
@@ -169,6 +174,7 @@ selecting("kthvalue", along_default(2), cost="high")
 def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
     """Return ``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares
     are zero. torch gives NaN in both cases."""
+    # an infinite result minus itself would be NaN, so such rows are computed apart
     infinite = result.isinf()
     ties = (self == result) & (result.real == math.inf)
     equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
@@ -188,7 +194,7 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
     if correction is None:
         correction = 1
     dims = dims_of(dim, self.dim())
-    mean = self  # of a 0-d tensor
+    mean = self  # of a 0-d tensor, whose only element is its mean
     if dims:
         mean = self.mean(dims, keepdim=True)
     off = conj(self - mean)
@@ -256,6 +262,7 @@ def _with_mean_vjp(partial: Any) -> object:
             by_mean = _mean_vjp(g_mean, self.shape, dim, keepdim)
         return add_present(by_spread, by_mean)
 
+    # a node saves what the formula names, so that of a variance keeps no result
     asks = ["gs", "self", "dim", "correction", "keepdim"]
     if "result" in parameters(partial):
         asks.append("result0")
@@ -289,6 +296,7 @@ def _arg(func: Kernel, size: int, batched: object, args: Arguments, kwargs: obje
     x, dim, keepdim = args[0], batch.positional(args, 1, None), batch.positional(args, 2, False)
     if dim is not None:
         return batch.along(1)(func, size, batched, args, kwargs)
+    # a position counts the elements of one element of the batch, in their flat order
     positions = func(rows(x), 1)
     # all dimensions of an element become ones
     if keepdim and x.dim() > 1:
@@ -338,7 +346,7 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
     dimension is that of the reduction.
     """
     tensors = batch.expand_tensors(size, batched, args)
-    # In the backward op the cotangent and the result precede the data.
+    # in the backward op the cotangent and the result precede the data
     data = next(tensor for tensor in reversed(tensors) if isinstance(tensor, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}

@@ -20,6 +20,7 @@ aten = torch.ops.aten
 
 def _positions(size: Any, stride: Sequence[int], offset: int, like: torch.Tensor) -> torch.Tensor:
     """Return the position in storage of each element of a strided tensor, flat."""
+    # one dimension after the other, added by broadcasting
     rank = len(size)
     at = torch.full([1] * rank, offset, dtype=torch.long, device=like.device)
     for dim, (length, step) in enumerate(zip(size, stride, strict=True)):
@@ -95,6 +96,7 @@ def _as_strided_batch(
     func: Any, size: int, batched: object, args: object, kwargs: object
 ) -> object:
     """Run ``as_strided`` on a batch. Raise if it reaches outside of the element."""
+    # the offset of the program is that in the first element, whose memory begins at `start`
     x, shape, stride, offset = filled(func, args)
     start = x.storage_offset()
     first = start
@@ -153,6 +155,7 @@ def _as_strided_tangent(
         offset = storage_offset
     base = min(offset, own_offset)
     end = max(offset + _extent(size, stride), own_offset + _extent(shape, own_stride))
+    # a copy of the part of the storage that the primal and the view span together
     storage = self_t.new_zeros(end - base)  # memory outside of the primal has a tangent of zero
     storage.as_strided(shape, own_stride, own_offset - base).copy_(self_t)
     return storage.as_strided(size, stride, offset - base)

@@ -69,6 +69,7 @@ def _expand_batch(
 ) -> object:
     """Expand the elements of a batch."""
     x, shape, *rest = args
+    # ATen aligns sizes from the right, so new dimensions come behind that of the batch
     missing = len(shape) - (x.dim() - 1)
     if missing:
         x = batch.insert_dims(x, size, missing)
@@ -163,10 +164,10 @@ view("squeeze squeeze.dim squeeze.dims", _reshape_back, _squeeze_batch, inverse=
 def inverse_order(order: Sequence[int]) -> list[int]:
     """Return the order that undoes a permutation."""
     rank = len(order)
-    out = [0] * rank
+    inverse = [0] * rank
     for index, dim in enumerate(order):
-        out[dim % rank] = index
-    return out
+        inverse[dim % rank] = index
+    return inverse
 
 
 view(
@@ -294,6 +295,7 @@ def _join(
     gs: list[Any], like: Any, shapes: Any, join: Callable[[list[torch.Tensor]], torch.Tensor]
 ) -> torch.Tensor:
     """Return one tensor of the cotangents of all parts. Parts without a cotangent get zeros."""
+    # the engine runs no formula unless a cotangent has come
     example = next(g for g in gs if g is not None)
     parts = list(gs)
     for index, shape in enumerate(shapes):
@@ -338,6 +340,7 @@ def _unbind_back(
 
 
 def _piece(base: object, part: Any, start: object, dim: int) -> object:
+    """Return ``base`` with ``part`` in it, from ``start`` on along ``dim``."""
     return aten.slice_scatter(base, part, dim, start, start + part.shape[dim])
 
 
@@ -361,6 +364,8 @@ view(
     dims(1),
     inverse=lambda base, part, which, dim: aten.select_scatter(base, part, dim, which),
 )
+# They share memory with the argument, but for the tape they are no views: a write to one is not in
+# the history of the others.
 linear("unsafe_split.Tensor", {"self": _split_back}, dims(2))
 linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
@@ -368,6 +373,7 @@ linear("unsafe_split_with_sizes", {"self": _split_with_sizes_back}, dims(2))
 
 
 def _zeros(g: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return zeros, the cotangent of what the op has overwritten."""
     return g.new_zeros(shape)
 
 
