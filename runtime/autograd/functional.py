@@ -64,6 +64,7 @@ def vjp(
     a history. If no output depends on an input, its product is zero, or with ``strict`` there is
     a ``RuntimeError``.
     """
+    # under the caller's no_grad, too: a derivative is what he asks for
     with torch.enable_grad():
         opened = open_inputs(inputs, "inputs", "vjp", create_graph)
         is_tuple, outs = call_function(func, opened, "vjp", strict)
@@ -72,7 +73,7 @@ def vjp(
         elif len(outs) != 1 or outs[0].numel() != 1:
             raise RuntimeError(NEEDS_V.format("the user-provided function returns"))
         else:
-            vs = None
+            vs = None  # `grad` takes 1 for an output of one element
         pulled = pull(outs, opened, vs, create_graph)
         errors = StrictErrors.of(strict, create_graph, OUTPUT_INDEPENDENT, JACOBIAN_CONSTANT)
         filled = fill_missing(pulled, opened, errors)
@@ -175,6 +176,7 @@ def _nest(blocks: list[list[object]], many_outputs: bool, many_inputs: bool) -> 
 
 def _one_hot(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor of shape (numel, *shape): for each element of ``tensor``, 1 at its place."""
+    # a nested tensor has no shape of which the second part could be
     if tensor.is_nested:
         raise NestedTensor
     return torch.eye(tensor.numel(), dtype=tensor.dtype, device=tensor.device).reshape(
@@ -250,7 +252,7 @@ def _rows(
     for cotangent in _one_hot(out):
         grads = pull((out,), inputs, (cotangent,), create_graph)
         rows.append(fill_missing(grads, inputs, errors))
-    # an output without elements: there is no row to stack
+    # of an output without elements there is no row to stack
     if not rows:
         return [x.detach().new_zeros((*out.shape, *x.shape)) for x in inputs]
     return [
@@ -313,6 +315,7 @@ def _columns(func: Callable[..., Any], inputs: Tensors, strict: bool, vectorize:
             )
             outs = tensors_in(result, "outputs of the user-provided function", "jacobian")
             many_outputs = isinstance(result, tuple)
+            # an output that depends on no input has no tangent
             unpacked = list(map(forward_ad.unpack_dual, outs))
             columns = []
             for primal, tangent in unpacked:
@@ -372,10 +375,12 @@ def hessian(
     """
     if outer_jacobian_strategy not in ("forward-mode", "reverse-mode"):
         raise AssertionError('Expected strategy to be either "forward-mode" or "reverse-mode".')
+    # only for its error, which `jacobian` would raise under its own name
     tensors_in(inputs, "inputs", "hessian")
     scalar = scalar_function(func, "hessian", strict)
 
     def gradients_at(*xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the gradient by each input, with a history: the function of the outer Jacobian."""
         if outer_jacobian_strategy == "forward-mode":
             xs = tuple(map(_require_grad, xs))
         # an output of shape (1,) would be a first dimension of the Hessian

@@ -59,6 +59,7 @@ _NO_ERRORS = StrictErrors()
 
 
 def value_of(tensor: torch.Tensor) -> Tensor:
+    """Return ``tensor`` as a value of level zero, whose methods take part in a history."""
     value: Tensor = as_leaf(tensor)  # type: ignore[assignment]
     return value
 
@@ -84,7 +85,10 @@ def open_inputs(
     argument: Tensors, what: str, function: str, create_graph: bool, track: bool = True
 ) -> tuple[torch.Tensor, ...]:
     """Return the tensors to differentiate by. With ``create_graph``: views, which have the history
-    of the tensors. Else: new leaves."""
+    of the tensors. Else: new leaves, or constants unless ``track``.
+
+    ``what`` and ``function``: what ``argument`` is, and whose, for the error.
+    """
     # a new object in each case: the function may also close over the tensor itself, and that use
     # counts as a constant
     opened = []
@@ -102,7 +106,8 @@ def open_inputs(
 def call_function(
     func: Callable[..., Any], inputs: Sequence[object], function: str, strict: bool
 ) -> tuple[bool, tuple[Any, ...]]:
-    """Return whether ``func`` returned a tuple, and its outputs."""
+    """Return whether ``func`` returned a tuple, and its outputs. With ``strict``: ``RuntimeError``
+    for an output without a history."""
     result = func(*inputs)
     outs = tensors_in(result, "outputs of the user-provided function", function)
     for index, output in enumerate(outs):
@@ -112,6 +117,7 @@ def call_function(
 
 
 def is_tracked(tensor: object) -> bool:
+    """Return whether ``tensor`` has a history that a gradient can go back along."""
     return isinstance(tensor, Value) and tensor.requires_grad
 
 
@@ -178,6 +184,7 @@ def pull(
     tracked = [index for index, output in enumerate(outs) if is_tracked(output)]
     if not tracked:
         return (None,) * len(inputs)
+    # `grad` refuses an output without a history, where a function of several may have one
     grad_outputs = None
     if cotangents is not None:
         grad_outputs = [cotangents[i] for i in tracked]
@@ -233,7 +240,7 @@ def push_forward(
 
 def as_result(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any:
     """Return ``tensors`` to the user: detached without ``create_graph``, and as a tuple only if the
-    argument was one."""
+    argument was one (``is_tuple``)."""
     results = tuple(tensors)
     if not create_graph:
         results = tuple(tensor.detach() for tensor in results)
@@ -245,7 +252,8 @@ def as_result(tensors: Sequence[Any], is_tuple: bool, create_graph: bool) -> Any
 def gradient_with_history(
     out: object, inputs: Sequence[object], strict: bool
 ) -> tuple[object, ...]:
-    """Return the gradients of ``inputs`` with their history."""
+    """Return the gradients of ``inputs`` with their history, which a second derivative goes back
+    along."""
     grads = pull((out,), inputs, None, True)
     errors = StrictErrors.of(strict, True, OUTPUT_INDEPENDENT, JACOBIAN_INDEPENDENT)
     return fill_missing(grads, inputs, errors)

@@ -73,6 +73,7 @@ class _DimPlace:
         if not self.is_derived:
             return _bounds(self.dim)
         low, high = _bounds(self.dim.root)
+        # torch allows only increasing functions of a Dim, so the bounds of its root give its own
         low = max(self.dim.fn(low), 0)
         if high is not int_oo:
             high = self.dim.fn(high)
@@ -199,6 +200,7 @@ class ExportedSizes(Abstraction):
     def _guard_range(self, place: _DimPlace) -> None:
         """Add the bounds of ``place`` to the guards."""
         low, high = place.range
+        # the truth adds the guard, see the class
         if high is not int_oo:
             bool(place.size <= high)
         # the range of every symbol begins at 2, as 0 and 1 are constants
@@ -326,7 +328,7 @@ class ExportedSizes(Abstraction):
         symbols: set[sympy.Symbol] = set()
         for node in graph.nodes:
             symbols.update(free_unbacked_symbols(node.meta.get("val")))
-        ordered = sorted(symbols, key=str)
+        ordered = sorted(symbols, key=str)  # as in `ranges`
         return {symbol: self.shape_env.var_to_range[symbol] for symbol in ordered}
 
     def write_conditions(self, graph: fx.Graph) -> None:
@@ -349,6 +351,7 @@ class ExportedSizes(Abstraction):
             for symbol, interval in self.ranges().items()
             if interval.lower >= 2
         ]
+        # passes over the graph came before this, and a removed node cannot be read again
         self.forget_removed(graph)
         with graph.inserting_before(graph.output_node()):
             self._write_relations(graph)

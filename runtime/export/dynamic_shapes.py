@@ -22,7 +22,8 @@ Spec = Mapping[int, object]  # per dimension of a tensor: a Dim, a hint, or a nu
 
 
 def is_dynamic(dim: object) -> bool:
-    """Tell whether a dimension with this spec has a symbol as its size."""
+    """Tell whether a dimension with this spec has a symbol as its size: a ``Dim`` or a hint other
+    than ``Dim.STATIC``."""
     if isinstance(dim, DimHint):
         return dim.type is not DimHintType.STATIC
     return isinstance(dim, Dim)
@@ -31,6 +32,7 @@ def is_dynamic(dim: object) -> bool:
 def check_spec(tensor: torch.Tensor, spec: Spec, name: str) -> None:
     """Raise ``ValueError`` if ``tensor`` lacks a dimension of ``spec``, or has another size
     there."""
+    # all dimensions before all sizes, as a size needs its dimension
     for index in spec:
         if not 0 <= index < tensor.dim():
             raise ValueError(
@@ -75,13 +77,15 @@ def specs_of(
             f"not {type(dynamic_shapes)}"
         )
     specs_by_leaf: list[Any] = []
+    # an argument may be a pytree, and its spec has the same structure
     for value, spec in zip(arguments, specs, strict=True):
         specs_by_leaf += _specs_of_leaves(value, spec)
     return specs_by_leaf
 
 
 def parameters_of(function: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function, or of the ``forward`` of a module."""
+    """Return the parameters of a function by name, or those of the ``forward`` of a module, whose
+    ``__call__`` takes any."""
     if isinstance(function, torch.nn.Module):
         return inspect.signature(function.forward).parameters
     return inspect.signature(function).parameters

@@ -173,8 +173,9 @@ class Abstraction:
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
         self.numbers: list[Any] = []  # those of the inputs that are numbers
-        self.symbols: dict[object, Place] = {}
-        self.computed: dict[object, fx.Node] = {}  # by expression
+        self.symbols: dict[object, Place] = {}  # by symbol: where the graph reads its value
+        # by expression: so that a size which is computed twice is one node
+        self.computed: dict[object, fx.Node] = {}
         self._guards: str | None = None
         self._holds: Callable[..., bool] | None = None
         self._proxies: Any = None
@@ -248,8 +249,8 @@ class Abstraction:
         return fake
 
     def unknown(self, n: float, node: fx.Node) -> Any:
-        """Return a symbol for the number that is the input of ``node``, an ``int`` or a
-        ``float``."""
+        """Return a symbol for the number ``n`` that is the input of ``node``, an ``int`` or a
+        ``float``. ``n`` is its value in this trace, and the graph is right for others."""
         source, env = ConstantSource(f"input_{len(self.inputs)}"), self.shape_env
         if type(n) is float:
             symbol = env.create_unspecified_symbol(n, source)
@@ -322,6 +323,7 @@ class Abstraction:
     def read_sizes_of(self, node: fx.Node) -> None:
         """Read what is still to be read of the result of ``node``, because its sizes are about to
         change in place."""
+        # a read after the change would give the new size
         for place in self.symbols.values():
             if place.source is node:
                 place.read(self._tracer(node))

@@ -102,6 +102,7 @@ class Backward:
         self._as_captured: dict[int | None, Boxed] = {}
         # compiled functions, by the bits of the cotangents that are there
         self._differentiable: dict[int | None, Callable[..., Any]] = {}
+        # a backward pass may run on any thread, and two may need one part first
         self._lock = lock_of(self, "_lock")
         self.reads: Sequence[BackwardReads] = ()
 
@@ -146,6 +147,7 @@ class Backward:
         try:
             results: Sequence[Any] = run(values)
         except Exception as error:
+            # generated code has no line of the user's: the error gets that of the op
             name_origin(error)
             raise
         return results

@@ -46,6 +46,7 @@ def associative_scan(
     flat, spec = pytree.tree_flatten(xs)
     moved = [value.movedim(dim, 0) for value in flat]
     length_of(moved)
+    # from the last element on is from the first one of a flipped tensor
     if reverse:
         moved = [x.flip(0) for x in moved]
 

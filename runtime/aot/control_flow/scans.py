@@ -87,10 +87,14 @@ def scan_along(
     reverse: bool,
     unroll: bool | None,
 ) -> tuple[Any, Any]:
-    """Do what :func:`scan` does, in Python or as one call of the graph."""
+    """Do what :func:`scan` does, in Python or as one call of the graph.
+
+    ``step``: takes the carry and an element, as ``combine_fn`` of :func:`scan`.
+    """
     flat, spec = pytree.tree_flatten(xs)
     if not flat:
         return init, []
+    # all below have the steps in front
     moved = flat
     if dim:
         moved = [x.movedim(dim, 0) for x in flat]
@@ -112,6 +116,7 @@ def _is_one_call(
     init: object, moved: Sequence[torch.Tensor], length: object, unroll: bool | None
 ) -> bool:
     """Return whether all steps are one call of torch's operator in a graph."""
+    # torch's operator carries tensors alone
     whole = unroll is False or (unroll is None and not isinstance(length, int))
     if not whole or not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(init)):
         return False
@@ -182,8 +187,8 @@ def _capture(
 ) -> Any:
     """Return the last carry and the results of ``step`` along ``xs``, as one call of the graph."""
     start, init_spec = pytree.tree_flatten(init)
-    n, m = len(start), len(xs)
-    call = here()
+    n, m = len(start), len(xs)  # how many tensors are carried, and how many give an element
+    call = here()  # now: inside of the step it would be a line of the step
     y_spec: Any = None
 
     def flat_step(*given: torch.Tensor) -> list[object]:
@@ -206,6 +211,7 @@ def _capture(
         what = "the function of map"
     piece = Piece(what, flat_step, n, copies)
     (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
+    # the graph returns tensors alone, and `...` among the constants stands for one of them
     nodes = iter(body.results())
     after = [
         next(nodes).meta["val"] if constant is ... else constant for constant in body.constants[:n]
@@ -285,6 +291,7 @@ def _carry_before_steps(
     body: Branch, carry: Tensors, xs: Tensors, rest: Tensors
 ) -> Sequence[torch.Tensor]:
     """Return the values of ``carry`` before each step, stacked, by one more run of the steps."""
+    # a `map` carries nothing, and needs no run for that
     if not carry:
         return ()
 
@@ -325,6 +332,7 @@ class _Moving:
 
 
 def _or_zeros(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor``, or zeros like ``like`` for None."""
     return torch.zeros_like(like) if tensor is None else tensor
 
 
@@ -340,9 +348,11 @@ class _Scan(ControlFlow):
         """Compute the results, or write the call to a graph."""
 
         def again(tensors: Sequence[torch.Tensor]) -> Tensors:
+            """Do the same with the tensors of an outer level."""
             return _Scan.forward(body, n, m, *tensors)
 
         def compute() -> Tensors:
+            """Run the steps, with no level around."""
             return _scan_values(
                 transformable(body.module), operands[:n], operands[n : n + m], operands[n + m :]
             )
@@ -367,11 +377,12 @@ class _Scan(ControlFlow):
         refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
         # a later step gives a carry its cotangent
-        floating = [i for i in ctx.floating if i < n or grads[i] is not None]
+        floating = [index for index in ctx.floating if index < n or grads[index] is not None]
         operands = ctx.saved_tensors
         carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
         moving = _Scan._moving_in_backward(ctx)
         numbers, n_moving = moving.numbers, len(moving.carry)
+        # the forward saves no intermediate carry, since torch's operator returns none
         before = _carry_before_steps(ctx.body, carried, xs, rest)
 
         def back(
@@ -415,7 +426,8 @@ class _Scan(ControlFlow):
 
         A carry always does, because the steps before may need it.
         """
-        of_carry = [i for i in ctx.floating if i < ctx.n]
+        of_carry = [index for index in ctx.floating if index < ctx.n]
+        # the inputs begin with the body and the two lengths
         wanted = [
             index
             for index, tensor in enumerate(ctx.saved_tensors)
@@ -430,7 +442,7 @@ class _Scan(ControlFlow):
         n, m, floating = ctx.n, ctx.m, ctx.floating
         operands = ctx.saved_tensors
         rest = operands[n + m :]
-        carry_out = [i for i in floating if i < n]
+        carry_out = [index for index in floating if index < n]
         # an earlier step may give a carry its tangent
         with_tangent = [
             index
@@ -477,7 +489,7 @@ class _Scan(ControlFlow):
         *operands: torch.Tensor,
     ) -> tuple[Tensors, tuple[int, ...]]:
         """Return the results for a batch, and their batch dimensions."""
-        # the whole carry is a batch, and so are all results
+        # the whole carry is a batch, since a step may mix one into any of it, and so are all results
         dims = [0 if index < n else dim for index, dim in enumerate(in_dims[3:])]
         carry = [
             tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor
