@@ -489,7 +489,7 @@ class _Scan(ControlFlow):
         *operands: torch.Tensor,
     ) -> tuple[Tensors, tuple[int, ...]]:
         """Return the results for a batch, and their batch dimensions."""
-        # the whole carry is a batch, since a step may mix one into any of it, and so are all results
+        # the whole carry is a batch, since a step may mix one into any part, and so are all results
         dims = [0 if index < n else dim for index, dim in enumerate(in_dims[3:])]
         carry = [
             tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor
