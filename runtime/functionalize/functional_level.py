@@ -191,7 +191,8 @@ class FunctionalLevel(StoreLevel):
         if name.startswith("_foreach_") and self._meet(first, args[1:]):
             with self.mode:
                 return foreach.run(op, args, kwargs)
-        # the kernel visits elements in an order that shows in the result
+        # two cases in which the kernel's order of elements shows in the result: elements that share
+        # a place, and draws
         if isinstance(first, FunctionalValue):
             if op.kind is INPLACE and overlaps(self.present(first._store), first._chain):
                 self.overlapped = True

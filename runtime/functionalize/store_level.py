@@ -69,10 +69,13 @@ class StoreLevel(Level):
         value._level = self
         value._inner = inner
         value._store, value._chain, value._unrecorded = place or Place(Store(inner))
+        # up to date now: a later write raises the generation of the memory
         value._seen = value._store.memory.generation
         return value
 
     def valued(self, result: Any) -> Any:
+        """Return the result of a call as a value, with memory of its own that the program has
+        created."""
         if not isinstance(result, torch.Tensor):
             return super().valued(result)
         value = self.wrap(result)
@@ -97,6 +100,7 @@ class StoreLevel(Level):
             with torch.enable_grad():
                 value = old.clone()
             value.detach().copy_(memory.value.detach())
+        # a store without a value is that of detach(), and takes its first one here
         if old is not None:
             self.overtaken.append(value)
         store.value = value

@@ -200,6 +200,7 @@ class Outer(Term):
     def _can_write_to(self, out: Tensor) -> bool:
         """Return whether a kernel may write to a tensor such as ``out``: nothing is recorded, and
         no dtype is converted."""
+        # a kernel with `out=` refuses a tensor that requires grad
         for tensor in (out, self.left, self.right):
             if tensor.requires_grad or tensor.dtype is not self.dtype:
                 return False
@@ -273,6 +274,7 @@ class Outer(Term):
 
     def _by_pairs(self, other: Outer) -> Tensor:
         """Return the products from those of the vectors, T × T of them for each sample."""
+        # ⟨Σ l_i r_iᵀ, Σ l'_j r'_jᵀ⟩ = Σ ⟨l_i, l'_j⟩·⟨r_i, r'_j⟩
         left = wide(self.left).conj() @ wide(other.left).mT
         right = wide(self.right).conj() @ wide(other.right).mT
         return real((left * right).sum((1, 2)))
@@ -377,6 +379,7 @@ class Rows(Term):
     def _by_pairs(self, other: Rows) -> Tensor:
         """Return the products from those of the cotangents, of which only pairs of one row
         count."""
+        # (B, T, T): whether vectors i and j of a sample are in one row
         same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
         return real(((wide(self.g).conj() @ wide(other.g).mT) * same).sum((1, 2)))
 
@@ -468,12 +471,14 @@ def _squares(t: Tensor) -> Tensor:
 
 def by_left(g: Tensor, right: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
+    # the gradient is g @ right.mH, and `Outer` transposes its left factor
     return Outer(_scale_gradient(g, alpha).mT, right.mH)
 
 
 def by_right(g: Tensor, left: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``right`` in ``alpha * left @ right``, all with the batch in
     front."""
+    # the gradient is left.mH @ g, and `Outer` transposes its left factor
     return Outer(left.conj(), _scale_gradient(g, alpha))
 
 
@@ -488,10 +493,11 @@ def of_bias(g: Tensor) -> Dense:
 def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
     """Return the gradients of a tensor of ``shape`` that was broadcast to the shape of ``g``
     without its batch."""
+    # dimension 0 of `g` is the batch, which stays; dimensions line up from the right
     extra = g.dim() - 1 - len(shape)
     if extra:
         g = g.sum(list(range(1, 1 + extra)))
-    expanded = [dim for dim, n in enumerate(shape, 1) if n == 1 and g.shape[dim] != 1]
+    expanded = [dim for dim, size in enumerate(shape, 1) if size == 1 and g.shape[dim] != 1]
     if expanded:  # to ATen, no dimension means all
         g = g.sum(expanded, keepdim=True)
     return Dense(g)

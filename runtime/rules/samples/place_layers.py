@@ -23,6 +23,7 @@ from .places import Mixed, Place, Placed, Pooled, Tensor, pool, pool_by_counts
 
 
 def normalization(call: Placed) -> Place:
+    """Return the place for norms over the trailing dimensions, which are those of the weights."""
     count = len(call.args["normalized_shape"])
     return place_by_leading(call, dict.fromkeys(call.names, count))
 
@@ -66,6 +67,7 @@ def loss(*others: str) -> Rule:
     ``self``."""
 
     def rule(call: Placed) -> Any:
+        """Return the place in the losses, or what they become if they are summed."""
         names = [name for name in ("self", *others) if call.args.get(name) is not None]
         return _reduced_loss(call, place_by_leading(call.with_only(names), {}))
 
@@ -73,6 +75,7 @@ def loss(*others: str) -> Rule:
 
 
 def _reduced_loss(call: Placed, place: Place) -> object:
+    """Return ``place``, where the losses have samples, or that a sum or mean is over these."""
     how = call.args["reduction"]
     if how == NONE:
         return place
@@ -157,7 +160,7 @@ def recurrent(call: Placed) -> object:
 def padding(call: Placed) -> Place:
     """Return the place in a padded tensor. ``pad`` may name dimensions that it leaves as they
     are."""
-    # two numbers for each dimension, of the last one first
+    # two widths for each dimension, those of the last one first
     padded = [index // 2 for index, width in enumerate(call.args["pad"]) if width]
     return place_by_leading(call, {"self": 1 + max(padded, default=-1)})
 

@@ -28,7 +28,8 @@ def leading(**cores: int) -> Rule:
 
 
 def trailing(core: int) -> Rule:
-    """Return the rule of ops on the last ``core`` dimensions of each argument."""
+    """Return the rule of ops on the last ``core`` dimensions of each argument. Example: a pooling
+    of images has 2."""
     return lambda call: place_by_leading(call, dict.fromkeys(call.names, core))
 
 
@@ -64,11 +65,12 @@ def place_by_leading(call: Placed, cores: dict[str, int]) -> Place:
 
 
 def _require_size(call: Placed, name: str, dim: int, n: int) -> None:
+    """Raise ``Mixed`` unless dimension ``dim`` of the argument ``name`` has ``n`` elements."""
     if call.args[name].shape[dim] != n:
         raise Mixed("its arguments do not have the same number of samples")
 
 
-aligned = leading()
+aligned = leading()  # of pointwise ops: all dimensions broadcast
 
 
 def product(left: str, right: str, bias: str | None = None) -> Rule:
@@ -146,7 +148,10 @@ def has_one_run_each(place: Place | None) -> bool:
 
 
 def along(name: str = "dim", argument: str = "self") -> Rule:
-    """Return the rule of ops that compute along dimensions, and keep them."""
+    """Return the rule of ops that compute along dimensions, and keep them.
+
+    ``name``: the argument with the dimensions. ``argument``: the tensor.
+    """
 
     def rule(call: Placed) -> Place:
         """Return the place in the argument. ``Mixed`` if the op computes along it."""
@@ -173,6 +178,7 @@ def reduced(call: Placed) -> Any:
         return pool(place, call.size, kind == "mean")
     if call.args.get("keepdim"):
         return place
+    # each reduced dimension in front of it is gone
     return place.moved(place.dim - sum(dim < place.dim for dim in dims))
 
 

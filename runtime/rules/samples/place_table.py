@@ -65,6 +65,7 @@ def rule_of(op: Op) -> Rule | None:
         return rule
     if op.functional is not None:
         return rule_of(op.functional)
+    # torch knows more pointwise ops than there are records
     if torch.Tag.pointwise in op.func.tags or (record is not None and record.elementwise):
         return aligned
     return None
@@ -79,6 +80,7 @@ def _give(names: str, rule: Rule) -> None:
 def _distances(call: Placed) -> Place:
     """Return the place in distances of the rows of two matrices: the rows of one of them may be
     samples, and so may stacks of both."""
+    # entry (i, j) is of row i of x1 and row j of x2
     for name, other, dim in (("x1", "x2", -2), ("x2", "x1", -1)):
         place, tensor = call.place(name), call.args[name]
         if place is not None and place.dim == tensor.dim() - 2 and call.place(other) is None:
@@ -87,7 +89,7 @@ def _distances(call: Placed) -> Place:
 
 
 def _dot(call: Placed) -> Pooled:
-    """Return the sum of products."""
+    """Return that the sum of products is one over the samples. ``Mixed`` if they do not line up."""
     place_by_leading(call, {})
     return Pooled()
 
@@ -115,6 +117,7 @@ def _trilinear(call: Placed) -> Place:
 
 
 def _other_dims(dims: Sequence[int], rank: int) -> list[int]:
+    """List the dimensions of a tensor of ``rank`` that are not in ``dims``."""
     named = {dim % rank for dim in dims}
     return [dim for dim in range(rank) if dim not in named]
 
@@ -147,6 +150,7 @@ def _solve_rule(right: str, **cores: int) -> Rule:
     def rule(call: Placed) -> Any:
         """Return the place in the solution: a free dimension of B, or a leading one."""
         tensor, place = call.args[right], call.place(right)
+        # the first of `cores` is the matrix or its main factor, with as many dimensions
         vector = tensor.dim() == call.args[next(iter(cores))].dim() - 1
         alone = all(place is None for name, place in call.places.items() if name != right)
         free = tensor.dim() - 1  # the dimension of B along which no equation runs
@@ -166,6 +170,7 @@ def _solve_rule(right: str, **cores: int) -> Rule:
 
 
 def _cross(call: Placed) -> Place:
+    """Return the place in cross products, which are along ``dim``."""
     place = aligned(call)
     if call.args["dim"] % call.outs[0].dim() == place.dim:
         raise Mixed(f"it computes along dimension {place.dim}, which runs over the samples")

@@ -164,8 +164,8 @@ class Windows(Term):
 
     def dot(self, v: Tensor) -> Tensor:
         """Return the product of the cotangent with the convolution of ``v``."""
-        # the tangent of the convolution's result along `v`
         no_output_padding = [0] * len(self.stride)
+        # convolutions are linear in the weight, and ⟨gradient, v⟩ = ⟨cotangent, tangent along v⟩
         tangent = torch.ops.aten.convolution(
             self.x.flatten(0, 1),
             v,
