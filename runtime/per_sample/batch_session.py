@@ -49,8 +49,7 @@ from .uses import (
 aten = torch.ops.aten
 _grad_enabled = torch.is_grad_enabled
 
-
-# functions that are linear in each tensor
+# functions that are linear in each tensor, by their names in the schema without `aten::`
 _LINEAR = frozenset(
     (
         *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "neg"),
@@ -62,7 +61,7 @@ _LINEAR = frozenset(
 
 
 class BatchSession(SampleStates):
-    """Follows one batch.
+    """Follow one batch through the calls of a program.
 
     ``reduction``: how the loss follows from those of the samples, ``"sum"`` or ``"mean"``. None: as
     the program computes it. ``where``: returns the path of the module that runs, for errors.
@@ -101,6 +100,7 @@ class BatchSession(SampleStates):
         if all(state is None for state in states):
             return self._run_without_states(func, args, kwargs, flat)
         op = op_of(func)
+        # its parts come back here one by one
         if _is_followed_by_its_parts(op):
             return func.decompose(*args, **kwargs)
         call = FollowedCall(op, args, kwargs, flat, layout, states)
@@ -273,6 +273,7 @@ class BatchSession(SampleStates):
             """Note the factor of this sum or mean."""
             self.note_pool(pooled.factor)
 
+        # a node on the way, since a backward pass may begin behind the sum and never pass it
         values: list[Any] = [output for output in leaves_of(outs) if isinstance(output, Value)]
         for value in values:
             if value.dtype in DIFFERENTIABLE and (edge := edge_of(value)) is not None:
@@ -321,8 +322,8 @@ class BatchSession(SampleStates):
         return place is ALONE
 
     def of_samples(self, grad: Tensor, place: Place) -> Tensor:
-        """Return a cotangent with the batch in front. :meth:`factor` makes it that of the losses of
-        the samples."""
+        """Return the cotangent ``grad``, which has samples in ``place``, with the batch in front.
+        :meth:`factor` makes it that of the losses of the samples."""
         assert self.size is not None
         cotangent: Tensor = place.split_gradient(grad, self.size)
         return cotangent
@@ -393,6 +394,7 @@ class BatchSession(SampleStates):
             return [ALONE if is_of_sample else None for is_of_sample in of_samples]
         # a rule has places by name, one for a tensor and a list for a list of tensors
         places: list[Any] = [None] * len(call.flat)
+        # by name, the number in `flat` of each argument, or the numbers of a list
         for name, numbers in call.by_name(range(len(call.flat))).items():
             place = placed.places.get(name)
             if isinstance(numbers, int):

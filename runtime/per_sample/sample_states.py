@@ -57,8 +57,9 @@ class SampleStates(StandIn):
             return None
         # a write through detach() may have left samples in all of it
         left = writes.left_for(self, value._inner)
+        # its history leads to the places of before
         has_moved = value._edge is not None and (entry is None or entry[1] != left)
-        if left is None or has_moved:  # its history leads to the places of before
+        if left is None or has_moved:
             return Mixture(WRITTEN_ELSEWHERE)
         return left
 
@@ -86,12 +87,14 @@ class SampleStates(StandIn):
 
     def put(self, value: object, state: object) -> None:
         """Give ``value`` a state. It holds until its memory is written to."""
+        # weakly, as a tensor may outlive the session
         value.__dict__["_samples"] = (weakref.ref(self), state, writes_to(value).number)
 
     def follow_data(self, out: Any, of: object) -> None:
         """Give ``out`` the state of ``of``. It is ``of.data`` or ``of.detach()``, and shares memory
         with it."""
         state = self.state(of)
+        # a view asks its base, and needs no record of its own
         if out._view is None:
             out.__dict__["_sample_writes"] = writes_to(of)
         if state is not None and state is not PARAMETERS:
