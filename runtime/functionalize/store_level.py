@@ -107,21 +107,21 @@ class StoreLevel(Level):
         store.seen = memory.generation
         return value
 
-    def read(self, v: FunctionalValue) -> torch.Tensor:
-        """Return the present value of ``v``."""
-        memory = v._store.memory
+    def read(self, value: FunctionalValue) -> torch.Tensor:
+        """Return the present tensor of ``value``: a later write may have changed its memory."""
+        memory = value._store.memory
         if memory.pieces or memory.part_of is not None:
             agree(memory, self)
         generation = memory.generation
-        if v._seen != generation:
-            value = self.present(v._store)
-            refuse_restrided(memory, v._chain)
+        if value._seen != generation:
+            tensor = self.present(value._store)
+            refuse_restrided(memory, value._chain)
             # the result is stored, and the first read may come under no_grad
-            with torch.set_grad_enabled(not v._unrecorded):
-                value = self.viewed(value, v._chain)
-            v._inner = value
-            v._seen = generation
-        return v._inner
+            with torch.set_grad_enabled(not value._unrecorded):
+                tensor = self.viewed(tensor, value._chain)
+            value._inner = tensor
+            value._seen = generation
+        return value._inner
 
     def write(self, value: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
         """Make ``new`` the value of ``value``, and put it into the base of ``value``. ``counted``:

@@ -445,6 +445,7 @@ def _keep_shapes_of_states(overload: OpOverload) -> None:
 _keep_shapes_of_states(aten.lstm.input)
 _pass_on_pad_packed = passing_on(aten._pad_packed_sequence.default)
 
+# a call arrives at this key before ATen decomposes it
 LIBRARY.impl("_pad_packed_sequence", _pad_packed, SNAPSHOT.name, with_keyset=True)
 for _name, _cell in CELLS.items():
     _native: Any = getattr(torch, _name)

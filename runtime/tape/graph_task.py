@@ -179,16 +179,16 @@ class GraphTask:
             before.update(captured)
         return before
 
-    def run_alone(self, edge: Edge, g: Any, leaves: Sequence[Leaf]) -> None:
+    def run_alone(self, edge: Edge, cotangent: Any, leaves: Sequence[Leaf]) -> None:
         """Run a pass through one node, the one of ``edge``, whose results are the gradients of
-        ``leaves``. ``g``: the cotangent of the root."""
+        ``leaves``. ``cotangent``: that of the root."""
         node, index = edge
         meta = node.metas[index]
         # `conform` asks this as well, in a frame of its own
-        if g.shape != meta[0] or g.dtype is not meta[1]:
-            g = conform(g, meta, None, 0)
+        if cotangent.shape != meta[0] or cotangent.dtype is not meta[1]:
+            cotangent = conform(cotangent, meta, None, 0)
         grads: list[Any] = [None] * len(node.metas)
-        grads[index] = g
+        grads[index] = cotangent
         self.node = node
         outs = list(node.apply(grads, None, False))
         level = self.level
@@ -196,14 +196,14 @@ class GraphTask:
             node.release()
         if len(outs) != len(leaves):
             raise _wrong_number(node, len(outs), len(leaves))
-        for i, leaf in enumerate(leaves):
-            g = outs[i]
-            if g is not None:
+        for position, leaf in enumerate(leaves):
+            cotangent = outs[position]
+            if cotangent is not None:
                 shape, dtype = leaf._inner.shape, leaf.dtype_of_grad()
-                if g.shape != shape or g.dtype is not dtype:
-                    outs[i] = conform(g, (shape, dtype), node, i)
-                g = None  # no reference here, so that the leaf may take the memory
-                adding.into_leaf(level, leaf, outs, i, False)
+                if cotangent.shape != shape or cotangent.dtype is not dtype:
+                    outs[position] = conform(cotangent, (shape, dtype), node, position)
+                cotangent = None  # no reference here, so that the leaf may take the memory
+                adding.into_leaf(level, leaf, outs, position, False)
 
     def run(self, roots: Sequence[tuple[Edge, object]]) -> None:
         """Run from the roots, each an edge with its cotangent, to the leaves."""
@@ -228,20 +228,20 @@ class GraphTask:
     def _fill_roots(self, roots: Sequence[tuple[Edge, Any]]) -> None:
         """Put the cotangents of the roots into their buffers. The roots to which no edge leads are
         ready."""
-        for position, ((node, index), g) in enumerate(roots):
-            if g is not None:
+        for position, ((node, index), cotangent) in enumerate(roots):
+            if cotangent is not None:
                 meta = node.metas[index]
                 # dtype first, as in `_send`
-                if g.dtype is not meta[1] or g.shape != meta[0]:
-                    g = conform(g, meta, None, position)
+                if cotangent.dtype is not meta[1] or cotangent.shape != meta[0]:
+                    cotangent = conform(cotangent, meta, None, position)
             # two roots may be outputs of one node, which then runs once
             if node not in self.buffers:
                 self.buffers[node] = [None] * len(node.metas)
                 # the smallest comes first out of a heap, and the newest node is to be first
                 if self.count[node] == 0:
                     heappush(self.ready, (-node.seq, next(self.tickets), node))
-            if g is not None:
-                adding.add(self.buffers[node], index, g, self.create_graph)
+            if cotangent is not None:
+                adding.add(self.buffers[node], index, cotangent, self.create_graph)
 
     def _run_nodes(self) -> None:
         """Run each node that is ready, and send its results to the next nodes.
@@ -308,19 +308,21 @@ class GraphTask:
         that wait for no other are ready."""
         count, buffers = self.count, self.buffers
         at_once, surrounded = self.at_once, self.surrounded
-        for i, edge in enumerate(edges):
+        for position, edge in enumerate(edges):
             if edge is None:
                 continue
             following, index = edge
             waiting = count[following] = count[following] - 1
-            g = outs[i]
-            if g is None:
+            cotangent = outs[position]
+            if cotangent is None:
                 self._send_nothing(node, following)
             else:
                 shape, dtype = following.metas[index]
                 # dtype first: it differs for nested tensors, whose `shape` raises
-                if surrounded or g.dtype is not dtype or g.shape != shape:
-                    g = outs[i] = self._conform(g, (shape, dtype), node, i)
+                if surrounded or cotangent.dtype is not dtype or cotangent.shape != shape:
+                    cotangent = outs[position] = self._conform(
+                        cotangent, (shape, dtype), node, position
+                    )
                 buffer = buffers.get(following)
                 if buffer is None:
                     if (
@@ -329,18 +331,18 @@ class GraphTask:
                         and type(following) is AccumulateGrad
                         and following.unwatched()
                     ):
-                        g = None  # no reference here, so that the leaf may take the memory
+                        cotangent = None  # no reference here, so that the leaf may take the memory
                         leaf = following.variable
-                        adding.into_leaf(self.level, leaf, outs, i, self.create_graph)
+                        adding.into_leaf(self.level, leaf, outs, position, self.create_graph)
                         continue
                     buffer = buffers[following] = [None] * len(following.metas)
                 if buffer[index] is None:
-                    buffer[index] = g
+                    buffer[index] = cotangent
                 elif surrounded:
                     with unseen_by_handlers():
-                        adding.add(buffer, index, g, self.create_graph)
+                        adding.add(buffer, index, cotangent, self.create_graph)
                 else:
-                    adding.add(buffer, index, g, self.create_graph)
+                    adding.add(buffer, index, cotangent, self.create_graph)
             if not waiting:
                 heappush(self.ready, (-following.seq, next(self.tickets), following))
 
@@ -350,12 +352,12 @@ class GraphTask:
         if not node.several and following not in self.buffers:
             self.buffers[following] = [None] * len(following.metas)
 
-    def _conform(self, g: Any, meta: Sequence[object], node: Node, index: int) -> Any:
-        """Convert ``g`` to the shape and dtype in ``meta`` if it has others. Modes over torch's
-        functions do not see the question."""
-        if self.surrounded and not _differs(g, meta[1], meta[0]):
-            return g
-        return conform(g, meta, node, index)
+    def _conform(self, cotangent: Any, meta: Sequence[object], node: Node, index: int) -> Any:
+        """Convert ``cotangent`` to the shape and dtype in ``meta`` if it has others. Modes over
+        torch's functions do not see the question."""
+        if self.surrounded and not _differs(cotangent, meta[1], meta[0]):
+            return cotangent
+        return conform(cotangent, meta, node, index)
 
     def _pass_by(self, node: Node) -> None:
         """Let the nodes behind ``node`` run, if they wait for it alone. Neither it nor a hook of it
@@ -460,11 +462,11 @@ class GraphTask:
             return node.apply(grads, mask, self.create_graph)  # type: ignore[no-any-return]
 
 
-def _differs(g: Any, dtype: object, shape: object) -> bool:
+def _differs(cotangent: Any, dtype: object, shape: object) -> bool:
     """Return whether a cotangent has another dtype or shape. Modes over torch's functions do not
     see the questions."""
     with unseen_by_handlers():
-        return g.dtype is not dtype or g.shape != shape
+        return cotangent.dtype is not dtype or cotangent.shape != shape
 
 
 def _unpacks(node: OpNode) -> bool:

@@ -265,7 +265,7 @@ class CompiledBackward(Node):
             _with_history(values_of_primals[index], targets.get(index))
             for index in backward.pullback.primals
         ]
-        saved_by_pullback = [saved[i] for i in backward.pullback.saved]
+        saved_by_pullback = [saved[index] for index in backward.pullback.saved]
         with torch.enable_grad(), without_autocast(), _unseen():
             cotangents: list[torch.Tensor] = []
             for index, grad in enumerate(grads):
@@ -310,19 +310,19 @@ def _unseen() -> AbstractContextManager[object]:
     return nullcontext() if mode_of_caller() is None else unseen_by_handlers()
 
 
-def _as_traced(g: torch.Tensor) -> torch.Tensor:
-    """Return cotangent ``g`` as the trace took it.
+def _as_traced(cotangent: torch.Tensor) -> torch.Tensor:
+    """Return ``cotangent`` as the trace took it.
 
     The trace took contiguous cotangents, as strides decide which results are views. None of them
     was conjugated or negated lazily.
     """
-    if not g.is_contiguous():
-        g = g.contiguous()
-    if g.is_conj():
-        g = g.resolve_conj()
-    if g.is_neg():
-        g = g.resolve_neg()
-    return g
+    if not cotangent.is_contiguous():
+        cotangent = cotangent.contiguous()
+    if cotangent.is_conj():
+        cotangent = cotangent.resolve_conj()
+    if cotangent.is_neg():
+        cotangent = cotangent.resolve_neg()
+    return cotangent
 
 
 def _unpack(saved: Packed | float) -> object:

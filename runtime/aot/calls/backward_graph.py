@@ -122,7 +122,10 @@ class Backward:
         """List the stored values that show an argument which the program writes to."""
         joint = self.joint
         inputs = joint.boundary.inputs
-        written = [index for index, x in enumerate(inputs) if x.written or x.overwritten]
+        written: list[int] = []
+        for index, boundary_input in enumerate(inputs):
+            if boundary_input.written or boundary_input.overwritten:
+                written.append(index)
         risky = saved_of(forward.graph, joint.n_forward, joint.in_graph(written))
         primals = [
             index for index, primal in enumerate(self.reread, self.n_kept) if primal in written
@@ -256,7 +259,7 @@ class Backward:
         n_primals, n_forward = len(self.joint.boundary.inputs), self.joint.n_forward
         # in the order in which the pullback takes them
         primals = [placeholders[index] for index in self.pullback.primals]
-        saved: list[object] = [self.saved_nodes[i] for i in self.pullback.saved]
+        saved: list[object] = [self.saved_nodes[index] for index in self.pullback.saved]
         inputs = [*primals, *saved, *placeholders[n_primals:]]
         results = results_of(graph)
         gradients = results[n_forward : n_forward + len(self.joint.boundary.differentiated)]

@@ -339,8 +339,8 @@ def _or_zeros(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
 class _Scan(ControlFlow):
     """Differentiate and batch a scan as one call.
 
-    It takes the body, the lengths of carry and elements, the carry, the elements and the further
-    arguments of the body.
+    It takes the body, ``n`` and ``m``, and the operands: ``n`` tensors of the carry, ``m`` of which
+    each step takes an element, and the further arguments of the body.
     """
 
     @staticmethod

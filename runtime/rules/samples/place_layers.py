@@ -84,9 +84,9 @@ def _reduced_loss(call: Placed, place: Place) -> object:
 
 def nll_loss(call: Placed) -> object:
     """Return the places for ``nll_loss``, whose mean weighs the targets."""
-    x, place = call.args["self"], call.place("self")
+    scores, place = call.args["self"], call.place("self")
     require_constant_but(call, "self", "target")
-    if place is None or place.dim == 1 or x.dim() < 2:
+    if place is None or place.dim == 1 or scores.dim() < 2:
         raise Mixed("the classes lie in dimension 1, and so do the samples")
     # targets have the dimensions of the scores but that of the classes
     shifted = place.moved(place.dim - (place.dim > 1))

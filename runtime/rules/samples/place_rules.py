@@ -52,21 +52,21 @@ def place_by_leading(call: Placed, cores: dict[str, int]) -> Place:
         places.append(own.moved(own.dim + most - lead))
     # the arguments without samples: constant along that dimension, or one part for each sample
     place = one_place(places)
-    n = place.length(call.size)
+    length = place.length(call.size)
     for name, lead in leads.items():
         own, dim = call.places.get(name), place.dim - most + lead
         if own is not None:
-            _require_size(call, name, own.dim, n)
+            _require_size(call, name, own.dim, length)
         elif dim >= 0:
             if call.args[name].shape[dim] != 1:
-                _require_size(call, name, dim, n)
+                _require_size(call, name, dim, length)
             place_if_met(call, name, place.moved(dim))
     return place
 
 
-def _require_size(call: Placed, name: str, dim: int, n: int) -> None:
-    """Raise ``Mixed`` unless dimension ``dim`` of the argument ``name`` has ``n`` elements."""
-    if call.args[name].shape[dim] != n:
+def _require_size(call: Placed, name: str, dim: int, length: int) -> None:
+    """Raise ``Mixed`` unless dimension ``dim`` of the argument ``name`` has ``length`` elements."""
+    if call.args[name].shape[dim] != length:
         raise Mixed("its arguments do not have the same number of samples")
 
 
@@ -115,10 +115,10 @@ def _place_of_product(call: Placed, left: str, right: str) -> Place:
     return place_by_leading(call.with_only((left, right)), cores)
 
 
-def _in_dim(place: Place | None, t: Tensor, dim: int) -> Place | None:
+def _in_dim(place: Place | None, matrix: Tensor, dim: int) -> Place | None:
     """Return the place in a matrix, None if the samples lie elsewhere than in dimension ``dim``,
     which counts from the end."""
-    if place is None or t.dim() < 2 or place.dim != t.dim() + dim:
+    if place is None or matrix.dim() < 2 or place.dim != matrix.dim() + dim:
         return None
     return place
 
@@ -155,9 +155,9 @@ def along(name: str = "dim", argument: str = "self") -> Rule:
 
     def rule(call: Placed) -> Place:
         """Return the place in the argument. ``Mixed`` if the op computes along it."""
-        place, x = call.place(argument), call.args[argument]
+        place, tensor = call.place(argument), call.args[argument]
         assert place is not None
-        if place.dim in call.dims(name, x.dim()):
+        if place.dim in call.dims(name, tensor.dim()):
             raise Mixed(f"it computes along dimension {place.dim}, which runs over the samples")
         return place
 
