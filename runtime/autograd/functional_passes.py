@@ -144,7 +144,10 @@ def scalar_function(
 def direction(
     v: Tensors, function: str, create_graph: bool, like: Sequence[torch.Tensor], is_tuple: bool
 ) -> tuple[torch.Tensor, ...]:
-    """Return ``v`` as a tuple of tensors of the shapes of ``like``. Raise if it has others."""
+    """Return ``v`` as a tuple of tensors of the shapes of ``like``. Raise if it has others.
+
+    ``is_tuple``: whether what ``v`` is to fit is a tuple, so that ``v`` must be one.
+    """
     vs = open_inputs(v, "v", function, create_graph, track=False)
     if is_tuple:
         if len(vs) != len(like):
@@ -226,7 +229,11 @@ def push_forward(
     constant: str,
 ) -> tuple[object, ...]:
     """Return the Jacobian of ``outs`` times ``v``: the derivative of the vector-Jacobian product by
-    its cotangent, in which it is linear."""
+    its cotangent, in which it is linear.
+
+    ``none`` and ``constant``: with ``strict``, the errors for an input without a gradient and for a
+    product that does not depend on the inputs.
+    """
     # the product is linear in the cotangents, so its derivative is the same at any of them
     zeros = [torch.zeros_like(value_of(output).detach()) for output in outs]
     cotangents = [value_of(zero).start_leaf() for zero in zeros]

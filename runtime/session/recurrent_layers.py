@@ -309,14 +309,17 @@ def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object,
     batched = list(filter(_is_batched, (x, *states, *params)))
     if not batched:
         return x, hx
-    # the sum with it is a batch, with a copy of the tensor per element
+    # the sum with it is a batch at each of their levels, with a copy of the tensor per element
     zero = sum(tensor.new_zeros(()) for tensor in batched)
     x, *states = (tensor + zero for tensor in (x, *states))
     return x, cell.join_states(states)
 
 
 def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[..., object]:
-    """Return the kernel of a layer, which records its parts or passes the call on."""
+    """Return the kernel of a layer, which records its parts or passes the call on.
+
+    ``native``: torch's function for the layer. ``overload``: the op that the kernel is for.
+    """
     pass_on = passing_on(overload)
 
     def layer(
@@ -338,7 +341,8 @@ def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[
 
 
 def _cell_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[..., object]:
-    """Return the kernel of a cell, which records its parts or passes the call on."""
+    """Return the kernel of a cell, which records its parts or passes the call on. Arguments as for
+    :func:`_layer_kernel`."""
     pass_on = passing_on(overload)
 
     def single(

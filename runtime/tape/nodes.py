@@ -109,6 +109,7 @@ class Node:
         """Return (node, output number) for each input, as torch's ``next_functions``. (None, 0) for
         one that needs no gradient."""
         functions: list[tuple[Node | None, int]] = []
+        # a program that walks the graph is to see no node that torch does not have
         for index in self.inputs():
             edge = None if index is None else self.edges[index]
             if edge is None or type(edge[0]) is Sink:

@@ -47,12 +47,14 @@ from .outside import held_by_session
 from .provenance import here
 from .shape_environment import ShapeEnvironment
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)  # the numbers that a graph computes
 
 
 class _Sizes(PythonReferenceAnalysis):
-    """Arithmetic of sizes on the proxies of a graph; of what is here, torch's makes a sympy
-    expression of the proxies or fails."""
+    """Arithmetic of sizes on the proxies of a graph.
+
+    It overrides the operations of which torch's own makes a sympy expression of proxies, or fails.
+    """
 
     @staticmethod
     def int_truediv(a: Any, b: object) -> object:
@@ -90,6 +92,7 @@ class _Sizes(PythonReferenceAnalysis):
 
     @staticmethod
     def piecewise(*pairs: tuple[object, object]) -> object:
+        # the first condition that holds decides; that of the last pair is true
         result = pairs[-1][0]
         for value, condition in reversed(pairs[:-1]):
             result = _call_in_graph(torch.sym_ite, condition, value, result)
@@ -420,6 +423,7 @@ class Fixed(Abstraction):
     def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
         """Return a fake tensor for input ``tensor``, whose sizes are numbers."""
         fake = super().abstract(tensor, fixed=True)
+        # a fixed input is not among those that `holds` takes, and this one is
         if not fixed:
             self.inputs.append(fake)
         return fake

@@ -43,6 +43,7 @@ class Grams:
     """
 
     def __init__(self, requests: Iterable[Tensor]) -> None:
+        # how often each matrix will still be asked for, and those that will be asked for again
         self._n_left = collections.Counter(map(_identity, requests))
         self._matrices: dict[Hashable, Tensor] = {}
 
@@ -231,6 +232,7 @@ class Outer(Term):
             left = scaled_by(weights, left)
         else:
             right = scaled_by(weights, right)
+        # the sum over samples and over their vectors is one sum, over B * T of them
         return wide(left).flatten(0, 1).mT @ wide(right).flatten(0, 1)
 
     def squared_norms(self, grams: Grams) -> Tensor:
@@ -396,7 +398,7 @@ def smaller_way(places: int, rows: int, columns: int) -> str:
 def joined(terms: Sequence[Term]) -> list[Term]:
     """Return fewer terms of the same sum. Those of one form become one, as the steps of a recurrent
     layer do."""
-    # by form, since only terms of one form can be joined
+    # only terms of one form can be joined
     outers: list[Outer] = []
     tables: list[Rows] = []
     dense: list[Dense] = []

@@ -56,6 +56,7 @@ class Windows(Term):
         self.padding = per_dimension(padding, rank)
         self.dilation = per_dimension(dilation, rank)
         self.groups = groups
+        # the vectors of a sample are the windows of all its images
         places = g.shape[1] * math.prod(g.shape[3:])
         self.way = smaller_way(places, shape[0] // groups, math.prod(shape[1:]))
 
