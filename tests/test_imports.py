@@ -86,7 +86,7 @@ FLOORS = {
     ),
     "runtime/rules": (
         ("record",),
-        ("ops", "functional_forms", "hidden_writes"),
+        ("ops", "functional_forms", "hidden_writes", "overload_bindings"),
         ("derive", "samples"),
         ("elementwise", "shape"),
         ("reduction", "linalg", "layers"),

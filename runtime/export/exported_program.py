@@ -33,7 +33,8 @@ from ..torch_private.pytrees import pytree
 from ..trace.error_lines import naming_line
 from ..trace.provenance import happened_at, made_at, origin_of
 from ..trace.symbols import SYMBOLIC
-from .dims import ExportedSizes, parameters_of, specs_of
+from .dims import ExportedSizes
+from .dynamic_shapes import parameters_of, specs_of
 from .joint_graphs import Loss, capture_joint, needs_gradients, refuse_missing_gradients
 
 aten = torch.ops.aten

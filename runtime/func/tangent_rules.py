@@ -21,7 +21,8 @@ from ..seam.scope import is_floating
 from ..tape.conform import conform
 from ..tape.engine import execute
 from ..tape.grad_level import GradLevel
-from ..tape.nodes import Edge, OpNode
+from ..tape.nodes import Edge
+from ..tape.op_nodes import OpNode
 from ..tape.values import edge_of
 
 TangentRule = Callable[[Op, list[Any], list[Any], dict[str, Any], Any], Any]

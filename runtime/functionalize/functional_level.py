@@ -1,14 +1,9 @@
 """Run a program with writes and views without any write, at a functionalize level.
 
-A :class:`FunctionalValue` is a view of a :class:`Store`, or the whole of it. The store has the
-present value of one base. A write runs the functional form of the op, puts the result into the base
-through the views between them, and increments the generation of the memory. Any other view notices
-this when it is next read, and computes its value again. Example: after ``v = x[0]; v.mul_(2)`` the
-base of ``x`` is ``select_scatter(x, 2 * x[0], 0, 0)``.
-
-``b.detach()`` shares the memory of ``b`` but not its history. So it is a view of a second store of
-the same :class:`Memory`. A write through one store changes the numbers of the other store, but not
-its history at outer levels.
+Each kind of op has its way: a pure call runs on the present values, a view becomes one step of a
+chain, and a write becomes a call of the functional form, whose result the store takes. See
+``store_level.py`` for the values. Example: ``y = x.t(); y.add_(1); return x`` becomes
+``x.t().add(1).t()``.
 """
 
 from __future__ import annotations
@@ -26,41 +21,21 @@ from ..rules.tensors import foreach
 from ..seam.call_types import Arguments, Kernel
 from ..seam.containers import rewrapped, tensors_of, written_arguments
 from ..seam.level_mode import LevelMode
-from ..seam.levels import Level
-from ..seam.memory_gate import address_of
-from ..seam.nested_views import view_of
-from ..seam.shells import faithful_shell
 from ..seam.surgery import GEOMETRY, change_geometry, refit
-from ..seam.user_code import settled
 from ..tape.inplace import METADATA
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.pytrees import pytree
-from ..trace.provenance import here, user_line
+from ..trace.provenance import here
 from .functional_value import FunctionalValue, Place
-from .memory_order import draws_in_turn, in_order_of_memory, laid_out_as
-from .overlap import ViewCall, overlaps, refuse_gaps, same_start, same_strides, through_copy
+from .memory_order import draws_in_turn, in_order_of_memory
+from .overlap import ViewCall, overlaps, refuse_gaps, through_copy
 from .pure_calls import is_pure
-from .stores import (
-    UNSAFE,
-    Chain,
-    Pieces,
-    Replaced,
-    Store,
-    WriteWatch,
-    agree,
-    has_history,
-    refuse_overlapping_piece,
-    refuse_recorded_write,
-    refuse_restrided,
-    refuse_taken,
-)
+from .store_level import StoreLevel
+from .stores import UNSAFE, Pieces, Replaced, Store, has_history, refuse_restrided
 from .writes import (
-    WrittenBack,
-    copying_form,
     grow,
     number_of_own_results,
     pack_results,
-    put_back,
     refuse_several_written,
     refuse_shared_by,
     refuse_unfit,
@@ -71,194 +46,23 @@ from .writes import (
 aten = torch.ops.aten
 
 
-class FunctionalLevel(Level):
+class FunctionalLevel(StoreLevel):
     """One running functionalization. ``remove``: ``"mutations"`` or ``"mutations_and_views"``."""
 
-    __slots__ = (
-        "closed_over",
-        "held",
-        "mode",
-        "overlapped",
-        "overtaken",
-        "releases",
-        "replaced",
-        "replaces",
-        "turns",
-        "views",
-        "watches",
-        "whole",
-    )
+    __slots__ = ("mode", "releases", "replaced", "replaces", "turns", "whole")
     what = "functionalize"
 
     def __init__(self, remove: str = "mutations", whole: frozenset[object] = frozenset()) -> None:
-        super().__init__()
+        super().__init__(views=remove == "mutations_and_views")
         # composite ops, without writes or results that are views, which are not decomposed
         self.whole = whole
-        # whether views are replaced by copies, too
-        self.views = remove == "mutations_and_views"
         self.mode = LevelMode(self)
-        # by id, the values of tensors from outside, and these tensors with their stores
-        self.closed_over: dict[int, FunctionalValue] = {}
-        self.held: list[tuple[torch.Tensor, Store]] = []
         self.releases = False  # whether `released` is called
         # whether values may be given other memory by `set_`, and by id those that were
         self.replaces = False
         self.replaced: dict[int, Replaced] = {}
         # by id of an argument's value, the calls that have changed its geometry in place
         self.turns: dict[int, list[Callable[[torch.Tensor], torch.Tensor]]] = {}
-        # each is told of every write
-        self.watches: list[WriteWatch] = []
-        # values that a store took of another store of its memory, in place of its own
-        self.overtaken: list[torch.Tensor] = []
-        # whether a write went through a view that shows an element several times
-        self.overlapped = False
-
-    def wrap(self, inner: torch.Tensor, place: Place | None = None, /) -> FunctionalValue:
-        """Return the value at ``place``. None: the base of a new store."""
-        value: FunctionalValue = faithful_shell(FunctionalValue, inner)
-        value._level = self
-        value._inner = inner
-        value._store, value._chain, value._unrecorded = place or Place(Store(inner))
-        value._seen = value._store.memory.generation
-        return value
-
-    def valued(self, result: Any) -> Any:
-        if not isinstance(result, torch.Tensor):
-            return super().valued(result)
-        value = self.wrap(result)
-        value._store.memory.made_inside = True
-        return value
-
-    def present(self, store: Store) -> torch.Tensor:
-        """Return the present value of ``store``. Writes through other stores of its memory change
-        the value, and are not in its history."""
-        memory = store.memory
-        if memory.pieces or memory.part_of is not None:
-            agree(memory, self)
-        old = store.value
-        if old is not None and store.seen == memory.generation:
-            return old
-        # a store with a history keeps that, and takes over the numbers alone
-        value: torch.Tensor
-        if old is None or not has_history(old):
-            value = self._view_op(aten.detach.default)(memory.value)
-        else:
-            # the clone has the history, and a write to its detached alias changes its numbers
-            with torch.enable_grad():
-                value = old.clone()
-            value.detach().copy_(memory.value.detach())
-        if old is not None:
-            self.overtaken.append(value)
-        store.value = value
-        store.seen = memory.generation
-        return value
-
-    def read(self, v: FunctionalValue) -> torch.Tensor:
-        """Return the present value of ``v``."""
-        memory = v._store.memory
-        if memory.pieces or memory.part_of is not None:
-            agree(memory, self)
-        generation = memory.generation
-        if v._seen != generation:
-            value = self.present(v._store)
-            refuse_restrided(memory, v._chain)
-            # the result is stored, and the first read may come under no_grad
-            with torch.set_grad_enabled(not v._unrecorded):
-                value = self.viewed(value, v._chain)
-            v._inner = value
-            v._seen = generation
-        return v._inner
-
-    def write(self, value: FunctionalValue, new: torch.Tensor, counted: bool = True) -> None:
-        """Make ``new`` the value of ``value``, and put it into the base of ``value``. ``counted``:
-        whether the write increments the version."""
-        # a kernel converts what it writes, and a functional form returns what it has computed
-        if new.dtype is not value.dtype:
-            new = new.to(value.dtype)
-        if new.shape != value.shape:
-            raise settled(
-                RuntimeError(
-                    f"output with shape {list(value.shape)} doesn't match the broadcast "
-                    f"shape {list(new.shape)}"
-                )
-            )
-        refuse_restrided(value._store.memory, value._chain)
-        self._replace(value, self.put_back(value._chain, self.present(value._store), new), counted)
-
-    def _replace(self, value: FunctionalValue, new: torch.Tensor, counted: bool) -> None:
-        """Make ``new`` the value of the base of ``value``."""
-        store = value._store
-        refuse_taken(store.memory)
-        refuse_overlapping_piece(store.memory)
-        old = self.present(store)
-        recorded = torch.is_grad_enabled()
-        if value._unrecorded and recorded:
-            refuse_recorded_write(old, new)
-        if not recorded and has_history(old):  # only the numbers change, not the history
-            with torch.enable_grad():
-                copied = old.clone()
-            new = copied.copy_(new)
-        # the functional op may lay its result out otherwise; as_strided refuses such a memory
-        memory = store.memory
-        memory.restrided = memory.restrided or not same_strides(old, new)
-        memory.moved = memory.moved or not same_start(old, new)
-        # views are taken anew when somebody reads them, as their generation is an old one
-        store.value = new
-        store.recorded = store.recorded or recorded
-        store.count(counted)
-        store.memory.value = new
-        store.memory.written_at = user_line()
-        store.memory.generation += 1
-        store.seen = store.memory.generation
-        for watch in self.watches:
-            watch.note(store.memory)
-
-    def viewed(self, base: torch.Tensor, chain: Chain) -> torch.Tensor:
-        """Return the view of ``base`` to which ``chain`` leads."""
-        for func, rest, kwargs, which in chain:
-            out = view_of(self._view_op(func), base, rest, kwargs)
-            base = out if which is None else out[which]
-        return base
-
-    def put_back(self, chain: Chain, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Return ``old`` with ``new`` in the place that ``chain`` shows."""
-        refuse_gaps(old, chain)
-        if overlaps(old, chain):
-            self.overlapped = True
-            return through_copy(old, chain, lambda part, copy: part.copy_(new))
-        # the view of each step, and then each put back into the one before, from the inside out
-        bases = [old]
-        for step in chain[:-1]:
-            bases.append(self.viewed(bases[-1], (step,)))
-        for (func, rest, kwargs, which), base in zip(
-            reversed(chain), reversed(bases), strict=bool(chain)
-        ):
-            new = put_back(func, base, new, which, rest, kwargs, self.views)
-        return laid_out_as(old, new)
-
-    def overtakes(self, address: int) -> bool:
-        """Return whether the program has written to the storage at ``address``."""
-        return any(
-            store.memory.generation and address_of(tensor) == address for tensor, store in self.held
-        )
-
-    def has_written(self, value: Any) -> bool:
-        """Return whether the program has written to the memory of ``value``."""
-        return bool(value._store.memory.generation)
-
-    def settle(self, stores: Iterable[Store]) -> None:
-        """Bring the memories of ``stores`` to what was written to pieces of them, when the
-        program has returned."""
-        for store in stores:
-            agree(store.memory, self)
-
-    def written_back(
-        self, store: Store, turns: Sequence[Callable[[torch.Tensor], torch.Tensor]] = ()
-    ) -> WrittenBack:
-        """Return what the program has written to ``store``. ``turns``: the calls that have changed
-        its geometry."""
-        value = self.present(store) if store.memory.generation else None
-        return WrittenBack(value, store.recorded, store.counter[0] > len(turns), turns)
 
     def released(self, value: FunctionalValue) -> FunctionalValue:
         """Return what a Function returns after it wrote to ``value`` without grad mode: ``value``,
@@ -266,18 +70,6 @@ class FunctionalLevel(Level):
         result = self.wrap(self.read(value), Place(value._store, value._chain, value._unrecorded))
         result.released_from = value
         return result
-
-    def own(self, tensor: torch.Tensor) -> FunctionalValue:
-        """Return ``tensor`` as a value of this level. For a closed-over tensor always the same
-        value: later reads see writes to it, and they are carried out at the end."""
-        if isinstance(tensor, FunctionalValue) and tensor._level is self:
-            return tensor
-        value = self.closed_over.get(id(tensor))
-        if value is None:
-            value = self.closed_over[id(tensor)] = self.wrap(tensor)
-            # also so that nothing else gets the id while the level lives
-            self.held.append((tensor, value._store))
-        return value
 
     def call(self, func: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Run one call without a write. Results whose strides follow those of a copy are noted."""
@@ -334,34 +126,6 @@ class FunctionalLevel(Level):
         value: torch.Tensor = self.valued(aten.lift_fresh.default(tensor))
         return value
 
-    def lowered(self, argument: Any) -> Any:
-        """Return the present value of ``argument`` if it is a value of this level, or a closed-over
-        tensor that the program has viewed or written to. Else ``argument``."""
-        if isinstance(argument, torch.Tensor):
-            if isinstance(argument, FunctionalValue) and argument._level is self:
-                return self.read(argument)
-            value = self.closed_over.get(id(argument))
-            # a tensor from outside that nobody has written to is its own value
-            if value is not None:
-                return self.read(value)
-        return argument
-
-    def lowered_args(self, args: Iterable[Any]) -> list[Any]:
-        """Return the arguments of a call, and the elements of lists among them, each
-        :meth:`lowered`."""
-        return [
-            list(map(self.lowered, argument))
-            if isinstance(argument, (list, tuple))
-            else self.lowered(argument)
-            for argument in args
-        ]
-
-    def _view_op(self, func: Kernel) -> Any:
-        """Return ``func``, a view op, or its copying form if views are to be removed."""
-        if self.views:
-            return copying_form(func)
-        return func
-
     def _view(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> Any:
         """Run a view op. Its results are values of the store of the argument, one step further."""
         source = self.own(args[0])
@@ -374,7 +138,7 @@ class FunctionalLevel(Level):
                 'are others. Take as_strided of an argument, or let remove="mutations" keep '
                 f"the views.{here()}"
             )
-        out = self._view_op(op.func)(self.read(source), *rest, **kwargs)
+        out = self.view_op(op.func)(self.read(source), *rest, **kwargs)
         # the same memory without the history, so a store of its own
         if op.func is aten.detach.default:
             return self.wrap(out, Place(Store(None, source._store), source._chain))
@@ -427,7 +191,8 @@ class FunctionalLevel(Level):
         if name.startswith("_foreach_") and self._meet(first, args[1:]):
             with self.mode:
                 return foreach.run(op, args, kwargs)
-        # the kernel visits elements in an order that shows in the result
+        # two cases in which the kernel's order of elements shows in the result: elements that share
+        # a place, and draws
         if isinstance(first, FunctionalValue):
             if op.kind is INPLACE and overlaps(self.present(first._store), first._chain):
                 self.overlapped = True
@@ -580,15 +345,6 @@ class FunctionalLevel(Level):
         target._inner, target._store, target._chain = fresh._inner, store, fresh._chain
         target._seen, target._unrecorded = fresh._seen, fresh._unrecorded
         return target
-
-    def write_each(self, target: Any, new: Any, counted: bool = True) -> None:
-        """Make ``new`` the value of ``target``, or of each in a list. Nothing is written to an
-        optional argument that is None. ``counted``: see :meth:`write`."""
-        if isinstance(target, (list, tuple)):
-            for part, value in zip(target, new, strict=True):
-                self.write_each(part, value, counted)
-        elif target is not None:
-            self.write(self.own(target), new, counted)
 
     def _geometry(self, op: Op, args: Arguments, kwargs: dict[str, object]) -> object:
         """Run ``t_`` and its like, which write no element, by the view op. A tensor from outside

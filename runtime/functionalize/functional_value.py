@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class FunctionalValue(Value):
-    """A view of a store. ``_inner`` is its value at generation ``_seen``. ``FunctionalLevel.read``
+    """A view of a store. ``_inner`` is its value at generation ``_seen``. ``StoreLevel.read``
     returns its present value."""
 
     _level: Any  # a FunctionalLevel

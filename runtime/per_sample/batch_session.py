@@ -12,38 +12,27 @@ names the op and the module.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ..rules.ops import DIFFERENTIABLE, INPLACE, OUT, Op, op_of
-from ..rules.samples.place_rules import rule_of
-from ..rules.samples.places import (
-    ALONE,
-    Mixed,
-    Place,
-    Placed,
-    Pooled,
-    Tensor,
-    listed,
-    place_in_view,
-)
+from ..rules.samples.place_table import rule_of
+from ..rules.samples.places import ALONE, Mixed, Place, Placed, Pooled, Tensor
 from ..seam.levels import Value
 from ..seam.surgery import GEOMETRY
-from ..session.stand_in import StandIn
 from ..session.tensor import SESSION
-from ..tape.lift import give_back, lift_in_place
 from ..tape.metas import meta_of
 from ..tape.running import current_graph_task_id
 from ..tape.values import edge_of
 from ..torch_private.dispatcher import OpOverload
 from . import whole_layers
 from .batch_means import equal, refuse_number_of_samples
-from .boundary_nodes import WRITTEN_ELSEWHERE, Pool, Refusal
+from .boundary_nodes import Pool, Refusal
 from .filled import filled_by
 from .followed_calls import FollowedCall, UsedParameters, apply_rule, leaves_of, without_history
+from .sample_states import SampleStates
 from .states import PARAMETERS, Inherited, Mixture, base_after_write, state_of_copy
 from .uses import (
     ParameterCall,
@@ -60,8 +49,7 @@ from .uses import (
 aten = torch.ops.aten
 _grad_enabled = torch.is_grad_enabled
 
-
-# functions that are linear in each tensor
+# functions that are linear in each tensor, by their names in the schema without `aten::`
 _LINEAR = frozenset(
     (
         *("add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar", "neg"),
@@ -72,29 +60,26 @@ _LINEAR = frozenset(
 )
 
 
-class BatchSession(StandIn):
-    """Follows one batch.
+class BatchSession(SampleStates):
+    """Follow one batch through the calls of a program.
 
-    ``size``: the number of samples, None until the first batch is marked. ``reduction``: how the
-    loss follows from those of the samples, ``"sum"`` or ``"mean"``. None: as the program computes
-    it. ``where``: returns the path of the module that runs, for errors.
+    ``reduction``: how the loss follows from those of the samples, ``"sum"`` or ``"mean"``. None: as
+    the program computes it. ``where``: returns the path of the module that runs, for errors.
     """
 
     __slots__ = (
         "_factor",
         "_of_pass",
         "arrived",
-        "lifted",
         "parameters",
         "reduction",
-        "size",
         "supposed",
         "uses",
         "where",
     )
 
     def __init__(self, reduction: str | None, where: Callable[[], str]) -> None:
-        self.size: int | None = None
+        super().__init__()
         self.reduction = reduction
         self.where = where
         self.arrived: Callable[[], None] | None = None  # called after a use has got its gradients
@@ -102,117 +87,8 @@ class BatchSession(StandIn):
         self.supposed: dict[int, object] = {}
         self.parameters: dict[int, Any] = {}  # by id of a tensor of the user: its value on the tape
         self.uses = Uses()
-        # plain tensors that became values of the session when samples were written to them
-        self.lifted: list[weakref.ref[torch.Tensor]] = []
         self._factor: Any = None
         self._of_pass: int | None = None  # the backward pass that `_factor` is of
-
-    # states
-
-    def state(self, value: Any) -> Any:
-        """Return the state of a tensor of the session, or None."""
-        # (session, state, number of writes when the state was put), see `put`
-        entry, view = value.__dict__.get("_samples"), value._view
-        is_own = entry is not None and entry[0]() is self
-        if is_own and entry[2] == writes_to(value).number:
-            return entry[1]
-        # after a write to its base, what the base has decides
-        if view is not None:
-            return self._state_of_view(value, view.base)
-        writes = value.__dict__.get("_sample_writes")
-        # another session, whose state it has, followed the writes itself
-        is_followed_here = is_own or entry is None
-        if writes is None or not writes.number or not is_followed_here:
-            return None
-        # a write through detach() may have left samples in all of it
-        left = writes.left_for(self, value._inner)
-        has_moved = value._edge is not None and (entry is None or entry[1] != left)
-        if left is None or has_moved:  # its history leads to the places of before
-            return Mixture(WRITTEN_ELSEWHERE)
-        return left
-
-    def _state_of_view(self, value: object, base: object) -> object:
-        """Return the state of a view that has none of its own, as it follows from its base."""
-        of_base = self.state(base)
-        if not isinstance(of_base, Place):
-            return of_base
-        assert self.size is not None
-        if self.size < 2:  # the one sample has all of the base, and so all of the view
-            return of_base
-        place = place_in_view(value, of_base, self.size)
-        if place is None:
-            return Mixture(
-                "per_sample: a view shows parts of several samples that were written to its "
-                "base after it was taken"
-            )
-        return place
-
-    def state_of(self, argument: object) -> object:
-        """Return the state of an argument of any kind. Only tensors of the session have one."""
-        if isinstance(argument, Value) and argument._level is SESSION:
-            return self.state(argument)
-        return None
-
-    def put(self, value: object, state: object) -> None:
-        """Give ``value`` a state. It holds until its memory is written to."""
-        value.__dict__["_samples"] = (weakref.ref(self), state, writes_to(value).number)
-
-    def follow_data(self, out: Any, of: object) -> None:
-        """Give ``out`` the state of ``of``. It is ``of.data`` or ``of.detach()``, and shares memory
-        with it."""
-        state = self.state(of)
-        if out._view is None:
-            out.__dict__["_sample_writes"] = writes_to(of)
-        if state is not None and state is not PARAMETERS:
-            self.put(out, state)
-
-    def give_back(self) -> None:
-        """Make the tensors of :meth:`lift` plain again, unless they have a history."""
-        lifted = [reference() for reference in self.lifted]
-        # all are asked before the first is given back, as a view asks its base
-        alive = [tensor for tensor in lifted if tensor is not None]
-        plain = [tensor for tensor in alive if edge_of(base_or_self(tensor)) is None]
-        for tensor in plain:
-            give_back(SESSION, tensor)
-        self.lifted.clear()
-
-    def lift(self, tensor: object, op: Op) -> None:
-        """Make the plain tensor ``tensor``, and its base, values of the session until
-        :meth:`give_back`. ``op``: the op that writes to it."""
-        value: Any = lift_in_place(SESSION, tensor, op.func)
-        self.lifted.append(weakref.ref(value))
-        if value._view is not None:
-            self.lifted.append(weakref.ref(value._view.base))
-
-    def mark(self, value: torch.Tensor, dim: int) -> None:
-        """Note that the samples lie in dimension ``dim`` of ``value``.
-
-        ``RuntimeError`` if an earlier batch has another number of samples.
-        """
-        # the first batch says how many samples there are
-        count = value.shape[dim]
-        if self.size is None:
-            self.size = count
-        if count != self.size:
-            raise RuntimeError(
-                f"per_sample: a batch has {count} samples in dimension {dim}, "
-                f"and another one has {self.size}"
-            )
-        # a single sample has all of every tensor, so no op can lose its place
-        self.put(value, ALONE if count < 2 else Place(dim))
-
-    def mark_rows(self, value: object, owners: Tensor) -> None:
-        """Note that row i of ``value`` belongs to sample ``owners[i]``."""
-        count = int(owners.max()) + 1
-        if self.size is None:
-            self.size = count
-        # fewer are no contradiction: a batch may have samples without a row
-        if count > self.size:
-            raise RuntimeError(
-                f"per_sample: a packed sequence has {count} samples, "
-                f"and another batch has {self.size}"
-            )
-        self.put(value, ALONE if self.size < 2 else listed(0, owners, self.size, packed=True))
 
     # calls
 
@@ -224,6 +100,7 @@ class BatchSession(StandIn):
         if all(state is None for state in states):
             return self._run_without_states(func, args, kwargs, flat)
         op = op_of(func)
+        # its parts come back here one by one
         if _is_followed_by_its_parts(op):
             return func.decompose(*args, **kwargs)
         call = FollowedCall(op, args, kwargs, flat, layout, states)
@@ -396,6 +273,7 @@ class BatchSession(StandIn):
             """Note the factor of this sum or mean."""
             self.note_pool(pooled.factor)
 
+        # a node on the way, since a backward pass may begin behind the sum and never pass it
         values: list[Any] = [output for output in leaves_of(outs) if isinstance(output, Value)]
         for value in values:
             if value.dtype in DIFFERENTIABLE and (edge := edge_of(value)) is not None:
@@ -444,8 +322,8 @@ class BatchSession(StandIn):
         return place is ALONE
 
     def of_samples(self, grad: Tensor, place: Place) -> Tensor:
-        """Return a cotangent with the batch in front. :meth:`factor` makes it that of the losses of
-        the samples."""
+        """Return the cotangent ``grad``, which has samples in ``place``, with the batch in front.
+        :meth:`factor` makes it that of the losses of the samples."""
         assert self.size is not None
         cotangent: Tensor = place.split_gradient(grad, self.size)
         return cotangent
@@ -516,6 +394,7 @@ class BatchSession(StandIn):
             return [ALONE if is_of_sample else None for is_of_sample in of_samples]
         # a rule has places by name, one for a tensor and a list for a list of tensors
         places: list[Any] = [None] * len(call.flat)
+        # by name, the number in `flat` of each argument, or the numbers of a list
         for name, numbers in call.by_name(range(len(call.flat))).items():
             place = placed.places.get(name)
             if isinstance(numbers, int):
@@ -524,10 +403,6 @@ class BatchSession(StandIn):
                 for index, place_of_entry in zip(numbers, place, strict=True):
                     places[index] = place_of_entry
         return places
-
-    def is_parameter(self, argument: object) -> bool:
-        """Return whether ``argument`` follows from parameters alone."""
-        return self.state_of(argument) is PARAMETERS
 
     # writes
 

@@ -11,7 +11,7 @@ import torch
 
 from ..rules.ops import Op
 from ..rules.samples.factors import Dense, Term
-from ..rules.samples.place_rules import rule_of
+from ..rules.samples.place_table import rule_of
 from ..rules.samples.places import Mixed, Place, Placed, Pooled, Tensor
 from ..seam.levels import Value
 from ..session.tensor import SESSION

@@ -16,7 +16,8 @@ from ..rules.samples.factors import Tensor, Term, joined
 from ..seam.graph_walks import walk
 from ..seam.levels import Level
 from ..tape.engine import execute
-from ..tape.nodes import Edge, Node, OpNode, nodes_after
+from ..tape.nodes import Edge, Node, nodes_after
+from ..tape.op_nodes import OpNode
 from .general import Pulled
 from .uses import Use
 

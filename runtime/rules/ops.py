@@ -29,8 +29,7 @@ from ..torch_private.dispatcher import (
     has_kernel_for_key,
     set_excluded,
 )
-from ..torch_private.native_functions import functions_of_nn, functions_of_torch
-from ..torch_private.native_tensors import TensorBase
+from .overload_bindings import binding_of, functional_overload, is_composite
 from .record import (
     NESTED,
     RECORDS,
@@ -40,7 +39,6 @@ from .record import (
     Record,
     VjpTable,
     listeners,
-    overload,
     parameters,
     targets_of,
 )
@@ -48,9 +46,9 @@ from .record import (
 FUNCTIONAL, VIEW, INPLACE, OUT = range(4)
 # the dtypes that can have a gradient or a tangent
 DIFFERENTIABLE = frozenset(
-    d
-    for d in vars(torch).values()
-    if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and (dtype.is_floating_point or dtype.is_complex)
 )
 
 
@@ -68,6 +66,7 @@ def _geometry(t: torch.Tensor) -> object:
     return t.shape, None, 0
 
 
+# one function for each reader, so that two formulas which ask for one fact share a slot of a plan
 @functools.cache
 def _fact(reader: Callable[[Any], object]) -> Callable[[Any], object]:
     """Return ``reader`` as a function of a tensor, of a list of tensors, or of None, which stays
@@ -100,7 +99,7 @@ def as_it_is(v: object) -> Any:
     return v
 
 
-NO_PLAN: Any = object()
+NO_PLAN: Any = object()  # in place of a plan, if an argument that requires grad has no formula
 # what a formula takes of its node, behind the values of the slots
 _OF_NODE = {"g": -1, "gs": -2, "needs": -3}
 
@@ -126,6 +125,7 @@ class Plan:
         self.op = op
         self.elementwise = op.record.elementwise
         positions = [index for index in op.tensor_args if wanted >> index & 1]
+        # the edges of a node are in the order of the arguments that have any
         self.at = {position: index for index, position in enumerate(positions)}
         self.needs = frozenset(op.arg_names[position] for position in positions)
         self.names: list[str] = []
@@ -167,8 +167,8 @@ class Plan:
         return slots[slot]
 
     def edges_at(self, spans: dict[int, int]) -> dict[int, int]:
-        """Return ``at`` for a call in which some arguments are lists. ``spans``: the number of
-        tensors of each list."""
+        """Return ``at`` for a call in which some arguments are lists. ``spans``: by position, the
+        number of tensors of each list, which all have an edge."""
         at, first = {}, 0
         for position in self.at:
             at[position] = first
@@ -194,16 +194,6 @@ def _default_of(argument: Any) -> object:
     if argument.has_default_value():
         return argument.default_value
     return None
-
-
-def is_composite(name: str) -> bool:
-    """Return whether ATen composes the op of others.
-
-    An op that also has a kernel for the CPU is not composite: ``silu_backward`` has one, and the
-    composition, which ATen uses on other devices, rounds in another way.
-    """
-    has = has_kernel_for_key
-    return has(name, DispatchKey.CompositeImplicitAutograd) and not has(name, DispatchKey.CPU)
 
 
 class Op:
@@ -249,6 +239,7 @@ class Op:
         """Compute the facts of ``func``. ``nested``: for calls with a nested tensor."""
         self.func = func
         self.kernel: Callable[..., Any] = func
+        # the call of a subclass, for script objects, does more than its `_op`
         if type(func) is OpOverload:
             self.kernel = func._op
         self._read_schema()
@@ -314,7 +305,7 @@ class Op:
         self.functional: Op | None = None
         self.record: Record | None = records.get(func)
         if self.kind == INPLACE and self.record is None:
-            functional = _functional(func, self.base_name)
+            functional = functional_overload(func, self.base_name)
             if functional is not None:
                 self.functional = op(functional)
                 self.record = self.functional.record
@@ -338,7 +329,7 @@ class Op:
         self.vjp_args: frozenset[int] = frozenset()
         if self.record is not None and self.record.vjp is not None:
             self.vjp_args = self._arguments_of(self.record.vjp)
-            self.kernel = _binding(self.func) or self.kernel
+            self.kernel = binding_of(self.func) or self.kernel
         self.fills = self.kind in (FUNCTIONAL, OUT)
         # most calls are none of this, and the tape takes a shorter way for them
         has_vjp = self.record is not None and self.record.vjp is not None
@@ -380,6 +371,7 @@ class Op:
             if not name.endswith(suffix):
                 continue
             at, inner = self.locate(name[: -len(suffix)])
+            # no fact of a fact, and none of an argument that is no tensor
             if inner is not None:
                 continue
             is_tensor = at >= 0 and str(self.func._schema.arguments[at].type) == "Tensor"
@@ -410,6 +402,7 @@ class Op:
             operands += [self.argument(index, args, kwargs) for index in range(count, reach)]
         else:
             operands += self.defaults[count:reach]
+        # results last, since slots count them from the end
         if self.n_results == 1:
             operands.append(outs)
         # an in-place op has one result, but its functional form may have more
@@ -456,97 +449,6 @@ class Op:
         return f"<Op {self.func}>"
 
 
-_BOUND = frozenset(
-    (
-        "add.Tensor",
-        "sub.Tensor",
-        "mul.Tensor",
-        "div.Tensor",
-        "mm.default",
-        "bmm.default",
-        "addmm.default",
-        "view.default",
-        "transpose.int",  # another overload, of torch 2.12, takes names of dimensions
-    )
-)
-
-
-def _takes_tensors(func: OpOverload) -> bool:
-    """Return whether an overload takes tensors, and none of them by ``out=``."""
-    arguments = func._schema.arguments
-    if any(argument.is_out for argument in arguments):
-        return False
-    return any("Tensor" in str(argument.type) for argument in arguments)
-
-
-def _binding(func: OpOverload) -> Callable[..., object] | None:
-    """Return torch's own Python binding of this overload, or None. Its argument parser takes half
-    the time of the operator's.
-
-    A call of the binding must mean this overload. That is certain if no other overload takes
-    tensors, and for the overloads in ``_BOUND``, which their arguments single out. Apart from
-    ``_BOUND``, an op with default arguments has no binding, since a binding may have other defaults
-    (``mse_loss`` of the operator does not reduce).
-    """
-    schema = func._schema
-    if func.namespace != "aten" or schema.is_mutable or not _returns_plain_tensors(func):
-        return None
-    # a call of the binding must mean this overload, whatever its arguments are
-    name = schema.name.removeprefix("aten::")
-    if f"{name}.{func._overloadname}" not in _BOUND and not _is_alone(func):
-        return None
-    for place in (functions_of_torch, functions_of_nn, TensorBase):
-        if hasattr(place, name):
-            return getattr(place, name)  # type: ignore[no-any-return]
-    return None
-
-
-def _returns_plain_tensors(func: OpOverload) -> bool:
-    """Return whether a binding returns the tensors as the overload does. Of several with names it
-    would return a named tuple."""
-    returns = func._schema.returns
-    if any(str(result.type) != "Tensor" for result in returns):
-        return False
-    return len(returns) < 2 or not returns[0].name
-
-
-def _is_alone(func: OpOverload) -> bool:
-    """Return whether no other overload takes tensors, and no argument has a default."""
-    if any(argument.has_default_value() for argument in func._schema.arguments):
-        return False
-    packet = func.overloadpacket
-    others = (getattr(packet, name) for name in packet.overloads() if name != func._overloadname)
-    return not any(map(_takes_tensors, others))
-
-
-def _functional(func: OpOverload, base: str) -> OpOverload | None:
-    """Return the functional form of an in-place overload (``add_.Tensor`` -> ``add.Tensor``,
-    ``__iand__`` -> ``__and__``)."""
-    if base.startswith("__i") and base.endswith("__"):
-        name = "__" + base[3:]
-    elif base.endswith("_") and not base.endswith("__"):
-        name = base[:-1]
-    else:
-        return None
-    if name == "conj_physical":  # composed of others, and returns a real argument itself
-        name = "_conj_physical"
-    which = func._overloadname
-    wanted = len(func._schema.arguments)
-    # pow_.Scalar belongs to pow.Tensor_Scalar, ldexp_ to ldexp.Tensor, transpose_ to transpose.int,
-    # bernoulli_.float to bernoulli.p
-    for suffix in (f".{which}", ".p", "", f".Tensor_{which}", ".Tensor", ".int", "_functional"):
-        try:
-            candidate = overload(f"{func.namespace}::{name}{suffix}")
-        except ValueError:
-            continue
-        arguments = candidate._schema.arguments
-        # pow.Scalar has its tensor second, and TorchScript's pow.int and ldexp.default take numbers
-        # alone; bernoulli.default has no p
-        if "Tensor" in str(arguments[0].type) and len(arguments) >= wanted:
-            return candidate
-    return None
-
-
 _NESTED_OPS: dict[int, Op] = {}  # ops on nested tensors, as below
 # by id of the overload, since its own hash is a Python function; an Op holds its overload, so the
 # id stays valid
@@ -580,7 +482,10 @@ PROVIDERS: list[Callable[[Op, str], Callable[..., object] | None]] = []
 
 def decomposition_of(op: Op, rule: str) -> Callable[..., Any] | None:
     """Return the op in terms of other ops: from its record, else ATen's composite kernel, else
-    torch's decomposition table, else a provider."""
+    torch's decomposition table, else a provider. None if no source has any.
+
+    ``rule``: what a caller lacks, ``"vjp"``, ``"jvp"`` or ``"batch"``, for the providers.
+    """
     decomposition = _own_decomposition(op)
     if decomposition is not None:
         return decomposition
@@ -628,8 +533,8 @@ def written_out(op: Op, rule: str) -> Callable[..., Any]:
 
 
 def generator_of(args: Iterable[object], kwargs: Mapping[str, object]) -> torch.Generator:
-    """Return the generator from which a call draws. ``poisson`` and ``rrelu`` take it by
-    position."""
+    """Return the generator from which a call draws: the one among its arguments, else torch's
+    default one. ``poisson`` and ``rrelu`` take it by position."""
     return next(
         (
             argument

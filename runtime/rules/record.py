@@ -105,7 +105,7 @@ class Record:
                     front, returns the gradients of that argument for each sample in factors, see
                     ``runtime/rules/samples/factors.py``, or None where there are no factors.
     places:         where the samples of a batch lie in the results, as a rule of
-                    ``runtime/rules/samples/place_rules.py``. Left out: known from the tables
+                    ``runtime/rules/samples/place_table.py``. Left out: known from the tables
                     there, or none for an elementwise op.
     workspace:      the kernel reads memory that only another kernel fills, so it cannot be tried on
                     one element of a batch.

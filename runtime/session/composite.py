@@ -34,7 +34,8 @@ from ..seam.scope import SCOPE, scope_outside
 from ..seam.shells import VALUES
 from ..tape import view_history
 from ..tape.foreign import recorded_by_torch
-from ..tape.nodes import Edge, OpNode
+from ..tape.nodes import Edge
+from ..tape.op_nodes import OpNode
 from ..tape.running import current_stand_in
 from ..tape.saved import HOOKS
 from ..tape.values import GradValue, edge_of

@@ -10,14 +10,14 @@ Dropout between layers, layers without biases, projections and packed sequences 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
 
-from ..rules.ops import Op, op_of
+from ..rules.ops import op_of
 from ..rules.shape.packing import padded
 from ..seam.dispatch import innermost, run_layer
 from ..seam.level_mode import entering
@@ -26,232 +26,26 @@ from ..seam.memory import is_shell
 from ..seam.passing_on import BELOW, SNAPSHOT, passing_on
 from ..seam.scope import SCOPE, lifted
 from ..tape import view_history
-from ..tape.nodes import OpNode
 from ..torch_private.dispatcher import DispatchKey, DispatchKeySet, OpOverload
 from ..torch_private.mode_stacks import without_modes
-from ..torch_private.native_autograd import increment_version
 from ..torch_private.pytrees import pytree
-from .composite import (
-    LIBRARY,
-    NO_KWARGS,
-    UNFLATTEN,
-    Part,
-    flatten_to_matrix,
-    known_part,
-    linear_of_matrix,
-    plain_case,
-    run_binary,
-    run_op,
+from .composite import LIBRARY, Part, known_part, plain_case
+from .recurrent_steps import (
+    CELLS,
+    STACK,
+    UNBIND,
+    Cell,
+    Weights,
+    join,
+    run_layers,
+    run_listing,
+    run_unary,
 )
 from .tensor import SESSION, Tensor
 
 aten = torch.ops.aten
-_ADD, _SUB, _MUL, _MM = (
-    op_of(aten.add.Tensor),
-    op_of(aten.sub.Tensor),
-    op_of(aten.mul.Tensor),
-    op_of(aten.mm.default),
-)
-_SIGMOID, _TANH, _RELU = (
-    op_of(aten.sigmoid.default),
-    op_of(aten.tanh.default),
-    op_of(aten.relu.default),
-)
-_SPLIT, _UNBIND = op_of(aten.unsafe_split.Tensor), op_of(aten.unbind.int)
-_STACK, _CAT = op_of(aten.stack.default), op_of(aten.cat.default)
-_T, _UNSAFE_VIEW = op_of(aten.t.default), op_of(aten._unsafe_view.default)
 _TRANSPOSE, _TRANSPOSE_ = op_of(aten.transpose.int), op_of(aten.transpose_.default)
 _base: Any = torch.Tensor
-_add_, _mul_ = _base.add_, _base.mul_
-
-Weights = list[Part]  # weight of the input, weight of the state, and the bias of each
-# (input or its gates, state, weights, whether it is the gates) -> the next state
-Step = Callable[[Part, Any, Weights, bool], Any]
-
-
-def _unary(op: Op, x: Part, *rest: object, kernel: object = None) -> Part:
-    inner, edge = x
-    if edge is None:
-        return run_op(op, [inner, *rest], (), 0, kernel)
-    return run_op(op, [inner, *rest], (edge,), 1, kernel)
-
-
-# The names with an underscore write over their argument, as ATen does: it is the result of a sum or
-# a split that nothing else reads.
-def _sigmoid_(x: Part) -> Part:
-    return _unary(_SIGMOID, x, kernel=_base.sigmoid_)
-
-
-def _tanh_(x: Part) -> Part:
-    return _unary(_TANH, x, kernel=_base.tanh_)
-
-
-def _run_listing(op: Op, x: Part, *rest: object) -> list[Part]:
-    """Run and record an op with a list of results."""
-    outs = op.kernel(x[0], *rest)
-    if x[1] is None:
-        return [(output, None) for output in outs]
-    metas = tuple([(output.shape, output.dtype) for output in outs])
-    node = OpNode.of(op, SESSION, (x[1],), metas, 1, None)
-    node.save_unpacked([x[0], *rest], NO_KWARGS, outs)
-    return [(output, (node, index)) for index, output in enumerate(outs)]
-
-
-def _join(op: Op, parts: list[Part], dim: int) -> Part:
-    """Run and record ``stack`` or ``cat``."""
-    inner = [tensor for tensor, _ in parts]
-    out = op.kernel(inner, dim)
-    edges = tuple([edge for _, edge in parts])
-    if edges.count(None) == len(edges):
-        return out, None
-    node = OpNode.of(op, SESSION, edges, ((out.shape, out.dtype),), 1, {0: len(parts)})
-    node.save_unpacked([inner, dim], NO_KWARGS, out)
-    return out, (node, 0)
-
-
-def _chunks(x: Part, number: int) -> list[Part]:
-    """Return the gates of one step, from the matrix in which they lie side by side."""
-    # the split of ATen's `unsafe_chunk`: its results are no views, so they can be written to
-    return _run_listing(_SPLIT, x, x[0].shape[1] // number, 1)
-
-
-def _state_gates(h: Part, weights: Weights) -> Part:
-    """Return the state's part of the gates."""
-    return linear_of_matrix(h, weights[1], weights[3])
-
-
-def _input_gates(x: Part, weights: Weights, ready: bool) -> Part:
-    """Return the input's part of the gates. ``ready``: ``x`` is that part already."""
-    if ready:
-        return x
-    return linear_of_matrix(x, weights[0], weights[2])
-
-
-def _gru_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
-    """Return the next state of a GRU cell, by the ops of ATen in its order."""
-    of_input = _chunks(_input_gates(x, weights, ready), 3)
-    of_state = _chunks(_state_gates(h, weights), 3)
-    reset = _sigmoid_(run_binary(_ADD, of_state[0], of_input[0], _add_))
-    update = _sigmoid_(run_binary(_ADD, of_state[1], of_input[1], _add_))
-    candidate = _tanh_(run_binary(_ADD, of_input[2], run_binary(_MUL, of_state[2], reset)))
-    difference = run_binary(_SUB, h, candidate)
-    out = run_binary(_ADD, run_binary(_MUL, difference, update), candidate, _add_)
-    if not ready:
-        # in a cell ATen's last product is in place, with a copy saved: its result has
-        # one more version
-        increment_version([out[0]])
-    return out
-
-
-def _total(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
-    """Return the sum of both parts of the gates, written over the state's part, as in ATen."""
-    return run_binary(_ADD, _state_gates(h, weights), _input_gates(x, weights, ready), _add_)
-
-
-def _tanh_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
-    return _unary(_TANH, _total(x, h, weights, ready))
-
-
-def _relu_cell(x: Part, h: Part, weights: Weights, ready: bool) -> Part:
-    return _unary(_RELU, _total(x, h, weights, ready))
-
-
-def _lstm_cell(
-    x: Part, state: tuple[Part, Part], weights: Weights, ready: bool
-) -> tuple[Part, Part]:
-    """Return the next state of an LSTM cell, hidden part and memory, by the ops of ATen in its
-    order."""
-    parts = _chunks(_total(x, state[0], weights, ready), 4)
-    input_gate, forget_gate = _sigmoid_(parts[0]), _sigmoid_(parts[1])
-    candidate, output_gate = _tanh_(parts[2]), _sigmoid_(parts[3])
-    old, added = run_binary(_MUL, forget_gate, state[1]), run_binary(_MUL, input_gate, candidate)
-    memory = run_binary(_ADD, old, added, _add_)
-    return run_binary(_MUL, output_gate, _unary(_TANH, memory)), memory
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A kind of recurrent cell. ATen has a list of two states for an LSTM, and one tensor for any
-    other kind."""
-
-    advance: Step
-    gates: int
-    is_paired: bool = False  # the state has a hidden part and a memory, and the first is the output
-
-    def list_states(self, hx: Any) -> list[Any]:
-        """List the tensors of the state argument ``hx``."""
-        if self.is_paired:
-            return list(hx)
-        return [hx]
-
-    def join_states(self, states: Sequence[object]) -> Any:
-        """Return the argument of which these are the tensors."""
-        if self.is_paired:
-            return states
-        return states[0]
-
-    def output_of(self, state: Any) -> Part:
-        """Return the part of a state that is the output of its step."""
-        output: Part = state[0] if self.is_paired else state
-        return output
-
-
-_CELLS = {
-    "gru": Cell(_gru_cell, gates=3),
-    "rnn_tanh": Cell(_tanh_cell, gates=1),
-    "rnn_relu": Cell(_relu_cell, gates=1),
-    "lstm": Cell(_lstm_cell, gates=4, is_paired=True),
-}
-
-
-def _sequence_gates(x: Part, weights: Weights) -> Part:
-    """Return ``linear`` of a whole sequence: the input's part of the gates of all steps."""
-    tensor, edge = x
-    weight, bias = weights[0], weights[2]
-    sizes = [*tensor.shape[:2], weight[0].shape[0]]
-    if tensor.is_contiguous():
-        return _unary(UNFLATTEN, linear_of_matrix(flatten_to_matrix(x), weight, bias), sizes)
-    # ATen's `linear` uses `addmm` only for a contiguous stack, else `matmul`, and adds the bias
-    rows: Part = (tensor.reshape(-1, tensor.shape[2]), edge)
-    whole = run_binary(_MM, rows, _unary(_T, weight))
-    return run_binary(_ADD, _unary(_UNSAFE_VIEW, whole, sizes), bias, _add_)
-
-
-def _run_direction(
-    cell: Cell, x: Part, state: object, weights: Weights, backwards: bool
-) -> tuple[Part, object]:
-    """Return the outputs of one direction of a layer, in the order of time, and its last state."""
-    gates = _run_listing(_UNBIND, _sequence_gates(x, weights), 0)
-    outputs: list[Part] = []
-    if backwards:
-        gates.reverse()
-    for gate in gates:
-        state = cell.advance(gate, state, weights, True)
-        outputs.append(cell.output_of(state))
-    if backwards:
-        outputs.reverse()
-    return _join(_STACK, outputs, 0), state
-
-
-def _run_layers(
-    cell: Cell, x: Part, states: list[object], weights: list[Weights], directions: int
-) -> tuple[Part, list[Any]]:
-    """Return the outputs of the last layer, with time as the first dimension, and the last state of
-    every layer and direction."""
-    last: list[Any] = []
-    for first in range(0, len(weights), directions):
-        outputs: list[Part] = []
-        for index in range(first, first + directions):
-            output, state = _run_direction(
-                cell, x, states[index], weights[index], backwards=index > first
-            )
-            outputs.append(output)
-            last.append(state)
-        # both directions read the same input, and the next layer reads both
-        x = outputs[0]
-        if directions == 2:
-            x = _join(_CAT, outputs, 2)
-    return x, last
 
 
 class Options(NamedTuple):
@@ -336,17 +130,17 @@ class _LayerCall:
         """Run the parts of the layer, and record each."""
         cell, x, batch_first = self.cell, self.x, self.options.batch_first
         if batch_first:
-            x = _unary(_TRANSPOSE, x, 0, 1)
-        split = [_run_listing(_UNBIND, state, 0) for state in self.states]
+            x = run_unary(_TRANSPOSE, x, 0, 1)
+        split = [run_listing(UNBIND, state, 0) for state in self.states]
         # one state per layer and direction; of an LSTM the pair of its hidden part and memory
         starts = cell.join_states(split)
         if cell.is_paired:
             starts = list(zip(*split, strict=True))
-        out, ends = _run_layers(cell, x, starts, self.weights, self.options.directions)
+        out, ends = run_layers(cell, x, starts, self.weights, self.options.directions)
         last = [ends]
         if cell.is_paired:
             last = list(map(list, zip(*ends, strict=True)))
-        finals = [SESSION.wrap(*_join(_STACK, part, 0)) for part in last]
+        finals = [SESSION.wrap(*join(STACK, part, 0)) for part in last]
         if batch_first:
             return _move_batch_first(cell, out), *finals
         return SESSION.wrap(*out), *finals
@@ -383,7 +177,7 @@ def _known_call(
         return None
     if options.dropout and options.training:
         return None
-    # with a projection there are five
+    # four of each pass over the sequence; with a projection there are five
     if len(params) != 4 * options.runs:
         return None
     first = 1 + len(states)
@@ -410,10 +204,11 @@ def _move_batch_first(cell: Cell, out: Part) -> Any:
     """Return the outputs of a layer with the batch as the first dimension. ATen returns a view for
     an LSTM, else it transposes in place."""
     if cell.is_paired:
-        viewed = SESSION.wrap(*_unary(_TRANSPOSE, out, 0, 1))
+        viewed = SESSION.wrap(*run_unary(_TRANSPOSE, out, 0, 1))
         view_history.mark_view(viewed, _TRANSPOSE, (SESSION.wrap(*out), 0, 1), {})
         return viewed
-    inner, edge = _unary(_TRANSPOSE, out, 0, 1, kernel=_base.transpose_)
+    inner, edge = run_unary(_TRANSPOSE, out, 0, 1, kernel=_base.transpose_)
+    # torch names the node of the in-place op otherwise: TransposeBackward1
     if edge is not None:
         node: Any = edge[0]
         edge = node.as_written(_TRANSPOSE_, _TRANSPOSE), edge[1]
@@ -435,7 +230,11 @@ def _fit_cell(cell: Cell, value: Any, states: Any, weight: Any, of_state: Any) -
 def _run_cell(
     cell: Cell, native: Any, value: object, hx: object, weights: tuple[object, ...]
 ) -> object:
-    """Return the results of a recurrent cell, None if it must go on to ATen."""
+    """Return the results of a recurrent cell, None if it must go on to ATen.
+
+    ``native``: torch's own function, which runs a cell that is not recorded. ``weights``: two
+    weights, then two biases.
+    """
     states = cell.list_states(hx)
     parts = _known_parts((value, *states, *weights))
     if parts is None or not _fit_cell(cell, value, states, *weights[:2]):
@@ -451,7 +250,8 @@ def _run_cell(
     return cell.join_states(tuple(results))
 
 
-def _mine(tensors: Any) -> bool:
+def _has_tensor_of_session(tensors: Any) -> bool:
+    # one of a subclass goes on to ATen, see `known_part`
     return any(type(tensor) is Tensor for tensor in tensors)
 
 
@@ -498,7 +298,7 @@ def _adopt_states(cell: Cell, args: tuple[object, ...]) -> object:
 
 
 def _is_batched(tensor: object) -> bool:
-    """Return whether ``tensor`` is a value of a vmap at any level."""
+    """Return whether ``tensor`` is a value of a vmap at any level, whose batch is hidden."""
     return any(level.hidden for level in levels_of(tensor))
 
 
@@ -509,21 +309,24 @@ def _batched_alike(cell: Cell, x: Any, hx: object, params: Any) -> tuple[object,
     batched = list(filter(_is_batched, (x, *states, *params)))
     if not batched:
         return x, hx
-    # the sum with it is a batch, with a copy of the tensor per element
+    # the sum with it is a batch at each of their levels, with a copy of the tensor per element
     zero = sum(tensor.new_zeros(()) for tensor in batched)
     x, *states = (tensor + zero for tensor in (x, *states))
     return x, cell.join_states(states)
 
 
 def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[..., object]:
-    """Return the kernel of a layer, which records its parts or passes the call on."""
+    """Return the kernel of a layer, which records its parts or passes the call on.
+
+    ``native``: torch's function for the layer. ``overload``: the op that the kernel is for.
+    """
     pass_on = passing_on(overload)
 
     def layer(
         keys: DispatchKeySet, x: object, hx: object, params: object, *options: object
     ) -> object:
         """Record the parts, let a level run the layer, or pass it on, whichever comes first."""
-        if (_mine(params) or type(x) is Tensor) and plain_case():
+        if (_has_tensor_of_session(params) or type(x) is Tensor) and plain_case():
             result = _run_layer(cell, native, x, hx, params, options)
             if result is not None:
                 return result
@@ -538,7 +341,8 @@ def _layer_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[
 
 
 def _cell_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[..., object]:
-    """Return the kernel of a cell, which records its parts or passes the call on."""
+    """Return the kernel of a cell, which records its parts or passes the call on. Arguments as for
+    :func:`_layer_kernel`."""
     pass_on = passing_on(overload)
 
     def single(
@@ -551,11 +355,13 @@ def _cell_kernel(cell: Cell, native: object, overload: OpOverload) -> Callable[.
         b_h: object = None,
     ) -> object:
         """Record the parts of a cell with biases, or pass it on."""
-        if b_x is not None and b_h is not None and _mine((x, w_x, w_h, b_x, b_h)) and plain_case():
-            result = _run_cell(cell, native, x, hx, (w_x, w_h, b_x, b_h))
+        weights: Any = (w_x, w_h, b_x, b_h)
+        has_biases = b_x is not None and b_h is not None
+        if has_biases and _has_tensor_of_session((x, *weights)) and plain_case():
+            result = _run_cell(cell, native, x, hx, weights)
             if result is not None:
                 return result
-        x, hx, *weights = _adopt_arguments(cell, x, hx, w_x, w_h, b_x, b_h)
+        x, hx, *weights = _adopt_arguments(cell, x, hx, *weights)
         return pass_on(keys & BELOW, *_batched_alike(cell, x, hx, weights), *weights)
 
     return single
@@ -604,7 +410,7 @@ def _pad_packed(
 ) -> object:
     """Run ``_pad_packed_sequence`` as one indexing op. ATen writes into a plain buffer, which has
     no batch and no history."""
-    # pack_padded_sequence returns them as values for a tensor of the session
+    # pack_padded_sequence returns the sizes as values for a tensor of the session
     if isinstance(sizes, Value) and sizes._level is SESSION:
         sizes = sizes._inner
     sizes = _read_sizes(sizes)
@@ -627,6 +433,7 @@ def _keep_shapes_of_states(overload: OpOverload) -> None:
     theirs = overload.py_kernels[DispatchKey.CompositeImplicitAutograd]
 
     def run(x: object, hx: Any, *rest: object, **named: object) -> Any:
+        """Run torch's decomposition, and give each last state the rank of the first one."""
         out, *states = theirs(x, hx, *rest, **named)
         for index, (last, first) in enumerate(zip(states, hx, strict=True)):
             if last.dim() != first.dim():
@@ -642,8 +449,9 @@ def _keep_shapes_of_states(overload: OpOverload) -> None:
 _keep_shapes_of_states(aten.lstm.input)
 _pass_on_pad_packed = passing_on(aten._pad_packed_sequence.default)
 
+# a call arrives at this key before ATen decomposes it
 LIBRARY.impl("_pad_packed_sequence", _pad_packed, SNAPSHOT.name, with_keyset=True)
-for _name, _cell in _CELLS.items():
+for _name, _cell in CELLS.items():
     _native: Any = getattr(torch, _name)
     LIBRARY.impl(
         f"{_name}.input",

@@ -31,7 +31,8 @@ from ..torch_private.dispatcher import OpOverload
 from ..torch_private.native_autograd import innermost_saved_hooks
 from . import inplace, view_history
 from .metas import check_origin, meta_of, refuse_nested
-from .nodes import Edge, Node, OpNode, Undifferentiable
+from .nodes import Edge, Node
+from .op_nodes import OpNode, Undifferentiable
 from .saved import HOOKS
 from .tape import Tape
 from .values import edge_of

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..seam.user_code import settled
 from . import engine
+from .graph_task import GraphTask
 from .nodes import AccumulateGrad, Node
 from .running import RUNNING
 from .values import edge_of
@@ -113,7 +114,7 @@ def _when_all(
     lock = threading.Lock()
     # By pass: the gradients that have come, and the positions of those that are to come. A hook may
     # run in several passes at once, on several threads.
-    states: weakref.WeakKeyDictionary[engine.GraphTask, tuple[list[object], set[int]]] = (
+    states: weakref.WeakKeyDictionary[GraphTask, tuple[list[object], set[int]]] = (
         weakref.WeakKeyDictionary()
     )
 
@@ -150,7 +151,7 @@ def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[torch.Tens
     that a pass calls calls ``fn`` with its gradient."""
     lock = threading.Lock()
     # the passes that have called `fn`
-    called: weakref.WeakSet[engine.GraphTask] = weakref.WeakSet()
+    called: weakref.WeakSet[GraphTask] = weakref.WeakSet()
 
     def inner(index: int) -> Callable[[torch.Tensor | None], None]:
         """Return a hook, the same for each position."""
@@ -169,8 +170,8 @@ def _when_any(fn: Callable[..., object]) -> Callable[[int], Callable[[torch.Tens
     return inner
 
 
-def _task() -> engine.GraphTask:
-    task: engine.GraphTask | None = RUNNING.task
+def _task() -> GraphTask:
+    task: GraphTask | None = RUNNING.task
     if task is None:
         raise RuntimeError("a hook on several gradients can only be called by a backward pass")
     return task

@@ -24,7 +24,8 @@ from ..seam.user_code import settled
 from . import hooks
 from .lift import lift_in_place
 from .metas import meta_of
-from .nodes import Edge, OpNode
+from .nodes import Edge
+from .op_nodes import OpNode
 from .saved import HOOKS, Saved
 from .tape import Tape
 from .values import edge_of

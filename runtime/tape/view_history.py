@@ -17,7 +17,7 @@ import torch
 
 from ..errors import InplaceError, called_from
 from ..rules.ops import Op
-from ..rules.shape.views import without_overlap
+from ..rules.shape.strided_views import without_overlap
 from ..seam.levels import Level, Value
 from ..seam.memory import storage_of
 from ..seam.nested_views import view_of

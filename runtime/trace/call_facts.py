@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..rules.hidden_writes import may_hide
-from ..rules.ops import Op, is_composite, op_of
+from ..rules.ops import Op, op_of
+from ..rules.overload_bindings import is_composite
 from ..rules.record import listeners
 from ..rules.tensors.core import QUESTIONS
 from ..seam.call_types import Arguments

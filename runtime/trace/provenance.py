@@ -36,7 +36,7 @@ from torch.fx import traceback as fx_traceback
 
 from ..seam.ambient import Ambient
 from ..seam.graph_walks import inputs_of, walk
-from ..tape import engine
+from ..tape import engine, graph_task
 from ..tape.nodes import LAST, Node, next_number
 from ..tape.running import current_node
 from .torch_functions import Functions
@@ -64,6 +64,7 @@ _FROZEN = "<frozen"
 _kinds: dict[str, int] = {
     torch.nn.modules.module.__file__: _CALL,
     engine.__file__: _BACKWARD,
+    graph_task.__file__: _BACKWARD,
     __file__: _START,
 }  # by file name
 _PRESERVED = (

@@ -11,12 +11,10 @@ import functools
 import math
 import operator
 import re
-import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import (
@@ -25,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import (
     ConvertIntKey,
     DimDynamic,
     DivideByKey,
-    ShapeEnv,
     StatelessSymbolicContext,
     compute_unbacked_bindings,
     statically_known_false,
@@ -43,26 +40,21 @@ from ..torch_private.mode_stacks import (
     without_modes,
 )
 from ..torch_private.pytrees import pytree
-from ..torch_private.symbolic_shapes import (
-    ConstantSource,
-    IntTrueDiv,
-    PythonReferenceAnalysis,
-    TruncToInt,
-    forgetful_cache,
-    sympy_interp,
-)
+from ..torch_private.symbolic_shapes import ConstantSource, PythonReferenceAnalysis, sympy_interp
 from .abstract_values import faked
 from .generated_code import function
 from .outside import held_by_session
 from .provenance import here
-from .real_arithmetic import operation
+from .shape_environment import ShapeEnvironment
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)  # the numbers that a graph computes
 
 
 class _Sizes(PythonReferenceAnalysis):
-    """Arithmetic of sizes on the proxies of a graph; of what is here, torch's makes a sympy
-    expression of the proxies or fails."""
+    """Arithmetic of sizes on the proxies of a graph.
+
+    It overrides the operations of which torch's own makes a sympy expression of proxies, or fails.
+    """
 
     @staticmethod
     def int_truediv(a: Any, b: object) -> object:
@@ -100,6 +92,7 @@ class _Sizes(PythonReferenceAnalysis):
 
     @staticmethod
     def piecewise(*pairs: tuple[object, object]) -> object:
+        # the first condition that holds decides; that of the last pair is true
         result = pairs[-1][0]
         for value, condition in reversed(pairs[:-1]):
             result = _call_in_graph(torch.sym_ite, condition, value, result)
@@ -121,117 +114,6 @@ def _call_in_graph(function: Callable[..., object], *operands: object) -> object
     if proxy is None:
         return function(*operands)
     return proxy.tracer.create_proxy("call_function", function, operands, {})
-
-
-def _cut_below_zero(expr: object) -> Iterator[object]:
-    """Yield the integer parts of quotients in ``expr`` that may be negative."""
-    if not isinstance(expr, sympy.Basic):
-        return
-    for part in expr.atoms(TruncToInt):
-        quotient = part.args[0]
-        if isinstance(quotient, IntTrueDiv) and not all(
-            argument.is_nonnegative for argument in quotient.args
-        ):
-            yield part
-
-
-class _ByHint(ShapeEnv):
-    """A shape environment in which a condition on a real number becomes a guard, and is never
-    decided by the ranges of its parts. Torch's ranges are those of integers: it concludes that
-    ``k % 1.5`` is at most 0.5.
-
-    Torch also takes the integer part of a quotient for its floor, which is another one below zero.
-
-    Torch's caches of what follows from conditions are of the class, and keep environments alive.
-    Here each has its own. ``checked``: whether calls of the graph check the conditions.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.checked = True
-        # torch never clears the caches of these, since their results depend on no condition
-        for name in ("get_implications", "_maybe_guard_rel", "_inner_evaluate_expr"):
-            self._cache(name, functools.lru_cache(None))
-        for name in (
-            "_find",
-            "_maybe_evaluate_static",
-            "_simplify_floor_div",
-            "_update_divisible",
-            "get_axioms",
-            "replace",
-            "simplify",
-        ):
-            self._cache(name, forgetful_cache)  # which forgets when a condition is added
-        decided: Any = self._maybe_evaluate_static
-
-        # None: torch then compares the hints, and the condition becomes a guard
-        def by_hint(expr: object, **options: object) -> object:
-            if _real(expr) and not (options.get("unbacked_only") or options.get("compute_hint")):
-                return None
-            return decided(expr, **options)
-
-        # torch clears the cache of the method that it finds
-        by_hint.cache_clear = decided.cache_clear  # type: ignore[attr-defined]
-        self._maybe_evaluate_static = by_hint  # type: ignore[assignment]
-        simplified: Any = self.simplify
-
-        # torch would take these integer parts for floors, so it must not see them
-        def exact(expr: Any, *rest: object, **options: object) -> object:
-            stand_ins = {part: sympy.Dummy(integer=True) for part in _cut_below_zero(expr)}
-            if stand_ins:
-                expr = expr.xreplace(stand_ins)
-            result = simplified(expr, *rest, **options)
-            return result.xreplace({dummy: part for part, dummy in stand_ins.items()})
-
-        exact.cache_clear = simplified.cache_clear  # type: ignore[attr-defined]
-        self.simplify = exact  # type: ignore[assignment]
-
-    def real_operation(
-        self, function: Callable[..., object], first: object, second: object
-    ) -> torch.SymFloat:
-        """Return a sum, difference or product of two numbers, of which one is real, as a symbol
-        that torch does not simplify. ``first``, ``second``: numbers, or symbols from here."""
-        hints = [_hint(number) for number in (first, second)]
-        hint: Any = None
-        if None not in hints:
-            hint = function(*hints)
-        expression = operation(function, *map(_expression, (first, second)))
-        result: Any = self.create_symfloatnode(expression, hint=hint)
-        return result  # type: ignore[no-any-return]
-
-    def _cache(self, name: str, cache: Callable[[Any], Any]) -> None:
-        """Give this environment a ``cache`` of its own for its method ``name``."""
-        uncached = getattr(getattr(ShapeEnv, name, None), "__wrapped__", None)
-        if uncached is not None:  # else another version of torch has no cache here
-            setattr(self, name, types.MethodType(cache(uncached), self))
-
-    def _maybe_fast_eval_comparison(self, expr: object) -> object:
-        if _real(expr):
-            return None  # not known: torch asks `_maybe_evaluate_static` next
-        return super()._maybe_fast_eval_comparison(expr)
-
-
-def _expression(number: object) -> Any:
-    """Return a number, or a symbol of torch's, as an expression of sympy's."""
-    if isinstance(number, SYMBOLIC):
-        return number.node.expr
-    return sympy.sympify(number)
-
-
-def _hint(number: object) -> Any:
-    """Return the number that a symbol stands for in this trace. None: it has none."""
-    if not isinstance(number, SYMBOLIC):
-        return number
-    if number.node.has_hint():
-        return number.node.hint
-    return None
-
-
-def _real(expression: Any) -> bool:
-    """Return whether a number in ``expression`` is no integer."""
-    return any(
-        part.is_Float or (part.is_Symbol and not part.is_integer) for part in expression.atoms()
-    )
 
 
 def unchecked(number: object) -> bool:
@@ -289,13 +171,14 @@ class Abstraction:
         self.dynamic = dynamic
         self.allows_real_constants = True  # unless `make_fx` is told otherwise
         self.mode = mode or FakeTensorMode(
-            shape_env=_ByHint(duck_shape=False), allow_non_fake_inputs=True
+            shape_env=ShapeEnvironment(duck_shape=False), allow_non_fake_inputs=True
         )
         self.shape_env: Any = self.mode.shape_env
         self.inputs: list[Any] = []
         self.numbers: list[Any] = []  # those of the inputs that are numbers
-        self.symbols: dict[object, Place] = {}
-        self.computed: dict[object, fx.Node] = {}  # by expression
+        self.symbols: dict[object, Place] = {}  # by symbol: where the graph reads its value
+        # by expression: so that a size which is computed twice is one node
+        self.computed: dict[object, fx.Node] = {}
         self._guards: str | None = None
         self._holds: Callable[..., bool] | None = None
         self._proxies: Any = None
@@ -369,8 +252,8 @@ class Abstraction:
         return fake
 
     def unknown(self, n: float, node: fx.Node) -> Any:
-        """Return a symbol for the number that is the input of ``node``, an ``int`` or a
-        ``float``."""
+        """Return a symbol for the number ``n`` that is the input of ``node``, an ``int`` or a
+        ``float``. ``n`` is its value in this trace, and the graph is right for others."""
         source, env = ConstantSource(f"input_{len(self.inputs)}"), self.shape_env
         if type(n) is float:
             symbol = env.create_unspecified_symbol(n, source)
@@ -443,6 +326,7 @@ class Abstraction:
     def read_sizes_of(self, node: fx.Node) -> None:
         """Read what is still to be read of the result of ``node``, because its sizes are about to
         change in place."""
+        # a read after the change would give the new size
         for place in self.symbols.values():
             if place.source is node:
                 place.read(self._tracer(node))
@@ -539,6 +423,7 @@ class Fixed(Abstraction):
     def abstract(self, tensor: torch.Tensor, fixed: bool = False) -> FakeTensor:
         """Return a fake tensor for input ``tensor``, whose sizes are numbers."""
         fake = super().abstract(tensor, fixed=True)
+        # a fixed input is not among those that `holds` takes, and this one is
         if not fixed:
             self.inputs.append(fake)
         return fake

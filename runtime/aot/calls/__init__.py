@@ -5,6 +5,6 @@ tape.
 ``known_programs`` finds the one for a call by generated ``guards``. ``program_capture`` captures
 one. ``compiled_program`` is one call of one program, with its ``program_guard``,
 ``argument_changes`` and ``call_results``. ``backward_calls`` is its backward
-pass. The package imports ``capture``, ``partition``, ``compilers``,
+pass, by a ``backward_graph``. The package imports ``capture``, ``partition``, ``compilers``,
 ``python_state`` and ``cache``. Start with ``compiled_function.py``.
 """

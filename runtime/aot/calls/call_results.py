@@ -20,7 +20,8 @@ from ...tape.saved import refuse_inference
 from ...torch_private.pytrees import pytree
 from ..capture.boundary import Boundary
 from .arguments import Target
-from .backward_calls import Backward, CompiledBackward
+from .backward_calls import CompiledBackward
+from .backward_graph import Backward
 from .subclass_calls import parts_of
 
 

@@ -25,7 +25,7 @@ from ..python_state.program_state import Effects
 from ..python_state.summary import StateSummary, summarize
 from .argument_changes import ArgumentChanges
 from .arguments import Call
-from .backward_calls import Backward
+from .backward_graph import Backward
 from .call_results import CallHistory, CallResults, LateEffects
 from .graph_writes import FailedGraph, note_partial_effects
 from .program_guard import ProgramGuard

@@ -50,7 +50,7 @@ from ..python_state.program_state import Effects, ProgramState
 from ..python_state.reads import ELEMENTS, Read, asked_for, once, places_beneath, unchanged
 from ..python_state.snapshot import PLAIN_VALUES
 from .arguments import Call, enter, of_leaves
-from .backward_calls import Backward
+from .backward_graph import Backward
 from .compiled_program import CompiledProgram
 from .identities import Apart, Outside, Repeat, refuse_outside
 from .numbers import Pinned, pinned_numbers

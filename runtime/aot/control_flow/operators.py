@@ -8,8 +8,9 @@ which torch exports and runs.
 """
 
 from . import out_dtype, subgraphs  # noqa: F401 (they declare what torch's operators do on values of ours)
+from .associative_scans import associative_scan
 from .conditions import cond
 from .loops import while_loop
-from .scans import associative_scan, map, scan
+from .scans import map, scan
 
 __all__ = ["associative_scan", "cond", "map", "scan", "while_loop"]

@@ -1,4 +1,4 @@
-"""Loop over the elements of tensors: ``map``, ``scan`` and ``associative_scan``.
+"""Loop over the elements of tensors: ``map`` and ``scan``.
 
 A graph has the calls of every step. With ``unroll=False``, and where the length is a symbol, it has
 one call of torch's operator ``scan``. Its derivatives and its batch are scans.
@@ -16,7 +16,6 @@ import torch
 from ...autograd.function_rules import VmapInfo
 from ...func.grad import vjp
 from ...func.jvp import jvp
-from ...func.vmap import vmap
 from ...rules.ops import DIFFERENTIABLE
 from ...torch_private.mode_stacks import without_modes
 from ...torch_private.pytrees import pytree
@@ -54,7 +53,7 @@ def map(f: Callable[..., object], xs: object, *args: object, unroll: bool | None
         """Call ``f`` as a step of a scan without a carry."""
         return carry, f(value, *args)
 
-    return _scan_along(step, (), xs, 0, False, unroll)[1]
+    return scan_along(step, (), xs, 0, False, unroll)[1]
 
 
 def scan(
@@ -77,116 +76,10 @@ def scan(
     ``dim`` is where ``y`` is stacked, too, if it has so many dimensions. ``RuntimeError`` for an
     empty dimension.
     """
-    return _scan_along(combine_fn, init, xs, dim, reverse, unroll)
+    return scan_along(combine_fn, init, xs, dim, reverse, unroll)
 
 
-def associative_scan(
-    combine_fn: Callable[[Any, Any], object],
-    xs: object,
-    dim: int,
-    reverse: bool = False,
-    combine_mode: str = "pointwise",
-) -> Any:
-    """Return the partial results ``x0``, ``combine_fn(x0, x1)``, ``combine_fn(combine_fn(x0, x1),
-    x2)``, … along ``dim``, as torch's ``associative_scan`` does.
-
-    >>> associative_scan(torch.add, torch.tensor([1, 2, 3, 4]), 0)
-    tensor([ 1,  3,  6, 10])
-
-    ``combine_fn`` takes two pytrees like ``xs`` and returns one; it must be associative. It is
-    called on many elements at once, some ``2 log2(length)`` times. With
-    ``combine_mode="pointwise"`` it acts on each element of a tensor alone. With ``"generic"`` it
-    gets slices without the dimension ``dim``. ``ValueError`` for another mode, ``RuntimeError`` for
-    an empty dimension.
-    """
-    if combine_mode not in ("pointwise", "generic"):
-        raise ValueError(
-            f"Combine_mode must either 'pointwise' or 'generic', but got {combine_mode}"
-        )
-    flat, spec = pytree.tree_flatten(xs)
-    moved = [value.movedim(dim, 0) for value in flat]
-    _length(moved)
-    if reverse:
-        moved = [x.flip(0) for x in moved]
-
-    def combine_pairs(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Combine many pairs of elements at once."""
-
-        def combine(*both: torch.Tensor) -> list[torch.Tensor]:
-            """Call ``combine_fn`` with the trees of both flat halves."""
-            halves = (both[: len(flat)], both[len(flat) :])
-            trees = (pytree.tree_unflatten(half, spec) for half in halves)
-            out, out_spec = pytree.tree_flatten(combine_fn(*trees))
-            if out_spec != spec:
-                raise RuntimeError(
-                    f"associative_scan: combine_fn returns the structure {out_spec}, "
-                    f"its arguments have {spec}{here()}"
-                )
-            return out
-
-        # a pointwise function does not see that the pairs lie along a dimension in front
-        if combine_mode == "pointwise":
-            return combine(*a, *b)
-        return list(vmap(combine)(*a, *b))
-
-    # the pairs of the fast way depend on the length
-    if unchecked(moved[0].shape[0]):
-        found = _scan_one_by_one(combine_pairs, moved)
-    else:
-        found = _prefixes(combine_pairs, moved)
-    return pytree.tree_unflatten(
-        [(x.flip(0) if reverse else x).movedim(0, dim) for x in found], spec
-    )
-
-
-def _scan_one_by_one(
-    combine_pairs: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Return what :func:`_prefixes` does, in a graph that is right for any length."""
-
-    def step(carry: list[torch.Tensor], x: list[torch.Tensor]) -> tuple[object, object]:
-        """Combine one more element."""
-        both = ([tensor.unsqueeze(0) for tensor in each] for each in (carry, x))
-        after = [tensor.squeeze(0) for tensor in combine_pairs(*both)]
-        # the graph of a step returns no tensor twice
-        return after, [tensor.clone() for tensor in after]
-
-    _, rest = _scan_along(step, [x[0] for x in xs], [x[1:] for x in xs], 0, False, None)
-    return [torch.cat([x[:1], others]) for x, others in zip(xs, rest, strict=True)]
-
-
-def _prefixes(
-    combine_pairs: Callable[..., list[torch.Tensor]], xs: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """Return all partial results, by some ``2 log2(length)`` calls on many elements.
-
-    The partial results of combined pairs of neighbours are every other result. One step more from
-    each of them gives the others.
-    """
-    length = xs[0].shape[0]
-    if length < 2:
-        return list(xs)
-    # the results 1, 3, 5, …: those of the pairs (0, 1), (2, 3), …
-    odd = _prefixes(combine_pairs, combine_pairs([x[:-1:2] for x in xs], [x[1::2] for x in xs]))
-    # the results 2, 4, …: element 2 after result 1, and so on; no element is after the last pair
-    # of an even length
-    rest = [x[2::2] for x in xs]
-    even = rest
-    if length > 2:
-        even = combine_pairs([y[: (length - 1) // 2] for y in odd], rest)
-    # result 0 is element 0
-    evens = [torch.cat([x[:1], others]) for x, others in zip(xs, even, strict=True)]
-    # no `map`: in this module that is the function above
-    return [_interleave(*both) for both in zip(evens, odd, strict=True)]
-
-
-def _interleave(even: torch.Tensor, odd: torch.Tensor) -> torch.Tensor:
-    """Return the elements of both in turns, beginning with ``even``, which may be longer by one."""
-    pairs = torch.stack([even[: odd.shape[0]], odd], dim=1).flatten(0, 1)
-    return torch.cat([pairs, even[odd.shape[0] :]])
-
-
-def _scan_along(
+def scan_along(
     step: Callable[..., tuple[object, object]],
     init: object,
     xs: object,
@@ -194,14 +87,18 @@ def _scan_along(
     reverse: bool,
     unroll: bool | None,
 ) -> tuple[Any, Any]:
-    """Do what :func:`scan` does, in Python or as one call of the graph."""
+    """Do what :func:`scan` does, in Python or as one call of the graph.
+
+    ``step``: takes the carry and an element, as ``combine_fn`` of :func:`scan`.
+    """
     flat, spec = pytree.tree_flatten(xs)
     if not flat:
         return init, []
+    # all below have the steps in front
     moved = flat
     if dim:
         moved = [x.movedim(dim, 0) for x in flat]
-    length = _length(moved)
+    length = length_of(moved)
     if not _is_one_call(init, moved, length, unroll):
         _refuse_unknown_length(length, unroll)
         carry, ys = _stepwise(step, init, moved, spec, reverse)
@@ -219,6 +116,7 @@ def _is_one_call(
     init: object, moved: Sequence[torch.Tensor], length: object, unroll: bool | None
 ) -> bool:
     """Return whether all steps are one call of torch's operator in a graph."""
+    # torch's operator carries tensors alone
     whole = unroll is False or (unroll is None and not isinstance(length, int))
     if not whole or not all(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(init)):
         return False
@@ -269,7 +167,7 @@ def _stepwise(
     )
 
 
-def _length(xs: Sequence[torch.Tensor]) -> object:
+def length_of(xs: Sequence[torch.Tensor]) -> object:
     """Return the length of the first dimension. ``RuntimeError`` if it is 0 or not one."""
     lengths = [x.shape[0] for x in xs]
     if any(length != lengths[0] for length in lengths) or lengths[0] == 0:
@@ -289,8 +187,8 @@ def _capture(
 ) -> Any:
     """Return the last carry and the results of ``step`` along ``xs``, as one call of the graph."""
     start, init_spec = pytree.tree_flatten(init)
-    n, m = len(start), len(xs)
-    call = here()
+    n, m = len(start), len(xs)  # how many tensors are carried, and how many give an element
+    call = here()  # now: inside of the step it would be a line of the step
     y_spec: Any = None
 
     def flat_step(*given: torch.Tensor) -> list[object]:
@@ -313,6 +211,7 @@ def _capture(
         what = "the function of map"
     piece = Piece(what, flat_step, n, copies)
     (body,), outside = captured((piece,), [*given[:n], *(x[0] for x in given[n:])])
+    # the graph returns tensors alone, and `...` among the constants stands for one of them
     nodes = iter(body.results())
     after = [
         next(nodes).meta["val"] if constant is ... else constant for constant in body.constants[:n]
@@ -334,7 +233,7 @@ def _along(
     spec = pytree.tree_structure(list(xs))
     if traced((*carry, *xs)):
         return _capture(step, list(carry), xs, spec, copies=True)  # type: ignore[no-any-return]
-    return _scan_along(step, list(carry), list(xs), 0, False, True)
+    return scan_along(step, list(carry), list(xs), 0, False, True)
 
 
 @stands_for(_OPERATOR)
@@ -392,6 +291,7 @@ def _carry_before_steps(
     body: Branch, carry: Tensors, xs: Tensors, rest: Tensors
 ) -> Sequence[torch.Tensor]:
     """Return the values of ``carry`` before each step, stacked, by one more run of the steps."""
+    # a `map` carries nothing, and needs no run for that
     if not carry:
         return ()
 
@@ -432,14 +332,15 @@ class _Moving:
 
 
 def _or_zeros(tensor: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    """Return ``tensor``, or zeros like ``like`` for None."""
     return torch.zeros_like(like) if tensor is None else tensor
 
 
 class _Scan(ControlFlow):
     """Differentiate and batch a scan as one call.
 
-    It takes the body, the lengths of carry and elements, the carry, the elements and the further
-    arguments of the body.
+    It takes the body, ``n`` and ``m``, and the operands: ``n`` tensors of the carry, ``m`` of which
+    each step takes an element, and the further arguments of the body.
     """
 
     @staticmethod
@@ -447,9 +348,11 @@ class _Scan(ControlFlow):
         """Compute the results, or write the call to a graph."""
 
         def again(tensors: Sequence[torch.Tensor]) -> Tensors:
+            """Do the same with the tensors of an outer level."""
             return _Scan.forward(body, n, m, *tensors)
 
         def compute() -> Tensors:
+            """Run the steps, with no level around."""
             return _scan_values(
                 transformable(body.module), operands[:n], operands[n : n + m], operands[n + m :]
             )
@@ -474,11 +377,12 @@ class _Scan(ControlFlow):
         refuse_draws("the function of map or scan", ctx.body)
         n, m = ctx.n, ctx.m
         # a later step gives a carry its cotangent
-        floating = [i for i in ctx.floating if i < n or grads[i] is not None]
+        floating = [index for index in ctx.floating if index < n or grads[index] is not None]
         operands = ctx.saved_tensors
         carried, xs, rest = operands[:n], operands[n : n + m], operands[n + m :]
         moving = _Scan._moving_in_backward(ctx)
         numbers, n_moving = moving.numbers, len(moving.carry)
+        # the forward saves no intermediate carry, since torch's operator returns none
         before = _carry_before_steps(ctx.body, carried, xs, rest)
 
         def back(
@@ -522,7 +426,8 @@ class _Scan(ControlFlow):
 
         A carry always does, because the steps before may need it.
         """
-        of_carry = [i for i in ctx.floating if i < ctx.n]
+        of_carry = [index for index in ctx.floating if index < ctx.n]
+        # the inputs begin with the body and the two lengths
         wanted = [
             index
             for index, tensor in enumerate(ctx.saved_tensors)
@@ -537,7 +442,7 @@ class _Scan(ControlFlow):
         n, m, floating = ctx.n, ctx.m, ctx.floating
         operands = ctx.saved_tensors
         rest = operands[n + m :]
-        carry_out = [i for i in floating if i < n]
+        carry_out = [index for index in floating if index < n]
         # an earlier step may give a carry its tangent
         with_tangent = [
             index
@@ -584,7 +489,7 @@ class _Scan(ControlFlow):
         *operands: torch.Tensor,
     ) -> tuple[Tensors, tuple[int, ...]]:
         """Return the results for a batch, and their batch dimensions."""
-        # the whole carry is a batch, and so are all results
+        # the whole carry is a batch, since a step may mix one into any part, and so are all results
         dims = [0 if index < n else dim for index, dim in enumerate(in_dims[3:])]
         carry = [
             tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor

@@ -19,7 +19,8 @@ from ..derive.batch_rules import expand, shaped_by_one
 from ..derive.fixed_layouts import filled
 from ..derive.optional import add_present, map_optional
 from ..record import kernels, register
-from ..samples.factors import Dense, Windows, per_dimension
+from ..samples.factors import Dense
+from ..samples.windows import Windows, per_dimension
 
 aten = torch.ops.aten
 

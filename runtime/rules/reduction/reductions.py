@@ -1,4 +1,4 @@
-"""Register sums, means, products, extrema, norms, variances, order statistics, counts."""
+"""Register sums, means, products, extrema, variances, order statistics, counts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 from ...rules.derive.reduction_records import Dims
 from ...seam.call_types import Arguments, Kernel, Keywords
 from ..derive import batch_rules as batch
-from ..derive.families import conj, conj_of, linear, nondifferentiable, real, scaled
-from ..derive.matrix_rules import leading
+from ..derive.families import conj, conj_of, linear, nondifferentiable, scaled
 from ..derive.optional import add_present
 from ..derive.reduction_records import (
     along_default,
@@ -27,6 +26,7 @@ from ..derive.reduction_records import (
 )
 from ..elementwise.overflow_safe import product_of_others, times
 from ..record import asking, parameters, register
+from .norms import over_root
 
 aten = torch.ops.aten
 
@@ -36,6 +36,7 @@ aten = torch.ops.aten
 def _mean_vjp(
     g: torch.Tensor, shape: Sequence[int], dim: Dims = None, keepdim: bool = False
 ) -> torch.Tensor:
+    """Return the cotangent of the mean, divided by the number of elements and spread over them."""
     each = g / max(count_of(shape, dim), 1)  # of no elements: no division by zero
     if each.dim():
         each = restored(each, len(shape), dim, keepdim)
@@ -77,6 +78,7 @@ reduction("nansum", lambda self, result_dtype: (~self.isnan()).to(result_dtype),
 
 
 def _times(t: torch.Tensor, partial: torch.Tensor | int) -> object:
+    """Return ``t * partial``, where zero times anything is zero. A 0-d tensor has the partial 1."""
     if isinstance(partial, torch.Tensor):
         return times(t, partial)
     return t * partial
@@ -105,6 +107,7 @@ reduction(
 
 
 def _share(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
+    """Return for each element its share of the cotangent: 1 / n for each of n ties, else 0."""
     mask = self == result
     return mask.to(self.dtype) / summed(mask, dim, True)  # the sum counts the ties
 
@@ -112,6 +115,7 @@ def _share(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
 # Two functions, because torch distinguishes them at NaN: `amax` only compares, which gives 0/0
 # there, and `max` shares the gradient among the NaNs.
 def _share_among_all(self: torch.Tensor, result: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    # NaN equals nothing, so a result that is NaN needs a mask of its own
     mask = (self == result) | (self.isnan() & result.isnan())
     return mask, 1 / mask.sum().to(self.dtype)
 
@@ -120,6 +124,7 @@ def _aminmax(
     self: torch.Tensor, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the minimum and the maximum, by two reductions."""
+    # an empty list means all dimensions
     dims = []
     if dim is not None:
         dims.append(dim)
@@ -163,12 +168,13 @@ selecting("mode", along_default(1), cost="high")
 selecting("kthvalue", along_default(2), cost="high")
 
 
-# ---- logsumexp and norms
+# ---- logsumexp
 
 
 def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.Tensor:
     """Return ``exp(x - logsumexp(x))``. Elements of +inf get equal shares. If all are -inf, shares
     are zero. torch gives NaN in both cases."""
+    # an infinite result minus itself would be NaN, so such rows are computed apart
     infinite = result.isinf()
     ties = (self == result) & (result.real == math.inf)
     equal = ties.to(self.dtype) / summed(ties, dim, True).clamp(min=1)
@@ -177,240 +183,6 @@ def _share_of_sum(self: torch.Tensor, result: torch.Tensor, dim: Dims) -> torch.
 
 
 reduction("logsumexp", _share_of_sum, batch.along(1))
-
-
-def _over_root(a: Any, root: torch.Tensor) -> Any:
-    """Return ``a / root``, and zero where the root is zero. Its derivatives are zero there, too:
-    they must not divide by it."""
-    zero = root == 0
-    return (a / root.masked_fill(zero, 1)).masked_fill(zero, 0)
-
-
-def _norm_partial(self: torch.Tensor, result: torch.Tensor, ord: Any, dim: Any) -> Any:
-    """Return the conjugate of the gradient of a p-norm. Zero where the norm is not differentiable.
-    Ties of the maximum share it."""
-    p = float(ord)
-    if p == 0:
-        return torch.zeros_like(self)
-    sgn = conj(self.sgn())
-    if p == 1:
-        return sgn
-    if p == 2:
-        return _over_root(conj(self), result)
-    magnitude = self.abs()
-    if p in (float("inf"), float("-inf")):
-        mask = (magnitude == result) | (magnitude.isnan() & result.isnan())
-        return sgn * (mask.to(result.dtype) / summed(mask, dim, True))
-    # Powers of the quotient, because powers of its parts overflow. At zero |x|^(p-1) or its
-    # derivative may be infinite; zero is used.
-    zero = self == 0
-    size = torch.where(result == 0, 1.0, result)
-    ratio = torch.where(zero, 1.0, magnitude) / size
-    if p < 2:
-        return sgn * torch.where(zero, 0.0, ratio.pow(p - 1))
-    if p < 4:  # not sgn·|x|^(p-1), whose derivative at zero would be infinite times zero
-        return conj(self) / size * torch.where(zero, 0.0, ratio.pow(p - 2))
-    return conj(self) / size * (magnitude / size).pow(p - 2)
-
-
-def _norm_slope(
-    self: torch.Tensor, result: torch.Tensor, ord: Any, dim: object
-) -> tuple[object, object]:
-    """Return where the norm can be differentiated, and :func:`_norm_partial`. The derivative is
-    zero elsewhere."""
-    return float(ord) != 0 and result != 0, _norm_partial(self, result, ord, dim)
-
-
-def _vector_norm_batch(
-    func: Kernel, size: int, batched: object, args: Arguments, kwargs: Keywords
-) -> object:
-    """Run the op on a batch. The dimensions stand behind the order, which a call may leave out."""
-    if len(args) == 1:
-        args = [*args, 2]
-    return batch.along(2)(func, size, batched, args, kwargs)
-
-
-def _norm(
-    self: torch.Tensor,
-    p: object = None,
-    dim: object = None,
-    keepdim: bool = False,
-    *,
-    dtype: object = None,
-) -> object:
-    """Return the norm of any of the overloads of ``norm``. None as ``p``: 2."""
-    if p is None:
-        p = 2
-    return aten.linalg_vector_norm(self, p, dim, keepdim, dtype=dtype)
-
-
-reduction(
-    "linalg_vector_norm",
-    # a wider ``dtype=`` is also the dtype of the computation
-    lambda self, result, ord, dim: _norm_slope(
-        self.to(torch.promote_types(self.dtype, result.dtype)), result, ord, dim
-    ),
-    _vector_norm_batch,
-)
-for _name in ("norm.Scalar", "norm.ScalarOpt_dim"):
-    register(_name, decomposition=_norm, family="reduction")
-register(
-    "norm.ScalarOpt_dtype",
-    decomposition=lambda self, p, *, dtype: _norm(self, p, dtype=dtype),
-    family="reduction",
-)
-register("norm.ScalarOpt_dim_dtype", decomposition=_norm, family="reduction")
-
-
-def _dist(self: torch.Tensor, other: torch.Tensor, p: object = 2) -> object:
-    return aten.linalg_vector_norm(self - other, p)
-
-
-def _dist_vjp(
-    g: torch.Tensor, self: torch.Tensor, other: torch.Tensor, p: object, result: torch.Tensor
-) -> object:
-    part = scaled(g, conj_of(_norm_slope(self - other, result, p, None)))
-    return part, -part
-
-
-register("dist", vjp={("self", "other"): _dist_vjp}, decomposition=_dist, family="reduction")
-
-
-def _renorm(self: torch.Tensor, p: object, dim: int, maxnorm: object) -> object:
-    return self * _renorm_scale(self, p, dim, maxnorm)[0]
-
-
-def _renorm_scale(
-    self: torch.Tensor, p: object, dim: int, maxnorm: Any
-) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """Return the scale of each slice along ``dim`` that limits its norm to ``maxnorm``, its
-    derivative, and the dimensions of a slice.
-
-    The derivative is by each element, conjugated. ATen, too, adds 1e-7 to the norm.
-    """
-    # a slice is all of the tensor at one index of `dim`
-    dims = [d for d in range(self.dim()) if d != dim % self.dim()]
-    norm = aten.linalg_vector_norm(self, p, dims, True)
-    over = norm > maxnorm
-    by_norm = torch.where(over, -maxnorm / (norm + 1e-7).square(), 0)
-    slope = by_norm * _norm_partial(self, norm, p, dims)
-    return torch.where(over, maxnorm / (norm + 1e-7), 1), slope, dims
-
-
-def _renorm_vjp(
-    g: torch.Tensor, self: torch.Tensor, p: object, dim: int, maxnorm: object
-) -> object:
-    """Return the gradient by the slices: that of the scaled slice, and that through its norm."""
-    scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
-    through = conj(slope) * real(g * conj(self)).sum(dims, keepdim=True)
-    return g * scale + torch.where(scale == 1, 0, through)
-
-
-def _renorm_jvp(
-    self_t: torch.Tensor, self: torch.Tensor, p: object, dim: int, maxnorm: object
-) -> object:
-    scale, slope, dims = _renorm_scale(self, p, dim, maxnorm)
-    return self_t * scale + self * real(self_t * slope).sum(dims, keepdim=True)
-
-
-register(
-    "renorm",
-    vjp={"self": _renorm_vjp},
-    jvp={"self": _renorm_jvp},
-    decomposition=_renorm,
-    cost="high",
-    family="reduction",
-)
-
-
-# ---- distances between rows. ATen's backward kernels take the rows and the distances, so the
-# differences of all pairs are never saved
-
-
-def _cdist_backward(
-    grad: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, p: float, cdist: torch.Tensor
-) -> object:
-    """Return the backward in plain ops. It recomputes the distances from the rows, so that
-    derivatives go through them."""
-    apart = x1.unsqueeze(-2) - x2.unsqueeze(-3)
-    distance = aten.linalg_vector_norm(apart, p, [-1], True)
-    return (grad.unsqueeze(-1) * _norm_partial(apart, distance, p, [-1])).sum(-2)
-
-
-def _cdist_vjp(
-    g: torch.Tensor,
-    x1: torch.Tensor,
-    x2: torch.Tensor,
-    p: float,
-    result: torch.Tensor,
-    needs: frozenset[str],
-) -> object:
-    """Return the gradients by the rows of both matrices, by ATen's backward kernel."""
-    first = second = None
-    if "x1" in needs:
-        first = aten._cdist_backward(g.contiguous(), x1, x2, p, result)
-    if "x2" in needs:
-        second = aten._cdist_backward(g.mT.contiguous(), x2, x1, p, result.mT.contiguous())
-    return first, second
-
-
-def _euclidean_vjp(
-    g: torch.Tensor, x1: torch.Tensor, x2: torch.Tensor, result: torch.Tensor
-) -> Any:
-    """Return the gradients by the rows of both matrices, as two products: no differences of all
-    pairs."""
-    ratio = _over_root(g, result)
-    turned = ratio.mT
-    first = x1 * ratio.sum(-1, keepdim=True) - ratio @ x2
-    second = x2 * turned.sum(-1, keepdim=True) - turned @ x1
-    return first, second
-
-
-def _pairs(self: torch.Tensor) -> torch.Tensor:
-    return torch.triu_indices(self.shape[0], self.shape[0], 1, device=self.device)
-
-
-def _pdist(self: torch.Tensor, p: float = 2.0) -> object:
-    i, j = _pairs(self)
-    return aten.linalg_vector_norm(self.index_select(0, i) - self.index_select(0, j), p, [-1])
-
-
-def _pdist_backward(
-    grad: torch.Tensor, self: torch.Tensor, p: float, pdist: torch.Tensor
-) -> object:
-    """Return the backward in plain ops. It recomputes the distances from the rows, so that
-    derivatives go through them."""
-    i, j = _pairs(self)
-    apart = self.index_select(0, i) - self.index_select(0, j)
-    by_distance = grad.unsqueeze(-1)
-    distance = aten.linalg_vector_norm(apart, p, [-1], True)
-    part = by_distance * _norm_partial(apart, distance, p, [-1])
-    return torch.zeros_like(self).index_add(0, i, part).index_add(0, j, -part)
-
-
-register(
-    "_cdist_forward",
-    vjp={("x1", "x2"): _cdist_vjp},
-    batch=leading(2, 2),
-    cost="high",
-    family="reduction",
-)
-register("_cdist_backward", decomposition=_cdist_backward, cost="high", family="reduction")
-register(
-    "_euclidean_dist",
-    cost="high",
-    vjp={("x1", "x2"): _euclidean_vjp},
-    batch=leading(2, 2),
-    family="reduction",
-)
-register(
-    "_pdist_forward",
-    vjp={"self": lambda g, self, p, result: aten._pdist_backward(g.contiguous(), self, p, result)},
-    decomposition=_pdist,
-    cost="high",
-    family="reduction",
-)
-register("_pdist_backward", decomposition=_pdist_backward, cost="high", family="reduction")
 
 
 # ---- variances: the correction defaults to one
@@ -422,7 +194,7 @@ def _deviation(self: torch.Tensor, dim: Any, correction: Any) -> torch.Tensor:
     if correction is None:
         correction = 1
     dims = dims_of(dim, self.dim())
-    mean = self  # of a 0-d tensor
+    mean = self  # of a 0-d tensor, whose only element is its mean
     if dims:
         mean = self.mean(dims, keepdim=True)
     off = conj(self - mean)
@@ -436,7 +208,7 @@ def _std_partial(
     self: torch.Tensor, result: torch.Tensor, dim: object, correction: object
 ) -> tuple[torch.Tensor, torch.Tensor]:
     # A deviation of zero gets a gradient of zero, as in torch.
-    return result != 0, _deviation(self, dim, correction) * _over_root(0.5, result)
+    return result != 0, _deviation(self, dim, correction) * over_root(0.5, result)
 
 
 def _with_mean(spread: Callable[..., object]) -> object:
@@ -490,6 +262,7 @@ def _with_mean_vjp(partial: Any) -> object:
             by_mean = _mean_vjp(g_mean, self.shape, dim, keepdim)
         return add_present(by_spread, by_mean)
 
+    # a node saves what the formula names, so that of a variance keeps no result
     asks = ["gs", "self", "dim", "correction", "keepdim"]
     if "result" in parameters(partial):
         asks.append("result0")
@@ -523,6 +296,7 @@ def _arg(func: Kernel, size: int, batched: object, args: Arguments, kwargs: obje
     x, dim, keepdim = args[0], batch.positional(args, 1, None), batch.positional(args, 2, False)
     if dim is not None:
         return batch.along(1)(func, size, batched, args, kwargs)
+    # a position counts the elements of one element of the batch, in their flat order
     positions = func(rows(x), 1)
     # all dimensions of an element become ones
     if keepdim and x.dim() > 1:
@@ -572,7 +346,7 @@ def _segments_batch(func: Any, size: int, batched: object, args: object, kwargs:
     dimension is that of the reduction.
     """
     tensors = batch.expand_tensors(size, batched, args)
-    # In the backward op the cotangent and the result precede the data.
+    # in the backward op the cotangent and the result precede the data
     data = next(tensor for tensor in reversed(tensors) if isinstance(tensor, torch.Tensor))
     axis = kwargs.get("axis", 0) % (data.dim() - 1)
     bounds = {}

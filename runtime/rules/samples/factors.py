@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import math
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -30,8 +29,6 @@ from ..derive.families import real as real
 Tensor = torch.Tensor
 Scale = Callable[[Tensor], Tensor]
 """A function that multiplies a tensor (B, …) by a number for each sample."""
-_BYTES_IN_CACHE = 1 << 21
-"""The bytes of operands, with their copies, that stay in a cache of the processor."""
 
 _bytes = operator.attrgetter("nbytes")
 
@@ -46,6 +43,7 @@ class Grams:
     """
 
     def __init__(self, requests: Iterable[Tensor]) -> None:
+        # how often each matrix will still be asked for, and those that will be asked for again
         self._n_left = collections.Counter(map(_identity, requests))
         self._matrices: dict[Hashable, Tensor] = {}
 
@@ -180,7 +178,7 @@ class Outer(Term):
         # of one vector, the norm of the product is the product of two norms
         self.way = "ghost"
         if n_vectors != 1:
-            self.way = _smaller_way(n_vectors, m, self.shape[1])
+            self.way = smaller_way(n_vectors, m, self.shape[1])
 
     def dense(self) -> Tensor:
         """Return the products. A large result is written to huge pages."""
@@ -203,6 +201,7 @@ class Outer(Term):
     def _can_write_to(self, out: Tensor) -> bool:
         """Return whether a kernel may write to a tensor such as ``out``: nothing is recorded, and
         no dtype is converted."""
+        # a kernel with `out=` refuses a tensor that requires grad
         for tensor in (out, self.left, self.right):
             if tensor.requires_grad or tensor.dtype is not self.dtype:
                 return False
@@ -223,7 +222,7 @@ class Outer(Term):
         return Outer(self.left[start:stop], self.right[start:stop])
 
     def scaled(self, scale: Scale) -> Outer:
-        return Outer(*_with_one_scaled(scale, self.left, self.right))
+        return Outer(*with_one_scaled(scale, self.left, self.right))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """Return the sum of all weighted outer products, as one matrix product."""
@@ -233,6 +232,7 @@ class Outer(Term):
             left = scaled_by(weights, left)
         else:
             right = scaled_by(weights, right)
+        # the sum over samples and over their vectors is one sum, over B * T of them
         return wide(left).flatten(0, 1).mT @ wide(right).flatten(0, 1)
 
     def squared_norms(self, grams: Grams) -> Tensor:
@@ -276,6 +276,7 @@ class Outer(Term):
 
     def _by_pairs(self, other: Outer) -> Tensor:
         """Return the products from those of the vectors, T × T of them for each sample."""
+        # ⟨Σ l_i r_iᵀ, Σ l'_j r'_jᵀ⟩ = Σ ⟨l_i, l'_j⟩·⟨r_i, r'_j⟩
         left = wide(self.left).conj() @ wide(other.left).mT
         right = wide(self.right).conj() @ wide(other.right).mT
         return real((left * right).sum((1, 2)))
@@ -317,155 +318,6 @@ class Dense(Term):
         """Return the weighted sum, as one product of a vector and a matrix."""
         values = wide(flat(self.values))
         return (weights.to(values.dtype) @ values).reshape(self.shape)
-
-
-class Windows(Term):
-    """The gradients of the weight of a convolution: outer products of the cotangent with the
-    windows of the input.
-
-    ``x``: (B, N, C, *sizes). ``g``: (B, N, O, *places), the cotangent. The parameter has ``shape``
-    (O, C / groups, *kernel). N is the number of images of one sample. A place is one of a window.
-    """
-
-    def __init__(
-        self,
-        g: Tensor,
-        x: Tensor,
-        shape: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-    ) -> None:
-        self.g, self.x = g, x
-        self.size, self.shape, self.dtype = g.shape[0], torch.Size(shape), g.dtype
-        rank = len(shape) - 2
-        self.stride = per_dimension(stride, rank)
-        self.padding = per_dimension(padding, rank)
-        self.dilation = per_dimension(dilation, rank)
-        self.groups = groups
-        places = g.shape[1] * math.prod(g.shape[3:])
-        self.way = _smaller_way(places, shape[0] // groups, math.prod(shape[1:]))
-
-    def held(self) -> Sequence[Tensor]:
-        return self.g, self.x
-
-    def part(self, start: int, stop: int) -> Windows:
-        return self._with_factors(self.g[start:stop], self.x[start:stop])
-
-    def scaled(self, scale: Scale) -> Windows:
-        return self._with_factors(*_with_one_scaled(scale, self.g, self.x))
-
-    def _with_factors(self, g: Tensor, x: Tensor) -> Windows:
-        """Return the gradients by another cotangent and input, in the same geometry."""
-        return Windows(g, x, self.shape, self.stride, self.padding, self.dilation, self.groups)
-
-    def _factors(self) -> tuple[Tensor, Tensor]:
-        """Return the cotangent and the windows, of shapes (B, groups, places, O / groups) and (B,
-        groups, places, C / groups * kernel)."""
-        # `pad` takes the last dimension first, and both ends of each
-        rank = len(self.shape) - 2
-        ends: list[int] = []
-        for width in reversed(self.padding):
-            ends += [width, width]
-        windows = torch.nn.functional.pad(self.x, ends)
-        geometry = zip(self.shape[2:], self.stride, self.dilation, strict=True)
-        for dim, (length, stride, dilation) in enumerate(geometry):
-            # `unfold` knows no dilation, so it takes the whole span, of which each n-th remains
-            span = (length - 1) * dilation + 1
-            windows = windows.unfold(3 + dim, span, stride)[..., ::dilation]
-        # B, N, groups, C / groups, *places, *kernel
-        windows = windows.unflatten(2, (self.groups, -1))
-        places, kernel = range(4, 4 + rank), range(4 + rank, 4 + 2 * rank)
-        columns = math.prod(self.shape[1:])
-        right = (
-            windows.permute(0, 2, 1, *places, 3, *kernel)
-            .reshape(self.size, self.groups, -1, columns)
-            .conj()
-        )
-        left = self.g.unflatten(2, (self.groups, -1)).permute(0, 2, 1, *places, 3)
-        # the number of places by `right`: one -1 alone can be inferred
-        return left.reshape(self.size, self.groups, right.shape[2], -1), right
-
-    def dense(self) -> Tensor:
-        """Return the gradients, by backward passes of convolutions for some samples each.
-
-        Such a pass copies its operands. There are so few samples in one that these fit into a
-        cache.
-        """
-        # each `max` is for a batch without elements or without samples
-        bytes_of_operands = max(1, self.x.nbytes + self.g.nbytes)
-        step = max(1, _BYTES_IN_CACHE * max(1, self.size) // bytes_of_operands)
-        if step >= self.size:
-            return self._dense()
-        parts = (
-            self.part(index, min(index + step, self.size))._dense()
-            for index in range(0, self.size, step)
-        )
-        if not are_plain(self.x, self.g):
-            return torch.cat(list(parts))
-        out = empty_in_huge_pages((self.size, *self.shape), self.dtype, self.g.device)
-        for target, part in zip(out.split(step), parts, strict=True):
-            # at once, as `part` is still in the cache; the replay of a captured program
-            # does so as well
-            target.copy_(part)
-        return out
-
-    def _dense(self) -> Tensor:
-        """Return the gradients by one backward pass of a convolution that has the samples as
-        groups."""
-        # (N, B * C, …): a group of channels for each sample, so that no kernel mixes two of them
-        x, g = (tensor.transpose(0, 1).flatten(1, 2) for tensor in (self.x, self.g))
-        return self._backward(g, x, self.size).reshape(self.size, *self.shape)
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Return the gradient of one convolution whose cotangents are weighted."""
-        return self._backward(
-            scaled_by(weights, self.g).flatten(0, 1), wide(self.x).flatten(0, 1), 1
-        )
-
-    def _backward(self, g: Tensor, x: Tensor, times: int) -> Tensor:
-        """Return the gradient of the weight of a convolution with ``times`` as many groups. Its
-        shape is (times * O, C / groups, *kernel)."""
-        shape = (times * self.shape[0], *self.shape[1:])
-        like = g.new_empty(1).expand(shape)  # of the weight its shape alone matters
-        geometry = (
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            [0] * len(self.stride),
-            times * self.groups,
-        )
-        weight_alone = [False, True, False]
-        _, weight_grad, _ = torch.ops.aten.convolution_backward(
-            g, x, like, None, *geometry, weight_alone
-        )
-        return weight_grad  # type: ignore[no-any-return]
-
-    def squared_norms(self, grams: Grams) -> Tensor:
-        """Return the norms by the Gram matrices of cotangents and windows, or by the gradients."""
-        if self.needs_dense():
-            return super().squared_norms(grams)
-        left, right = map(wide, self._factors())
-        return real(((left.conj() @ left.mT) * (right.conj() @ right.mT)).sum((1, 2, 3)))
-
-    def dot(self, v: Tensor) -> Tensor:
-        """Return the product of the cotangent with the convolution of ``v``."""
-        # the tangent of the convolution's result along `v`
-        no_output_padding = [0] * len(self.stride)
-        tangent = torch.ops.aten.convolution(
-            self.x.flatten(0, 1),
-            v,
-            None,
-            self.stride,
-            self.padding,
-            self.dilation,
-            False,
-            no_output_padding,
-            self.groups,
-        )
-        return real((self.g.conj() * tangent.reshape(self.g.shape)).flatten(1).sum(1))
 
 
 class Rows(Term):
@@ -529,18 +381,12 @@ class Rows(Term):
     def _by_pairs(self, other: Rows) -> Tensor:
         """Return the products from those of the cotangents, of which only pairs of one row
         count."""
+        # (B, T, T): whether vectors i and j of a sample are in one row
         same = self.indices.unsqueeze(2) == other.indices.unsqueeze(1)
         return real(((wide(self.g).conj() @ wide(other.g).mT) * same).sum((1, 2)))
 
 
-def per_dimension(values: Sequence[int], rank: int) -> list[int]:
-    """Return one value for each of ``rank`` dimensions. A list of one holds for all of them."""
-    if len(values) == 1:
-        return list(values) * rank
-    return list(values)
-
-
-def _smaller_way(places: int, rows: int, columns: int) -> str:
+def smaller_way(places: int, rows: int, columns: int) -> str:
     """Return the way to norms that needs fewer numbers: ``ghost`` with the products of all pairs of
     places, or ``direct`` with the gradient itself. See :attr:`Term.way`."""
     # Two Gram matrices take places²·(rows + columns) products, the gradient places·rows·columns.
@@ -552,7 +398,7 @@ def _smaller_way(places: int, rows: int, columns: int) -> str:
 def joined(terms: Sequence[Term]) -> list[Term]:
     """Return fewer terms of the same sum. Those of one form become one, as the steps of a recurrent
     layer do."""
-    # by form, since only terms of one form can be joined
+    # only terms of one form can be joined
     outers: list[Outer] = []
     tables: list[Rows] = []
     dense: list[Dense] = []
@@ -612,7 +458,7 @@ def scaled_by(weights: Tensor, t: Tensor) -> Tensor:
     return t * weights.to(t.dtype).reshape(-1, *[1] * (t.dim() - 1))
 
 
-def _with_one_scaled(scale: Scale, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def with_one_scaled(scale: Scale, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return the two factors of a product, the smaller one scaled, which takes less time."""
     if left.numel() <= right.numel():
         return scale(left), right
@@ -627,12 +473,14 @@ def _squares(t: Tensor) -> Tensor:
 
 def by_left(g: Tensor, right: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``left`` in ``alpha * left @ right``, all with the batch in front."""
+    # the gradient is g @ right.mH, and `Outer` transposes its left factor
     return Outer(_scale_gradient(g, alpha).mT, right.mH)
 
 
 def by_right(g: Tensor, left: Tensor, alpha: object = 1) -> Outer:
     """Return the gradients of ``right`` in ``alpha * left @ right``, all with the batch in
     front."""
+    # the gradient is left.mH @ g, and `Outer` transposes its left factor
     return Outer(left.conj(), _scale_gradient(g, alpha))
 
 
@@ -647,10 +495,11 @@ def of_bias(g: Tensor) -> Dense:
 def reduced(g: Tensor, shape: Sequence[int]) -> Dense:
     """Return the gradients of a tensor of ``shape`` that was broadcast to the shape of ``g``
     without its batch."""
+    # dimension 0 of `g` is the batch, which stays; dimensions line up from the right
     extra = g.dim() - 1 - len(shape)
     if extra:
         g = g.sum(list(range(1, 1 + extra)))
-    expanded = [dim for dim, n in enumerate(shape, 1) if n == 1 and g.shape[dim] != 1]
+    expanded = [dim for dim, size in enumerate(shape, 1) if size == 1 and g.shape[dim] != 1]
     if expanded:  # to ATen, no dimension means all
         g = g.sum(expanded, keepdim=True)
     return Dense(g)

@@ -5,7 +5,7 @@
                            # after the other
     torch.cat([x, y])      # (2 * B, …)   Place(dim=0, outer=2): two batches, one after the other
 
-A place is known by construction, never by a size that happens to be B. ``place_rules`` says for
+A place is known by construction, never by a size that happens to be B. ``place_table`` says for
 each op where the samples lie in its results. :class:`Mixed` is raised where they lie nowhere,
 because the op computes with several samples at once. The last section is about views that were
 written to.

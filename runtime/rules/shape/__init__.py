@@ -1,4 +1,5 @@
 """Register the ops that move elements: views, indexing, joining, packing.
 
-They import ``derive``, ``samples`` and ``record``. Start with ``views``.
+They import ``derive``, ``samples`` and ``record``. Start with ``views``;
+``strided_views`` has ``as_strided``.
 """

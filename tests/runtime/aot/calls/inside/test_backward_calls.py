@@ -1,7 +1,8 @@
 """What a backward takes of a forward, and what its node holds.
 
-Inside: ``runtime.aot.calls.backward_calls``. A partition of a user may give any values in any
-order, and the node of a pass that is over has nothing that a user can ask for."""
+Inside: ``runtime.aot.calls``, its ``backward_calls`` and ``backward_graph``. A partition of a user
+may give any values in any order, and the node of a pass that is over has nothing that a user can
+ask for."""
 
 import threading
 from typing import Any
@@ -12,7 +13,8 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import runtime
 from runtime import aot
-from runtime.aot.calls.backward_calls import CompiledBackward, _find_in_joint, _return_too
+from runtime.aot.calls.backward_calls import CompiledBackward
+from runtime.aot.calls.backward_graph import _find_in_joint, _return_too
 
 
 def _node(y: Any) -> CompiledBackward:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from runtime.extend import Dense, Outer
-from runtime.rules.samples.factors import Grams, Rows, Term, Windows, joined, reduced
+from runtime.rules.samples.factors import Grams, Rows, Term, joined, reduced
+from runtime.rules.samples.windows import Windows
 from tests.runtime.rules.samples.large_gradients import check_transforms_of_torch
 
 
