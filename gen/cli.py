@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gen.errors import MatrixError, OverwriteError
-from gen.plan.expand import Plan
+from gen.plan.cell_sets import Plan
 from gen.plan.matrix_plan import (
     PLACES,
     add_matrix_arguments,

@@ -17,7 +17,8 @@ from gen.language import validate
 from gen.language.spec import Matrix
 from gen.packages.drafted_row import Draft, draft
 from gen.plan import catalog
-from gen.plan.expand import Plan, expand
+from gen.plan.cell_sets import Plan
+from gen.plan.expand import expand
 from gen.run.project_defaults import declared
 
 _LISTS = ("untested", "covered", "left_out", "failed_imports")

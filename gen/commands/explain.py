@@ -15,10 +15,12 @@ from gen.language import pipeline
 from gen.language.axes import complete
 from gen.language.globs import Names
 from gen.language.selection_specs import Known, ToleranceEntry, Xfail
-from gen.plan.expand import Column, Entry, Plan, axes_of, factors, facts_needed
+from gen.plan.cell_sets import Column, Entry, Plan
+from gen.plan.expand import axes_of, facts_needed
 from gen.plan.matrix_ops import Op
 from gen.plan.matrix_plan import add_matrix_arguments, load_plan, node_id
 from gen.plan.reduce import bits
+from gen.plan.tier_cells import factors
 
 _NODE = re.compile(r"(?:.*::)?test_(?P<check>\w+)\[(?P<id>[^\]]+)\]")
 

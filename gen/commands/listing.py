@@ -15,7 +15,7 @@ from gen.language.axes import AXES
 from gen.language.backend_levels import LevelError, chosen_levels, levels_of
 from gen.language.globs import Names
 from gen.language.selection_specs import TIERS
-from gen.plan.expand import Entry, Plan
+from gen.plan.cell_sets import Entry, Plan
 from gen.plan.level_cells import cells_of
 from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.plan.reduce import bits

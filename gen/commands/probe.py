@@ -30,7 +30,8 @@ from gen.language.spec import Matrix
 from gen.outcomes import Mismatch, stable_part
 from gen.packages.drafted_row import Draft, is_importable
 from gen.plan import catalog
-from gen.plan.expand import Column, Plan, expand
+from gen.plan.cell_sets import Column, Plan
+from gen.plan.expand import expand
 from gen.plan.reduce import bits
 from gen.recording.command import RecordError
 from gen.run.project_defaults import declared, devices_of

@@ -12,7 +12,7 @@ from gen.checks.tables import Cell, Family
 from gen.commands.explain import case_of
 from gen.errors import MatrixError
 from gen.outcomes import Vacuous
-from gen.plan.expand import Column, Plan
+from gen.plan.cell_sets import Column, Plan
 from gen.plan.matrix_plan import above, load_plan
 from gen.scripts.failures import of_case
 from gen.scripts.python_values import NoScript

@@ -26,7 +26,7 @@ from gen.checks.entries import Known
 from gen.errors import MatrixError
 from gen.language import pipeline
 from gen.language.selection_specs import ToleranceEntry, Xfail
-from gen.plan.expand import Plan
+from gen.plan.cell_sets import Plan
 from gen.plan.matrix_plan import above, load_plan
 from gen.plan.reduce import bits
 from gen.run.project_defaults import declare_targets_of, declared

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gen.checks.tables import GENERATED
 from gen.language.axes import FIXED, USUAL
 from gen.language.selection_specs import TIERS, Known, ToleranceEntry, Xfail
-from gen.plan.expand import Entry, Plan
+from gen.plan.cell_sets import Entry, Plan
 from gen.run.inventory import count_line
 from gen.write.literals import WIDTH, call, docstring, literal, quoted
 
