@@ -80,6 +80,7 @@ _BY_ANNOTATION: dict[str, tuple[Any, ...]] = {
     "str": ("mean",),
     "number": (0.5, 2),
 }
+# what a parameter without any hint may be, a number first
 _ANYTHING: tuple[Any, ...] = (0.5, 2, 3, None, True)
 _SMALL_WORDS = ("eps", "tol", "jitter")
 """Parts of names of small positive numbers."""
@@ -165,7 +166,11 @@ def _documented_values(
     if dtype:
         return [index]
     domains = [*filter(None, (_usual_domain(parameter), domain)), "any"]
-    fitting = dict.fromkeys(each for each in domains if each == "any" or _has_domain(each, shape))
+    # a dictionary, so that a domain that stands twice is tried once
+    fitting: dict[str, None] = {}
+    for each in domains:
+        if each == "any" or _has_domain(each, shape):
+            fitting[each] = None
     tensors = [{"shape": shape} | _domain(each) for each in fitting]
     if parameter.name.lower() in _INDEX_NAMES:
         return [index, *tensors]
@@ -268,6 +273,7 @@ def _has_shape(argument: Any, shape: Sequence[int]) -> bool:
 
 def _combinations(choices: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
     """Yield the combinations of choices, those first that take the first choice of most."""
+    # The sum of the indices is small where most parameters have their likeliest value.
     # Only some can be sorted: a function of many arguments has millions of combinations.
     places = itertools.product(*map(range, map(len, choices)))
     ordered = sorted(itertools.islice(places, 5_000), key=sum)

@@ -117,6 +117,7 @@ class Changes:
         return settings
 
 
+# what differs between any two runs, or says nothing of how the cells ran
 _NO_SETTINGS = ("date", "began", "event", "rules", "parts")
 
 
@@ -261,6 +262,7 @@ def _kind(before: CellResult, now: CellResult) -> str:
     """Return what happened to a cell. Empty if nothing did."""
     if fails(now) != fails(before):
         return "broken" if fails(now) else "fixed"
+    # the kinds in the order of KINDS: a cell is listed once, by the worst that happened to it
     if fails(now) and _failure(before, now) != _failure(now, before):
         return "failures"
     if before.outcome != now.outcome:

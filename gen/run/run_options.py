@@ -136,6 +136,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def shard_asked_for(option: argparse.Namespace) -> Shard:
+    """Return the part that `--shard` names. Raises UsageError for anything but ``I/N``."""
     try:
         return parse_shard(option.shard)
     except ValueError as error:
@@ -179,6 +180,7 @@ def narrowing(config: pytest.Config) -> str:
         "-m": option.markexpr,
         "--deselect": option.deselect,
         "--sample": option.sample is not None,
+        # the option is gone where pytest's plugin for its cache is off
         "--lf": getattr(option, "lf", False),
         "-x": option.maxfail,
         "--level": option.level,
