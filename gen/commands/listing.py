@@ -146,6 +146,7 @@ def _failed(cases: Sequence[dict[str, Any]], results: Path) -> list[dict[str, An
     failed = []
     for cell in by_severity(read(results).cells):
         severity = severity_of_row(cell.outcome, cell.severity)
+        # a cell of the run may have gone from the matrix, or be left out by a filter
         if severity is not None and cell.node in by_id:
             failed.append(by_id[cell.node] | {"severity": severity.word, "why": cell.why})
     return failed
