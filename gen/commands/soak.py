@@ -143,10 +143,10 @@ def _subject(plan: Plan, index: int, target: str, dtypes: tuple[str, ...]) -> Su
             continue
         cells = _cells(plan, entry.columns)
         if isinstance(spec, ToleranceEntry):
-            tolerances += [replace(one, tolerance=(spec.rtol, spec.atol)) for one in cells]
+            tolerances += [replace(cell, tolerance=(spec.rtol, spec.atol)) for cell in cells]
         elif isinstance(spec, Xfail):
             error = Known("xfail", spec.reason, raises=spec.raises, match=spec.match)
-            known += [replace(one, error=error) for one in cells]
+            known += [replace(cell, error=error) for cell in cells]
         elif entry.kind in ("exclude", "skip"):
             excluded += cells
     op = plan.ops[index]
