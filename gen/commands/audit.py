@@ -178,9 +178,10 @@ def _of_transforms(
     findings: list[Finding[Fault]] = []
     for finding in campaign.findings(args.faults):
         findings.append(finding)
-        counted = sum(one.applied for one in findings)
+        # A fault that changed no value is drawn anew, and does not count.
+        counted = sum(earlier.applied for earlier in findings)
         print(f"[{counted:4d}/{args.faults}] {finding.line()}", flush=True)
-    counted = sum(one.applied for one in findings)
+    counted = sum(finding.applied for finding in findings)
     if counted < args.faults:
         print(f"only {counted} faults could be planted: the cells of the tier offer no more")
     return findings
