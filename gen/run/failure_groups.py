@@ -59,7 +59,7 @@ class FailureGroup:
 
     @property
     def checks(self) -> list[str]:
-        """The checks of the cells, each once."""
+        """Return the checks of the cells, each once."""
         return list(dict.fromkeys(cell.check for cell in self.cells))
 
     def line(self) -> str:
@@ -89,7 +89,11 @@ def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
     causes = []
     for (severity, outcome, op, _, frame), alike in grouped.items():
         causes.append(FailureGroup(severity, outcome, op, alike[0].why, frame, alike))
-    return sorted(causes, key=lambda one: (-one.severity, -len(one.cells), one.op, one.why))
+
+    def rank(cause: FailureGroup) -> tuple[int, int, str, str]:
+        return -cause.severity, -len(cause.cells), cause.op, cause.why
+
+    return sorted(causes, key=rank)
 
 
 def by_severity(cells: Iterable[CellResult]) -> list[CellResult]:
@@ -150,8 +154,8 @@ def cause_of(error: BaseException) -> str:
     """
     if isinstance(error, Mismatch) and error.cause:
         return f"{type(error).__name__}: {error.cause}"
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {without_numbers(first)}"[:300]
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {without_numbers(lines[0])}"[:300]
 
 
 def without_numbers(text: str) -> str:
