@@ -88,6 +88,7 @@ def _load(drafted: Draft, matrix: Path, folder: Path) -> validate.Loaded:
     if drafted.line:  # what the row calls is looked up beside the matrix
         (folder / "calls.py").write_text(f"{drafted.line}\n")
     loaded = validate.load(folder / name)
+    # the template's own family has the same row, and a row stands in one family
     loaded.source.data["families"].clear()
     return loaded
 
