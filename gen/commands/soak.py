@@ -246,18 +246,13 @@ class _Soak:
             except queue.Empty:
                 show()
                 if not process.is_alive():
-                    self._note_death(
-                        trying,
-                        f"the process ended with exit code {process.exitcode}",
-                        "crashed",
-                        by_target,
-                    )
+                    why = f"the process ended with exit code {process.exitcode}"
+                    self._note_death(trying, why, "crashed", by_target)
                     break
                 if trying is not None and time.monotonic() - since > _TOO_LONG:
                     process.kill()
-                    self._note_death(
-                        trying, f"it ran for more than {_TOO_LONG:g} s", "timed out", by_target
-                    )
+                    why = f"it ran for more than {_TOO_LONG:g} s"
+                    self._note_death(trying, why, "timed out", by_target)
                     break
                 continue
             if kind == _ENDED:
@@ -331,9 +326,8 @@ def _work(
     def trying(draw: Draw, by_target: bool) -> None:
         if parent is not None and not parent.is_alive():
             os._exit(1)  # nobody reads what is found
-        messages.put(
-            ("trying", (finding_of(draw), by_target, (loop.counts.run, loop.counts.rejected)))
-        )
+        counts = (loop.counts.run, loop.counts.rejected)
+        messages.put(("trying", (finding_of(draw), by_target, counts)))
 
     def found(failure: Failure) -> None:
         program: tuple[str | None, str] = (None, "the target refuses")

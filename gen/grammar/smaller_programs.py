@@ -91,6 +91,7 @@ def _joined_statements(program: Program) -> Iterator[Program]:
 
 
 def _with_name(old: str, new: str, part: Statement) -> Statement:
+    """Return a statement or result with another name for a variable."""
     return replace(part, text=re.sub(rf"\b{old}\b", new, part.text))
 
 
