@@ -232,7 +232,7 @@ def _limit(near: Any, far: Any) -> object:
 
 
 def _agree(near: Any, far: Any) -> bool:
-    """Return whether a result has come to rest. It still changes by less than one over the input."""
+    """Return whether a result no longer moves while the inputs grow."""
     return bool(near == far or abs(near - far) <= mpf(2) ** -80 * abs(far))
 
 
