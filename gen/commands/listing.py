@@ -246,6 +246,7 @@ def _counts(cases: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _print_counts(total: int, counts: dict[str, dict[str, int]]) -> None:
+    """Print a line for each kind of counts, and the number of all cases."""
     for name, counter in counts.items():
         print(f"{name}: {', '.join(f'{value} {count:,}' for value, count in counter.items())}")
     print(f"{total:,} cases")

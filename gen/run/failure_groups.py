@@ -55,6 +55,7 @@ class FailureGroup:
 
     @property
     def nodes(self) -> list[str]:
+        """Return the nodes by which pytest runs the cells."""
         return [cell.node for cell in self.cells]
 
     @property
@@ -91,6 +92,7 @@ def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
         causes.append(FailureGroup(severity, outcome, op, alike[0].why, frame, alike))
 
     def rank(cause: FailureGroup) -> tuple[int, int, str, str]:
+        """Sort by severity and number, and equal ones by name, so that reports can be compared."""
         return -cause.severity, -len(cause.cells), cause.op, cause.why
 
     return sorted(causes, key=rank)
@@ -100,6 +102,7 @@ def by_severity(cells: Iterable[CellResult]) -> list[CellResult]:
     """Return the failed cells, the most severe first, and then the others in their order."""
 
     def rank(cell: CellResult) -> int:
+        """Put cells that did not fail behind all severities, which are at most 0 here."""
         severity = severity_of_row(cell.outcome, cell.severity)
         return 1 if severity is None else -severity
 
@@ -183,9 +186,11 @@ def frame_of(error: BaseException) -> str:
 
 
 def _module(frame: FrameType) -> str:
+    """Return the module of a frame; empty for code without one."""
     return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_library(module: str) -> bool:
+    """Return whether a module is no code of the user: of the runtime, of torch, or of Python."""
     package = module.partition(".")[0]
     return is_inside(module, RUNTIME) or package == "torch" or package in sys.stdlib_module_names

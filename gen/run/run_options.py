@@ -149,7 +149,7 @@ def require_valid_options(option: argparse.Namespace) -> None:
         raise pytest.UsageError(
             "--sample takes one number from 0 up, and not together with --all-samples"
         )
-    # comparisons that NaN does not pass either
+    # comparisons that NaN does not pass either, which argparse takes for a number
     if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
         raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
     if option.progress is not None and not option.progress >= 0:
@@ -175,6 +175,7 @@ def severity_asked_for(option: argparse.Namespace) -> Severity | None:
 def narrowing(config: pytest.Config) -> str:
     """Return why this run does not take every cell of its tier, in words; empty if it does."""
     option = config.option
+    # Each option that leaves out cells, so that a report does not take them for vanished.
     options = {
         "-k": option.keyword,
         "-m": option.markexpr,
