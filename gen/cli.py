@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gen.errors import MatrixError, OverwriteError
-from gen.plan.expand import Plan
+from gen.plan.cell_sets import Plan
 from gen.plan.matrix_plan import (
     PLACES,
     add_matrix_arguments,
@@ -138,6 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments).parse_args(arguments)
+    # a target of the project has a name that only its matrix knows
     if hasattr(args, "target"):
         from gen.run.project_defaults import declare_targets_of
 
@@ -153,8 +154,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{error}; nothing was written", file=sys.stderr)
         return 2
     except OSError as error:
+        # `gen list | head`: Python would complain of the pipe once more when it ends
         if isinstance(error, BrokenPipeError):
-            sys.stderr.close()  # `gen list | head`
+            sys.stderr.close()
             return 0
         print(
             f"{error.filename or 'a file'}: {error.strerror or error}; nothing was written there",
@@ -352,5 +354,6 @@ def _progress(families: list[str]) -> Iterable[str]:
 
 
 def _folder(args: argparse.Namespace) -> Path:
+    """Return the directory of generated modules."""
     out: Path | None = args.out
     return out or args.matrix.resolve().parent / "generated_tests"

@@ -107,8 +107,10 @@ def stable_part(error: BaseException) -> str:
     """Return the part of a message that is the same in every sample: without values, sizes and
     names.
     """
-    first = (str(error).strip().splitlines() or [""])[0]
+    lines = str(error).strip().splitlines() or [""]
+    first = lines[0]
     if isinstance(error, Mismatch) and "largest error" in first:
         return "largest error"
+    # numbers, lists, brackets and quotations are of one sample
     parts = re.split(r"\d[\w.]*|0x\w+|\[[^\]]*\]|\([^)]*\)|'[^']*'|\"[^\"]*\"", first)
     return max((part.strip(" :;,.") for part in parts), key=len, default="")[:80]

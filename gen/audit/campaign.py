@@ -106,6 +106,7 @@ class Campaign:
                 ops = sorted(op for op in self._cells if self._cells_that_reach(op, where, kind))
                 dice.shuffle(ops)
                 pools.append([Fault(op, where, kind) for op in ops])
+        # the pools too, or a short run would have the first place alone
         dice.shuffle(pools)
         yield from take_turns(pools)
 
@@ -155,9 +156,8 @@ class Campaign:
                 return Finding(fault, True, f"{check.name}[{cell.id}]", verdict.why, tried)
         if not cells:
             return Finding(fault, False, why="no cell reaches it")
-        return Finding(
-            fault, changed, why="" if changed else "it changed no value", cells=len(cells)
-        )
+        why = "" if changed else "it changed no value"
+        return Finding(fault, changed, why=why, cells=len(cells))
 
     def _passes(self, check: Check, cell: Cell) -> bool:
         """Return whether the cell passes on the target without faults. Only then is its failure a
@@ -186,6 +186,7 @@ def _may_change(kind: str, cell: Cell) -> bool:
     """
     if kind == "conjugate":
         return cell.dtype.startswith("complex")
+    # a factor near 1 is within the tolerance of narrower dtypes
     if kind == "factor":
         return cell.dtype in ("float64", "complex128")
     return cell.dtype.startswith(("float", "bfloat", "complex"))

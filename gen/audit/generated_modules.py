@@ -73,18 +73,16 @@ def _checks(file: Path) -> list[Check]:
         if name.startswith("test_"):
             cells = cells_of(function)
         if cells is not None:
-            checks.append(
-                Check(name.removeprefix("test_"), file.as_posix(), function, cells, family)
-            )
+            check = name.removeprefix("test_")
+            checks.append(Check(check, file.as_posix(), function, cells, family))
     return checks
 
 
 def run_cell(target: Target, check: Check, cell: Cell, device: str) -> Verdict:
     """Return the verdict that a run of the matrix would give for the cell."""
     settings = _settings(target.name, device)
-    entries = {
-        name: entry for name, entry in check.family.entries(cell).items() if entry.active(settings)
-    }
+    entries_of_cell = check.family.entries(cell).items()
+    entries = {name: entry for name, entry in entries_of_cell if entry.active(settings)}
     case = Case(cell, check.name, check.family, target, device, entries)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

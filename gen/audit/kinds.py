@@ -57,11 +57,11 @@ def _drop(tensors: Tensors) -> Tensors:
 
 def _swap(tensors: Tensors) -> Tensors:
     """Exchange two tensors of equal shape and dtype."""
-    for i, j in combinations(range(len(tensors)), 2):
-        a, b = tensors[i], tensors[j]
-        are_inexact = _is_inexact(a) and _is_inexact(b)
-        if are_inexact and (a.shape, a.dtype) == (b.shape, b.dtype):
-            return _with(_with(tensors, i, b), j, a)
+    for place, other_place in combinations(range(len(tensors)), 2):
+        first, second = tensors[place], tensors[other_place]
+        are_inexact = _is_inexact(first) and _is_inexact(second)
+        if are_inexact and (first.shape, first.dtype) == (second.shape, second.dtype):
+            return _with(_with(tensors, place, second), other_place, first)
     return tensors
 
 
@@ -69,9 +69,9 @@ def _transpose(tensors: Tensors) -> Tensors:
     """Exchange two dimensions of equal size in the first tensor that has them."""
     for place, tensor in enumerate(tensors):
         if _is_inexact(tensor):
-            for i, j in combinations(range(tensor.ndim), 2):
-                if tensor.shape[i] == tensor.shape[j] > 1:
-                    return _with(tensors, place, tensor.transpose(i, j))
+            for dim, other_dim in combinations(range(tensor.ndim), 2):
+                if tensor.shape[dim] == tensor.shape[other_dim] > 1:
+                    return _with(tensors, place, tensor.transpose(dim, other_dim))
     return tensors
 
 
@@ -90,14 +90,16 @@ KINDS: dict[str, Callable[[Tensors], Tensors]] = {
 }
 
 
-def differs(a: Any, b: Any) -> bool:
+def differs(result: Any, other: Any) -> bool:
     """Return whether two results, tuples of plain tensors, differ in any element. NaN equals
     NaN.
     """
-    if isinstance(a, tuple | list):
-        return len(a) != len(b) or any(differs(x, y) for x, y in zip(a, b, strict=True))
-    if not isinstance(a, torch.Tensor):
+    if isinstance(result, tuple | list):
+        if len(result) != len(other):
+            return True
+        return any(map(differs, result, other))
+    if not isinstance(result, torch.Tensor):
         return False
-    if (a.shape, a.dtype) != (b.shape, b.dtype):
+    if (result.shape, result.dtype) != (other.shape, other.dtype):
         return True
-    return not torch.allclose(a.detach(), b.detach(), rtol=0.0, atol=0.0, equal_nan=True)
+    return not torch.allclose(result.detach(), other.detach(), rtol=0.0, atol=0.0, equal_nan=True)

@@ -88,6 +88,7 @@ class Planted:
         """
         if self._depth:
             return run()
+        # After a first difference nothing more is to be learned by a second run.
         truth: Any = None
         watched = not self.differed
         state = torch.get_rng_state()

@@ -58,6 +58,7 @@ def telling(cells: Mapping[str, tuple[Check, Cell]]) -> Iterator[str]:
             continue
         kind, width = _kind_and_width(cell.dtype)
         kinds = widest_by_check.setdefault((check.file, check.name, cell.op), {})
+        # of one width, the cell of the first key: the choice is the same in each run
         kinds[kind] = min(kinds.get(kind, (width, key)), (width, key))
     for kinds in widest_by_check.values():
         yield from (key for kind, (_, key) in kinds.items() if kind != "other" or len(kinds) == 1)
@@ -136,6 +137,7 @@ def content(fingerprint: str, modules: Path) -> str:
     """
     digest = hashlib.sha256(f"{fingerprint} {version('torch')}".encode())
     package = Path(__file__).parents[1]
+    # whatever a cell runs beside the target; commands and reports change no result
     rooms = ("checks", "reference", "run", "samples", "scripts", "targets")
     digest.update((package / "outcomes.py").read_bytes())
     for folder in (modules, *(package / room for room in rooms)):
@@ -171,14 +173,15 @@ class Map:
         for key in keys:
             if key not in self._cells:
                 groups.setdefault((key.split("::")[0], op_of(key)), []).append(key)
-        count, done, reported = sum(map(len, groups.values())), 0, time.monotonic()
-        for job, result in workers.each([Job("record", tuple(group)) for group in groups.values()]):
+        count = sum(map(len, groups.values()))
+        done, reported = 0, time.monotonic()
+        jobs = [Job("record", tuple(group)) for group in groups.values()]
+        for job, result in workers.each(jobs):
             # None for all cells of the job, and then what it tells of those that pass. It tells
             # nothing if it killed its process.
             self._cells.update(dict.fromkeys(job.arguments))
-            self._cells.update(
-                {key: Reach(key, seconds, rules) for key, seconds, rules in result or ()}
-            )
+            for key, seconds, rules in result or ():
+                self._cells[key] = Reach(key, seconds, rules)
             done += len(job.arguments)
             if done == count or time.monotonic() - reported >= SAVE_EVERY:
                 reported = time.monotonic()
@@ -209,13 +212,10 @@ def _pack(digest: str, cells: Mapping[str, Reach | None]) -> dict[str, Any]:
     def packed(reach: Reach | None) -> Any:
         if reach is None:
             return None
-        return [
-            round(reach.seconds, 4),
-            [
-                [names[name], sum(map(bits.__getitem__, kinds))]
-                for name, kinds in reach.rules.items()
-            ],
-        ]
+        rules = []
+        for name, kinds in reach.rules.items():
+            rules.append([names[name], sum(map(bits.__getitem__, kinds))])
+        return [round(reach.seconds, 4), rules]
 
     return {
         "content": digest,
@@ -237,7 +237,5 @@ def _unpack(data: Mapping[str, Any]) -> Iterator[tuple[str, Reach | None]]:
             yield key, None
             continue
         seconds, rules = cell
-        yield (
-            key,
-            Reach(key, seconds, {data["rules"][number]: kinds(bits) for number, bits in rules}),
-        )
+        kinds_by_rule = {data["rules"][number]: kinds(bits) for number, bits in rules}
+        yield key, Reach(key, seconds, kinds_by_rule)

@@ -188,10 +188,13 @@ class Rules:
                 continue
             waiting[fault.rule.name, fault.kind] = fault
             jobs.append(Job("try", tuple(cells), fault.rule.name, fault.kind))
-        for job, tried in workers.each(
-            sorted(jobs, key=lambda job: (job.arguments[0].split("-")[0], job.rule, job.kind))
-        ):
+
+        def module_and_op(job: Job) -> tuple[str, str, str]:
+            return job.arguments[0].split("-")[0], job.rule, job.kind
+
+        for job, tried in workers.each(sorted(jobs, key=module_and_op)):
             fault = waiting[job.rule, job.kind]
+            # a fault that ends the process is one that a run of the matrix shows
             if tried is None:
                 yield Finding(fault, True, job.arguments[0], "the process died")
             else:

@@ -113,4 +113,5 @@ def round_to(x: Tensor, low: torch.dtype) -> Tensor:
     """
     if not x.is_floating_point():
         return x
-    return x.to(low).to(torch.float64 if x.dtype is torch.float64 else torch.float32)
+    wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+    return x.to(low).to(wide)

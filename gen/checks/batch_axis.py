@@ -78,8 +78,7 @@ def _empty_batch(inner: Program, mapped: Program, in_dims: Dims) -> Program:
 
     A loop has nothing to run, so the reference runs one entry and drops it.
     """
-    examples = list(mapped.inputs)
-    inputs = list(mapped.inputs)
+    examples, inputs = list(mapped.inputs), list(mapped.inputs)
     for place, dim in enumerate(in_dims):
         if dim is not None:
             examples[place] = mapped.inputs[place].narrow(dim, 0, 1)
@@ -183,6 +182,7 @@ def _mistakes_of_input(
     yield "beyond the last dimension", _with(right_dims, place, x.ndim), 0, batch
     yield "before the first dimension", _with(right_dims, place, -x.ndim - 1), 0, batch
     number = x.new_zeros(())
+    # an empty input has no element to take
     if x.numel():
         number = x.flatten()[0]
     yield "a number has no dimension to batch", right_dims, 0, _with(batch, place, number)

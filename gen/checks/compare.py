@@ -217,6 +217,7 @@ def _errors(a: Tensor, e: Tensor, rule: Rule, is_known: Tensor | None) -> Tensor
 
 
 def _parts(x: Tensor) -> Tensor:
+    """Return the real and imaginary parts of a tensor, in a last dimension."""
     return torch.view_as_real(x.resolve_conj())
 
 
@@ -252,11 +253,13 @@ def _is_within_conditioning(a: Tensor, e: Tensor, nudged: Tensor) -> bool:
         return False
     if not bool(torch.isclose(a[~finite], e[~finite], equal_nan=True).all()):
         return False
+    # The largest change serves all entries: by chance that of one of them may be 0.
     change = (nudged[finite] - e[finite]).abs().max()
     return bool(((a[finite] - e[finite]).abs() <= CONDITIONING * change).all())
 
 
 def _is_narrow(dtype: torch.dtype) -> bool:
+    """Return whether the reference has a wider dtype, in which it can run again."""
     return is_inexact(dtype) and dtype not in (torch.float64, torch.complex128)
 
 
@@ -315,6 +318,7 @@ class Seen:
 
     @property
     def digest(self) -> str:
+        """Return the digest of the values so far."""
         return self._digest.hexdigest() if self._has_values else ""
 
     def values(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -330,6 +334,7 @@ class Seen:
             self._digest.update(_bits(x))
 
     def refused(self, error: Exception) -> None:
+        """Note an error, of which the part that is the same in each run counts."""
         self.refusal = self.refusal or f"{type(error).__name__}: {stable_part(error)}"
 
 

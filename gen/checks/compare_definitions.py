@@ -56,7 +56,8 @@ def compare_with_definition(
             where = f"{label}: output {place}"
             if a.shape != e.shape:
                 raise Mismatch(f"{where} has shape {list(a.shape)}, expected {list(e.shape)}")
-            if wrong_entries := _wrong_entries(definition, place, a, e, tally):
+            wrong_entries = _wrong_entries(definition, place, a, e, tally)
+            if wrong_entries:
                 where = f"{where} of {len(actual)}"
                 first = wrong_entries[0]
                 raise Mismatch(
@@ -157,6 +158,7 @@ def _describe_wrong(wrong: Sequence[int], a: Tensor, e: Array) -> str:
 
 
 def _array(value: Any) -> Array:
+    """Return an array of Python objects, as NumPy's own numbers have too few bits."""
     return numpy.asarray(value, dtype=object)
 
 
@@ -230,6 +232,7 @@ def _limit(near: Any, far: Any) -> object:
 
 
 def _agree(near: Any, far: Any) -> bool:
+    """Return whether a result no longer moves while the inputs grow."""
     return bool(near == far or abs(near - far) <= mpf(2) ** -80 * abs(far))
 
 
@@ -276,6 +279,7 @@ def _off(op: str, share: float, source: torch.Generator, x: Array, k: int) -> Ar
 
 
 def _is_inexact(x: Tensor) -> bool:
+    """Return whether an input is rounded, and so may be off."""
     return is_inexact(x.dtype)
 
 
@@ -292,6 +296,7 @@ def _larger(slack: Any, change: Any) -> object:
 
 
 def _number(a: Tensor, k: int) -> Any:
+    """Return entry `k` of a result as a number of Python."""
     return a.detach().reshape(-1)[k].item()
 
 
@@ -317,4 +322,5 @@ def _near(argument: Any, e: Any, dtype: torch.dtype, slack: Any) -> bool:
 
 
 def _short(value: object) -> str:
+    """Return an exact number with the digits that a message needs."""
     return str(mp.nstr(value, 12))

@@ -126,10 +126,11 @@ class _Output:
             for ulps in NEIGHBOURS
         ]
         widest = torch.zeros_like(results[0].value)
-        for one, other in pairwise(results):
-            change = (one.value - other.value).abs().nan_to_num(0.0)
+        for lower, upper in pairwise(results):
+            change = (lower.value - upper.value).abs().nan_to_num(0.0)
             # the value of an unknown entry is 0
-            widest = torch.maximum(widest, change.where(~(one.unknown | other.unknown), 0.0))
+            is_known = ~(lower.unknown | upper.unknown)
+            widest = torch.maximum(widest, change.where(is_known, 0.0))
         slack = torch.zeros(wrong.shape, dtype=torch.float64)
         slack[wrong] = widest
         return slack
@@ -205,10 +206,12 @@ def _count_entries(a: Tensor, e: Tensor, is_known: Tensor, tally: Tally) -> None
 
 
 def _select(inputs: Sequence[Tensor], mask: Tensor) -> list[Tensor]:
+    """Return the entries of each input that a mask has, since each evaluation takes long."""
     return [x[mask] for x in inputs]
 
 
 def _off(x: Tensor, ulps: int) -> Tensor:
+    """Return each number off by so many ulps of its size."""
     return x * (1 + ulps * torch.finfo(x.dtype).eps)
 
 
@@ -299,6 +302,7 @@ def _is_said(e: Any, dtype: torch.dtype) -> bool:
         return False
     if dtype.is_floating_point:
         return True
+    # A dtype of whole numbers has no NaN, and no number beyond its range.
     if e != e:
         return False
     if dtype.is_complex or dtype is torch.bool:
@@ -331,12 +335,17 @@ class _Equality:
 
 
 def _is_same_integer(argument: object, e: object, dtype: torch.dtype) -> bool:
+    """Return whether a result without rounding is the expected number; of a boolean, whether both
+    are zero or neither is.
+    """
     if dtype is torch.bool:
         return bool(argument == bool(e))
     return bool(argument == e)
 
 
 def _is_close(a: float, e: float, dtype: torch.dtype) -> bool:
+    """Return whether a result is as near as rounding allows."""
+    # A relative bound alone would allow nothing near 0.
     allowed = RTOL[dtype] * abs(e) + ULPS * torch.finfo(dtype).eps
     return math.isfinite(a) and abs(a - e) <= allowed
 

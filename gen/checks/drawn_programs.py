@@ -49,6 +49,7 @@ class DrawnPrograms:
         """
         grammar = load_grammar()
         others, calls = list(grammar.statements), list(grammar.calls)
+        # rounded up: with fewer, the cells of a row would not reach every other statement
         count = max(PROGRAMS_OF_A_CELL, -(-len(others) // len(calls)))
         start = (calls.index(again) + others.index(self.statement)) * count
         places = (place % len(others) for place in range(start, start + count))
@@ -75,10 +76,14 @@ def assert_programs(target: Target, sample: Sample, again: str, tally: Tally) ->
             continue
         differences = [difference_of(plain, LEVELS[name]()) for name in levels]
         # a program that each level refuses compares nothing
-        compared = [one for one in differences if one is None or not _is_refusal(one)]
+        compared = [
+            difference
+            for difference in differences
+            if difference is None or not _is_refusal(difference)
+        ]
         tally.entries += len(compared)
         tally.nonzero += len(compared)
-        failures += [_text(plain, one) for one in compared if one is not None]
+        failures += [_text(plain, difference) for difference in compared if difference is not None]
     if failures:
         raise Mismatch("\n".join(failures))
 
@@ -94,6 +99,7 @@ def _program(triple: tuple[str, str, str]) -> Program | None:
 
 
 def _is_refusal(difference: Difference) -> bool:
+    """Return whether a level runs no such program at all."""
     return difference.severity is Severity.REFUSED
 
 

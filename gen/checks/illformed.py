@@ -92,6 +92,7 @@ def _call_of(
 
     def f(*values: Any) -> Values:
         copies = list(values)
+        # the same inputs are used for the loop, for vmap and for other variants
         for place in places:
             copies[place] = values[place].clone()
         args, kwargs = sample.rebuild(copies)
@@ -142,20 +143,20 @@ def _changes_of_integers(sample: Sample) -> Iterator[tuple[str, Callable[[list[A
     leaves = pytree.tree_leaves(sample.rebuild(sample.inputs))
     rank = sample.inputs[0].ndim if sample.inputs else 0
 
-    def setting(at: int, value: int) -> Callable[[list[Any]], None]:
+    def setting(place: int, value: int) -> Callable[[list[Any]], None]:
         def change(values: list[Tensor | int]) -> None:
-            values[at] = value
+            values[place] = value
 
         return change
 
     before: int | None = None
-    for at, leaf in enumerate(leaves):
+    for place, leaf in enumerate(leaves):
         if type(leaf) is not int:
             before = None
             continue
         for value in dict.fromkeys((rank, -rank - 1, before)):
             if value is not None and value != leaf:
-                yield f"{value} in place of {leaf} (argument {at})", setting(at, value)
+                yield f"{value} in place of {leaf} (argument {place})", setting(place, value)
         before = leaf
 
 
@@ -163,6 +164,7 @@ def _masks(variant: Variant, form: str) -> list[tuple[bool, ...]]:
     """Return the choices of batched inputs: all; only the changed one; or only the first, to which
     an in-place op writes."""
     places = range(len(variant.inputs))
+    # an in-place op cannot write batched results to an input without a batch
     masks = [
         (True,) * len(places),
         tuple(place == (variant.changed or 0) for place in places),
@@ -250,10 +252,8 @@ def _differences(
 ) -> Iterator[str]:
     """Yield a text for each difference between vmap and the loop."""
     expected, actual = _loop(sample, variant, mask), _map(target, sample, variant, mask)
-    where = (
-        f"{variant.label}, batch of {variant.size} "
-        f"in {[place for place, is_batched in enumerate(mask) if is_batched]}"
-    )
+    batched = [place for place, is_batched in enumerate(mask) if is_batched]
+    where = f"{variant.label}, batch of {variant.size} in {batched}"
     if not isinstance(expected, Exception) and not isinstance(actual, Exception):
         try:
             compare(actual, expected, Rule(), tally)
@@ -277,4 +277,5 @@ def _differences(
 
 def said(error: object) -> str:
     """Return an error as text: its class and the first line of its message."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:160]}"
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:160]}"

@@ -99,6 +99,7 @@ def assert_kept(
         compiled: Flat | None = None
         if through is None:
             compiled = _compile(target, run, stages, dynamic)
+        # a transform traces the program anew in each call, so one call shows all
         if compiled is None:
             del expected[1:]
         for call, (result, elements) in enumerate(expected):

@@ -47,9 +47,9 @@ def compare_draws(place: Place, run: Callable[[int], Outputs], seed: int) -> Non
         raise Mismatch("every seed draws the same numbers on the device")
 
 
-def _are_same(a: Outputs, b: Outputs) -> bool:
+def _are_same(first: Outputs, second: Outputs) -> bool:
     """Return whether two draws have the same numbers in the same places."""
-    pairs = zip(a, b, strict=True)
+    pairs = zip(first, second, strict=True)
     return all(torch.allclose(x, y, rtol=0.0, atol=0.0, equal_nan=True) for x, y in pairs)
 
 
@@ -57,6 +57,7 @@ def compare_memory(place: Place, sample: Sample, inputs: Outputs) -> None:
     """Raise Mismatch unless results of a sample's op share memory with its inputs as on the CPU."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        # with their strides, on which it depends whether some ops copy
         with seeded(sample.seed):
             plain = tuple(map(clone_with_strides, inputs))
             plain_outputs = sample(*plain)
@@ -86,6 +87,7 @@ def _sharers(x: Tensor, inputs: Outputs) -> list[int]:
     address = x.untyped_storage().data_ptr()
     if not address or not x.numel():
         return []
+    # by the storage, since a view may begin elsewhere in it
     addresses = (other.untyped_storage().data_ptr() for other in inputs)
     return [place for place, other in enumerate(addresses) if other == address]
 

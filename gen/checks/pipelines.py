@@ -247,9 +247,8 @@ def _reverse(name: str, program: Program) -> Program:
 
     # A cotangent is differentiable, so that vjp of vjp also differentiates along it.
     flags = (*program.differentiable, *[True] * len(cotangents))
-    return Program(
-        over, (*program.inputs, *cotangents), flags, program.seed, f"{name}({program.label})"
-    )
+    label = f"{name}({program.label})"
+    return Program(over, (*program.inputs, *cotangents), flags, program.seed, label)
 
 
 def _forward_mode(name: str, program: Program) -> Program:
@@ -277,9 +276,8 @@ def _forward_mode(name: str, program: Program) -> Program:
         return g
 
     flags = (*program.differentiable, *[True] * len(tangents))
-    return Program(
-        over, (*program.inputs, *tangents), flags, program.seed, f"{name}({program.label})"
-    )
+    label = f"{name}({program.label})"
+    return Program(over, (*program.inputs, *tangents), flags, program.seed, label)
 
 
 def _grad(program: Program) -> Program:
@@ -482,11 +480,9 @@ def run_target(
         warnings.filterwarnings("ignore", message=_OF_KERNELS, category=UserWarning)
         # only what the plain op warns of too
         for message, category in sample.facts.warnings:
-            warnings.filterwarnings(
-                "ignore",
-                message=re.sub(r"\d+", r"[su]?\\d+", re.escape(message)),
-                category=category,
-            )
+            # a number, or a symbol such as s77 or u0
+            pattern = re.sub(r"\d+", r"[su]?\\d+", re.escape(message))
+            warnings.filterwarnings("ignore", message=pattern, category=category)
         # A target with values of its own converts inputs and results around the whole.
         function = program.over(target)
         whole = getattr(target, "pipeline", None)

@@ -272,12 +272,9 @@ class _Comparison:
                     raise ErrorMismatch(difference)
                 raise Mismatch(difference)
             return
-        same = (actual.dtype, actual.shape, actual.requires_grad) == (
-            expected.dtype,
-            expected.shape,
-            expected.requires_grad,
-        )
-        if not same or not torch.allclose(actual.detach(), expected.detach(), equal_nan=True):
+        kind = (actual.dtype, actual.shape, actual.requires_grad)
+        wanted = (expected.dtype, expected.shape, expected.requires_grad)
+        if kind != wanted or not torch.allclose(actual.detach(), expected.detach(), equal_nan=True):
             raise Mismatch(f"{where} gives {actual}, plain Python {expected}")
 
 
@@ -367,17 +364,20 @@ def _parts_of_tensor(x: Tensor) -> list[object]:
 
 
 def _parts_of_set(x: Any) -> list[object]:
+    # by type and text, since items of several types have no order among themselves
     return sorted(x, key=lambda item: (str(type(item)), repr(item)))
 
 
 def _parts_of_layer(x: torch.nn.Module) -> list[object]:
     """Return the attributes of a layer. Of its hooks only their number counts."""
     # A hook is known by a number that no other hook of the process has: two modules differ in it.
-    own = ((name, value) for name, value in vars(x).items())
-    return [
-        (name, len(value) if name.endswith("_hooks") else describe(value, _DEEPEST - 2))
-        for name, value in own
-    ]
+    parts: list[object] = []
+    for name, value in vars(x).items():
+        if name.endswith("_hooks"):
+            parts.append((name, len(value)))
+        else:
+            parts.append((name, describe(value, _DEEPEST - 2)))
+    return parts
 
 
 def _parts_of_function(x: Any) -> list[object]:

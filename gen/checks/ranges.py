@@ -85,6 +85,7 @@ def assert_in_range(target: Target, sample: Sample, word: str, batched: bool, ta
     failures: list[str] = []
     for variant in variants:
         expected, actual = expect(variant), answer(variant)
+        # each variant counts as a comparison, also where both sides refuse it
         tally.entries += 1
         tally.nonzero += 1
         failures += _difference(variant, expected, actual, absolute, sample.facts.random)
@@ -117,9 +118,8 @@ def _ways_to_run(
     In a batch the variant lies next to the sample, which vmap has to take as it is.
     """
     if not batched:
-        return partial(_run_alone, sample, sample), partial(
-            _run_alone, sample, target.forward(sample)
-        )
+        expect = partial(_run_alone, sample, sample)
+        return expect, partial(_run_alone, sample, target.forward(sample))
     if _is_refusal(_map(target, sample, Variant("as it is", 0, sample.inputs))):
         raise Unsuitable(f"{sample.description}: vmap refuses it as it is")
     return partial(_loop, sample), partial(_map, target, sample)

@@ -143,6 +143,7 @@ class Cells:
             for word, tier_of_word in sorted(row.words):
                 if TIERS.index(tier_of_word) > highest:
                     continue
+                # a word leaves out axes that have their usual values, which `complete` fills in
                 dtype, *spoken = word.split(":")
                 words = dict(zip(names, complete(spoken, names), strict=True))
                 yield _cell(row.name, dtype, words, tier_of_word, row.known)
@@ -224,6 +225,7 @@ def _validate_axes(axes: Sequence[tuple[str, tuple[str, ...]]]) -> None:
             Axes.varying({name: value})
         except ValueError as error:
             raise TableError(f"cases(axes=…): {error}") from None
+    # A word has values without the names of their axes, so each value must say which axis it is of.
     values = [value for _, value in pairs]
     if len(set(values)) < len(values) or set(values).intersection(DTYPES):
         raise TableError(

@@ -139,34 +139,34 @@ def _data(
     data_of_sample = tuple(program.inputs[place] for place in data)
     if kind == "resized" and not any(x.ndim and len(x) > 1 for x in data_of_sample):
         raise Unsuitable(f"{program.label} has no batch of data")
-    for k in range(count):
-        yield _accepted_data(program, data, data_of_sample, k, kind)
+    for step in range(count):
+        yield _accepted_data(program, data, data_of_sample, step, kind)
 
 
 def _accepted_data(
-    program: Program, data: Sequence[int], data_of_sample: tuple[Tensor, ...], k: int, kind: str
+    program: Program, data: Sequence[int], data_of_sample: tuple[Tensor, ...], step: int, kind: str
 ) -> tuple[Tensor, ...]:
-    """Return the first variation of the data for step `k` that the program accepts."""
+    """Return the first variation of the data for a step that the program accepts."""
     for variation in VARIATIONS:
-        varied = _vary_data(data_of_sample, k, variation, kind)
+        varied = _vary_data(data_of_sample, step, variation, kind)
         if _outputs(program, varied, data) is not None:
             return varied
     raise Unsuitable(f"{program.label} refuses other data")
 
 
 def _vary_data(
-    data_of_sample: Sequence[Tensor], k: int, variation: int, kind: str
+    data_of_sample: Sequence[Tensor], step: int, variation: int, kind: str
 ) -> tuple[Tensor, ...]:
-    """Return the data of step `k`. For `resized`, all that has the size of the batch grows."""
+    """Return the data of a step. For `resized`, all that has the size of the batch grows."""
     # `vary` has three entries, so the data recur after three steps.
-    varied = tuple(vary(x, k % 3, variation) for x in data_of_sample)
+    varied = tuple(vary(x, step % 3, variation) for x in data_of_sample)
     if kind != "resized":
         return varied
     size = next((len(x) for x in data_of_sample if x.ndim), 0)
     resized = []
     for x in varied:
         if x.ndim and len(x) == size:
-            x = _repeat(x, _SIZES[k])
+            x = _repeat(x, _SIZES[step])
         resized.append(x)
     return tuple(resized)
 
@@ -193,12 +193,13 @@ def _outputs(
 
 
 def _labels(
-    program: Program, values_of_data: Sequence[Tensor], data: Sequence[int], k: int, kind: str
+    program: Program, values_of_data: Sequence[Tensor], data: Sequence[int], step: int, kind: str
 ) -> tuple[Tensor, ...]:
-    """Draw the labels of step `k`, in the shapes of the outputs."""
+    """Draw the labels of a step, in the shapes of the outputs."""
     outputs = _outputs(program, values_of_data, data) or ()
-    labels = program.drawn_like([outputs[place] for place in program.active_outputs], f"labels {k}")
-    if kind == "scaled" and k == _INFINITE:
+    active = [outputs[place] for place in program.active_outputs]
+    labels = program.drawn_like(active, f"labels {step}")
+    if kind == "scaled" and step == _INFINITE:
         return tuple(torch.full_like(x, torch.inf) for x in labels)
     return labels
 
@@ -228,7 +229,7 @@ def _train(
         run = _compile(target, counted, trainer)
     results: list[Named] = []
     state, parameters = trainer.state, trainer.parameters
-    for k, batch in enumerate(batches):
+    for number, batch in enumerate(batches):
         # The tensors of before, whose memory the call takes.
         donated = state
         if ran.locked():
@@ -238,11 +239,11 @@ def _train(
             values, state = values[:1], list(values[1])
             parameters = state
             if jitted:
-                results += _copies("memory of donated parameter", donated, f"after step {k}")
-        results += _copies("result", values, f"of step {k}")
+                results += _copies("memory of donated parameter", donated, f"after step {number}")
+        results += _copies("result", values, f"of step {number}")
         for name, x in _state_after(trainer, parameters):
-            results.append((f"{name} after step {k}", x))
-        trainer.between(k)
+            results.append((f"{name} after step {number}", x))
+        trainer.between(number)
     if jitted and target.name != "loop":
         _require_replay(ran, len(batches))
     # It shows whether the steps have drawn as many numbers as those of plain torch.
@@ -334,10 +335,10 @@ def _require_progress(program: Program, kind: str, count: int) -> None:
     by_step = [_parameters_after(number, results) for number in range(count)]
     if not all(map(_are_finite, by_step)):
         raise Unsuitable(f"{program.label} diverges")
-    for k, (before, after) in enumerate(pairwise(by_step), 1):
-        may_stay = kind == "scaled" and k == _INFINITE
+    for step, (before, after) in enumerate(pairwise(by_step), 1):
+        may_stay = kind == "scaled" and step == _INFINITE
         if all(map(torch.equal, before, after)) and not may_stay:
-            raise Unsuitable(f"step {k} of {program.label} changes nothing")
+            raise Unsuitable(f"step {step} of {program.label} changes nothing")
 
 
 def _parameters_after(step: int, results: Sequence[Named]) -> list[Tensor]:

@@ -83,6 +83,8 @@ class _Averaging(Model):
         outputs = super().forward(*data)
         if self.training:
             seen = sum(output.detach().mean() for output in outputs)
+            # Two buffers, as a program that is captured carries a write and an assignment out by
+            # different ways.
             self.written.mul_(0.75).add_(seen, alpha=0.25)
             self.assigned = self.assigned + seen
         return outputs
@@ -165,6 +167,7 @@ def _accumulated(trainer: Trainer) -> Step:
 
     def step(*batch: Any) -> tuple[Any, ...]:
         trainer.optimizer.zero_grad()
+        # other labels for the second loss, or its gradients would be those of the first one
         first, second = trainer.loss(*batch) / 2, trainer.loss(*batch, sign=-0.5) / 2
         first.backward()
         second.backward()
@@ -256,9 +259,8 @@ def _scaled(trainer: Trainer) -> Step:
 def _groups(trainer: Trainer) -> Step:
     """Return a step of an optimizer with two groups of parameters."""
     first, second = trainer.split()
-    trainer.optimizer = trainer.make(
-        [{"params": first}, {"params": second, "lr": 0.025, "weight_decay": 0.25}]
-    )
+    groups = [{"params": first}, {"params": second, "lr": 0.025, "weight_decay": 0.25}]
+    trainer.optimizer = trainer.make(groups)
     return _plain_step(trainer)
 
 

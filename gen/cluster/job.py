@@ -69,10 +69,8 @@ class Group:
         """Return at most `parts` groups, about equal, with the same cells."""
         # rounded up, so that there are not more parts
         size = -(-len(self.cells) // parts)
-        return [
-            Group(self.module, self.cells[begin : begin + size])
-            for begin in range(0, len(self.cells), size)
-        ]
+        begins = range(0, len(self.cells), size)
+        return [Group(self.module, self.cells[begin : begin + size]) for begin in begins]
 
 
 @dataclass(frozen=True, slots=True)

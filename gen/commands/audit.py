@@ -178,9 +178,10 @@ def _of_transforms(
     findings: list[Finding[Fault]] = []
     for finding in campaign.findings(args.faults):
         findings.append(finding)
-        counted = sum(one.applied for one in findings)
+        # A fault that changed no value is drawn anew, and does not count.
+        counted = sum(earlier.applied for earlier in findings)
         print(f"[{counted:4d}/{args.faults}] {finding.line()}", flush=True)
-    counted = sum(one.applied for one in findings)
+    counted = sum(finding.applied for finding in findings)
     if counted < args.faults:
         print(f"only {counted} faults could be planted: the cells of the tier offer no more")
     return findings
@@ -208,15 +209,16 @@ def _of_rules(
     rules = Rules(target.rules(), reach_map.reached(), args.seed)
 
     def further(some: set[Rule]) -> None:
+        """Run cells that may run some of the rules, and note which rules they run."""
         ops = {cell.op for _, cell in cells.values()}
         asked: set[str] = set()
         for rule in some:
             asked |= rules.related(rule, ops)
-        reach_map.learn(
-            (key for key, (_, cell) in cells.items() if cell.op in asked and cell.dtype in WIDE),
-            workers,
-            _progress,
-        )
+        keys = []
+        for key, (_, cell) in cells.items():
+            if cell.op in asked and cell.dtype in WIDE:
+                keys.append(key)
+        reach_map.learn(keys, workers, _progress)
         rules.learn(reach_map.reached())
 
     # before the draw: which faults would show is unknown for a rule that no cell runs

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     print(changes_as_text(past, sys.maxsize if args.all else LISTED), end="")
     if args.json:
         replace(args.json, changes_as_json(past))
+    # a cell that stands twice has one place in the grid
     if args.page:
         replace(args.page, page([once(runs[-1])], {}, past=past, earlier=[runs[:-1]]))
     return int(past.changes.worse)
@@ -152,6 +153,7 @@ def _check_output(name: str, path: Path, inputs: Sequence[Path]) -> None:
 
 
 def _is_same(one: Path, other: Path) -> bool:
+    # links and other spellings of a path; a file that is not there yet has only its path
     if one.exists() and other.exists():
         return one.samefile(other)
     return one.resolve() == other.resolve()
@@ -163,6 +165,7 @@ def _why_unwritable(path: Path) -> str:
         return "it is a folder; name a file"
     if path.exists() and not path.is_file():
         return ""  # a pipe or a device
+    # folders that lack are made, so the nearest one that is there decides
     folder = next(filter(Path.exists, path.absolute().parents))
     if not folder.is_dir():
         return f"{folder} is no folder"

@@ -66,6 +66,7 @@ def _gather(folders: list[Path], into: Path) -> None:
     """Link the files of several runs into one folder."""
     for place, folder in enumerate(folders):
         for path in folder.glob("*.jsonl"):
+            # two runs may have files of one name
             (into / f"{place}-{path.name}").symlink_to(path.resolve())
 
 
@@ -79,6 +80,7 @@ def _count(args: argparse.Namespace, folder: Path) -> None:
         command += ["-n", str(args.workers)]
     # the profiler says for each cell that it starts and stops
     quiet = {**os.environ, "KINETO_LOG_LEVEL": "99"}
+    # a cell that fails has called overloads all the same
     subprocess.run(command, check=False, env=quiet)
 
 

@@ -104,6 +104,7 @@ def findings() -> Iterator[Finding]:
     yield _python(SpecifierSet(wanted["Requires-Python"]))
     required = [Requirement(line) for line in metadata.requires(DISTRIBUTION) or ()]
     for requirement in required:
+        # one with a marker belongs to an extra, which `_extras` looks for
         if requirement.marker is None:
             yield _package(requirement)
     yield from _extras(required)
@@ -131,6 +132,7 @@ def _package(requirement: Requirement) -> Finding:
 
 
 def _installed(name: str) -> str | None:
+    """Return the version of a package. It is not imported, as a broken one may end the process."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -165,7 +167,9 @@ def _of_programs() -> Iterator[Finding]:
 
 
 def _judged(what: str, answer: str) -> Finding:
+    """Return the finding of an answer, by what it is about."""
     if what == "torch":
+        # what is behind the plus says how torch was built: 2.13.0+cpu
         return _facts(answer.partition("+")[0])
     if what == "native guards" and not answer.startswith("in C++"):
         advice = f"for shorter calls of jit: run `python -m {RUNTIME} native`"
@@ -207,8 +211,10 @@ def _ask(program: str, lines: int) -> list[str] | Failure:
         )
     except subprocess.TimeoutExpired:
         return Failure(f"no answer in {_SECONDS} seconds", again)
+    # the last lines, since an import may print something before them
     if done.returncode == 0:
         return done.stdout.splitlines()[-lines:]
+    # the last line of a traceback is the error itself
     said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     return Failure(said[-1], again)
 

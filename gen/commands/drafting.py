@@ -17,7 +17,8 @@ from gen.language import validate
 from gen.language.spec import Matrix
 from gen.packages.drafted_row import Draft, draft
 from gen.plan import catalog
-from gen.plan.expand import Plan, expand
+from gen.plan.cell_sets import Plan
+from gen.plan.expand import expand
 from gen.run.project_defaults import declared
 
 _LISTS = ("untested", "covered", "left_out", "failed_imports")
@@ -87,6 +88,7 @@ def _load(drafted: Draft, matrix: Path, folder: Path) -> validate.Loaded:
     if drafted.line:  # what the row calls is looked up beside the matrix
         (folder / "calls.py").write_text(f"{drafted.line}\n")
     loaded = validate.load(folder / name)
+    # the template's own family has the same row, and a row stands in one family
     loaded.source.data["families"].clear()
     return loaded
 

@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cells_of(paths: Sequence[Path]) -> Iterator[tuple[str, str, str, float]]:
+    """Yield the family, check, op and seconds of each cell, one at a time: a run has many."""
     for path in paths:
         for record in records(path):
             if isinstance(record, CellResult):

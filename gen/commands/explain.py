@@ -15,10 +15,12 @@ from gen.language import pipeline
 from gen.language.axes import complete
 from gen.language.globs import Names
 from gen.language.selection_specs import Known, ToleranceEntry, Xfail
-from gen.plan.expand import Column, Entry, Plan, axes_of, factors, facts_needed
+from gen.plan.cell_sets import Column, Entry, Plan
+from gen.plan.expand import axes_of, facts_needed
 from gen.plan.matrix_ops import Op
 from gen.plan.matrix_plan import add_matrix_arguments, load_plan, node_id
 from gen.plan.reduce import bits
+from gen.plan.tier_cells import factors
 
 _NODE = re.compile(r"(?:.*::)?test_(?P<check>\w+)\[(?P<id>[^\]]+)\]")
 
@@ -99,7 +101,7 @@ def explain(plan: Plan, op: int, column: Column) -> Iterator[str]:
         yield from _explain_valid(plan, op, position)
 
 
-def _explain_valid(plan: Plan, op: int, position: int) -> Iterator[str]:
+def _explain_valid(plan: Plan, op_index: int, position: int) -> Iterator[str]:
     """Yield why a case is valid, which entries it has, and which tiers run it."""
     column = plan.columns[position]
     valid = f"  valid: the op takes {column.dtype}"
@@ -107,36 +109,37 @@ def _explain_valid(plan: Plan, op: int, position: int) -> Iterator[str]:
     if requires:
         valid += f" and offers {', '.join(requires)}"
     yield valid
-    for entry in plan.entries_of(op):
-        if _holds(entry, op, position):
+    for entry in plan.entries_of(op_index):
+        if _holds(entry, op_index, position):
             yield f"  {_expectation(entry)} ({_at(plan, entry.path)}): {_why(entry)}"
     for name in plan.tiers:
-        yield f"  tier {name}: {_in_tier(plan, name, op, position)}"
+        yield f"  tier {name}: {_in_tier(plan, name, op_index, position)}"
 
 
-def _overview(plan: Plan, op: int, case: str) -> int:
+def _overview(plan: Plan, op_index: int, case: str) -> int:
     """Print one line for each check that has the case, or could have it."""
     has_case = False
     for check in plan.loaded.matrix.checks:
+        # a case may leave out its last words, and then stands for all that begin so
         values = tuple(case.split("-")[1:])
         start, count = plan.spans[check]
         for position in range(start, start + count):
             column = plan.columns[position]
             if (column.dtype, *column.axes.words)[: len(values)] != values:
                 continue
-            has_case |= _has(plan.possible[op], position)
-            if _has(plan.possible[op] | plan.valid[op], position):
-                print(f"{node_id(plan, op, column)}: {_fate(plan, op, position)}")
+            has_case |= _has(plan.possible[op_index], position)
+            if _has(plan.possible[op_index] | plan.valid[op_index], position):
+                print(f"{node_id(plan, op_index, column)}: {_fate(plan, op_index, position)}")
     if not has_case:
-        raise _no_case(plan.ops[op], case.split("-")[1:])
+        raise _no_case(plan.ops[op_index], case.split("-")[1:])
     return 0
 
 
-def _fate(plan: Plan, op: int, position: int) -> str:
+def _fate(plan: Plan, op_index: int, position: int) -> str:
     """Return what becomes of a case that the op could have."""
-    if not _has(plan.valid[op], position):
+    if not _has(plan.valid[op_index], position):
         return "excluded"
-    tier = plan.tier_of(op, position)
+    tier = plan.tier_of(op_index, position)
     if not tier:
         return "dropped by reduction"
     return f"tier {tier}"
@@ -190,6 +193,7 @@ def _unknown(what: str, names: list[str], word: str) -> MatrixError:
 def _reasons(plan: Plan, index: int, column: Column) -> Iterator[str]:
     """Yield the reasons why there is no such case."""
     op, check = plan.ops[index], plan.loaded.matrix.checks[column.check]
+    # every reason, so that nobody mends one and then meets the next
     source = "torch's OpInfo database" if "opinfo" in op.facts else "its row"
     yield from _dtype_reasons(plan, op, column, source)
     lacking = facts_needed(check, column.axes.form) - op.facts
@@ -248,15 +252,15 @@ def _filters(plan: Plan, index: int, name: str) -> Iterator[str]:
             yield f"{key}: {', '.join(globs)} of the check {effect} ({place})"
 
 
-def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
+def _in_tier(plan: Plan, name: str, op_index: int, position: int) -> str:
     """Say why a tier runs a cell, or does not."""
     tier = plan.tiers[name]
-    if _has(tier.chosen[op], position):
-        smaller = plan.tier_of(op, position)
+    if _has(tier.chosen[op_index], position):
+        smaller = plan.tier_of(op_index, position)
         if smaller == name:
             return "runs it"
         return f"runs it, as {smaller} does"
-    part = next((part for part in tier.parts if part.has(op, position)), None)
+    part = next((part for part in tier.parts if part.has(op_index, position)), None)
     if part is None:
         return f"is not for this op or check ({_at(plan, ('tiers', name))})"
     # Limits come first: a cell may be in a cover and still be one too many.
@@ -273,17 +277,17 @@ def _in_tier(plan: Plan, name: str, op: int, position: int) -> str:
             f"was not drawn: a sample of {part.spec.reduce.sample} cells by seed "
             f"{part.spec.reduce.seed} ({spec_at})"
         )
-    return f"dropped it by reduction ({spec_at}): {_covered_by(plan, name, op, position)}"
+    return f"dropped it by reduction ({spec_at}): {_covered_by(plan, name, op_index, position)}"
 
 
-def _covered_by(plan: Plan, name: str, op: int, position: int) -> str:
+def _covered_by(plan: Plan, name: str, op_index: int, position: int) -> str:
     """Name cells of the tier that together cover every t-tuple of the dropped cell."""
     size = plan.tiers[name].coverage.t
-    own_factors = (f"op={plan.ops[op].name}", *factors(plan, position))
+    own_factors = (f"op={plan.ops[op_index].name}", *factors(plan, position))
     covering_cases: dict[str, None] = {}
     for wanted in combinations(own_factors, size):
         # a tuple without the op may be covered by any op
-        ops = [op]
+        ops = [op_index]
         if own_factors[0] not in wanted:
             ops += range(len(plan.ops))
         # One case per tuple is enough, so the search ends at the first one.
@@ -331,8 +335,8 @@ def _why(entry: Entry) -> str:
     return text
 
 
-def _holds(entry: Entry, op: int, position: int) -> bool:
-    return _has(entry.ops, op) and _has(entry.columns, position)
+def _holds(entry: Entry, op_index: int, position: int) -> bool:
+    return _has(entry.ops, op_index) and _has(entry.columns, position)
 
 
 def _has(mask: int, position: int) -> bool:

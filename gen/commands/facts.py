@@ -71,6 +71,7 @@ def _mistake(args: argparse.Namespace) -> str:
 def _read(version: str) -> torch_facts.Facts:
     """Return the written facts of a version, with the ops of its catalog."""
     facts = lock.read(version)
+    # that the versions differ is no news
     del facts["torch"]
     return {**facts, "ops of OpInfo": _ops(catalog.load(Path(), version))}
 
@@ -85,17 +86,18 @@ def _installed(known_facts: torch_facts.Facts) -> torch_facts.Facts:
 
 
 def _ops(stored_catalog: catalog.Catalog) -> Mapping[str, str]:
-    return {
-        name: f"{' '.join(op.dtypes)}; differentiable: {' '.join(op.differentiable)}"
-        for name, op in stored_catalog.ops.items()
-    }
+    """Return what a catalog says of each op, as a fact: the dtypes that it takes."""
+    facts = {}
+    for name, op in stored_catalog.ops.items():
+        facts[name] = f"{' '.join(op.dtypes)}; differentiable: {' '.join(op.differentiable)}"
+    return facts
 
 
 def _families() -> Mapping[str, str]:
     """Return the family of each op of the runtime. Empty if the runtime cannot be imported."""
     try:
         from runtime.rules.record import RECORDS
-    except Exception:
+    except Exception:  # whatever the import raises: a family is only an addition to the facts
         return {}
     return {str(func).split(".")[1]: record.family for func, record in RECORDS.items()}
 

@@ -196,6 +196,7 @@ def write_project(folder: Path, texts: Mapping[str, str]) -> None:
         for path, text in texts.items():
             (staging / path).parent.mkdir(parents=True, exist_ok=True)
             (staging / path).write_text(text, encoding="utf-8")
+        # a project whose matrix has a mistake is not written at all
         modules = render.modules(load_plan(staging / "matrix.yaml"))
         generated = staging / "generated_tests"
         writer.write(
@@ -236,10 +237,9 @@ def requirement() -> str:
     if not origin:
         return f"{DISTRIBUTION}=={distribution.version}"
     if "vcs_info" in origin:
-        return (
-            f"{DISTRIBUTION} @ "
-            f"{origin['vcs_info']['vcs']}+{origin['url']}@{origin['vcs_info']['commit_id']}"
-        )
+        repository = origin["vcs_info"]
+        # the commit, since a branch moves on
+        return f"{DISTRIBUTION} @ {repository['vcs']}+{origin['url']}@{repository['commit_id']}"
     return f"{DISTRIBUTION} @ {origin['url']}"
 
 

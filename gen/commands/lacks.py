@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 def entries(results: Results) -> list[str]:
     """Return the lines of a file of YAML: an entry for each op, message and set of dtypes."""
+    # without the index: an entry for `cuda` holds on each of them
     device = str(results.header["device"]).partition(":")[0]
     failed = [cell for cell in results.cells if cell.outcome == "failed"]
     missing = [cell for cell in failed if cell.why.partition(":")[0] == _MISSING]
@@ -81,6 +82,7 @@ def _grouped(
     """Return the checks of each op, message and set of dtypes, so that an entry has no other
     cells.
     """
+    # First the dtypes of each check: checks with the same ones make an entry without further cells.
     dtypes: defaultdict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
     for cell in cells:
         message = cell.why.partition(": ")[2]

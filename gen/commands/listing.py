@@ -15,7 +15,7 @@ from gen.language.axes import AXES
 from gen.language.backend_levels import LevelError, chosen_levels, levels_of
 from gen.language.globs import Names
 from gen.language.selection_specs import TIERS
-from gen.plan.expand import Entry, Plan
+from gen.plan.cell_sets import Entry, Plan
 from gen.plan.level_cells import cells_of
 from gen.plan.matrix_plan import add_matrix_arguments, coverage, load_plan, node_id
 from gen.plan.reduce import bits
@@ -146,6 +146,7 @@ def _failed(cases: Sequence[dict[str, Any]], results: Path) -> list[dict[str, An
     failed = []
     for cell in by_severity(read(results).cells):
         severity = severity_of_row(cell.outcome, cell.severity)
+        # a cell of the run may have gone from the matrix, or be left out by a filter
         if severity is not None and cell.node in by_id:
             failed.append(by_id[cell.node] | {"severity": severity.word, "why": cell.why})
     return failed
@@ -245,6 +246,7 @@ def _counts(cases: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _print_counts(total: int, counts: dict[str, dict[str, int]]) -> None:
+    """Print a line for each kind of counts, and the number of all cases."""
     for name, counter in counts.items():
         print(f"{name}: {', '.join(f'{value} {count:,}' for value, count in counter.items())}")
     print(f"{total:,} cases")

@@ -30,7 +30,8 @@ from gen.language.spec import Matrix
 from gen.outcomes import Mismatch, stable_part
 from gen.packages.drafted_row import Draft, is_importable
 from gen.plan import catalog
-from gen.plan.expand import Column, Plan, expand
+from gen.plan.cell_sets import Column, Plan
+from gen.plan.expand import expand
 from gen.plan.reduce import bits
 from gen.recording.command import RecordError
 from gen.run.project_defaults import declared, devices_of
@@ -108,11 +109,13 @@ def run(args: argparse.Namespace) -> int:
         return 130
     probe = Probe(args.op, plan, target, args.device, checks, draft)
     seen = []
-    for one in probe.seen():
-        print(f"  {one.outcome:8} {one.check} {one.word}", file=sys.stderr, flush=True)
-        seen.append(one)
+    # to stderr, so that the proposal alone can be piped into a file
+    for result in probe.seen():
+        print(f"  {result.outcome:8} {result.check} {result.word}", file=sys.stderr, flush=True)
+        seen.append(result)
     print(proposal(probe, seen), end="")
-    return 0 if any(one.outcome == "passed" for one in seen) else 1
+    has_passed = any(result.outcome == "passed" for result in seen)
+    return 0 if has_passed else 1
 
 
 def _checks(plan: Plan, globs: Sequence[str] | None) -> frozenset[str] | None:
@@ -165,7 +168,7 @@ def _plan(op: str, matrix: Path) -> Plan:
     """
     known_ops = catalog.load(Path(".cache/gen"))
     plan = expand(validate.load(matrix), known_ops)
-    if any(one.name == op for one in plan.ops):
+    if any(known.name == op for known in plan.ops):
         return plan
     if op not in known_ops.ops:
         near = nearest(op, known_ops.ops)
@@ -174,6 +177,7 @@ def _plan(op: str, matrix: Path) -> Plan:
             f"{op!r} is no op of the OpInfo database and no row of {matrix}{hint}; "
             "give it a call by --sample or --record, or write its row"
         )
+    # loaded once more, as the file's own data changes here
     loaded = validate.load(matrix)
     loaded.source.data["families"].setdefault("mine", {"ops": []})["ops"].append(op)
     return expand(
@@ -291,13 +295,13 @@ def proposal(probe: Probe, seen: Sequence[Seen]) -> str:
     """Return the entries, as text to paste. Comments say what the author must add."""
     # A check is proposed if it compared anything, whether or not it passed.
     by_check: defaultdict[str, list[Seen]] = defaultdict(list)
-    for one in seen:
-        by_check[one.check].append(one)
+    for result in seen:
+        by_check[result.check].append(result)
     good = []
     for check, cells in by_check.items():
-        if any(one.outcome in ("passed", "failed") for one in cells):
+        if any(result.outcome in ("passed", "failed") for result in cells):
             good.append(check)
-    dtypes = dict.fromkeys(one.dtype for one in seen)
+    dtypes = dict.fromkeys(result.dtype for result in seen)
     lines = [f"# {probe.op} on target {probe.target.name}: {_counts(seen)}"]
     if not good:
         return "\n".join(
@@ -330,7 +334,7 @@ def _row(probe: Probe, dtypes: Mapping[str, None], checks: Sequence[str]) -> lis
 
 
 def _counts(seen: Sequence[Seen]) -> str:
-    outcomes = [one.outcome for one in seen]
+    outcomes = [result.outcome for result in seen]
     return (
         ", ".join(f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes))
         or "no check concerns it"
@@ -343,10 +347,10 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
     An entry needs no dtypes for a check if all cells of the check fail for this cause.
     """
     causes: defaultdict[tuple[str, str], list[Seen]] = defaultdict(list)
-    for one in seen:
-        if one.outcome == "failed":
-            for cause in one.errors:
-                causes[cause].append(one)
+    for result in seen:
+        if result.outcome == "failed":
+            for cause in result.errors:
+                causes[cause].append(result)
     if not causes:
         return []
     lines = [
@@ -356,10 +360,10 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
     for (raises, match), cells in causes.items():
         lines += [
             f"  - op: {probe.op}",
-            f"    check: {_flow(dict.fromkeys(one.check for one in cells))}",
+            f"    check: {_flow(dict.fromkeys(result.check for result in cells))}",
         ]
         if not _are_all_of_their_checks(cells, seen):
-            lines.append(f"    dtype: {_flow(dict.fromkeys(one.dtype for one in cells))}")
+            lines.append(f"    dtype: {_flow(dict.fromkeys(result.dtype for result in cells))}")
         if probe.device != "cpu":
             lines.append(f"    device: {probe.device.partition(':')[0]}")
         lines += [
@@ -373,17 +377,17 @@ def _xfails(probe: Probe, seen: Sequence[Seen]) -> list[str]:
 
 def _are_all_of_their_checks(cells: Sequence[Seen], seen: Sequence[Seen]) -> bool:
     """Return whether `cells` have every dtype of their checks."""
-    checks = {one.check for one in cells}
-    dtypes = {one.dtype for one in seen if one.check in checks}
-    return {one.dtype for one in cells} == dtypes
+    checks = {result.check for result in cells}
+    dtypes = {result.dtype for result in seen if result.check in checks}
+    return {result.dtype for result in cells} == dtypes
 
 
 def _notes(seen: Sequence[Seen], outcome: str) -> Iterator[tuple[str, str, str]]:
     """Yield the check, words and reason of the cells with this outcome."""
     grouped: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in seen:
-        if one.outcome == outcome:
-            grouped[one.check, one.why].append(one.word)
+    for result in seen:
+        if result.outcome == outcome:
+            grouped[result.check, result.why].append(result.word)
     for (check, why), words in grouped.items():
         yield check, " ".join(words), why
 

@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the project, all or nothing. Return 130 if it is interrupted."""
+    # before the command runs, which may take long
     require_empty(args.out)
     try:
         return _run(args)
@@ -87,6 +88,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _summary(out: Path, calls: Sequence[Recorded], rows: int, left_out: int) -> str:
+    """Return what was written, and what to do next."""
     total = sum(each.count for each in calls)
     return (
         f"{out}: {rows} rows from {total:,} calls, {left_out} ops and functions left out "

@@ -94,11 +94,8 @@ def _of_other_targets(runs: Sequence[Results]) -> list[Results]:
     those of `runs`.
     """
     shown = {run.header["target"] for run in runs}
-    return [
-        result
-        for result in joined(list(map(read, recorded())))
-        if result.header["target"] not in shown
-    ]
+    known_runs = joined(list(map(read, recorded())))
+    return [run for run in known_runs if run.header["target"] not in shown]
 
 
 def _object(path: Path) -> dict[str, Mapping[str, Any]]:
@@ -111,6 +108,7 @@ def _object(path: Path) -> dict[str, Mapping[str, Any]]:
         raise ResultsError(
             f"{path}: not JSON ({error}); `python -m gen generate` writes it"
         ) from error
+    # a file of another version: the page does without it
     if not isinstance(data, dict):
         return {}
     return {name: part for name, part in data.items() if isinstance(part, dict)}

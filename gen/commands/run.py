@@ -178,7 +178,8 @@ def _run(args: argparse.Namespace) -> int:
     durations = read_durations(root / PLACE)
     left_out = _left_out(args, root, modules)
     # Workers take seconds to start, so a run of no cells ends before.
-    if next(groups(modules, selection, durations, 0.0, left_out.__contains__), None) is None:
+    to_run = groups(modules, selection, durations, 0.0, left_out.__contains__)
+    if next(to_run, None) is None:
         return _without_cells(args, selection, left_out)
     # A narrowed run has a file of its own, so that it does not replace the results of all cells.
     narrowed = _narrowed(args, selection)
@@ -260,6 +261,7 @@ def _modules(args: argparse.Namespace, root: Path) -> list[Module]:
             f"{' '.join(args.modules)}: no modules of a matrix; "
             "`python -m gen generate` writes them"
         )
+    # these modules would run fewer cells than were asked for, and say nothing
     if args.tier == TIERS[-1] and lacks_the_largest_tier(modules):
         raise ClusterError(
             "these modules have no cells beyond the tier full; "

@@ -12,7 +12,7 @@ from gen.checks.tables import Cell, Family
 from gen.commands.explain import case_of
 from gen.errors import MatrixError
 from gen.outcomes import Vacuous
-from gen.plan.expand import Column, Plan
+from gen.plan.cell_sets import Column, Plan
 from gen.plan.matrix_plan import above, load_plan
 from gen.scripts.failures import of_case
 from gen.scripts.python_values import NoScript
@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
 def program(plan: Plan, op: int, column: Column, target: Target, sample: int | None) -> Script:
     """Return the program of the first comparison that fails and can be written, else of the first
     that can."""
+    # The case has no entries: a program shows what the matrix expects to fail, too.
     row, check = plan.ops[op], plan.loaded.matrix.checks[column.check]
     family = Family(row.family, {row.name: row.row} if row.row else {})
     cell = Cell(row.name, column.dtype, column.axes, "full", ())

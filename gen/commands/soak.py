@@ -26,7 +26,7 @@ from gen.checks.entries import Known
 from gen.errors import MatrixError
 from gen.language import pipeline
 from gen.language.selection_specs import ToleranceEntry, Xfail
-from gen.plan.expand import Plan
+from gen.plan.cell_sets import Plan
 from gen.plan.matrix_plan import above, load_plan
 from gen.plan.reduce import bits
 from gen.run.project_defaults import declare_targets_of, declared
@@ -143,10 +143,10 @@ def _subject(plan: Plan, index: int, target: str, dtypes: tuple[str, ...]) -> Su
             continue
         cells = _cells(plan, entry.columns)
         if isinstance(spec, ToleranceEntry):
-            tolerances += [replace(one, tolerance=(spec.rtol, spec.atol)) for one in cells]
+            tolerances += [replace(cell, tolerance=(spec.rtol, spec.atol)) for cell in cells]
         elif isinstance(spec, Xfail):
             error = Known("xfail", spec.reason, raises=spec.raises, match=spec.match)
-            known += [replace(one, error=error) for one in cells]
+            known += [replace(cell, error=error) for cell in cells]
         elif entry.kind in ("exclude", "skip"):
             excluded += cells
     op = plan.ops[index]
@@ -246,18 +246,13 @@ class _Soak:
             except queue.Empty:
                 show()
                 if not process.is_alive():
-                    self._note_death(
-                        trying,
-                        f"the process ended with exit code {process.exitcode}",
-                        "crashed",
-                        by_target,
-                    )
+                    why = f"the process ended with exit code {process.exitcode}"
+                    self._note_death(trying, why, "crashed", by_target)
                     break
                 if trying is not None and time.monotonic() - since > _TOO_LONG:
                     process.kill()
-                    self._note_death(
-                        trying, f"it ran for more than {_TOO_LONG:g} s", "timed out", by_target
-                    )
+                    why = f"it ran for more than {_TOO_LONG:g} s"
+                    self._note_death(trying, why, "timed out", by_target)
                     break
                 continue
             if kind == _ENDED:
@@ -331,9 +326,8 @@ def _work(
     def trying(draw: Draw, by_target: bool) -> None:
         if parent is not None and not parent.is_alive():
             os._exit(1)  # nobody reads what is found
-        messages.put(
-            ("trying", (finding_of(draw), by_target, (loop.counts.run, loop.counts.rejected)))
-        )
+        counts = (loop.counts.run, loop.counts.rejected)
+        messages.put(("trying", (finding_of(draw), by_target, counts)))
 
     def found(failure: Failure) -> None:
         program: tuple[str | None, str] = (None, "the target refuses")

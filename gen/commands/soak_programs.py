@@ -181,7 +181,7 @@ class _Soak:
             task = progress.add_task("drawing")
 
             def show() -> None:
-                minutes = (time.monotonic() - start) / 60 + 1e-9
+                minutes = (time.monotonic() - start) / 60 + 1e-9  # never 0, which divides
                 rate = (self.counts.run - before) / minutes
                 progress.update(
                     task,
@@ -215,6 +215,7 @@ class _Soak:
                         self._note_end("timed out", f"it ran for more than {_TOO_LONG:g} s")
                         return
                     continue
+                # each message is a sign of life: the limit is for one program
                 since = time.monotonic()
                 if kind == "ended":
                     return
@@ -248,9 +249,10 @@ class _Soak:
     def _note_end(self, kind: str, why: str) -> None:
         """Note that the process is gone with the program that it ran."""
         entry = self._small_death() or self._whole_death(kind, why)
-        known = any(_is_same_death(one, entry) for one in self.entries)
+        known = any(_is_same_death(earlier, entry) for earlier in self.entries)
         if not known:
             self._add(entry)
+        # behind the number that died, or the next process would die of it too
         self._go_on(self.next, {"run": 1, "refused": 0, "repeated": int(known)})
 
     def _small_death(self) -> dict[str, Any] | None:
@@ -306,7 +308,7 @@ class _Soak:
             f"{len(self.entries)} causes, and {counts.repeated} more programs with one of them",
         ]
         for severity in sorted(Severity, reverse=True):
-            of_severity = [one for one in self.entries if one["severity"] == severity.word]
+            of_severity = [entry for entry in self.entries if entry["severity"] == severity.word]
             if of_severity:
                 lines.append(f"{len(of_severity)} {severity.meaning}")
         if self.entries:

@@ -84,6 +84,7 @@ def _stamps(paths: Iterable[Path]) -> _Stamps:
     """Return when each file was written, and its size. Files that go meanwhile are left out."""
     stamps: dict[Path, tuple[int, int]] = {}
     for path in _files(paths):
+        # an editor may rename it between the listing and this line
         try:
             status = path.stat()
         except OSError:

@@ -34,7 +34,7 @@ def _type_name(value: object) -> str:
 
 
 def _values(place: str, result: Any) -> Any:
-    """A tuple of values, which need not be torch's tensors."""
+    """Require a tuple of values, which need not be torch's tensors."""
     if not isinstance(result, tuple):
         raise WrongType(f"{place} is a {_type_name(result)}, and the protocol says a tuple")
     return result
@@ -45,7 +45,7 @@ def _anything(place: str, result: Any) -> Any:
 
 
 def _function(returns: Kind) -> Kind:
-    """A function that returns this kind."""
+    """Return what requires a function that returns this kind."""
 
     def look(place: str, result: Any) -> Any:
         if not callable(result):
@@ -54,7 +54,8 @@ def _function(returns: Kind) -> Kind:
         def call(*args: Any, **kwargs: Any) -> Any:
             return returns(f"what {place} returns", result(*args, **kwargs))
 
-        for attribute in ("graph", "shape_env"):  # of a traced function
+        # checks read these of a traced function, and must find them at what stands in its place
+        for attribute in ("graph", "shape_env"):
             if hasattr(result, attribute):
                 setattr(call, attribute, getattr(result, attribute))
         return call
@@ -63,7 +64,7 @@ def _function(returns: Kind) -> Kind:
 
 
 def _function_of_tensors(place: str, result: Any) -> Any:
-    """A function from plain tensors of torch to a tuple of plain tensors."""
+    """Require a function from plain tensors of torch to a tuple of plain tensors."""
     call = _function(_values)(place, result)
 
     def call_with_tensors(*args: Any) -> Any:
@@ -82,7 +83,7 @@ def _function_of_tensors(place: str, result: Any) -> Any:
 
 
 def _pair(first: Kind, second: Kind) -> Kind:
-    """A tuple of two."""
+    """Return what requires a tuple of two, each of its kind."""
 
     def look(place: str, result: Any) -> Any:
         if not isinstance(result, tuple) or len(result) != 2:
@@ -96,7 +97,7 @@ def _pair(first: Kind, second: Kind) -> Kind:
 
 
 def _blocks(depth: int) -> Kind:
-    """Tuples of tuples of values, so deep."""
+    """Return what requires tuples of tuples of values, so deep: 2 for a Jacobian."""
 
     def look(place: str, result: Any) -> Any:
         if depth == 0:
@@ -109,7 +110,7 @@ def _blocks(depth: int) -> Kind:
 
 
 def _graph_function(place: str, result: Any) -> Any:
-    """A function with the graph that it replays."""
+    """Require a function with the graph that it replays."""
     graph = getattr(result, "graph", None)
     if not isinstance(graph, torch.fx.Graph):
         raise WrongType(f"{place} has no attribute `graph` that is a torch.fx.Graph")
@@ -159,6 +160,7 @@ class WatchedTarget:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self.watched, name)
+        # such as `name` and `lacks`, and what the protocol says nothing of
         if name not in RESULTS:
             return member
         return partial(self._call, name, member)

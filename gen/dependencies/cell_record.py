@@ -58,13 +58,12 @@ class Record:
             data = json.loads(path.read_text("utf-8"))
             if data["format"] != _FORMAT:
                 return cls()
-            facts: list[Fact] = [
-                (str(place), str(unit), str(digest)) for place, unit, digest in data["facts"]
-            ]
-            cells = {
-                node: CellRecord(definition, environment, outcome, tuple(numbers))
-                for node, (definition, environment, outcome, numbers) in data["cells"].items()
-            }
+            facts: list[Fact] = []
+            for place, unit, digest in data["facts"]:
+                facts.append((str(place), str(unit), str(digest)))
+            cells = {}
+            for node, (definition, environment, outcome, numbers) in data["cells"].items():
+                cells[node] = CellRecord(definition, environment, outcome, tuple(numbers))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls()
         return cls(facts, cells)
@@ -74,10 +73,10 @@ class Record:
         # Without the facts that no cell has, the others get new numbers: their places.
         used = sorted({number for cell in self.cells.values() for number in cell.facts})
         places = {number: place for place, number in enumerate(used)}
-        cells = {
-            node: (cell.definition, cell.environment, cell.outcome, [*map(places.get, cell.facts)])
-            for node, cell in self.cells.items()
-        }
+        cells = {}
+        for node, cell in self.cells.items():
+            numbers = [places[number] for number in cell.facts]
+            cells[node] = (cell.definition, cell.environment, cell.outcome, numbers)
         facts = [self.facts[number] for number in used]
         data = {"format": _FORMAT, "facts": facts, "cells": cells}
         replace(path, json.dumps(data, separators=(",", ":")))
@@ -152,11 +151,11 @@ def stale_facts(facts: Iterable[Fact], revision: Revision) -> frozenset[int]:
     """
     now = Files(revision.repository)
     then = _FilesThen(revision)
-    return frozenset(
-        number
-        for number, (place, unit, digest) in enumerate(facts)
-        if not digest == now.digest(place, unit) == then.digest(place, unit, now)
-    )
+    stale = set()
+    for number, (place, unit, digest) in enumerate(facts):
+        if not digest == now.digest(place, unit) == then.digest(place, unit, now):
+            stale.add(number)
+    return frozenset(stale)
 
 
 class _FilesThen:

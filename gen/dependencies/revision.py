@@ -44,6 +44,7 @@ class Revision:
     def named(cls, folder: Path, name: str) -> Revision:
         """Return the commit of a name. Raises RevisionError for one that git does not know."""
         repository = repository_of(folder)
+        # ^{commit}: a tag is an object of its own. --end-of-options: a name may begin with a dash.
         asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
         known = _answer(repository, *asked)
         if known is None:
@@ -55,10 +56,11 @@ class Revision:
 
     @cached_property
     def changed(self) -> frozenset[str]:
-        """The paths that differ from the commit, by the names that git has for them.
+        """Return the paths that differ from the commit, by the names that git has for them.
 
         Files that git neither has nor ignores count, and those that are deleted.
         """
+        # --no-renames: of a file that moved, both of its names differ
         tracked = _paths(self.repository, "diff", "--name-only", "--no-renames", self.commit, "--")
         added = _paths(self.repository, "ls-files", "--others", "--exclude-standard")
         return frozenset(tracked + added)
@@ -73,7 +75,7 @@ class Revision:
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """All paths of the commit."""
+        """Return all paths of the commit."""
         return frozenset(_paths(self.repository, "ls-tree", "-r", "--name-only", self.commit))
 
 
@@ -98,6 +100,7 @@ def files_now(repository: Path) -> frozenset[str]:
 
 
 def _paths(repository: Path, command: str, *words: str) -> list[str]:
+    # -z: by default git quotes names with blanks and letters beyond ASCII
     output = git(repository, command, "-z", *words).decode("utf-8", "surrogateescape")
     return [path for path in output.split("\0") if path]
 

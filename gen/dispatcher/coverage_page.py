@@ -72,15 +72,16 @@ def page(coverage: Coverage, command: str) -> str:
 def _reasons(coverage: Coverage) -> Iterator[str]:
     """Yield a line for each reason, with the overloads that it excuses."""
     names: dict[str, list[str]] = {}
-    for one in coverage.overloads.values():
-        if one.state == "excused" and one.reason is not None:
-            names.setdefault(_heading(one.reason), []).append(one.name)
+    for overload in coverage.overloads.values():
+        if overload.state == "excused" and overload.reason is not None:
+            names.setdefault(_heading(overload.reason), []).append(overload.name)
     yield from _lists(names)
 
 
 def _heading(reason: Reason) -> str:
     """Return a reason as the page has it, the same one for all forms of ops without a kernel."""
     text = reason.text
+    # such a reason names its op, so that each would have a line of its own
     if text.startswith("made from"):
         text = "made from an op that has no kernel for the CPU"
     return f"{reason.kind}: {text}"
@@ -89,9 +90,10 @@ def _heading(reason: Reason) -> str:
 def _open(coverage: Coverage) -> Iterator[str]:
     """Yield a line for each family, with the overloads that the target itself does not call."""
     names: dict[str, list[str]] = {}
-    for one in coverage.overloads.values():
-        if one.state in ("within", "other", "open"):
-            names.setdefault(f"{one.family}, {one.state}", []).append(one.name)
+    for overload in coverage.overloads.values():
+        if overload.state in ("within", "other", "open"):
+            heading = f"{overload.family}, {overload.state}"
+            names.setdefault(heading, []).append(overload.name)
     yield from _lists(names)
 
 

@@ -81,20 +81,22 @@ class Coverage:
 
     def share(self) -> tuple[int, int]:
         """Return how many overloads the target calls itself, of those with no reason."""
-        return _share([one for one in self.overloads.values() if one.state != "excused"])
+        overloads = self.overloads.values()
+        return _share([overload for overload in overloads if overload.state != "excused"])
 
     def share_with_kernel(self) -> tuple[int, int]:
         """Return the same of all overloads that have a kernel, with a reason or not."""
-        return _share([one for one in self.overloads.values() if has_kernel(one.name)])
+        overloads = self.overloads.values()
+        return _share([overload for overload in overloads if has_kernel(overload.name)])
 
     def facts(self) -> dict[str, Facts]:
         """Return the coverage as the file has it."""
-        return {name: one.facts() for name, one in self.overloads.items()}
+        return {name: overload.facts() for name, overload in self.overloads.items()}
 
 
 def _share(due: Sequence[Overload]) -> tuple[int, int]:
     """Return how many of these overloads are called, and how many there are."""
-    states = Counter(one.state for one in due)
+    states = Counter(overload.state for overload in due)
     return states["called"], states.total()
 
 
@@ -102,7 +104,8 @@ def lost_since(before: Mapping[str, Facts], coverage: Coverage) -> list[str]:
     """Return the overloads that a file says are called, and that this run has not called."""
     called = {name for name, facts in before.items() if facts["state"] == "called"}
     # an overload that torch does not have any more is not lost
-    others = {name for name, one in coverage.overloads.items() if one.state != "called"}
+    present = coverage.overloads.items()
+    others = {name for name, overload in present if overload.state != "called"}
     return sorted(called & others)
 
 

@@ -201,6 +201,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "item of several elements": lambda: torch.ones(2).item(),
     "a gradient of integers": lambda: torch.ones(1, dtype=torch.int64).requires_grad_(),
     "a leaf written in place": lambda: torch.ones(1, requires_grad=True).add_(1),
+    # behind a lambda, since the functions stand further down
     "third derivative of batch_norm": lambda: _third(lambda x: _normalize(x)),
     "cholesky of an indefinite matrix": lambda: torch.linalg.cholesky(-torch.eye(2)),
     "as_strided beyond the storage": lambda: torch.ones(2).as_strided((3,), (1,)),
@@ -247,6 +248,7 @@ PROMOTING: dict[str, Function] = {
 
 def answers() -> dict[str, str]:
     """Return all questions with what the installed torch answers, sorted."""
+    # Versions of torch warn of different things here. Only the answers are facts.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return dict(sorted((name, _answer(ask)) for name, ask in _questions()))
@@ -254,16 +256,15 @@ def answers() -> dict[str, str]:
 
 def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield all questions, each with the function that answers it."""
-    for op, (f, points) in AT_KINKS.items():
-        yield (
-            f"{op}: gradient at {_texts(points)}",
-            partial(_gradients, f, [[point] for point in points]),
-        )
+    # The text of a question is a key of every lock, so another wording is another fact.
+    for op, (of_one, points) in AT_KINKS.items():
+        vectors = [[point] for point in points]
+        yield f"{op}: gradient at {_texts(points)}", partial(_gradients, of_one, vectors)
     for op, of_two in OF_TWO.items():
         for where, pair in TIES.items():
             yield f"{op}: gradients, {where}", partial(_of_two, of_two, pair)
-    for op, (f, vector) in OF_VECTORS.items():
-        yield f"{op}: gradient at [{_texts(vector)}]", partial(_gradients, f, [vector])
+    for op, (of_vector, vector) in OF_VECTORS.items():
+        yield f"{op}: gradient at [{_texts(vector)}]", partial(_gradients, of_vector, [vector])
     for op in OF_SPECIAL:
         special = getattr(torch.special, op)
         yield f"special_{op}: gradient at 1", partial(_gradients, special, [[1.0]])
@@ -288,6 +289,7 @@ def _questions() -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 def _answer(ask: Callable[[], str]) -> str:
+    # A version of torch may lack the op or refuse the program, and that is an answer too.
     try:
         return ask()
     except Exception as error:
@@ -312,8 +314,8 @@ def _gradients(function: Function, points: list[list[float]]) -> str:
 
 def _of_two(function: Function, pair: tuple[float, float]) -> str:
     """Return the gradients of a function by both of its arguments."""
-    a, b = (torch.tensor([number], dtype=torch.float64, requires_grad=True) for number in pair)
-    gradients = torch.autograd.grad(function(a, b).sum(), (a, b))
+    inputs = [torch.tensor([number], dtype=torch.float64, requires_grad=True) for number in pair]
+    gradients = torch.autograd.grad(function(*inputs).sum(), inputs)
     return _texts(gradient.item() for gradient in gradients)
 
 
@@ -349,6 +351,7 @@ def _alias(function: Function) -> str:
 
 def _nodes(write: Callable[[Tensor], None]) -> str:
     """Return the node of a tensor after a write to it, and the nodes that it leads to."""
+    # a product, as torch refuses a write to a leaf
     x = torch.ones(3, requires_grad=True) * 1
     write(x)
     node: Any = x.grad_fn
@@ -374,10 +377,12 @@ def _message_of(program: Callable[[], object]) -> str:
 
 
 def _number() -> Tensor:
+    """Return a leaf that requires grad."""
     return torch.ones((), requires_grad=True)
 
 
 def _parts() -> Any:
+    """Return views that one call made, of a tensor that is no leaf."""
     return (torch.ones(2, requires_grad=True) * 1).split(1)
 
 
@@ -398,8 +403,9 @@ def _promotions(function: Function, dtype: torch.dtype) -> str:
     return " ".join(dtypes.values())
 
 
-def _dtype_of(function: Function, a: torch.dtype, b: torch.dtype) -> str:
-    return _name(function(torch.ones(1, dtype=a), torch.ones(1, dtype=b)).dtype)
+def _dtype_of(function: Function, first: torch.dtype, second: torch.dtype) -> str:
+    result = function(torch.ones(1, dtype=first), torch.ones(1, dtype=second))
+    return _name(result.dtype)
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -461,7 +467,7 @@ class _Dispatched(Tensor):
         return torch.ones(1)
 
 
-@functools.cache
+@functools.cache  # an op can be defined once in a process
 def _library() -> torch.library.Library:
     """Return a library with an op whose kernel in Python passes calls on.
 

@@ -54,11 +54,10 @@ def collect(known: Facts | None = None) -> dict[str, dict[str, str]]:
     replaced = dict(_replacements(ours.replaced))
     if known is not None and ours.error is not None:  # nobody says then what is replaced
         replaced = dict(known.get("replaced", {}))
+    formulas = derivatives.formulas().items()
     sections: dict[str, Section] = {
         "schemas": {name: _schema(name) for name in overloads if not name.startswith(_OWN)},
-        "formulas": {
-            name: " ".join(arguments) for name, arguments in derivatives.formulas().items()
-        },
+        "formulas": {name: " ".join(arguments) for name, arguments in formulas},
         "decompositions": {name: "decomposed" for name in overloads if _is_decomposed(name)},
         "names": {name: _kind_of(_resolve(name)) for name in names},
         "replaced": replaced,
@@ -97,6 +96,7 @@ def import_error() -> Exception | None:
 
 
 def _overload(name: str) -> Any:
+    """Return the overload of a name such as ``aten.mul.Tensor``. Raises AttributeError."""
     overload: Any = torch.ops
     for part in name.split("."):
         overload = getattr(overload, part)
@@ -159,6 +159,7 @@ def _dotted(node: ast.expr) -> str | None:
 
 
 def _is_private(name: str) -> bool:
+    """Return whether a name is torch's and has a part with one underscore in front."""
     root, *parts = name.split(".")
     private = (part.startswith("_") and not part.startswith("__") for part in parts)
     return root == "torch" and any(private)
@@ -235,9 +236,8 @@ def edits(old: Facts, new: Facts, families: Mapping[str, str] | None = None) -> 
         for fact in sorted({*before, *now}):
             was, is_now = before.get(fact, ABSENT), now.get(fact, ABSENT)
             if was != is_now:
-                yield Edit(
-                    section, fact, was, is_now, _what_it_touches(section, fact, families or {})
-                )
+                touches = _what_it_touches(section, fact, families or {})
+                yield Edit(section, fact, was, is_now, touches)
 
 
 def _what_it_touches(section: str, fact: str, families: Mapping[str, str]) -> str:

@@ -49,7 +49,7 @@ class Call:
         """Return the statements before the call: what changes, and what makes the inputs."""
         lines = [self.before]
         if not self.repeats:
-            lines += [f"{one.name} = {one.text}" for one in self.inputs]
+            lines += [f"{argument.name} = {argument.text}" for argument in self.inputs]
         return "\n".join(filter(None, lines))
 
 
@@ -87,8 +87,9 @@ class Program:
 
     def kinds(self) -> frozenset[str]:
         """Return the words of the grammar that the program has."""
-        words = {f"statement {one.kind}" for one in self.statements}
-        words |= {f"result {one.kind}" for one in self.results}
+        words = {f"statement {statement.kind}" for statement in self.statements}
+        words |= {f"result {result.kind}" for result in self.results}
         for call in self.calls:
-            words |= {f"call {call.kind}", *(f"input {one.kind}" for one in call.inputs)}
+            words.add(f"call {call.kind}")
+            words |= {f"input {argument.kind}" for argument in call.inputs}
         return frozenset(words)

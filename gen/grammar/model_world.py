@@ -35,10 +35,10 @@ class Transforms:
                 raise Refused("a derivative by real numbers")
             # New numbers, computed from the old ones: other uses of `x` are no part of this
             # derivative, but it has a derivative by `x` in turn.
-            arguments = [
-                chain_rule.Number(chain_rule.value_of(cell), chain_rule.sources_of(cell))
-                for cell in x.numbers()
-            ]
+            arguments = []
+            for cell in x.numbers():
+                sources = chain_rule.sources_of(cell)
+                arguments.append(chain_rule.Number(chain_rule.value_of(cell), sources))
             # torch.func.grad differentiates inside of no_grad as well
             with recording(True):
                 roots = function(Tensor.of(list(arguments), x.shape)).numbers()
@@ -76,6 +76,7 @@ class Names:
 
     @staticmethod
     def zeros_like(x: Tensor) -> Tensor:
+        """Return zeros of the shape and kind of a tensor, without a history."""
         if x.kind == "bool":
             raise Refused("zeros like truths are truths")
         return x.detach().mul(0.0)
@@ -117,6 +118,7 @@ class Names:
 
     @staticmethod
     def view_as_real(x: Tensor) -> Tensor:
+        """Return complex numbers as pairs of real ones, of the same cells."""
         if x.kind != "complex" or x.conjugate or x.negative:
             raise Refused("view_as_real takes a complex tensor without a conjugate")
         return replace(x, kind="real", geometry=x.geometry.insert(x.dim(), 2, 1))
@@ -256,21 +258,23 @@ class ModelWorld:
 
 
 def _numbers(*shape: int, seed: int = 0) -> Tensor:
-    return Tensor.of([value(seed, i) for i in range(math.prod(shape))], shape).in_order()
+    numbers = [value(seed, index) for index in range(math.prod(shape))]
+    return Tensor.of(numbers, shape).in_order()
 
 
 def _complex_numbers(*shape: int, seed: int = 0) -> Tensor:
     count = math.prod(shape)
-    pairs = [(value(seed, i), value(seed + 7, i)) for i in range(count)]
+    # the seeds of the two parts are those of the prelude
+    pairs = [(value(seed, index), value(seed + 7, index)) for index in range(count)]
     return Tensor.of(pairs, shape, "complex").in_order()
 
 
 def _with_slopes(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:
     """Return a function of each number, with a handwritten backward."""
-    cells = [
-        chain_rule.with_slope(function(chain_rule.value_of(cell)), cell, slope)
-        for cell in x.numbers()
-    ]
+    cells = []
+    for cell in x.numbers():
+        number = function(chain_rule.value_of(cell))
+        cells.append(chain_rule.with_slope(number, cell, slope))
     # The numbers of a complex tensor are its real and imaginary parts in turn.
     if x.kind == "complex":
         return Tensor.of(list(zip(cells[::2], cells[1::2], strict=True)), x.shape, x.kind)

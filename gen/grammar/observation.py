@@ -52,14 +52,14 @@ class Observation:
 def _are_close(got: Sequence[float], expected: Sequence[float], tolerance: float) -> bool:
     if len(got) != len(expected):
         return False
-    return all(
-        math.isclose(x, y, rel_tol=tolerance, abs_tol=tolerance)
-        for x, y in zip(got, expected, strict=True)
-    )
+    pairs = zip(got, expected, strict=True)
+    return all(math.isclose(*pair, rel_tol=tolerance, abs_tol=tolerance) for pair in pairs)
 
 
 def _text(numbers: Sequence[float]) -> str:
-    shown = [f"{number:.5g}" for number in numbers[:12]] + ["…"] * (len(numbers) > 12)
+    shown = [f"{number:.5g}" for number in numbers[:12]]
+    if len(numbers) > 12:
+        shown.append("…")
     return f"[{', '.join(shown)}]"
 
 
@@ -176,10 +176,12 @@ def _by_leaves(
 
 def _in_one(leaves: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor]:
     """Return all numbers of the gradients as one tensor, whose weights the model counts through."""
-    whole = [
-        _flat_reals(torch.zeros_like(leaf) if g is None else g)
-        for leaf, g in zip(leaves, found, strict=True)
-    ]
+    whole = []
+    for leaf, gradient in zip(leaves, found, strict=True):
+        # without a gradient there are zeros, so that the numbers behind it keep their weights
+        if gradient is None:
+            gradient = torch.zeros_like(leaf)
+        whole.append(_flat_reals(gradient))
     return [torch.cat(whole)]
 
 
@@ -188,10 +190,8 @@ def _loss(pairs: Iterable[tuple[int, Tensor]]) -> Tensor | None:
     total: Tensor | None = None
     for number, x in pairs:
         whole = _flat_reals(x)
-        weights = torch.tensor(
-            [weight_of(number, i) for i in range(whole.numel())], dtype=whole.dtype
-        )
-        part = (whole * weights).sum()
+        weights = [weight_of(number, index) for index in range(whole.numel())]
+        part = (whole * torch.tensor(weights, dtype=whole.dtype)).sum()
         total = part if total is None else total + part
     return total
 

@@ -160,7 +160,7 @@ class World:
         return x
 
     def _numbers(self, *shape: int, seed: int = 0) -> torch.Tensor:
-        numbers = [value(seed, i) for i in range(math.prod(shape))]
+        numbers = [value(seed, index) for index in range(math.prod(shape))]
         # a copy, since a reshaped tensor is a view
         return torch.tensor(numbers, dtype=self.dtypes[0]).reshape(shape).clone()
 

@@ -80,6 +80,7 @@ def _exported() -> Level:
     """Return the level of torch.export: each call exports the program for its arguments."""
 
     def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
+        # torch.export takes modules alone
         module = torch.nn.Module()
         module.forward = f
         return lambda *args: torch.export.export(module, args).module()(*args)

@@ -105,9 +105,11 @@ def _add_derivatives(
     roots: list[tuple[chain_rule.Cell, chain_rule.Cell]] = []
     for number, x in enumerate(results):
         if x.kind != "bool":
-            roots += [(cell, weight_of(number, i)) for i, cell in enumerate(x.numbers())]
+            for index, cell in enumerate(x.numbers()):
+                roots.append((cell, weight_of(number, index)))
     first = chain_rule.derivatives(roots, numbers)
-    second = chain_rule.derivatives([(g, weight_of(0, i)) for i, g in enumerate(first)], numbers)
+    weighted = [(gradient, weight_of(0, index)) for index, gradient in enumerate(first)]
+    second = chain_rule.derivatives(weighted, numbers)
     for word, gradients in (("gradient", first), ("second gradient", second)):
         rest = map(chain_rule.value_of, gradients)
         for number, own in enumerate(leaves):
@@ -115,7 +117,9 @@ def _add_derivatives(
 
 
 def _require_small(seen: Observation) -> None:
-    if any(not abs(x) < LARGEST for numbers in seen.values.values() for x in numbers):
+    """Refuse numbers that are too large to compare, and NaN, which is below no bound."""
+    numbers = itertools.chain.from_iterable(seen.values.values())
+    if not all(abs(number) < LARGEST for number in numbers):
         raise Refused("numbers that are too large to compare")
 
 
@@ -156,6 +160,7 @@ def _by_level(program: Program, level: Level) -> list[Observation | Exception]:
 
 
 def _defined(program: Program, names: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function of a program, which sees `names` as globals."""
     found: dict[str, Any] = dict(names)
     exec(compile(program.text(), "<program>", "exec"), found)
     function: Callable[..., Any] = found["program"]

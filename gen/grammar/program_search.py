@@ -91,7 +91,7 @@ class Search:
             self.refused += 1
             return []
         found = [self._try_level(plain, level, number) for level in self.levels]
-        new = [one for one in found if one is not None]
+        new = [finding for finding in found if finding is not None]
         self.findings += new
         return new
 
@@ -102,7 +102,7 @@ class Search:
             return None
         # before it is made smaller, which takes most of the time
         words = essence(program, self.grammar.groups)
-        if any(one.explains(words, difference) for one in self.findings):
+        if any(finding.explains(words, difference) for finding in self.findings):
             self.repeated += 1
             return None
         small = smallest(program, level, difference)
@@ -137,6 +137,7 @@ _USUAL = frozenset(
 def settled(program: Program) -> Program | None:
     """Return the program without the calls that torch refuses. None if it refuses the first."""
     eager = LEVELS["eager"]()
+    # each round drops a call, so this ends
     while True:
         seen = by_torch(program, eager)
         last = seen[-1]
@@ -162,9 +163,9 @@ def difference_of(program: Program, level: Level) -> Difference | None:
             return Difference(level.name, part, _first_line(seen), number, severity)
         # torch may have stopped at an error before this call
         plain = seen
-        for one in eager[number : number + 1]:
-            if isinstance(one, Observation):
-                plain = one
+        for eager_outcome in eager[number : number + 1]:
+            if isinstance(eager_outcome, Observation):
+                plain = eager_outcome
         expected = expected_of(level, truth[number], plain)
         message = seen.differs(expected, tolerance_of(program, number))
         if message is not None and not _is_as_wrong(level, seen, plain, number, program):
@@ -193,7 +194,8 @@ def _is_as_wrong(
 def tolerance_of(program: Program, number: int) -> float:
     """Return how far numbers of a call may be apart. A module keeps what earlier calls rounded."""
     calls = program.calls[: number + 1]
-    if any("float32" in text for text in (program.text(), *[call.text() for call in calls])):
+    texts = [program.text(), *[call.text() for call in calls]]
+    if any("float32" in text for text in texts):
         return TOLERANCES["single"]
     return max(TOLERANCES[call.dtype] for call in calls)
 

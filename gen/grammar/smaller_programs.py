@@ -91,6 +91,7 @@ def _joined_statements(program: Program) -> Iterator[Program]:
 
 
 def _with_name(old: str, new: str, part: Statement) -> Statement:
+    """Return a statement or result with another name for a variable."""
     return replace(part, text=re.sub(rf"\b{old}\b", new, part.text))
 
 
@@ -106,6 +107,7 @@ def _simpler_results(program: Program) -> Iterator[Program]:
 
 
 def _fewer_inputs(program: Program) -> Iterator[Program]:
+    """Yield programs without one of the inputs, but with the first."""
     for name in program.names[1:]:
         fewer = partial(_without_input, name)
         yield replace(program, calls=tuple(map(fewer, program.calls)))
@@ -113,7 +115,7 @@ def _fewer_inputs(program: Program) -> Iterator[Program]:
 
 def _without_input(name: str, call: Call) -> Call:
     """Return a call without an input, and without the blocks before it that are about it."""
-    inputs = tuple(one for one in call.inputs if one.name != name)
+    inputs = tuple(argument for argument in call.inputs if argument.name != name)
     blocks = re.split(r"^(?=with )", call.before, flags=re.MULTILINE)
     kept = [block for block in blocks if f"    {name}." not in block]
     return replace(call, inputs=inputs, before="".join(kept).rstrip())
@@ -124,19 +126,22 @@ def _simpler_inputs(program: Program) -> Iterator[Program]:
     for number, call in enumerate(program.calls):
         if call.repeats:
             continue
-        for index, one in enumerate(call.inputs):
-            for simple in _simpler(one):
+        for index, argument in enumerate(call.inputs):
+            for simple in _simpler(argument):
                 simpler = replace(call, inputs=_with(call.inputs, index, simple))
                 yield replace(program, calls=_repeated(_with(program.calls, number, simpler)))
 
 
-def _simpler(one: Input) -> Iterator[Input]:
+def _simpler(argument: Input) -> Iterator[Input]:
+    """Yield the simplest inputs in place of another one, first with the same flag."""
     # An input that was read from a file of findings has no flag.
-    flags: tuple[str, ...] = _SIMPLER_FLAGS[one.grad or "plain"]
-    if one.text not in _SIMPLE_TEXTS.values():
-        flags = (one.grad or "plain", *flags)
+    flag = argument.grad or "plain"
+    flags: tuple[str, ...] = _SIMPLER_FLAGS[flag]
+    # one that is simple already would be itself, and the search would not end
+    if argument.text not in _SIMPLE_TEXTS.values():
+        flags = (flag, *flags)
     for grad in flags:
-        yield replace(one, text=_SIMPLE_TEXTS[grad], kind="fresh", grad=grad, other="")
+        yield replace(argument, text=_SIMPLE_TEXTS[grad], kind="fresh", grad=grad, other="")
 
 
 def _repeated(calls: tuple[Call, ...]) -> tuple[Call, ...]:

@@ -57,17 +57,18 @@ def load_grammar(path: Path = DEFAULT) -> Grammar:
     parts = yaml.safe_load(path.read_text(encoding="utf-8"))
     if not isinstance(parts, dict) or set(parts) != _PARTS:
         raise ValueError(f"{path} has the keys {', '.join(sorted(_PARTS))}")
-    groups = parts["statements"]
+    statements: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for group, texts in parts["statements"].items():
+        statements |= texts
+        for word in texts:
+            groups[word] = word if group == _ALONE else group
     return Grammar(
         _entries(path, "inputs", parts["inputs"], InputKind),
-        {word: text for texts in groups.values() for word, text in texts.items()},
+        statements,
         parts["results"],
         _entries(path, "calls", parts["calls"], CallKind),
-        {
-            word: word if group == _ALONE else group
-            for group, texts in groups.items()
-            for word in texts
-        },
+        groups,
     )
 
 

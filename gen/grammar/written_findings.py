@@ -58,7 +58,7 @@ def _call_entry(call: Call) -> dict[str, Any]:
     """Return a call as YAML has it, without what is as usual."""
     entry: dict[str, Any] = {"kind": call.kind}
     if not call.repeats:
-        entry["inputs"] = {one.name: one.text for one in call.inputs}
+        entry["inputs"] = {argument.name: argument.text for argument in call.inputs}
     usual = Call("", ())
     for name in ("dtype", "around", "before", "repeats"):
         if getattr(call, name) != getattr(usual, name):
@@ -69,12 +69,14 @@ def _call_entry(call: Call) -> dict[str, Any]:
 def finding_of(entry: Entry) -> Finding:
     """Return the finding of an entry. ``KeyError`` if it lacks a part."""
     calls: list[Call] = []
-    for one in entry["calls"]:
-        texts = {key: one[key] for key in ("dtype", "around", "before", "repeats") if key in one}
-        inputs = _inputs(one.get("inputs", {}))
-        if one.get("repeats"):
+    for written in entry["calls"]:
+        keys = [key for key in ("dtype", "around", "before", "repeats") if key in written]
+        texts = {key: written[key] for key in keys}
+        inputs = _inputs(written.get("inputs", {}))
+        # what repeats a call has no inputs of its own in the file
+        if written.get("repeats"):
             inputs = calls[-1].inputs
-        calls.append(Call(one["kind"], inputs, **texts))
+        calls.append(Call(written["kind"], inputs, **texts))
     program = Program(
         tuple(map(partial(Statement, ""), entry["statements"])),
         tuple(map(partial(Statement, ""), entry["results"])),
@@ -106,6 +108,7 @@ def script_of(program: Program, difference: Difference) -> str:
         *_sources(),
         program.text(),
         "\nworld = World()\nglobals().update(world.names)",
+        # the leaves of modules stay for all calls, and those of inputs go with each call
         "own = len(world.leaves)",
         level.setup,
         f"function = {level.text}",

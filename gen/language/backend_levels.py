@@ -92,7 +92,7 @@ def read_levels(matrix: Path) -> list[Level]:
     read = source.load(matrix)
     specs = read.data.get("levels", [])
     try:
-        return levels_of([LevelSpec.model_validate(one) for one in specs])
+        return levels_of([LevelSpec.model_validate(spec) for spec in specs])
     except (ValidationError, TypeError) as error:
         place = read.where(("levels",))
         what = f"the levels cannot be read: {str(error).splitlines()[0]}"

@@ -36,9 +36,9 @@ def _axes_schema() -> dict[str, object]:
     """
     several = {"type": "array", "minItems": 1, "uniqueItems": True}
     words = {axis: {"type": "string", "enum": list(values)} for axis, values in AXES.items()}
-    properties = {
-        axis: {"anyOf": [word, {**several, "items": word}]} for axis, word in words.items()
-    }
+    properties = {}
+    for axis, word in words.items():
+        properties[axis] = {"anyOf": [word, {**several, "items": word}]}
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
@@ -76,6 +76,7 @@ class Check(Strict):
         return self
 
     def _innermost(self) -> tuple[str, ...]:
+        """Return the stage that runs the op itself, or nothing for a pipeline without stages."""
         return pipeline.parse(self.pipeline).stages[-1:]
 
 
@@ -98,6 +99,7 @@ def _check_axes(over: Mapping[str, list[str]], *within: str, below: tuple[str, .
                 at: tuple[str | int, ...] = (*within, axis, *below, index)
                 what = f'unknown value "{value}" of axis {axis}'
                 raise fault(what, one_of(AXES[axis]), nearest(value, AXES[axis]), at=at)
+        # it would make two cases of one id
         if len(set(values)) < len(values):
             raise fault(
                 f"axis {axis} has a value twice", "each value once", at=(*within, axis, *below)

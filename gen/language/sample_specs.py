@@ -128,6 +128,7 @@ class Tensor(Strict):
 
     @property
     def _is_square(self) -> bool:
+        """Return whether it is a matrix, or a batch of them, with as many rows as columns."""
         return len(self.shape) >= 2 and self.shape[-1] == self.shape[-2]
 
 
@@ -174,6 +175,7 @@ class Samples(Strict):
 
     @property
     def from_opinfo(self) -> bool:
+        """Return whether torch's own database of samples is the source."""
         return self.callable is None and self.rows is None
 
 

@@ -1,8 +1,8 @@
 """Read YAML text into data in which every node has its file, line and column.
 
-PyYAML's C parser reads the text. This module adds rules that make a file safe and unambiguous:
+:mod:`gen.language.yaml_text` parses the text. This module adds rules that make a file safe and
+unambiguous:
 
-- Scalars follow the YAML 1.2 core schema: `1e-12` is a number, `on` and `no` are strings.
 - Duplicate keys are mistakes, and so are tags but those of :mod:`gen.language.values`, and aliases
   that would expand to too much data.
 - `include:` merges further files section by section.
@@ -10,62 +10,33 @@ PyYAML's C parser reads the text. This module adds rules that make a file safe a
 
 from __future__ import annotations
 
-import io
 import os
-import re
 import stat
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
 from gen.errors import Mark, MatrixError, Problem
 from gen.language.values import TAGS
+from gen.language.yaml_text import (
+    CORE,
+    KINDS,
+    MAX_DEPTH,
+    construct,
+    loader_of,
+    mark_of,
+    scalar_text,
+    syntax_problem,
+    too_deep,
+)
 
 # A file of some lines can stand for a billion nodes, by anchors of anchors. These limits are far
 # above those of any matrix.
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NODES = 400_000
-MAX_DEPTH = 60
-
-_CORE = "tag:yaml.org,2002:"
-_KINDS = {
-    yaml.ScalarNode: {_CORE + kind for kind in ("null", "bool", "int", "float", "str")},
-    yaml.SequenceNode: {_CORE + "seq"},
-    yaml.MappingNode: {_CORE + "map"},
-}
-
-
-class _Text(io.StringIO):
-    """A stream with a name, which the parser writes into every mark."""
-
-    def __init__(self, text: str, name: str) -> None:
-        super().__init__(text)
-        self.name = name
-
-
-# PyYAML may be installed without its parser in C. Neither base loader has types of its own.
-class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
-    """Parse in C, with the implicit types of YAML 1.2's core schema instead of those of YAML
-    1.1.
-    """
-
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
-
-
-for _kind, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?(\.inf|\.Inf|\.INF)|\.nan|\.NaN|\.NAN",
-        list("-+.0123456789"),
-    ),
-):
-    _Loader.add_implicit_resolver(_CORE + _kind, re.compile(rf"(?:{_pattern})\Z"), _first)
 
 
 @dataclass
@@ -91,7 +62,7 @@ class Source:
         item.
         """
         node, holder = self._walk(path)
-        return _mark(holder if key else node)
+        return mark_of(holder if key else node)
 
     def relative(self, file: str) -> str:
         """Return a file's name relative to the folder of the first file, wherever the command
@@ -103,7 +74,7 @@ class Source:
     def within(self, path: Sequence[str | int], offset: int) -> Mark:
         """Return the place `offset` characters into the string at `path`."""
         node = self.node(path)
-        mark = _mark(node)
+        mark = mark_of(node)
         # YAML folds the lines of a longer text, so that offsets in it are no columns.
         if node.start_mark.line != node.end_mark.line:
             return mark
@@ -116,12 +87,13 @@ class Source:
         """
         node: yaml.Node = self._root
         holder: yaml.Node = self._root
+        # A step that leads nowhere is passed over: a message then has the place above it.
         for step in path:
             if step == node.tag:  # in the data, a tag is a key
                 continue
             if isinstance(node, yaml.MappingNode):
                 for key, value in node.value:
-                    if _scalar_text(key) == str(step):
+                    if scalar_text(key) == str(step):
                         holder, node = key, value
                         break
             elif (
@@ -150,6 +122,7 @@ def _cut(node: Any, data: Any, paths: Collection[tuple[str | int, ...]]) -> tupl
     for path in paths:
         if len(path) > 1:
             deeper.setdefault(path[0], []).append(path[1:])
+    # a part without a cut is shared with the source
     if not removed and not deeper:
         return node, data
     if isinstance(node, yaml.MappingNode):
@@ -195,7 +168,7 @@ def load(path: str | Path, name: str | None = None) -> Source:
     root = reader.file(path, name, chain=(), included_at=None)
     if reader.problems or root is None:
         raise MatrixError(reader.problems)
-    data = _construct(root, reader.problems, path.parent)
+    data = construct(root, reader.problems, path.parent)
     if reader.problems:
         raise MatrixError(reader.problems)
     return Source(name=name, data=data, files=tuple(reader.files), _root=root)
@@ -229,9 +202,10 @@ class _Reader:
             return None
         # A file that two others include counts once.
         if resolved in self._seen:
-            return yaml.MappingNode(_CORE + "map", [])
+            return yaml.MappingNode(CORE + "map", [])
         self._seen.add(resolved)
         self.files.append(name)
+        # `text` is "" for an empty file, whose mistake is another one than that of no file
         text = self._text(path, name, included_at)
         root = None if text is None else self._compose(text, name)
         if root is None:
@@ -251,6 +225,7 @@ class _Reader:
                 )
                 return None
             size = status.st_size
+            # by its size, so that a huge file is not read
             if size > MAX_BYTES:
                 limit = f"at most {MAX_BYTES >> 20} MiB: split it, or generate fewer entries"
                 self._problem(Mark(name), "", f"the file has {size / 2**20:.1f} MiB", limit)
@@ -278,10 +253,10 @@ class _Reader:
 
     def _compose(self, text: str, name: str) -> yaml.MappingNode | None:
         """Return the root mapping of a text. None, with a problem noted, if it has none."""
-        loader = _Loader(_Text(text, name))
+        loader = loader_of(text, name)
         try:
             # before the nodes are built, which recurses
-            deep = _too_deep(text)
+            deep = too_deep(text)
             if deep is not None:
                 self._problem(
                     Mark(name, deep.line + 1, deep.column + 1),
@@ -291,7 +266,7 @@ class _Reader:
                 return None
             root = loader.get_single_node()
         except yaml.MarkedYAMLError as error:
-            self.problems.append(_syntax_problem(error, text, name))
+            self.problems.append(syntax_problem(error, text, name))
             return None
         except (yaml.YAMLError, RecursionError) as error:
             position = getattr(error, "position", 0)
@@ -317,7 +292,7 @@ class _Reader:
             return None
         if not isinstance(root, yaml.MappingNode):
             self._problem(
-                _mark(root),
+                mark_of(root),
                 "",
                 "the file is not a mapping",
                 "sections such as `checks:` and `families:`",
@@ -339,11 +314,11 @@ class _Reader:
                 return known_size
             if id(node) in ancestors:
                 self._problem(
-                    _mark(node), "", "an alias that contains itself", "a finite structure"
+                    mark_of(node), "", "an alias that contains itself", "a finite structure"
                 )
                 return 1
             if depth > MAX_DEPTH:  # only aliases nest so deep, as the text does not
-                self._problem(_mark(node), "", f"nested deeper than {MAX_DEPTH} levels")
+                self._problem(mark_of(node), "", f"nested deeper than {MAX_DEPTH} levels")
                 return 1
             ancestors.add(id(node))
             self._refuse_tag(node)
@@ -370,24 +345,24 @@ class _Reader:
 
     def _refuse_tag(self, node: yaml.Node) -> None:
         """Note a tag that stands for no value of an argument, or not before such a node."""
-        if node.tag in _KINDS[type(node)]:
+        if node.tag in KINDS[type(node)]:
             return
         known = TAGS.get(node.tag)
         if known is None:
-            tag = node.tag.removeprefix(_CORE)
+            tag = node.tag.removeprefix(CORE)
             tag = f"!!{tag}" if tag != node.tag else tag
             what = f"the tag {tag} is not allowed: a matrix holds data, not objects"
-            self._problem(_mark(node), "", what, f"a plain value, or one of {', '.join(TAGS)}")
+            self._problem(mark_of(node), "", what, f"a plain value, or one of {', '.join(TAGS)}")
         elif isinstance(node, yaml.SequenceNode) is not known.takes_list:
             self._problem(
-                _mark(node), "", f"{node.tag} stands before another kind of value", known.expected
+                mark_of(node), "", f"{node.tag} stands before another kind of value", known.expected
             )
 
     def _refuse_duplicates(self, node: yaml.MappingNode) -> None:
         """Note keys of a mapping that stand twice, or that are no scalars."""
         seen: dict[str, Mark] = {}
         for key, _ in node.value:
-            mark = _mark(key)
+            mark = mark_of(key)
             if not isinstance(key, yaml.ScalarNode) or key.tag in TAGS:
                 self._problem(mark, "", "a key that is a list, a mapping or has a tag", "a name")
                 continue
@@ -411,9 +386,8 @@ class _Reader:
         for key, value in root.value:
             if key.value == "include":
                 for item in self._include_items(value):
-                    other = self.file(
-                        path.parent / item.value, _join_names(name, item.value), chain, _mark(item)
-                    )
+                    file_name = _join_names(name, item.value)
+                    other = self.file(path.parent / item.value, file_name, chain, mark_of(item))
                     if other is None:
                         continue
                     for other_key, other_value in other.value:
@@ -428,11 +402,11 @@ class _Reader:
         items = value.value if isinstance(value, yaml.SequenceNode) else [value]
         names = []
         for item in items:
-            if isinstance(item, yaml.ScalarNode) and item.tag == _CORE + "str":
+            if isinstance(item, yaml.ScalarNode) and item.tag == CORE + "str":
                 names.append(item)
                 continue
             self._problem(
-                _mark(item), "include", "not a file name", "a list of paths relative to this file"
+                mark_of(item), "include", "not a file name", "a list of paths relative to this file"
             )
         return names
 
@@ -447,19 +421,19 @@ class _Reader:
         # Two files may both have a section, if both have a mapping or a list there.
         if type(first) is not type(value):
             self._problem(
-                _mark(value), key.value, f"another kind of value than at {_mark(first).short}"
+                mark_of(value), key.value, f"another kind of value than at {mark_of(first).short}"
             )
             return
         if isinstance(value, yaml.ScalarNode):
             if first.value != value.value:
-                self._problem(_mark(value), key.value, f"contradicts {_mark(first).short}")
+                self._problem(mark_of(value), key.value, f"contradicts {mark_of(first).short}")
             return
         if isinstance(value, yaml.MappingNode):
-            names = {item.value: _mark(item) for item, _ in first.value}
+            names = {item.value: mark_of(item) for item, _ in first.value}
             for item, _ in value.value:
                 if item.value in names:
                     what = f'duplicate key "{item.value}" (first at {names[item.value].short})'
-                    self._problem(_mark(item), f"{key.value}.{item.value}", what, "each key once")
+                    self._problem(mark_of(item), f"{key.value}.{item.value}", what, "each key once")
         both = type(value)(
             value.tag, [*first.value, *value.value], first.start_mark, first.end_mark
         )
@@ -467,139 +441,6 @@ class _Reader:
 
     def _problem(self, mark: Mark, path: str, what: str, expected: str = "") -> None:
         self.problems.append(Problem(mark, path, what, expected))
-
-
-def _construct(root: yaml.Node, problems: list[Problem], folder: Path) -> Any:
-    """Return the plain data of a node. Values that are none of their type are noted as problems.
-    `folder`: of the matrix, below which its files are.
-    """
-
-    def tagged(node: yaml.Node) -> dict[str, Any]:
-        """Return what stands behind a tag, as a mapping of the tag: `{"!tuple": [2, 3]}`."""
-        known = TAGS[node.tag]
-        content: Any = node.value
-        content = list(map(build, content)) if known.takes_list else known.read(content)
-        if not known.holds(content, folder):
-            what = f"{content!r:.60} is no value of {node.tag}"
-            problems.append(Problem(_mark(node), "", what, known.expected))
-        return {node.tag: content}
-
-    def build(node: yaml.Node) -> Any:
-        """Return the data of a node. None, with a problem noted, for a scalar of another type."""
-        if node.tag in TAGS:
-            return tagged(node)
-        if isinstance(node, yaml.MappingNode):
-            return {key.value: build(value) for key, value in node.value}
-        if isinstance(node, yaml.SequenceNode):
-            return list(map(build, node.value))
-        try:
-            return _SCALARS[node.tag](node.value)
-        except (ValueError, KeyError):
-            kind = node.tag.removeprefix(_CORE)
-            problems.append(
-                Problem(_mark(node), "", f'"{node.value[:40]}" is not a value of type {kind}')
-            )
-            return None
-
-    return build(root)
-
-
-def _integer(text: str) -> int:
-    if len(text) > 40:
-        raise ValueError(text)
-    # In YAML 1.2 a zero in front alone means nothing: 010 is ten.
-    bare = text.lstrip("+-")
-    base = {"0o": 8, "0x": 16}.get(bare[:2], 10)
-    return int(text, base)
-
-
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-def _float(text: str) -> float:
-    if "n" not in text.lower():
-        return float(text)
-    # Infinity and NaN, which Python writes without the dot. No other number has an n.
-    return float(text.replace(".inf", "inf").replace(".nan", "nan").lower())
-
-
-_SCALARS: dict[str, Callable[[str], Any]] = {
-    _CORE + "null": lambda text: None,
-    _CORE + "bool": _boolean,
-    _CORE + "int": _integer,
-    _CORE + "float": _float,
-    _CORE + "str": str,
-}
-
-
-def _mark(node: yaml.Node) -> Mark:
-    start = node.start_mark
-    return Mark(str(start.name), start.line + 1, start.column + 1)
-
-
-def _scalar_text(node: yaml.Node) -> str | None:
-    """Return the text of a key. None if the key is a list or a mapping."""
-    return node.value if isinstance(node, yaml.ScalarNode) else None
-
-
-def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> Problem:
-    """Say what keeps a text from being YAML, in the terms of its writer where the parser has
-    others.
-    """
-    mark = error.problem_mark or error.context_mark
-    line, column = 0, 0
-    if mark is not None:
-        line, column = mark.line, mark.column
-    # The parser may report a tab only on the next line.
-    tab = _tab_in_indentation(text, (line, line - 1))
-    if tab is not None:
-        row, place = tab
-        return Problem(
-            Mark(name, row + 1, place + 1),
-            "",
-            "a tab in the indentation",
-            "spaces: YAML does not allow tabs there",
-        )
-    here = Mark(name, line + 1, column + 1)
-    if "but found another document" in (error.problem or ""):
-        expected = "one document: join the two, or `include:` the second as a file"
-        return Problem(here, "", "a second document begins", expected)
-    what = error.problem or str(error)
-    if error.context:
-        what = f"{what} {error.context}"
-        start = error.context_mark
-        if start and start.line != line:
-            what += f" (begun in line {start.line + 1})"
-    return Problem(here, "", what)
-
-
-def _tab_in_indentation(text: str, rows: Sequence[int]) -> tuple[int, int] | None:
-    """Return the row and column of the first tab in the indentation of some rows."""
-    lines = text.splitlines()
-    for row in rows:
-        if not 0 <= row < len(lines):
-            continue
-        blanks = re.match(r"[ \t]*", lines[row])
-        if blanks and "\t" in blanks[0]:
-            return row, blanks[0].index("\t")
-    return None
-
-
-def _too_deep(text: str) -> Any:
-    """Return the place where collections nest too deep.
-
-    It uses the parser's events, since its node builder recurses and would crash.
-    """
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                return event.start_mark
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-    return None
 
 
 def _join_names(name: str, relative: str) -> str:

@@ -63,6 +63,7 @@ def _repeats(tree: object) -> Iterator[tuple[int, Any]]:
 
 
 def _varies(tree: object) -> bool:
+    """Return whether what a repetition repeats can match a text in several ways."""
     return any(
         code is codes.BRANCH or (code in _REPEATS and argument[0] != argument[1])
         for code, argument in _nodes(tree)
@@ -109,6 +110,7 @@ class _Matching:
         self.compiled = re.compile(pattern, re.ASCII)
 
     def check(self, text: str) -> str:
+        """Return the text if the pattern matches it. Raises a fault otherwise."""
         if not self.compiled.fullmatch(text):
             raise fault(f"{text!r} is not a name that Python source may hold", self.expected)
         return text
@@ -134,6 +136,7 @@ class OneOf:
         self.names, self.what = tuple(names), what
 
     def check(self, text: str) -> str:
+        """Return the text if it is one of the names. Raises a fault otherwise."""
         if text not in self.names:
             raise fault(
                 f'unknown {self.what} "{text}"', one_of(self.names), nearest(text, self.names)
@@ -197,6 +200,7 @@ def _regex(text: str) -> str:
 
 
 def _telling(text: str) -> str:
+    """Return a pattern that some message does not match."""
     if matches_anything(text):
         raise fault(
             f"{text!r} matches every message", "a part of the message (`^$` for an empty one)"
@@ -236,7 +240,7 @@ _EXCEPTIONS = tuple(
 
 def _specifier(text: str) -> str:
     """Return versions as PEP 440 specifies them."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet  # few matrices need it
 
     try:
         SpecifierSet(text)
@@ -257,6 +261,7 @@ def _one_line(text: str) -> str:
 
 def _day(value: object) -> object:
     """Return the date of a text `YYYY-MM-DD`."""
+    # Python also takes dates such as 2025-W01-1, which the JSON Schema refuses.
     if not isinstance(value, str) or not re.fullmatch(r"\d{4}-\d\d-\d\d", value):
         raise fault(f"{value!r} is not a date", "YYYY-MM-DD")
     try:

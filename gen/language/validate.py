@@ -145,6 +145,7 @@ def _problem(detail: ErrorDetails, read: source.Source) -> Problem:
             one_of(names),
             nearest(loc[-1], names),
         )
+    # pydantic's own words, where the table has none
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     return Problem(mark, shown(path), f"{_brief(value)} does not fit", _in_words(kind, message))
 
@@ -166,6 +167,7 @@ def _in_words(kind: str, message: str) -> str:
 
 
 def _brief(value: object) -> str:
+    """Return a wrong value as a message has it: in full only if it is short."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
@@ -222,6 +224,7 @@ def _name(path: Loc, data: Any) -> str:
     """Return the name by which other parts refer to the value at `path`: an op's name, or else the
     key.
     """
+    # a missing key is a step that leads to nothing
     for step in path:
         data = data[step] if isinstance(data, list) or step in data else None  # type: ignore[index]
     named = data.get("op") if isinstance(data, dict) else None

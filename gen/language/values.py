@@ -46,12 +46,15 @@ def _number(text: str) -> object:
 
 
 def _is_slice(content: Any, folder: Path) -> bool:
+    """Return whether a list has what the slice of a sequence may have."""
+    # not isinstance: true and false are no numbers of a slice
     are_numbers = all(part is None or type(part) is int for part in content)
     # Python makes a slice with a step of 0, and refuses to take one.
     return 1 <= len(content) <= 3 and are_numbers and content[2:] != [0]
 
 
 def _is_complex(content: Any, folder: Path) -> bool:
+    """Return whether Python reads the content as a complex number, with spaces or without."""
     try:
         complex(str(content).replace(" ", ""))
     except ValueError:
@@ -60,6 +63,7 @@ def _is_complex(content: Any, folder: Path) -> bool:
 
 
 def _is_file(content: Any, folder: Path) -> bool:
+    """Return whether the content is the name of a tensor's file below the folder."""
     path = Path(str(content))
     inside = not path.is_absolute() and ".." not in path.parts
     return inside and path.suffix in FILES and (folder / path).is_file()

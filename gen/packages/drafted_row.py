@@ -102,6 +102,7 @@ def _sample(name: str, text: str) -> Sample:
         return describe_call(args, kwargs)
 
     try:
+        # the text is what somebody has typed, as code of a call
         sample: Sample = eval(f"take({text})", known | {"take": take})
     except NoDescriptionError as error:
         raise LookupError(f"--sample {text!r}: a sample has no form for {error}") from None
@@ -141,6 +142,7 @@ def _drafted(entry: Entry, trial: Trial) -> Draft:
 def _reference(expression: str) -> str:
     """Return ``package.module:name`` of an expression."""
     parts = expression.split(".")
+    # the longest part that is a module: what is behind it are attributes, as of a class
     for cut in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:cut])
         if module in sys.modules:

@@ -82,6 +82,7 @@ def attempt_given(given: Given) -> Trial:
         forms = _with_sizes if given.keeps_sizes else smaller
         fitting = list(_fitting(function, samples, forms, trial))
         calls = _best(function, fitting, trial, _FLAGS[given.keeps_flags])
+        # a cell that compares zeros alone proves nothing
         if all(map(is_zero, calls)):
             raise NotUsableError("its result is zero")
     except NotUsableError as error:
@@ -192,6 +193,7 @@ def _fitting(
             continue
         if form != dict(sample):
             _remark(trial, "sizes are smaller than those of the calls")
+        # as text, since a mapping is no member of a set
         text = json.dumps(form)
         if text not in seen:
             seen.add(text)
@@ -276,6 +278,7 @@ def _most(
         errors = [error_of(require, call) for call in calls]
         first = first or next(filter(None, errors), "")
         working = [call for call, error in zip(calls, errors, strict=True) if error is None]
+        # of equals the earlier domain stays, which is the more general one
         best = max(best, working, key=len)
         if len(best) == len(samples):
             break

@@ -80,6 +80,7 @@ _BY_ANNOTATION: dict[str, tuple[Any, ...]] = {
     "str": ("mean",),
     "number": (0.5, 2),
 }
+# what a parameter without any hint may be, a number first
 _ANYTHING: tuple[Any, ...] = (0.5, 2, 3, None, True)
 _SMALL_WORDS = ("eps", "tol", "jitter")
 """Parts of names of small positive numbers."""
@@ -131,7 +132,7 @@ def _guesses_of(
         yield from _documented_guesses(parameters, values, documented, known)
         return
     for domain, shape in _tries():
-        yield from _combinations([values(each, shape, domain) for each in parameters])
+        yield from _combinations([values(parameter, shape, domain) for parameter in parameters])
 
 
 def _documented_guesses(
@@ -165,19 +166,25 @@ def _documented_values(
     if dtype:
         return [index]
     domains = [*filter(None, (_usual_domain(parameter), domain)), "any"]
-    fitting = dict.fromkeys(each for each in domains if each == "any" or _has_domain(each, shape))
-    tensors = [{"shape": shape} | _domain(each) for each in fitting]
+    # a dictionary, so that a domain that stands twice is tried once
+    fitting: dict[str, None] = {}
+    for candidate in domains:
+        if candidate == "any" or _has_domain(candidate, shape):
+            fitting[candidate] = None
+    tensors = [{"shape": shape} | _domain(fitting_domain) for fitting_domain in fitting]
     if parameter.name.lower() in _INDEX_NAMES:
         return [index, *tensors]
     return tensors[:2]
 
 
 def _domain(domain: str) -> dict[str, str]:
+    """Return what a sample says of a domain: nothing of "any", which it has without a word."""
     return {} if domain == "any" else {"domain": domain}
 
 
 def _without_default(parameters: Sequence[Parameter]) -> list[Parameter]:
-    return [each for each in parameters if not each.has_default]
+    """Return the parameters that each call has to give."""
+    return [parameter for parameter in parameters if not parameter.has_default]
 
 
 def _of_call(parameters: Sequence[Parameter]) -> list[Parameter]:
@@ -228,7 +235,8 @@ def other_arguments(
     """
     documented = shapes_of(parameters)
     if not documented:
-        old = next(each["shape"] for each in arguments if isinstance(each, dict))
+        # The first tensor is the one that a guess has given the shape of its try.
+        old = next(argument["shape"] for argument in arguments if isinstance(argument, dict))
         for new in OTHER_SHAPES:
             odd = "" if all(size > 1 for size in new) else f"shape {new}"
             yield odd, _reshape(arguments, old, new)
@@ -263,16 +271,18 @@ def _reshape(arguments: Sequence[Any], old: Sequence[int], new: Sequence[int]) -
 
 
 def _has_shape(argument: Any, shape: Sequence[int]) -> bool:
+    """Return whether an argument is a tensor of the shape."""
     return isinstance(argument, dict) and argument["shape"] == list(shape)
 
 
 def _combinations(choices: Sequence[Sequence[Any]]) -> Iterator[list[Any]]:
     """Yield the combinations of choices, those first that take the first choice of most."""
+    # The sum of the indices is small where most parameters have their likeliest value.
     # Only some can be sorted: a function of many arguments has millions of combinations.
     places = itertools.product(*map(range, map(len, choices)))
     ordered = sorted(itertools.islice(places, 5_000), key=sum)
     for indices in ordered[:_MOST]:
-        yield [each[index] for each, index in zip(choices, indices, strict=True)]
+        yield [values[index] for values, index in zip(choices, indices, strict=True)]
 
 
 def _default_or_values(parameter: Parameter, shape: Sequence[int], domain: str) -> list[Any]:

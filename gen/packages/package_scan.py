@@ -103,24 +103,27 @@ class Entry:
 
     @property
     def is_private(self) -> bool:
-        """Whether a part of the name begins with an underscore."""
+        """Return whether a part of the name begins with an underscore."""
         return "._" in self.name
 
     @property
     def is_function(self) -> bool:
-        """Whether it is an autograd Function."""
+        """Return whether it is an autograd Function."""
         return self.kind in FUNCTION_KINDS
 
     @property
     def rank(self) -> int:
-        """Its place in the order of trials: what calls others, public Functions, private ones."""
+        """Return the place in the order of trials.
+
+        What calls others comes first, then public Functions, then private ones.
+        """
         if self.is_private:
             return 2
         return int(self.is_function)
 
     @property
     def module(self) -> str:
-        """The module that the name begins with."""
+        """Return the module that the name begins with."""
         return self.name.rpartition(".")[0]
 
 
@@ -148,7 +151,7 @@ def scan(package: str) -> Scan:
     """
     ops_before = registered_ops()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore")  # those of the package are no findings
         modules, failed = _import_all(package)
     listed = _objects(package, modules)
     listed += _library_ops(registered_ops() - ops_before, modules)
@@ -165,14 +168,16 @@ def _share_descriptions(entries: list[Entry]) -> None:
     """
     known: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
-        for each in entry.parameters:
-            if each.description:
-                known.setdefault((entry.module, each.name), []).append(each.description)
+        for parameter in entry.parameters:
+            if parameter.description:
+                of_name = known.setdefault((entry.module, parameter.name), [])
+                of_name.append(parameter.description)
     for place, entry in enumerate(entries):
-        parameters = [
-            _shared(each, known.get((entry.module, each.name), ())) for each in entry.parameters
+        described = [
+            _shared(parameter, known.get((entry.module, parameter.name), ()))
+            for parameter in entry.parameters
         ]
-        entries[place] = replace(entry, parameters=tuple(parameters))
+        entries[place] = replace(entry, parameters=tuple(described))
 
 
 def _shared(parameter: Parameter, descriptions: Sequence[str]) -> Parameter:
@@ -193,16 +198,17 @@ def _objects(package: str, modules: Sequence[ModuleType]) -> list[Entry]:
     for module in modules:
         for name, value in sorted(vars(module).items()):
             # What a module imports from other packages is not its own.
-            if str(getattr(value, "__module__", "")).partition(".")[0] == package:
+            defined_in = str(getattr(value, "__module__", ""))
+            if defined_in.partition(".")[0] == package:
                 named.append((module, f"{module.__name__}.{name}", value))
 
-    def order(each: tuple[ModuleType, str, Any]) -> tuple[bool, bool]:
+    def order(candidate: tuple[ModuleType, str, Any]) -> tuple[bool, bool]:
         """Put names that a caller can write first, and of these the one of the own module."""
-        module, name, value = each
+        module, name, value = candidate
         return not _leads_to(name, value), value.__module__ != module.__name__
 
     named.sort(key=order)
-    entries: dict[int, Entry] = {}
+    entries: dict[int, Entry] = {}  # by identity: not all objects can be compared or hashed
     for module, name, value in named:
         entry = None if id(value) in entries else entry_of(name, value)
         if entry is not None:
@@ -253,6 +259,7 @@ def entry_of(name: str, value: object) -> Entry | None:
     """Return the entry of an object of the package. None if it takes no tensors."""
     if inspect.isclass(value) and issubclass(value, torch.autograd.Function):
         return _function_class(name, value)
+    # Private Functions are listed, as they hold derivatives; other private objects are not.
     if "._" in name:
         return None
     if inspect.isclass(value) and issubclass(value, torch.nn.Module):
@@ -320,7 +327,8 @@ def _library_ops(names: frozenset[str], modules: Sequence[ModuleType]) -> Iterat
     sources = "\n".join(map(_source, modules))
     for name in sorted(name for name in names if "." not in name):
         namespace = re.escape(name.partition("::")[0])
-        if not re.search(rf"""["']{namespace}(::|["'])""", sources):
+        is_named = re.search(rf"""["']{namespace}(::|["'])""", sources)
+        if not is_named:
             continue
         parameters = tuple(Parameter(*each) for each in parameters_of(name))
         dotted = f"torch.ops.{name.replace('::', '.')}"
@@ -345,13 +353,13 @@ def _parameters(function: Callable[..., object]) -> tuple[Parameter, ...]:
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return tuple(
         Parameter(
-            each.name,
-            _text(each.annotation),
-            each.default is not each.empty,
-            _plain(each.default),
+            parameter.name,
+            _text(parameter.annotation),
+            parameter.default is not parameter.empty,
+            _plain(parameter.default),
         )
-        for each in signature.parameters.values()
-        if each.kind in by_position
+        for parameter in signature.parameters.values()
+        if parameter.kind in by_position
     )
 
 
@@ -365,9 +373,11 @@ def _described(
     names = [parameter.name for parameter in parameters]
     known: dict[str, str] = {}
     # the first docstring comes last, and so replaces what the others say
-    for each in reversed(documented):
-        known |= descriptions(inspect.cleandoc(each.__doc__ or ""), names)
-    return tuple(replace(each, description=known.get(each.name, "")) for each in parameters)
+    for function in reversed(documented):
+        known |= descriptions(inspect.cleandoc(function.__doc__ or ""), names)
+    return tuple(
+        replace(parameter, description=known.get(parameter.name, "")) for parameter in parameters
+    )
 
 
 def _plain(default: object) -> str | float | bool | None:

@@ -129,6 +129,7 @@ def _call_names(entries: Sequence[Entry]) -> dict[str, str]:
     # how many entries have this last part
     last = Counter(entry.name.rpartition(".")[2] for entry in entries)
     imported = {entry.name.partition(".")[0] for entry in entries}
+    # calls.py imports these, and a call of the same name would hide them
     taken = {"warnings", "sys", "torch", *_HELPERS, *imported}
     names = {}
     for entry in entries:
@@ -214,7 +215,8 @@ def _remarks(trial: Trial) -> list[str]:
 def _untested(entry: Entry, trial: Trial, names: Mapping[str, str]) -> Untested:
     """Return the comment of a function that no guess could call."""
     required = [each.name for each in entry.parameters if not each.has_default]
-    arguments = ", ".join("{shape: [4, 3]}" for _ in required)
+    # a beginning, which a person changes: nothing that was tried worked
+    arguments = ", ".join(["{shape: [4, 3]}"] * len(required))
     return Untested(
         entry.name,
         names[entry.name],
@@ -239,4 +241,5 @@ def _flow(value: Any) -> str:
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, str) and value.isidentifier():
         return value
+    # JSON is YAML too
     return json.dumps(value)

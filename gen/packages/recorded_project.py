@@ -20,6 +20,7 @@ from gen.recording.command import Recorded
 __all__ = ["Choice", "choose", "words"]
 
 WRITES = "it writes to an argument: it is called on copies"
+# torch's names of what writes to its argument: torch.relu_, torch.nn.init.zeros_
 _IN_PLACE = r"^function .*_$"
 _NO_ROWS = {
     r"\.(new_)?empty": "it returns memory without values",
@@ -40,12 +41,16 @@ class Choice:
 
 def choose(calls: Sequence[Recorded]) -> Choice:
     """Return which calls may become rows."""
-    reasons = [(each, _reason(each)) for each in calls]
-    return Choice(
-        tuple(_given(each) for each, reason in reasons if not reason),
-        tuple((each, reason) for each, reason in reasons if reason),
-        {each.name: each.count for each in calls},
-    )
+    givens = []
+    left_out = []
+    for call in calls:
+        reason = _reason(call)
+        if reason:
+            left_out.append((call, reason))
+        else:
+            givens.append(_given(call))
+    counts = {call.name: call.count for call in calls}
+    return Choice(tuple(givens), tuple(left_out), counts)
 
 
 def _given(call: Recorded) -> Given:
@@ -93,6 +98,7 @@ def words(choice: Choice, trials: Sequence[Trial], command: str) -> dict[str, An
         "untested": [],
         "covered": [],
         "has_hidden": False,
+        # what the command calls most comes first
         "left_out": sorted(left_out, key=lambda each: -each[1]),
         "failed_imports": (),
         "modules": sorted({"torch", *map(_module, working)}),

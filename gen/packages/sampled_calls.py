@@ -87,7 +87,7 @@ class Call:
         if not (self.makes_tensors or any(map(_is_tensor, pytree.tree_leaves(arguments)))):
             raise NotUsableError("it takes no tensor that could be guessed")
         results = self.run(arguments)
-        flat_tensors(results)
+        flat_tensors(results)  # raises for what no cell can compare
         floating = _floating(results)
         if not floating:
             raise NotUsableError(f"it returned {type(results).__name__}, no floating tensor")
@@ -175,6 +175,7 @@ def is_same(call: Call, *, backward: bool) -> bool:
         # Arguments are drawn first, since each draw seeds the generator of the calls.
         several = [call.arguments(), call.arguments()]
         state = torch.get_rng_state()
+        # A draw of both calls could be equal by chance. The state of the generator shows it.
         first, second = map(run, several)
         is_drawn = not torch.equal(state, torch.get_rng_state())
         if is_drawn or len(first) != len(second) or not all(map(_have_same_bits, first, second)):
@@ -186,7 +187,8 @@ def _have_same_bits(first: Tensor, second: Tensor) -> bool:
     """Return whether two tensors are equal, and NaN in the same places."""
     if first.shape != second.shape:
         return False
-    return bool(((first == second) | ((first != first) & (second != second))).all())
+    are_nan = (first != first) & (second != second)
+    return bool(((first == second) | are_nan).all())
 
 
 def is_zero(call: Call, seed: int = 0) -> bool:
@@ -326,7 +328,8 @@ def batch(call: Call) -> None:
     """Call torch.vmap over each tensor alone, and over all; raise if it refuses the function."""
     flat, structure = pytree.tree_flatten(call.arguments())
     places = [index for index, each in enumerate(flat) if _is_tensor(each)]
-    for chosen in (*([place] for place in places), places):
+    alone = [[place] for place in places]
+    for chosen in (*alone, places):
         _batch_over(call, flat, structure, chosen)
 
 
@@ -337,6 +340,7 @@ def _batch_over(call: Call, flat: Sequence[Any], structure: Any, places: Sequenc
         value = flat[place].detach()
         batches.append(torch.stack([value, value]))
     function = _function_of_places(call, flat, structure, places)
+    # with torch's default, vmap refuses each op that draws
     torch.vmap(function, randomness="different")(*batches)
 
 

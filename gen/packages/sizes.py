@@ -32,6 +32,7 @@ def smaller(sample: Sample) -> Iterator[Sample]:
     present = {*chain.from_iterable(_shapes(sample)), *_listed(sample)}
     large = sorted(size for size in present if size > SMALL)
     if large:
+        # other numbers for other sizes, so that dimensions that differ go on differing
         distinct = dict(zip(large, count(SMALL), strict=False))
         small = present.intersection(range(2, SMALL + 1))
         for sizes in (distinct, _with_products(large, small), _parts(large), _largest(large)):
@@ -64,13 +65,14 @@ def _with_products(large: list[int], small: set[int]) -> dict[int, int]:
     return sizes
 
 
-def _product(n: int, sizes: Mapping[int, int], small: set[int]) -> int:
-    """Return `n` with each factor that is a size replaced. 0 if there are no such factors."""
+def _product(number: int, sizes: Mapping[int, int], small: set[int]) -> int:
+    """Return `number` with each factor that is a size replaced. 0 if there are no such factors."""
     for size in sorted(sizes, reverse=True):
-        if n % size:
+        if number % size:
             continue
-        rest = n // size
+        rest = number // size
         other = sizes.get(rest, 0) or _product(rest, sizes, small)
+        # a small size stays as it is
         if rest in small:
             other = rest
         if other:
@@ -89,6 +91,7 @@ def _parts(large: list[int]) -> dict[int, int]:
 
 def _largest(large: list[int]) -> dict[int, int]:
     """Return other sizes for the largest ones alone, such as those of a batch."""
+    # numbers that are no size yet, so that no two sizes become one
     free = filterfalse(large.__contains__, count(SMALL + 1))
     return {size: next(free) for size in large if size > 2 * SMALL}
 
@@ -104,6 +107,7 @@ def _numbers(value: object) -> Iterator[int]:
     if _is_tensor(value):
         return
     for each in _children(value):
+        # not isinstance, by which a truth is an int
         if isinstance(value, list) and type(each) is int:
             yield each
         yield from _numbers(each)

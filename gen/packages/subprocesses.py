@@ -65,7 +65,8 @@ def scan_package(package: str) -> Scan:
     except subprocess.TimeoutExpired:
         raise PackageError(f"its import took more than {_SCAN_SECONDS} seconds") from None
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        last = lines[-1]  # of a traceback, the error itself
         raise PackageError(f"it does not import: {last}")
     data = json.loads(done.stdout.splitlines()[-1])
     return Scan(
@@ -185,6 +186,7 @@ def _trials(command: list[str], tasks: Sequence[Entry | Given]) -> Iterator[Tria
         for line in _answers(command, waiting):
             yield Trial(**json.loads(line))
             waiting.pop(0)
+        # the first one without an answer is what ended the worker
         if waiting:
             name = waiting.pop(0).name
             yield Trial(name, reason=_ENDED)

@@ -110,7 +110,7 @@ class Trial:
 
     @property
     def reason_for_no_row(self) -> str:
-        """Why a project has no row of it; empty if it has one."""
+        """Return why a project has no row of it; empty if it has one."""
         if not (self.reason or self.deterministic or self.differentiable):
             return "its results differ from call to call, and no column compares such results"
         return self.reason
@@ -130,8 +130,11 @@ def attempt(entry: Entry, inner: Sequence[Entry] = ()) -> Trial:
     learn_shapes(trial, call, entry.parameters)
     learn_facts(trial, call, entry)
     trial.compiles = seconds > _SLOW_FIRST_CALL
-    others = [each for each in inner if each.name != entry.name]
-    functions = {each.name: resolve(each.expression.removesuffix(".apply")) for each in others}
+    # A Function reaches itself, which says nothing.
+    others = [function for function in inner if function.name != entry.name]
+    functions = {
+        function.name: resolve(function.expression.removesuffix(".apply")) for function in others
+    }
     trial.reaches = inner_calls(call, functions)
     return trial
 
@@ -139,7 +142,7 @@ def attempt(entry: Entry, inner: Sequence[Entry] = ()) -> Trial:
 def attempt_forward(entry: Entry) -> Trial:
     """Try the forward pass of an entry alone, after a trial of all has ended its process."""
     trial = Trial(entry.name, is_deadly=True, differentiable=True)
-    errors: dict[str, None] = {}
+    errors: dict[str, None] = {}  # each once, in the order in which they came
     end = time.process_time() + _MOST_SECONDS
     for text, call in itertools.islice(_calls(entry), _MOST_ALIKE):
         error = error_of(run_forward, call)
@@ -167,7 +170,8 @@ def _first_call(entry: Entry) -> tuple[str, Call, float]:
     second_best = None
     errors: dict[str, None] = {}
     for count, (text, call) in enumerate(_calls(entry)):
-        if time.process_time() > end or (count > _MOST_ALIKE and len(errors) == 1):
+        all_fail_alike = count > _MOST_ALIKE and len(errors) == 1
+        if all_fail_alike or time.process_time() > end:
             break
         error, seconds = _problem(call)
         if not error:
@@ -255,9 +259,10 @@ def _module_calls(entry: Entry) -> Iterator[tuple[str, Call]]:
 
 def _known_sizes(parameters: Sequence[Parameter], arguments: Sequence[Any]) -> dict[str, int]:
     """Return the whole numbers that a constructor was given, by name. They may be sizes."""
-    numbers: dict[str, Any] = {each.name: each.default for each in parameters}
-    chosen = [each.name for each in parameters if not each.has_default]
+    numbers: dict[str, Any] = {parameter.name: parameter.default for parameter in parameters}
+    chosen = [parameter.name for parameter in parameters if not parameter.has_default]
     numbers |= dict(zip(chosen, arguments, strict=True))
+    # not isinstance: a flag is no size
     return {name: number for name, number in numbers.items() if type(number) is int and number > 0}
 
 
@@ -284,7 +289,7 @@ def require_finite(call: Call) -> None:
     """Raise unless results and gradients of a call are finite, whatever is drawn."""
     for seed in _SEEDS:
         gradients = call.gradients(call.arguments(seed=seed))
-        if not all(bool(each.isfinite().all()) for each in gradients):
+        if not all(bool(gradient.isfinite().all()) for gradient in gradients):
             raise NotUsableError("its gradient is not finite")
 
 

@@ -39,6 +39,7 @@ def missing(name: str, folder: Path) -> Missing | None:
             f"one that is installed, or that lies in {folder}",
         )
     top, is_own = place
+    # what is installed may make its names when it is imported, so it is not looked into
     if not is_own:
         return None
     path, rest = _follow(top, parts[1:])
@@ -152,6 +153,7 @@ def _names_bound_by(body: list[ast.stmt]) -> Iterator[str]:
             # `import a.b` binds a
             yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
         else:
+            # also inside of `if` and `try`, of which any branch may run
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
                     yield inner.id

@@ -112,16 +112,16 @@ def load(cache: Path, wanted: str | None = None) -> Catalog:
     if torch != installed:
         stored_versions = versions()
         series = torch.rpartition(".")[0]
+        # the same minor version first: 2.13.1 means 2.13.0 rather than 2.14.1
         of_series = (each for each in stored_versions if each.rpartition(".")[0] == series)
         hint = next(of_series, nearest(torch, stored_versions))
+        suggestion = f"; did you mean {hint}?" if hint else ""
         raise UnknownTorch(
             f"there is no catalog of torch {torch}, only of {', '.join(stored_versions)}"
-            + (f"; did you mean {hint}?" if hint else "")
-            + f" To make it, install torch {torch} and run `matrix-gen catalog`."
+            f"{suggestion} To make it, install torch {torch} and run `matrix-gen catalog`."
         )
-    return Catalog(
-        torch, Unread(lambda: _read_or_build(cache / f"opinfo-{torch}-{SCHEMA}.json", torch))
-    )
+    path = cache / f"opinfo-{torch}-{SCHEMA}.json"
+    return Catalog(torch, Unread(lambda: _read_or_build(path, torch)))
 
 
 def stored_at(torch: str) -> Path:

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 
 from gen.errors import MatrixError, nearest, one_of
 from gen.language import pipeline
-from gen.language.axes import AXES, PLAIN, Axes
+from gen.language.axes import AXES, Axes
 from gen.language.check_specs import Check
 from gen.language.field_types import Tolerance
 from gen.language.globs import Names, is_glob
 from gen.language.selection_specs import (
     TIERS,
     Known,
-    Limit,
     Part,
     Reduce,
     Tier,
@@ -33,118 +31,16 @@ from gen.language.validate import Loaded, shown
 from gen.plan import entry_names, reduce
 from gen.plan import matrix_ops as ops_
 from gen.plan.catalog import Catalog
+from gen.plan.cell_sets import KNOWN_KINDS, Choice, Column, Entry, Plan
 from gen.plan.matrix_ops import Dtypes, Op
+from gen.plan.tier_cells import fill_tiers
 
-KNOWN_KINDS = ("skip", "xfail", "vanishes", "tolerance")
 # Each value occurs at `smoke`, each pair of values at `default`, and every cell at `full`.
 DEFAULT_TIERS = {
     "smoke": Tier(reduce=Reduce(t=1)),
     "default": Tier(reduce=Reduce(t=2)),
     "full": Tier(),
 }
-
-
-@dataclass(frozen=True)
-class Column:
-    """A cell without its op: a check, a dtype and axes."""
-
-    check: str
-    dtype: str
-    axes: Axes
-
-    @property
-    def word(self) -> str:
-        """Return the column as a generated module has it: `dtype[:value…]`."""
-        return ":".join((self.dtype, *self.axes.spoken))
-
-    def case(self, op: str) -> str:
-        """Return the id of the case."""
-        return "-".join((op, self.dtype, *self.axes.spoken))
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An entry of exclude, skip, xfail, vanishes or tolerance. Its `columns` and `ops` are bits."""
-
-    kind: str
-    name: str
-    spec: Where
-    path: ops_.Path
-    columns: int
-    ops: int
-
-
-@dataclass
-class TierCells:
-    """The cells of a tier, which include those of the smaller tiers. `universe` has the cells that
-    its reduction had to cover."""
-
-    spec: Tier
-    parts: list[Choice]
-    universe: list[int]
-    chosen: list[int]
-    coverage: reduce.Coverage
-
-    @property
-    def cells(self) -> int:
-        """Return how many cases a run of the tier has."""
-        return sum(mask.bit_count() for mask in self.chosen)
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A tier, or a part of one, with its columns and ops as bits, and its limits with their
-    columns.
-
-    `path` is its place in the matrix.
-    """
-
-    spec: Part
-    path: ops_.Path
-    columns: int
-    ops: int
-    limits: list[tuple[Limit, int]]
-
-    def has(self, op: int, column: int) -> bool:
-        return bool((self.ops >> op) & 1 and (self.columns >> column) & 1)
-
-
-@dataclass
-class Plan:
-    """The expanded matrix. Lists of integers have one integer per op, whose bits
-    stand for `columns`."""
-
-    loaded: Loaded
-    catalog: Catalog
-    dtypes: Dtypes
-    ops: list[Op]
-    columns: list[Column]
-    spans: dict[str, tuple[int, int]]
-    """First column and number of columns of each check."""
-    possible: list[int]
-    valid: list[int]
-    entries: list[Entry]
-    tiers: dict[str, TierCells] = field(default_factory=dict)
-
-    def of_check(self, mask: int, check: str) -> int:
-        """Return the bits of `mask` for the columns of `check`, moved to bit 0."""
-        start, count = self.spans[check]
-        return (mask >> start) & ((1 << count) - 1)
-
-    def entries_of(self, op: int) -> Iterator[Entry]:
-        """Yield the known entries of an op. Those of the matrix come before those of a row or
-        check.
-        """
-        for entry in self.entries:
-            if entry.kind in KNOWN_KINDS and (entry.ops >> op) & 1:
-                yield entry
-
-    def tier_of(self, op: int, column: int) -> str | None:
-        """Return the smallest tier that takes the cell."""
-        for name, tier in self.tiers.items():
-            if (tier.chosen[op] >> column) & 1:
-                return name
-        return None
 
 
 def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
@@ -155,6 +51,7 @@ def expand(loaded: Loaded, catalog: Catalog, today: date | None = None) -> Plan:
     ops = ops_.resolve(loaded, catalog, dtypes)
     columns, spans = _columns(loaded, dtypes)
     maker = _Maker(loaded, dtypes, ops, columns, spans, today or date.today())
+    # Each step notes its mistakes and goes on, so that one run reports them all.
     possible = maker.possible()
     entries = maker.entries(possible)
     tiers = maker.tier_specs()
@@ -183,6 +80,7 @@ def _columns(loaded: Loaded, dtypes: Dtypes) -> tuple[list[Column], dict[str, tu
         wanted = dtypes.all
         if check.dtypes is not None:
             wanted = dtypes.resolve(check.dtypes, ("checks", name, "dtypes"))
+        # The columns of a check lie side by side: `Plan.of_check` takes them by a shift and a mask.
         start = len(columns)
         combinations = [axes_of(check, words) for words in product(*check.over.values())]
         for dtype, axes in product(wanted, combinations):
@@ -536,69 +434,6 @@ class _Maker:
             of_checks = self._select(self._checks, limit.checks, path_of_limit)
             limits.append((limit, columns & of_checks))
         return Choice(part, path, columns, ops, limits)
-
-
-def fill_tiers(plan: Plan, specs: Mapping[str, tuple[Tier, list[Choice]]]) -> None:
-    """Choose the cells of each tier. Smaller tiers come first, since the larger ones contain their
-    cells.
-    """
-    columns = [factors(plan, position) for position in range(len(plan.columns))]
-    chosen = [0] * len(plan.ops)
-    for name, (tier, parts) in specs.items():
-        whole = [0] * len(plan.ops)
-        for part in parts:
-            universe = [0] * len(plan.ops)
-            for index in reduce.bits(part.ops):
-                universe[index] = plan.valid[index] & part.columns
-            chosen = _choose_cells(plan, part, universe, columns, chosen)
-            whole = _join(whole, universe)
-        # A tier without a cover is reported by its pairs.
-        coverage = reduce.coverage(whole, chosen, columns, tier.reduce.t or 2)
-        plan.tiers[name] = TierCells(tier, parts, whole, chosen, coverage)
-
-
-def _choose_cells(
-    plan: Plan,
-    part: Choice,
-    universe: list[int],
-    columns: Sequence[reduce.Column],
-    cells_of_smaller_tiers: list[int],
-) -> list[int]:
-    """Return the cells of smaller tiers, and those that the part chooses from `universe`."""
-    # a row that moved keeps the cells that were drawn for it
-    rows = [op.row.get("former_name", op.name) for op in plan.ops]
-    # A cover builds on the cells of smaller tiers. Any other choice is added to them.
-    wanted = part.spec.reduce
-    if wanted.t is not None:
-        chosen = reduce.cover(rows, universe, columns, wanted.t, cells_of_smaller_tiers)
-    elif wanted.sample is not None:
-        sample = reduce.sample(rows, universe, columns, wanted.sample, wanted.seed)
-        chosen = _join(cells_of_smaller_tiers, sample)
-    else:
-        chosen = _join(cells_of_smaller_tiers, universe)
-    # A limit counts the cells of smaller tiers, and may only drop others.
-    for limit, limited in part.limits:
-        room = limit.cells
-        free = []
-        for mask, before in zip(chosen, cells_of_smaller_tiers, strict=True):
-            room -= (before & limited).bit_count()
-            free.append(mask & limited & ~before)
-        drawn = reduce.sample(rows, free, columns, max(0, room), limit.seed)
-        chosen = [
-            (mask & ~spare) | taken for mask, spare, taken in zip(chosen, free, drawn, strict=True)
-        ]
-    return chosen
-
-
-def factors(plan: Plan, position: int) -> reduce.Column:
-    """Return the values of a column that a reduction distinguishes."""
-    column = plan.columns[position]
-    values = [f"{axis}={value}" for axis, value in column.axes.by_name().items() if value != PLAIN]
-    return (f"check={column.check}", f"dtype={column.dtype}", *values)
-
-
-def _join(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    return [a | b for a, b in zip(first, second, strict=True)]
 
 
 def _tolerance(tolerance: Tolerance, reason: str) -> ToleranceEntry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gen.errors import nearest, one_of
 from gen.language.backend_levels import TIER_OF_LEVELS, Level, levels_of
 from gen.language.globs import Names
-from gen.plan.expand import Plan
+from gen.plan.cell_sets import Plan
 
 __all__ = ["cells_of", "refuse_idle_levels"]
 

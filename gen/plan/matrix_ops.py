@@ -166,6 +166,7 @@ class _Resolver:
 
     def claim(self, family_name: str, family: Family, row: OpRow, path: Path) -> None:
         """Add the ops that `row` names to the family, unless another family has them."""
+        # only names of the database: a row of one's own is no member of «all the rest»
         if is_glob(row.op):
             names = self._match_names(family, row, path)
         elif self._is_free(row, path) and self._is_known(family, row, path):
@@ -200,6 +201,7 @@ class _Resolver:
                 f'no op of torch\'s OpInfo database matches "{row.op}"',
                 "a glob such as torch.linalg.*",
             )
+        # a glob of which other rows have every op is no mistake, so these are left out only now
         dropped = set(self.found)
         for glob in family.not_ops:
             dropped.update(self._names.named(glob))
@@ -214,6 +216,7 @@ class _Resolver:
         where = (*path, "op") if isinstance(_at(self._loaded.source.data, path), dict) else path
         meant = nearest(row.op, self._catalog.ops)
         self._loaded.problem(where, f'unknown op "{row.op}"', expected, meant)
+        # checks that name either would be reported as well, for the same slip
         self._loaded.cut.update({row.op, meant})
         return False
 
@@ -304,6 +307,7 @@ class _Resolver:
                     row_at_run_time[key] = value
         if row.samples is None and family.samples is not None:
             row_at_run_time["samples"] = _at(data, ("families", family_name, "samples"))
+        # which is what a row without samples means
         if row_at_run_time.get("samples") == "opinfo":
             del row_at_run_time["samples"]
         former = former_name(name, self._loaded.matrix.former_names)

@@ -16,7 +16,7 @@ from gen.errors import MatrixError
 from gen.files import replace
 from gen.language import validate
 from gen.plan import catalog, expand
-from gen.plan.expand import Column, Plan, TierCells
+from gen.plan.cell_sets import Column, Plan, TierCells
 from gen.plan.level_cells import refuse_idle_levels
 
 

@@ -45,6 +45,7 @@ def describe(value: object) -> Any:
         return _tensor(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise NoDescriptionError(f"the number {value}")
+    # not isinstance: a subclass, as a NumPy float is, would be read back as another class
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):
@@ -82,6 +83,7 @@ def _tensor(x: torch.Tensor) -> Sample:
     if x.dtype.is_floating_point or x.dtype.is_complex:
         described["requires_grad"] = x.requires_grad
     elif x.dtype is not torch.bool and x.numel():
+        # as of torch.randint, whose upper bound is left out
         described["low"] = int(x.min())
         described["high"] = int(x.max()) + 1
     layout = _layout(x)

@@ -2,10 +2,10 @@
 
 They implement the methods of :class:`gen.targets.protocol.Target`, so the same code builds a
 pipeline over a target and over a reference. :class:`gen.reference.loop.Loop` maps by a Python loop
-and differentiates by torch's plain engine; :class:`gen.reference.numeric.Numeric` takes the
-outermost derivative by central differences; :class:`gen.reference.exact.Exact` has exact
-derivatives of scalar functions, from the definitions in ``scalars``. The package imports no target.
-Start with ``loop.py``.
+and differentiates by ``plain_engine``, torch's reverse engine;
+:class:`gen.reference.numeric.Numeric` takes the outermost derivative by central differences;
+:class:`gen.reference.exact.Exact` has exact derivatives of scalar functions, from the definitions
+in ``scalars``. The package imports no target. Start with ``loop.py``.
 """
 
 from gen.reference.loop import Loop

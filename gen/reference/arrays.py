@@ -134,7 +134,7 @@ class Definite:
         def slope(index: tuple[int, ...], way: object) -> Any:
             tangents = self.along(f, primals, _unit(primals, k, index, way))
             pairs = zip(cotangents, tangents, strict=True)
-            return sum((_inner(c, d) for c, d in pairs), mpf(0))
+            return sum((_inner(cotangent, tangent) for cotangent, tangent in pairs), mpf(0))
 
         gradient = numpy.empty(primals[k].shape, dtype=object)
         # The dtype is object either way, so the numbers themselves tell.
@@ -152,18 +152,20 @@ class Definite:
         stays.
         """
         numbers = chain.from_iterable(primal.flat for primal in primals)
+        # a small part of the least number, so that every number changes by a small part
         sizes = [abs(number) for number in numbers if not isinstance(number, int) and number != 0]
         # The step of an outer derivative must be far larger than those inside of it.
         step = min(sizes, default=mpf(1)) * mp.ldexp(1, -FIRST - DEEPER * self._depth)
         ahead, behind = self._slopes(f, primals, directions, step)
         if all(map(_agree, ahead, behind)):
-            return tuple(_array((a + b) / 2) for a, b in zip(ahead, behind, strict=True))
+            pairs = zip(ahead, behind, strict=True)
+            return tuple(_array((one + other) / 2) for one, other in pairs)
         # A steep function agrees with itself once the step is smaller; a kink never does.
-        nearer = zip(*self._slopes(f, primals, directions, step * mp.ldexp(1, -FINER)), strict=True)
+        finer_step = step * mp.ldexp(1, -FINER)
+        nearer_ahead, nearer_behind = self._slopes(f, primals, directions, finer_step)
         smooth = numpy.frompyfunc(_smooth, 4, 1)
-        return tuple(
-            _array(smooth(a, b, c, d)) for a, b, (c, d) in zip(ahead, behind, nearer, strict=True)
-        )
+        slopes = zip(ahead, behind, nearer_ahead, nearer_behind, strict=True)
+        return tuple(_array(smooth(*four)) for four in slopes)
 
     def _slopes(
         self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None], step: Any
@@ -173,12 +175,13 @@ class Definite:
             centre = f(*primals)
             up = f(*_move(primals, directions, step))
             down = f(*_move(primals, directions, -step))
-        ahead = [_array((u - c) / step) for u, c in zip(up, centre, strict=True)]
-        behind = [_array((c - d) / step) for c, d in zip(centre, down, strict=True)]
+        ahead = [_array((high - mid) / step) for high, mid in zip(up, centre, strict=True)]
+        behind = [_array((mid - low) / step) for mid, low in zip(centre, down, strict=True)]
         return ahead, behind
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
+        """Count what runs inside as one derivative deeper."""
         self._depth += 1
         try:
             yield
@@ -216,8 +219,11 @@ def _agree(ahead: Array, behind: Array) -> bool:
 def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: object) -> object:
     """Return the slope between differences that agree, or that come together as the step shrinks;
     NaN at a kink."""
-    gap, nearer = abs(ahead - behind), abs(nearer_ahead - nearer_behind)
-    if gap <= AGREE * max(abs(ahead), abs(behind)) or nearer <= gap * mp.ldexp(1, -FINER // 2):
+    gap, nearer_gap = abs(ahead - behind), abs(nearer_ahead - nearer_behind)
+    are_equal = gap <= AGREE * max(abs(ahead), abs(behind))
+    # The gap of a smooth function shrinks as the step does.
+    come_together = nearer_gap <= gap * mp.ldexp(1, -FINER // 2)
+    if are_equal or come_together:
         return (nearer_ahead + nearer_behind) / 2
     return mp.nan
 

@@ -65,12 +65,15 @@ class Polynomial:
         terms: Counter[Key] = Counter()
         for (factors, orders), count in self.terms.items():
             if place in factors:
+                # a product is linear in each factor, so one of the equal ones goes
                 rest = list(factors)
                 rest.remove(place)
                 terms[tuple(rest), orders] += count * factors.count(place)
             if place in self.arguments:
-                at = self.arguments.index(place)
-                terms[factors, (*orders[:at], orders[at] + 1, *orders[at + 1 :])] += count
+                argument = self.arguments.index(place)
+                higher = list(orders)
+                higher[argument] += 1
+                terms[factors, tuple(higher)] += count
         return Polynomial(terms, self.arguments)
 
     def times(self, place: int) -> Polynomial:
@@ -109,10 +112,13 @@ class Exact:
 
         def pullback(cotangents: Sequence[Symbol]) -> tuple[Polynomial, ...]:
             pairs = list(zip(outputs, cotangents, strict=True))
-            return tuple(
-                _sum(output.by(primal.place).times(c.place) for output, c in pairs)
-                for primal in primals
-            )
+            gradients = []
+            for primal in primals:
+                products = [
+                    output.by(primal.place).times(cotangent.place) for output, cotangent in pairs
+                ]
+                gradients.append(_sum(products))
+            return tuple(gradients)
 
         return outputs, pullback
 
@@ -124,10 +130,11 @@ class Exact:
         """Return the outputs and their derivatives along `tangents`."""
         outputs = f(*primals)
         pairs = list(zip(primals, tangents, strict=True))
-        return outputs, tuple(
-            _sum(output.by(primal.place).times(t.place) for primal, t in pairs)
-            for output in outputs
-        )
+        pushed = []
+        for output in outputs:
+            products = [output.by(primal.place).times(tangent.place) for primal, tangent in pairs]
+            pushed.append(_sum(products))
+        return outputs, tuple(pushed)
 
 
 def _sum(polynomials: Iterable[Polynomial]) -> Polynomial:
@@ -339,11 +346,13 @@ def _difference(
     """Return a difference of the order of a derivative, over the steps."""
     steps = [factor * _smallest_step(x) for x in point]
     total = mpf(0)
-    for counts in product(*(range(order + 1) for order in orders)):
+    # the binomial formula of differences: of order 2, f(x) - 2·f(x + h) + f(x + 2h)
+    counts_of_steps = [range(order + 1) for order in orders]
+    for counts in product(*counts_of_steps):
         weight = 1
-        for order, k in zip(orders, counts, strict=True):
-            weight *= math.comb(order, k) * (-1) ** (order - k)
-        place = [x + k * h for x, k, h in zip(point, counts, steps, strict=True)]
+        for order, count in zip(orders, counts, strict=True):
+            weight *= math.comb(order, count) * (-1) ** (order - count)
+        place = [x + count * h for x, count, h in zip(point, counts, steps, strict=True)]
         total += weight * _value(f, *place)
     scale = mpf(1)
     for h, order in zip(steps, orders, strict=True):
@@ -404,6 +413,7 @@ _STORES: dict[str, _Store] = {}
 
 
 def _store(name: str) -> _Store:
+    """Return the store of an op. Its file is read at the first question."""
     if name not in _STORES:
         path = CACHE / f"{name}-{_digest_of_definitions()}.json"
         _STORES[name] = _Store(path, _read(path))
@@ -432,6 +442,5 @@ def _digest_of_definitions() -> str:
     """Return a digest of what stored results depend on: the definitions and the way of
     differentiating."""
     here = Path(__file__).parent
-    return blake2b(
-        b"".join((here / name).read_bytes() for name in ("scalars.py", "exact.py")), digest_size=6
-    ).hexdigest()
+    texts = [(here / name).read_bytes() for name in ("scalars.py", "exact.py")]
+    return blake2b(b"".join(texts), digest_size=6).hexdigest()

@@ -192,6 +192,7 @@ def _limit(near: float | None, far: float | None) -> float | None:
     """Return where values go that are `near`, and farther on `far`. None if that is unclear."""
     if near is None or far is None:
         return None
+    # equal first: of two infinities the difference is NaN
     if near == far or abs(near - far) <= SAME * abs(far):
         return far
     if abs(far) <= VANISHING:
@@ -205,6 +206,6 @@ def _limit(near: float | None, far: float | None) -> float | None:
 def _common_limit(limits: Sequence[float | None]) -> float | None:
     """Return the one number of all limits. None if they differ or one is None."""
     first = limits[0]
-    if all(x is not None and x == first for x in limits):
+    if all(limit is not None and limit == first for limit in limits):
         return first
     return None

@@ -53,6 +53,7 @@ def _all_finite(xs: Row) -> bool:
 
 
 def _fsum(xs: Row) -> float:
+    """Return the sum of floats. math.fsum rounds once, and refuses infinities of both signs."""
     if _all_finite(xs):
         return math.fsum(xs)
     return sum(map(float, xs))
@@ -78,6 +79,7 @@ def _prod_slopes(xs: Row) -> Slope:
     divide by them."""
     if not _all_finite(xs):
         return [None] * len(xs)
+    # without a quotient by the number itself, which may be 0
     return [math.prod(xs[:k]) * math.prod(xs[k + 1 :]) for k in range(len(xs))]
 
 
@@ -164,6 +166,7 @@ def _first(choose: Callable[..., object], xs: Row) -> int:
 
 
 def _last(choose: Callable[..., object], xs: Row) -> int:
+    """Return the place of the last extreme number, or of the last NaN."""
     return len(xs) - 1 - _first(choose, xs[::-1])
 
 
@@ -246,7 +249,8 @@ def _quantile(xs: Row, q: float = 0.5, interpolation: str = "linear") -> object:
     place = q * (len(xs) - 1)
     low = math.floor(place)
     ordered = sorted(xs)
-    return ordered[low] + (ordered[min(low + 1, len(xs) - 1)] - ordered[low]) * (place - low)
+    high = min(low + 1, len(xs) - 1)  # the last number has none behind it
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 # --- exponentials ---------------------------------------------------------------------------------
@@ -257,6 +261,7 @@ def _logsumexp(xs: Row) -> float:
     if _any_nan(xs):
         return NAN
     top = max(xs, default=-INF)
+    # a difference of infinities would be NaN
     if math.isinf(top):
         return float(top)
     return top + math.log(math.fsum(math.exp(x - top) for x in xs))
@@ -361,10 +366,8 @@ def _sign(x: float) -> float:
 
 _even_median = Line(_median, lambda xs: [_even(_median(xs), xs)], exact=True)
 _even_nanmedian = Line(_nanmedian, lambda xs: [_even(_nanmedian(xs), xs)], exact=True)
-_variance, _deviation = (
-    Line(_var, lambda xs, **options: [_var_slopes(xs, **options)]),
-    Line(_std, lambda xs, **options: [_std_slopes(xs, **options)]),
-)
+_variance = Line(_var, lambda xs, **options: [_var_slopes(xs, **options)])
+_deviation = Line(_std, lambda xs, **options: [_std_slopes(xs, **options)])
 
 
 def _nanmean(xs: Row) -> float:
@@ -441,6 +444,7 @@ LINES: dict[str, Line] = {
     "torch.median": _even_median,
     "torch.nanmedian": _even_nanmedian,
     "torch.quantile": Line(_quantile),
+    # of NaNs alone the result is NaN, and not the error of an empty row
     "torch.nanquantile": Line(lambda xs, **options: _quantile(_numbers(xs) or xs, **options)),
     # --- truth and counts
     "torch.any": Line(lambda xs: any(xs), exact=True),

@@ -1,25 +1,21 @@
 """Run vmap as a loop over the batch, and derivatives by torch's plain autograd engine, one vector
 at a time.
 
-Nothing here uses torch.func. Tangents come from the reverse engine: it transposes the derivative
-twice. So they share no formula with forward-mode rules. forward_ad is used only if an op cannot be
-differentiated twice.
+Nothing here uses torch.func. :mod:`gen.reference.plain_engine` differentiates. Blocks of a Jacobian
+are stacked from its rows or columns.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain, product
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch.autograd import forward_ad
+
+from gen.reference.plain_engine import Engine, Flat, Push
 
 Tensor = torch.Tensor
-Flat = Callable[..., tuple[Tensor, ...]]
-Push = Callable[[Sequence[Tensor]], tuple[Tensor, ...]]
 
 
 class Loop:
@@ -33,8 +29,7 @@ class Loop:
     lacks: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        # how many derivatives are running; inside one, results must stay differentiable
-        self._depth = 0
+        self._engine = Engine()
 
     def jit(self, f: Callable[..., object], *, donate: tuple[int, ...] = ()) -> Callable[..., Any]:
         """Return `f`. A call of it takes the memory of the tensors in the lists at `donate`."""
@@ -59,7 +54,7 @@ class Loop:
         session: bool,
     ) -> Any:
         """Run the steps on parameters that are copies."""
-        with self._inside():
+        with self._engine.recording():
             return train([torch.nn.Parameter(parameter.clone()) for parameter in parameters])
 
     # --- derivatives ------------------------------------------------------------------------------
@@ -71,12 +66,12 @@ class Loop:
         self, f: Flat, *primals: Tensor
     ) -> tuple[tuple[Tensor, ...], Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]]:
         """Return the outputs, and the function from cotangents to gradients."""
-        xs, outputs = self._record(f, primals)
+        xs, outputs = self._engine.record(f, primals)
 
         def pullback(cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            return self._gradients(outputs, xs, cotangents)
+            return self._engine.gradients(outputs, xs, cotangents)
 
-        return self._release(outputs), pullback
+        return self._engine.release(outputs), pullback
 
     def backward(
         self, f: Flat, *primals: Tensor
@@ -86,8 +81,8 @@ class Loop:
     def jvp(
         self, f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        outputs, push = self._linearize(f, primals)
-        return self._release(outputs), push(tangents)
+        outputs, push = self._engine.linearize(f, primals)
+        return self._engine.release(outputs), push(tangents)
 
     def linearize(self, f: Flat, *primals: Tensor) -> tuple[tuple[Tensor, ...], Push]:
         return f(*primals), lambda tangents: self.jvp(f, primals, tangents)[1]
@@ -110,14 +105,15 @@ class Loop:
         """Return blocks ``[output][argument]``, row by row."""
 
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-            outputs, pullback = self.vjp(_of(f, args, argnums), *[args[n] for n in argnums])
+            primals = [args[place] for place in argnums]
+            outputs, pullback = self.vjp(with_fixed(f, args, argnums), *primals)
             blocks = []
             for place, output in enumerate(outputs):
-                rows = [pullback(_one_hot(outputs, place, index)) for index in _indices(output)]
+                rows = [pullback(one_hot(outputs, place, index)) for index in _indices(output)]
                 row_of_blocks = []
-                for k, n in enumerate(argnums):
+                for k, primal in enumerate(primals):
                     gradients = [row[k] for row in rows]
-                    row_of_blocks.append(_stack(gradients, output.shape, args[n].shape, args[n]))
+                    row_of_blocks.append(_stack(gradients, output.shape, primal.shape, primal))
                 blocks.append(tuple(row_of_blocks))
             return tuple(blocks)
 
@@ -129,13 +125,13 @@ class Loop:
         """Return blocks ``[output][argument]``, column by column."""
 
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-            primals = [args[n] for n in argnums]
-            outputs, push = self._linearize(_of(f, args, argnums), primals)
+            primals = [args[place] for place in argnums]
+            outputs, push = self._engine.linearize(with_fixed(f, args, argnums), primals)
             columns = []
             for k, primal in enumerate(primals):
-                tangents = (_one_hot(primals, k, index) for index in _indices(primal))
+                tangents = (one_hot(primals, k, index) for index in _indices(primal))
                 columns.append(list(map(push, tangents)))
-            return _blocks(columns, primals, outputs)
+            return jacobian_blocks(columns, primals, outputs)
 
         return g
 
@@ -155,6 +151,7 @@ class Loop:
                 return tuple(chain.from_iterable(rows))
 
             flat = self.jacfwd(first, argnums)(*args)
+            # `count` outputs of the inner Jacobian belong to each output of `f`
             return tuple(
                 flat[place * count : (place + 1) * count] for place in range(outputs_count)
             )
@@ -176,8 +173,8 @@ class Loop:
             pairs = list(zip(args, in_dims, strict=True))
             size = next(arg.shape[dim] for arg, dim in pairs if dim is not None)
             rows = []
-            for b in range(size):
-                entries = [_entry(arg, dim, b) for arg, dim in pairs]
+            for index in range(size):
+                entries = [_entry(arg, dim, index) for arg, dim in pairs]
                 rows.append(f(*entries))
             columns = list(zip(*rows, strict=True))
             dims = out_dims
@@ -203,10 +200,11 @@ class Loop:
     ) -> Any:
         """Return outputs of `f`, and gradients of those at `kept`."""
         wanted = [place for place, value in enumerate(args) if value.requires_grad]
-        xs, outputs = self._record(_of(f, args, wanted), [args[place].detach() for place in wanted])
-        return self._release(outputs), self._gradients(
-            [outputs[place] for place in kept], xs, cotangents
-        )
+        primals = [args[place].detach() for place in wanted]
+        xs, outputs = self._engine.record(with_fixed(f, args, wanted), primals)
+        kept_outputs = [outputs[place] for place in kept]
+        gradients = self._engine.gradients(kept_outputs, xs, cotangents)
+        return self._engine.release(outputs), gradients
 
     def functional(
         self, name: str, f: Flat, args: Sequence[Tensor], along: Sequence[Tensor]
@@ -241,9 +239,8 @@ class Loop:
             values: Sequence[Tensor], cotangents: Sequence[Tensor]
         ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
             wanted = [place for place, value in enumerate(values) if value.requires_grad]
-            outputs, pullback = self.vjp(
-                _of(f, values, wanted), *[values[place].detach() for place in wanted]
-            )
+            primals = [values[place].detach() for place in wanted]
+            outputs, pullback = self.vjp(with_fixed(f, values, wanted), *primals)
             return outputs, pullback(tuple(cotangents))
 
         return g
@@ -327,128 +324,10 @@ class Loop:
             xs.append(x.detach())
             if flag:
                 xs[-1].requires_grad_()
-        with self._inside():
+        with self._engine.recording():
             outputs = f(*xs)
         depends = tuple(output.requires_grad for output in outputs)
         return tuple(output.detach() for output in outputs), depends
-
-    # --- inside -----------------------------------------------------------------------------------
-
-    @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Record what is computed inside, for a derivative that is running."""
-        self._depth += 1
-        try:
-            with torch.enable_grad():
-                yield
-        finally:
-            self._depth -= 1
-
-    def _record(
-        self, f: Flat, primals: Sequence[Tensor]
-    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """Return inputs for the engine, and `f` of them. They are connected to an outer recording
-        if there is one."""
-        with self._inside():
-            xs = list(map(_tracked_clone, primals))
-            return xs, tuple(f(*xs))
-
-    def _release(self, outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return outputs without their history, unless an outer derivative needs it."""
-        if self._depth:
-            return tuple(outputs)
-        return tuple(output.detach() for output in outputs)
-
-    def _gradients(
-        self, outputs: Sequence[Tensor], xs: Sequence[Tensor], cotangents: Sequence[Tensor]
-    ) -> tuple[Tensor, ...]:
-        """Return gradients of outputs by `xs`, zeros where nothing depends on them."""
-        # The engine refuses outputs without a history.
-        pairs = [
-            (output, cotangent)
-            for output, cotangent in zip(outputs, cotangents, strict=True)
-            if output.requires_grad
-        ]
-        if not pairs:
-            return tuple(map(torch.zeros_like, xs))
-        tracked, seeds = zip(*pairs, strict=True)
-        with torch.set_grad_enabled(self._depth > 0):
-            return torch.autograd.grad(
-                tracked,
-                list(xs),
-                seeds,
-                create_graph=self._depth > 0,
-                # a pullback is called once for each row of a Jacobian
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-
-    def _linearize(self, f: Flat, primals: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Push]:
-        """Return outputs of `f` and its pushforward, which uses forward_ad if the derivative cannot
-        be differentiated.
-        """
-        xs, outputs = self._record(f, primals)
-        transposed: Push | None = None
-
-        def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            nonlocal transposed
-            try:
-                transposed = transposed or self._pushforward(outputs, xs)
-                return transposed(tangents)
-            except RuntimeError:
-                # tangents of forward_ad have no history for an outer derivative
-                if self._depth:
-                    raise
-                return _forward_mode(f, primals, tangents)
-
-        return outputs, push
-
-    def _pushforward(self, outputs: Sequence[Tensor], xs: Sequence[Tensor]) -> Push:
-        """Return the map from tangents of `xs` to tangents of `outputs`.
-
-        It is the pullback of the pullback, which is linear in its cotangents.
-        """
-        with self._inside():
-            tracked = [output for output in outputs if output.requires_grad]
-            # Their value does not matter, as gradients are linear in them.
-            probes = [torch.ones_like(output, requires_grad=True) for output in tracked]
-            gradients: Sequence[Tensor] = ()
-            if tracked:
-                gradients = torch.autograd.grad(
-                    tracked,
-                    list(xs),
-                    probes,
-                    create_graph=True,
-                    allow_unused=True,
-                    materialize_grads=True,
-                )
-
-        def push(tangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            pairs = []
-            if tracked:
-                for gradient, tangent in zip(gradients, tangents, strict=True):
-                    if gradient.requires_grad:
-                        pairs.append((gradient, tangent))
-            if not pairs:
-                return tuple(map(torch.zeros_like, outputs))
-            linear, seeds = zip(*pairs, strict=True)
-            pushed = torch.autograd.grad(
-                linear,
-                probes,
-                seeds,
-                create_graph=self._depth > 0,
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-            tangents_of_tracked = iter(pushed)
-            return tuple(
-                next(tangents_of_tracked) if output.requires_grad else torch.zeros_like(output)
-                for output in outputs
-            )
-
-        return push
 
 
 def sum_of_squares(outputs: Sequence[Tensor]) -> Any:
@@ -469,29 +348,7 @@ def sum_of_squares(outputs: Sequence[Tensor]) -> Any:
     return total
 
 
-def _forward_mode(
-    f: Flat, primals: Sequence[Tensor], tangents: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Return tangents by torch's forward mode."""
-    with forward_ad.dual_level(), warnings.catch_warnings():
-        # torch scripts its forward-mode formulas at the first use, and warns that
-        # scripting is deprecated.
-        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")
-        duals = [
-            forward_ad.make_dual(primal.detach(), tangent)
-            for primal, tangent in zip(primals, tangents, strict=True)
-        ]
-        return tuple(map(_tangent_or_zeros, f(*duals)))
-
-
-def _tangent_or_zeros(output: Tensor) -> Tensor:
-    primal, tangent = forward_ad.unpack_dual(output)
-    if tangent is None:
-        tangent = torch.zeros_like(primal)
-    return cast(Tensor, tangent)
-
-
-def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
+def with_fixed(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
     """Return `f` as a function of the arguments `argnums`. The others are fixed."""
 
     def g(*some: Tensor) -> tuple[Tensor, ...]:
@@ -503,19 +360,11 @@ def _of(f: Flat, args: Sequence[Tensor], argnums: Sequence[int]) -> Flat:
     return g
 
 
-def _tracked_clone(x: Tensor) -> Tensor:
-    """Return a copy that requires grad, as a leaf if `x` does not."""
-    # A clone with a history connects this recording to the outer one.
-    if x.requires_grad:
-        return x.clone()
-    return x.detach().clone().requires_grad_()
-
-
-def _entry(arg: Tensor, dim: int | None, b: int) -> Tensor:
-    """Return entry `b` of an argument, or all of one that has no batch."""
+def _entry(arg: Tensor, dim: int | None, index: int) -> Tensor:
+    """Return an entry of an argument, or all of one that has no batch."""
     if dim is None:
         return arg
-    return arg.select(dim, b).clone(memory_format=torch.contiguous_format)
+    return arg.select(dim, index).clone(memory_format=torch.contiguous_format)
 
 
 def _batch(entries: Sequence[Tensor], dim: int | None) -> Tensor:
@@ -529,7 +378,8 @@ def _indices(x: Tensor) -> Iterator[tuple[int, ...]]:
     return product(*map(range, x.shape))
 
 
-def _one_hot(like: Sequence[Tensor], place: int, index: tuple[int, ...]) -> tuple[Tensor, ...]:
+def one_hot(like: Sequence[Tensor], place: int, index: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Return zeros in the shapes of `like`, with a 1 at one index of the tensor at `place`."""
     basis = tuple(torch.zeros_like(x, memory_format=torch.contiguous_format).detach() for x in like)
     basis[place][index] = 1
     return basis
@@ -542,12 +392,13 @@ def _stack(
     shape, dim = (*outer, *inner), 0
     if last:
         shape, dim = (*inner, *outer), -1
+    # an empty output has no rows, and torch.stack refuses none
     if not rows:
         return like.new_zeros(shape)
     return torch.stack(list(rows), dim=dim).reshape(shape)
 
 
-def _blocks(
+def jacobian_blocks(
     columns: Sequence[Sequence[Sequence[Tensor]]],
     primals: Sequence[Tensor],
     outputs: Sequence[Tensor],

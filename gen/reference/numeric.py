@@ -18,7 +18,8 @@ from contextlib import contextmanager
 
 import torch
 
-from gen.reference.loop import Flat, Loop, _blocks, _of, _one_hot
+from gen.reference.loop import Loop, jacobian_blocks, one_hot, with_fixed
+from gen.reference.plain_engine import Flat
 
 Tensor = torch.Tensor
 # the second is tried if the first found no derivative: the function may be steep, not kinked
@@ -43,7 +44,9 @@ class Numeric(Loop):
         super().__init__()
         self._project = project
         self._seed = seed
+        # of each input that is projected, by its number
         self._directions: dict[int, list[Tensor]] = {}
+        # whether `f` is running for a difference
         self._busy = False
 
     def vjp(
@@ -82,13 +85,14 @@ class Numeric(Loop):
             return super().jacfwd(f, argnums)
 
         def g(*args: Tensor) -> tuple[tuple[Tensor, ...], ...]:
-            primals, inner = [args[n] for n in argnums], _of(f, args, argnums)
+            primals = [args[place] for place in argnums]
+            inner = with_fixed(f, args, argnums)
             outputs = self._evaluate(inner, primals)
             columns = []
             for k, primal in enumerate(primals):
                 units = _units(primal, torch.ones_like(primal))
                 columns.append([self._difference(inner, primals, k, unit) for unit in units])
-            return _blocks(columns, primals, outputs)
+            return jacobian_blocks(columns, primals, outputs)
 
         return g
 
@@ -119,7 +123,8 @@ class Numeric(Loop):
                     torch.randn(primal.shape, dtype=primal.dtype, generator=generator)
                     for _ in range(DIRECTIONS)
                 ]
-                self._directions[k] = [(u / u.norm()).to(primal.device) for u in drawn]
+                # drawn on the CPU, so that every device has the same
+                self._directions[k] = [(each / each.norm()).to(primal.device) for each in drawn]
 
     def _basis(self, k: int, primal: Tensor) -> Iterator[Tensor]:
         """Yield the directions along which input `k` is moved."""
@@ -143,8 +148,8 @@ class Numeric(Loop):
         products = []
         for column in pushed:
             total = primal.real.new_zeros(())
-            for c, d in zip(cotangents, column, strict=True):
-                total = total + _inner(c, d)
+            for cotangent, tangent in zip(cotangents, column, strict=True):
+                total = total + _inner(cotangent, tangent)
             products.append(total)
         if k in self._directions:
             return torch.stack(products)
@@ -175,10 +180,14 @@ class Numeric(Loop):
         centre = self._evaluate(f, place(points))
 
         def at(t: float) -> tuple[Tensor, ...]:
-            moved = [p + t * u for p, u in zip(points, directions, strict=True)]
+            """Return `f` at a step `t` along the directions."""
+            moved = [
+                point + t * direction for point, direction in zip(points, directions, strict=True)
+            ]
             return self._evaluate(f, place(moved))
 
         def by(step: float) -> tuple[Tensor, ...]:
+            """Return the derivative of each output by differences of this step and of its half."""
             fives = zip(centre, at(step), at(-step), at(step / 2), at(-step / 2), strict=True)
             return tuple(_extrapolate(*five, step) for five in fives)
 
@@ -215,7 +224,7 @@ def _coordinates(x: Tensor) -> int:
 def _units(like: Tensor, ones: Tensor) -> Iterator[Tensor]:
     """Yield the unit vectors of the shape of `like`. `ones` has its shape."""
     for index in ones.nonzero().tolist():
-        yield _one_hot([like], 0, tuple(index))[0]
+        yield one_hot([like], 0, tuple(index))[0]
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
@@ -231,12 +240,16 @@ def _extrapolate(
     centre: Tensor, up: Tensor, down: Tensor, half_up: Tensor, half_down: Tensor, h: float
 ) -> Tensor:
     """Return the extrapolation of two central differences. NaN where there is no derivative."""
-    coarse, fine = (up - down) / (2 * h), (half_up - half_down) / h
+    coarse = (up - down) / (2 * h)
+    fine = (half_up - half_down) / h
     jump = (up + down - 2 * centre).abs() / h
     # One-sided differences of a smooth function differ by h times its curvature, so half the step
     # halves the jump. At a kink it stays. The .75 lies between.
     half_jump = (half_up + half_down - 2 * centre).abs() * (2 / h)
     bound = 1e-4 * (1 + fine.abs())
-    unknown = ((coarse - fine).abs() > bound) | ((half_jump > 0.75 * jump) & (half_jump > bound))
+    disagree = (coarse - fine).abs() > bound
+    # A jump below the bound may be rounding, which does not shrink with the step either.
+    has_kink = (half_jump > 0.75 * jump) & (half_jump > bound)
+    unknown = disagree | has_kink
     # Richardson's extrapolation: the error of the half step is a quarter of the other's.
     return torch.where(unknown, torch.full_like(fine, torch.nan), (4 * fine - coarse) / 3)

@@ -134,7 +134,9 @@ def _choices(inputs: Inputs, outputs: Sequence[Tensor], dim: int, size: int) -> 
     if len(cuts) < len(outputs):
         return
     uncut = (None,) * len(inputs)
-    for chosen in product(*(_dims(x, dim, rank, size) for x in inputs)):
+    choices_of_inputs = [_dims(x, dim, rank, size) for x in inputs]
+    for chosen in product(*choices_of_inputs):
+        # pieces that all get the whole inputs would be the whole result
         if chosen != uncut:
             yield Split(chosen, cuts)
 
@@ -186,6 +188,7 @@ def _numbered(x: Tensor) -> Tensor:
     """Return numbers from 2 to 9 in the shape of `x`, neighbours different; masks as they are."""
     if x.dtype is torch.bool:
         return x
+    # 5 and 8 have no common divisor, so eight neighbours are eight numbers
     numbers = 2 + torch.arange(x.numel(), device=x.device) * 5 % 8
     return numbers.to(x.dtype).reshape(x.shape)
 
@@ -210,11 +213,11 @@ def _all_agree(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
     return len(some) == len(others) and all(map(_agree, some, others))
 
 
-def _agree(a: Tensor, b: Tensor) -> bool:
-    if (a.shape, a.dtype) != (b.shape, b.dtype):
+def _agree(piece: Tensor, whole: Tensor) -> bool:
+    if (piece.shape, piece.dtype) != (whole.shape, whole.dtype):
         return False
     # A piece may be rounded otherwise. An op that mixes pieces is far off.
-    return bool(torch.isclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True).all())
+    return bool(torch.isclose(piece, whole, rtol=1e-4, atol=1e-5, equal_nan=True).all())
 
 
 def _run(f: Function, inputs: Inputs) -> Sequence[Tensor] | None:

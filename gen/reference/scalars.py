@@ -63,6 +63,7 @@ def _lgamma(x: Any) -> Any:
 
 
 def _require_no_pole(x: Any) -> None:
+    """Raise Undefined at 0 and the negative whole numbers."""
     if x <= 0 and x == mp.floor(x):
         raise Undefined("a pole of the gamma function")
 

@@ -240,11 +240,11 @@ POINTWISE: dict[str, Pointwise] = {
     "torch.atan2": Pointwise(math.atan2, slopes.atan2, signed=True),
     "torch.xlogy": Pointwise(
         lambda x, y: values.times_log(x, y, values.log),
-        lambda x, y: slopes.times_log(x, y, math.log, lambda v: v),
+        lambda x, y: slopes.times_log(x, y, math.log, lambda y: y),
     ),
     "torch.special.xlog1py": Pointwise(
         lambda x, y: values.times_log(x, y, values.log1p),
-        lambda x, y: slopes.times_log(x, y, math.log1p, lambda v: 1 + v),
+        lambda x, y: slopes.times_log(x, y, math.log1p, lambda y: 1 + y),
     ),
     "torch.logaddexp": Pointwise(values.logaddexp, slopes.logaddexp),
     "torch.logaddexp2": Pointwise(

@@ -64,7 +64,7 @@ def choice(larger: bool, tie: Slopes, *, nan_last: bool) -> Callable[[float, flo
             return (None, None)
         if some_nan(x, y):
             if nan_last:
-                # the one that is a number
+                # 1 for the one that is a number
                 return (float(x == x), float(y == y))
             return (None, None)
         if x == y:
@@ -81,10 +81,13 @@ def clamp(x: float, min: Any = None, max: Any = None) -> Slopes:
     bounds = [bound for bound in (min, max) if bound is not None]
     if x in bounds or some_nan(x, *bounds):
         return (None,) * 3
+    if len(bounds) == 2 and min == max:
+        return (0.0, None, None)  # which of the two is the result is a convention
     # With bounds in the wrong order the upper one is the result.
-    if len(bounds) == 2 and min >= max:
-        return (0.0, None, None) if min == max else (0.0, 0.0, 1.0)
-    below, above = min is not None and x < min, max is not None and x > max
+    if len(bounds) == 2 and min > max:
+        return (0.0, 0.0, 1.0)
+    below = min is not None and x < min
+    above = max is not None and x > max
     return (float(not (below or above)), float(below), float(above))
 
 
@@ -94,6 +97,7 @@ def quotient(x: float, y: float, rounding_mode: str | None = None) -> Slopes:
         return (0.0, 0.0)
     if y == 0 or some_edge(x, y):
         return (divide(1.0, y), None)
+    # divided twice, since the square of a small `y` is 0
     return (divide(1.0, y), -x / y / y)
 
 

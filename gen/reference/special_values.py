@@ -50,6 +50,7 @@ def divide(x: float, y: float) -> float:
     """Return the quotient of floats by IEEE 754, and of integers as such a quotient."""
     if y != 0:
         return x / y
+    # an integer zero has no sign, and counts as +0.0
     if isinstance(y, int):
         x, y = float(x), float(y)
     if x == 0 or math.isnan(x):
@@ -113,6 +114,7 @@ def lcm(x: int, y: int) -> int:
     """Return the least common multiple, which is 0 if a number is."""
     if x == 0 or y == 0:
         return 0
+    # Python's integers have no bounds, so the product does not wrap around
     return size(x) * size(y) // gcd(x, y)
 
 
@@ -282,6 +284,7 @@ def sign(x: float) -> Any:
     """Return the sign. Of NaN the documentation says nothing."""
     if x != x:
         return None
+    # a zero keeps its sign
     if x == 0:
         return x
     return type(x)(math.copysign(1, x))
@@ -344,6 +347,7 @@ def logit(x: float, eps: float | None = None) -> float | None:
     y = x
     if eps is not None and x == x:
         y = min(max(x, eps), 1 - eps)
+    # a NaN compares with nothing, and comes out here too
     if not 0 <= y <= 1:
         return NAN
     if y == 1:
@@ -353,6 +357,7 @@ def logit(x: float, eps: float | None = None) -> float | None:
 
 def nextafter(x: float, y: float, dtype: type) -> float:
     """Return the next number of the dtype towards `y`."""
+    # NumPy warns at the ends of the dtype, where the next number is infinite or 0
     with numpy.errstate(over="ignore", under="ignore"):
         return float(numpy.nextafter(dtype(x), dtype(y)))
 
@@ -434,6 +439,7 @@ def isclose(
     """Return whether numbers are close by torch's formula. An infinity is close to itself alone."""
     if some_nan(x, y):
         return equal_nan and math.isnan(x) and math.isnan(y)
+    # equal numbers first: of two infinities the difference is NaN
     if x == y or some_edge(x, y):
         return x == y
     return abs(x - y) <= atol + abs(rtol * y)
@@ -493,6 +499,7 @@ def elu(x: float, alpha: float = 1.0) -> float:
     """Return `x` above 0, and ``alpha·(exp x - 1)`` below."""
     if x > 0:
         return x
+    # exact near 0, where ``exp x - 1`` would cancel
     return alpha * math.expm1(x)
 
 

@@ -223,6 +223,7 @@ def _numpy_dtype(sample: Called) -> object:
 
 def _parameters(sample: Called, rule: Pointwise) -> list[int]:
     """Return which parameter of the rule each tensor of the sample is."""
+    # objects that equal nothing but themselves show where each tensor comes out
     marks = [object() for _ in sample.inputs]
     args, kwargs = sample.rebuild(marks)
     names = list(inspect.signature(rule.value).parameters)
@@ -230,7 +231,7 @@ def _parameters(sample: Called, rule: Pointwise) -> list[int]:
     by_place += [(names.index(name), value) for name, value in kwargs.items()]
     places: list[int] = []
     for mark in marks:
-        places.append(next(k for k, value in by_place if value is mark))
+        places.append(next(place for place, value in by_place if value is mark))
     return places
 
 
@@ -252,7 +253,8 @@ def _by_rows(sample: Called, x: Array, slopes: bool) -> tuple[tuple[Array, ...],
     how = _rows(sample, x)
     # Each index of the other dimensions is a row.
     outer = _other_sizes(x.shape, how)
-    inner = list(product(*(range(x.shape[d]) for d in how.axes)))
+    sizes_of_row = [range(x.shape[axis]) for axis in how.axes]
+    inner = list(product(*sizes_of_row))
     results_of_rows: list[tuple[Any, ...]] = []
     products: list[Any] = []
     for at in numpy.ndindex(*outer):
@@ -288,6 +290,7 @@ def _products(
             rows = each
         for result, row in zip(results, rows, strict=True):
             for index, slope in zip(indices, row, strict=True):
+                # an unknown slope, None, is no 0 either
                 if slope != 0:
                     yield number, result, 0, index, slope
 

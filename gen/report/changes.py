@@ -86,7 +86,8 @@ class Changes:
     @property
     def by_kind(self) -> dict[str, list[Change]]:
         """Return the changes of each kind that happened."""
-        return {kind: some for kind in KINDS if (some := self.of(kind))}
+        changes_by_kind = {kind: self.of(kind) for kind in KINDS}
+        return {kind: some for kind, some in changes_by_kind.items() if some}
 
     @property
     def alone(self) -> bool:
@@ -117,6 +118,7 @@ class Changes:
         return settings
 
 
+# what differs between any two runs, or says nothing of how the cells ran
 _NO_SETTINGS = ("date", "began", "event", "rules", "parts")
 
 
@@ -224,6 +226,7 @@ class _Unmatched:
     def of(
         cls, run: Mapping[Key, CellResult], other: Mapping[Key, CellResult], why: str
     ) -> _Unmatched:
+        """Return the cells of a run that another one has not, sorted as reports list them."""
         cells = [cell for key, cell in run.items() if key not in other]
         cells.sort(key=lambda cell: cell.node)
         return cls(cells, why, frozenset(cell.op for cell in other.values()))
@@ -252,8 +255,10 @@ class _Unmatched:
 
 
 def _compare(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]:
+    """Yield what happened to cells of both runs, but for those to which nothing did."""
     for before, now in pairs:
-        if kind := _kind(before, now):
+        kind = _kind(before, now)
+        if kind:
             yield Change(kind, before, now)
 
 
@@ -261,6 +266,7 @@ def _kind(before: CellResult, now: CellResult) -> str:
     """Return what happened to a cell. Empty if nothing did."""
     if fails(now) != fails(before):
         return "broken" if fails(now) else "fixed"
+    # the kinds in the order of KINDS: a cell is listed once, by the worst that happened to it
     if fails(now) and _failure(before, now) != _failure(now, before):
         return "failures"
     if before.outcome != now.outcome:

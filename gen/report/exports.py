@@ -45,6 +45,7 @@ def as_junit(runs: Sequence[Results]) -> str:
             "testsuite",
             name=_text(title(run)),
             tests=str(len(run.cells)),
+            # JUnit tells failures of a test from errors of what runs it
             failures=str(sum(counts[outcome] for outcome in FAILURES if outcome not in _ERRORS)),
             errors=str(sum(counts[outcome] for outcome in _ERRORS)),
             skipped=str(sum(counts[outcome] for outcome in _SKIPPED)),
@@ -179,6 +180,7 @@ def _json(data: Mapping[str, object]) -> str:
 
 def _without_infinities(data: object) -> object:
     """Return data with null for numbers that JSON does not have."""
+    # json.dumps would write NaN and Infinity, which other readers of JSON refuse
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):

@@ -69,6 +69,7 @@ def findings_by_severity(
         _finding(view, number, group, header, earlier, places)
         for number, group in enumerate(groups)
     ]
+    # they are sorted by severity already, as groupby needs them
     by_severity = groupby(findings, key=lambda finding: finding.severity)
     return [(severity, list(some)) for severity, some in by_severity]
 
@@ -122,7 +123,8 @@ def _since(history: Sequence[tuple[str, str]]) -> str:
     """Say how long a cell has failed, by its earlier outcomes. Empty if there are none."""
     if not history:
         return ""
-    failing = list(takewhile(lambda one: one[1] in FAILURES, reversed(history)))
+    latest_first = reversed(history)
+    failing = list(takewhile(lambda run: run[1] in FAILURES, latest_first))
     if not failing:
         return "new in this run"
     if len(failing) == len(history):

@@ -59,6 +59,7 @@ def _group_of(check: str) -> str:
     for name, globs in _table().items():
         for glob in globs:
             if fnmatchcase(check, glob):
+                # of two globs with as many letters, the one without a star names the check itself
                 fitting.append((len(glob.replace("*", "")), "*" not in glob, name))
     return max(fitting, default=(0, False, OTHER))[-1]
 
@@ -233,4 +234,7 @@ class _Encoder:
 
 def numbered(findings: Sequence[FailureGroup]) -> dict[tuple[str, str, str], int]:
     """Return the number of the finding of each cell that failed."""
-    return {_key_of(cell): place for place, one in enumerate(findings) for cell in one.cells}
+    numbers: dict[tuple[str, str, str], int] = {}
+    for number, finding in enumerate(findings):
+        numbers.update(dict.fromkeys(map(_key_of, finding.cells), number))
+    return numbers

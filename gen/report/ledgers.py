@@ -86,6 +86,7 @@ def in_folder(folder: Path) -> list[Results]:
 
 
 def _began(result: Results) -> str:
+    """Return when a run began. Files of older versions have the day alone."""
     return str(result.header.get("began", result.header.get("date", "")))
 
 
@@ -114,6 +115,7 @@ def _is_one_of(result: Results, group: Sequence[Results]) -> bool:
     if not (_is_sharded(result) and _run_of(result) == _run_of(group[0])):
         return False
     same = [other for other in group if other.header["shard"] == result.header["shard"]]
+    # The same shard of two runs differs in when it began. With the same time it is one file twice.
     if any(_began(other) == _began(result) for other in same):
         header = result.header
         which = f"shard {header['shard']} of {header['target']} on {header['device']}"
@@ -126,6 +128,7 @@ def _is_sharded(result: Results) -> bool:
 
 
 def _run_of(result: Results) -> tuple[object, ...]:
+    """Return what the shards of one run have in common."""
     total = str(result.header.get("shard", "1/1")).partition("/")[2]
     return (total, *(trait(result.header, name) for name in OF_A_RUN))
 
@@ -142,6 +145,7 @@ def _join(group: Sequence[Results]) -> Results:
     end = {
         "complete": all(shard.end.get("complete") for shard in ordered),
         "wall_seconds": sum(shard.end.get("wall_seconds", 0) for shard in ordered),
+        # an entry that did not happen in one shard may have happened in another
         "never_happened": [],
     }
     cells = tuple(chain.from_iterable(shard.cells for shard in ordered))

@@ -124,6 +124,7 @@ def history(runs: Sequence[Results]) -> History:
     runs = list(map(once, runs))
     *earlier, last = runs
     before = _results_by_cell(earlier)
+    # what each cell was the last time it ran: the run before may have been narrowed
     latest = {key: cells[-1] for key, cells in before.items()}
     lines = [[*before[key], cell] for key, cell in by_key(last).items() if key in before]
     # One change is a fix or a fault. Two say that the outcome comes and goes.
@@ -159,6 +160,7 @@ def _slower(lines: Sequence[Sequence[CellResult]]) -> list[tuple[CellResult, flo
     slower_cells = []
     for *earlier, last in lines:
         usual = median(cell.seconds for cell in earlier)
+        # both: a short cell doubles by chance, and a long one varies by more than a moment
         if last.seconds > max(_SLOWER * usual, usual + _NOTICEABLE):
             slower_cells.append((last, usual))
     return sorted(slower_cells, key=lambda pair: pair[1] - pair[0].seconds)
@@ -191,7 +193,7 @@ def _notes(run: Results, name: str) -> Iterator[str]:
 
 def _changes(line: Sequence[CellResult]) -> int:
     """Return how often a cell began to fail or ceased to."""
-    return sum(fails(one) != fails(other) for one, other in pairwise(line))
+    return sum(fails(before) != fails(after) for before, after in pairwise(line))
 
 
 def _step(run: Results) -> Step:
@@ -207,6 +209,7 @@ def _step(run: Results) -> Step:
 
 
 def _short(cell: CellResult) -> CellResult:
+    """Return a cell whose reason fits into a line of the page."""
     if len(cell.why) <= 160:
         return cell
     return replace(cell, why=cell.why[:159] + "…")

@@ -140,13 +140,13 @@ def page(
     earlier runs. `earlier` has for each of `runs` the runs before it, oldest first, from which the
     page draws the history of a cell.
     """
-    befores = [Earlier(some) for some in earlier] or [Earlier(())] * len(runs)
-    views = [
-        _view(f"run{number}", result, places or {}, before)
-        for number, (result, before) in enumerate(zip(runs, befores, strict=True))
-    ]
+    histories = [Earlier(some) for some in earlier] or [Earlier(())] * len(runs)
+    views = []
+    for number, (result, history) in enumerate(zip(runs, histories, strict=True)):
+        views.append(_view(f"run{number}", result, places or {}, history))
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader(GENERATOR, "templates"),
+        # messages of exceptions stand on the page, and may hold anything
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -191,6 +191,7 @@ def _view(
         title=title(run),
         settings={name: value for name, value in header.items() if name not in ("event", "rules")},
         versions=_versions(header),
+        # the worst outcome first
         counts=[(outcome, counts[outcome]) for outcome in reversed(OUTCOMES) if counts[outcome]],
         complete=bool(run.end.get("complete")),
         wall=run.end.get("wall_seconds"),
@@ -261,6 +262,7 @@ def _reasons(cells: Sequence[CellResult]) -> list[tuple[str, int, int, str, str]
 
 
 def _list(words: set[str], shown: int = 6) -> str:
+    """Return the first words in order, and how many more there are."""
     rest = f" and {len(words) - shown} more" if len(words) > shown else ""
     return ", ".join(sorted(words)[:shown]) + rest
 
@@ -284,8 +286,9 @@ def _loops(runs: Sequence[Results]) -> Loops:
         counted: dict[str, tuple[int, int]] = {}
         for cell in run.cells:
             for op, times in cell.loops.items():
-                before = counted.get(_short_name(op), (0, 0))
-                counted[_short_name(op)] = before[0] + times, before[1] + 1
+                name = _short_name(op)
+                times_before, cells_before = counted.get(name, (0, 0))
+                counted[name] = times_before + times, cells_before + 1
         counts_of_runs.append(counted)
     ops = sorted(set().union(*counts_of_runs))
     return Loops(

@@ -83,9 +83,8 @@ def fit(cells: Iterable[tuple[str, str, str, float]]) -> Durations:
     for _ in range(_ROUNDS):
         checks = _scale(seconds, counts, checks, 0, {key: ops[key[1]] for key in counts})
         ops = _scale(seconds, counts, ops, 1, {key: checks[key[0]] for key in counts})
-    return Durations(
-        checks, ops, {name: total / count for name, (total, count) in of_family.items()}
-    )
+    families = {name: total / count for name, (total, count) in of_family.items()}
+    return Durations(checks, ops, families)
 
 
 def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> Durations:
@@ -105,6 +104,7 @@ def extended(known: Durations, cells: Iterable[tuple[str, str, str, float]]) -> 
             "no cell is of a check and an op that the file has, "
             "so that the speed of the machine cannot be told"
         )
+    # the median of checks, which a few cells that took long by chance do not move
     slowness = median(_ratios(both).values()) or 1.0
     # In each table the known numbers come last, and so replace those of these cells.
     checks = {
@@ -129,9 +129,9 @@ def _ratios(parts: Iterable[tuple[str, float, float]]) -> dict[str, float]:
     """Return, for each name, the sum of the first numbers by the sum of the second ones."""
     above: defaultdict[str, float] = defaultdict(float)
     below: defaultdict[str, float] = defaultdict(float)
-    for name, one, other in parts:
-        above[name] += one
-        below[name] += other
+    for name, numerator, denominator in parts:
+        above[name] += numerator
+        below[name] += denominator
     return {name: above[name] / below[name] for name in above if below[name]}
 
 
@@ -167,9 +167,10 @@ def read_durations(path: Path) -> Durations:
         ) from error
     try:
         parts: list[dict[str, Any]] = [data[name] for name in ("checks", "ops", "families")]
-        return Durations(
-            *({name: _number(value) for name, value in part.items()} for part in parts)
-        )
+        tables = []
+        for part in parts:
+            tables.append({name: _number(value) for name, value in part.items()})
+        return Durations(*tables)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(
             f"{path}: not a file of durations ({error!r}); "

@@ -71,7 +71,7 @@ class Resumed:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is a run to go on with."""
+        """Return whether there is a run to go on with."""
         return bool(self.cells)
 
     @pytest.hookimpl(optionalhook=True)
@@ -91,6 +91,7 @@ class Resumed:
                 done.append(item)
             else:
                 runs.append(item)
+        # An outcome of an older module may be that of another cell with the same id.
         for path in sorted({item.path for item in done}):
             # the header has whole seconds
             if path.stat().st_mtime > self._began + 1:

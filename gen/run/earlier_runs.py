@@ -34,6 +34,7 @@ def keep(path: Path) -> None:
         folder.mkdir(exist_ok=True)
         ended = datetime.datetime.fromtimestamp(path.stat().st_mtime)
         path.rename(folder / f"{path.stem}@{ended:%Y-%m-%dT%H-%M-%S-%f}.jsonl")
+        # The names sort by time.
         for old in sorted(folder.glob(f"{path.stem}@*.jsonl"))[:-_KEPT]:
             old.unlink()
 
@@ -57,9 +58,12 @@ def _readable() -> Iterator[Results]:
 
 
 def _is_before(other: Results, run: Results) -> bool:
+    """Return whether a run is an earlier one of the same target and device."""
     is_alike = all(other.header.get(key) == run.header.get(key) for key in ("target", "device"))
+    # A header without the time says nothing of the order.
     return is_alike and "" != _began(other) < _began(run)
 
 
 def _began(run: Results) -> str:
+    """Return when a run began, as a text that sorts by time; empty if its file does not say."""
     return str(run.header.get("began", ""))

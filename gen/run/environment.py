@@ -18,16 +18,20 @@ def environment(settings: Settings) -> dict[str, str]:
     Of the device the header has the word: to ask for its name would start the driver in the process
     that forks the others.
     """
-    return {
+    words = {
         "torch": settings.torch,
         "numpy": _version("numpy"),
         "python": platform.python_version(),
         "machine": f"{platform.machine()} {settings.cpu}",
-        **({"package": package} if (package := _package(settings.target)) else {}),
     }
+    package = _package(settings.target)
+    if package:
+        words["package"] = package
+    return words
 
 
 def _version(distribution: str) -> str:
+    # from its metadata: an import would take time, and NumPy may be absent
     try:
         return version(distribution)
     except PackageNotFoundError:

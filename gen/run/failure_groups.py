@@ -55,11 +55,12 @@ class FailureGroup:
 
     @property
     def nodes(self) -> list[str]:
+        """Return the nodes by which pytest runs the cells."""
         return [cell.node for cell in self.cells]
 
     @property
     def checks(self) -> list[str]:
-        """The checks of the cells, each once."""
+        """Return the checks of the cells, each once."""
         return list(dict.fromkeys(cell.check for cell in self.cells))
 
     def line(self) -> str:
@@ -89,13 +90,19 @@ def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
     causes = []
     for (severity, outcome, op, _, frame), alike in grouped.items():
         causes.append(FailureGroup(severity, outcome, op, alike[0].why, frame, alike))
-    return sorted(causes, key=lambda one: (-one.severity, -len(one.cells), one.op, one.why))
+
+    def rank(cause: FailureGroup) -> tuple[int, int, str, str]:
+        """Sort by severity and number, and equal ones by name, so that reports can be compared."""
+        return -cause.severity, -len(cause.cells), cause.op, cause.why
+
+    return sorted(causes, key=rank)
 
 
 def by_severity(cells: Iterable[CellResult]) -> list[CellResult]:
     """Return the failed cells, the most severe first, and then the others in their order."""
 
     def rank(cell: CellResult) -> int:
+        """Put cells that did not fail behind all severities, which are at most 0 here."""
         severity = severity_of_row(cell.outcome, cell.severity)
         return 1 if severity is None else -severity
 
@@ -150,8 +157,8 @@ def cause_of(error: BaseException) -> str:
     """
     if isinstance(error, Mismatch) and error.cause:
         return f"{type(error).__name__}: {error.cause}"
-    first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {without_numbers(first)}"[:300]
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {without_numbers(lines[0])}"[:300]
 
 
 def without_numbers(text: str) -> str:
@@ -179,9 +186,11 @@ def frame_of(error: BaseException) -> str:
 
 
 def _module(frame: FrameType) -> str:
+    """Return the module of a frame; empty for code without one."""
     return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_library(module: str) -> bool:
+    """Return whether a module is no code of the user: of the runtime, of torch, or of Python."""
     package = module.partition(".")[0]
     return is_inside(module, RUNTIME) or package == "torch" or package in sys.stdlib_module_names

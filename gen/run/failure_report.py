@@ -73,6 +73,7 @@ def _report(
         if failure.description:
             title += f" {failure.description}"
     lines = [title]
+    # The error is then another one than an entry of the cell expects.
     if verdict.why.startswith("expected "):
         lines.append(verdict.why)
     lines.append(told(failure.error))
@@ -112,6 +113,7 @@ def _command(item: pytest.Function, sample: int | None) -> str:
     words = ["pytest", shlex.quote(item.nodeid), "--target", shlex.quote(run.settings.target)]
     if run.settings.device != "cpu":
         words += ["--device", shlex.quote(run.settings.device)]
+    # A cell that is named runs at every tier.
     words += ["--tier", "full"]
     if sample is not None:
         words += ["--sample", str(sample)]

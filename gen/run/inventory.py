@@ -48,6 +48,7 @@ def count_line(counts: Mapping[str, int]) -> str:
 def find(arguments: Sequence[str], root: Path, patterns: Sequence[str] = PATTERNS) -> list[Module]:
     """Return the modules that pytest's arguments name, as files, folders or ids, in the order of
     their names."""
+    # a dictionary, so that a module which two arguments name runs once
     paths: dict[Path, None] = {}
     for argument in arguments:
         path = (root / argument.partition("::")[0]).resolve()
@@ -74,6 +75,7 @@ def _counts(path: Path, data: bytes) -> dict[str, int]:
     if counts_line is not None:
         pairs = map(str.split, counts_line["counts"].split(", "))
         return {tier: int(count) for tier, count in pairs}
+    # only a module with a table is imported, as any other one may run anything
     if b"@cases(" not in data:
         return {}
     counts = dict.fromkeys(TIERS, 0)
@@ -97,6 +99,7 @@ def imported(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up while it runs. Afterwards nobody imports it by this name.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

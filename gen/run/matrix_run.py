@@ -82,6 +82,7 @@ class Run:
                 self._target = load(self.settings.target)
             except LookupError as error:
                 raise pytest.UsageError(f"--target: {error.args[0]}") from error
+            # before any cell runs, so that no rule is missed
             if self.rules is not None:
                 self.rules.watch(self.settings.target, self._target)
         return self._target

@@ -115,6 +115,7 @@ class OtherPython:
 
 
 def _advice(job: Job) -> str:
+    """Return what to do if a job has no cell."""
     if not job.select:
         return f"`python -m gen list` names those of {job.tests}"
     return f"-k {job.select!r} matches none, and `python -m gen list` names those there are"
@@ -132,8 +133,10 @@ def asked(name: str) -> OtherPython:
         raise ResultsError(f"{name}: it does not start ({error.strerror})") from error
     versions = re.search(r"^is (\S+) (\S+)$", answer.stdout, re.MULTILINE)
     if versions is None:
-        last = (answer.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise ResultsError(f"{name}: it is no Python with torch ({last})")
+        lines = answer.stderr.strip().splitlines()
+        # The last line of a traceback names the error.
+        reason = lines[-1] if lines else "it says nothing"
+        raise ResultsError(f"{name}: it is no Python with torch ({reason})")
     return OtherPython(name, versions[1], versions[2])
 
 

@@ -95,6 +95,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def _relative(path: Path, root: Path) -> Path:
+    """Return a path as a line of the header shows it, short if it lies below the root."""
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
@@ -105,6 +106,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     run = metafunc.config.stash[RUN]
     family = family_of(metafunc.module)
+    # A mistake of a table is not one of this file, whose traceback would only hide it.
     try:
         if run.sharding is None:
             chosen = list(cells.at(run.tier))
@@ -176,6 +178,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     here = is_in_process(session.config)
     run.runner = Runner(session.items, _run_here, here=here)
+    # Forked workers of a cell have what this process has loaded.
     if here or run.settings.device in ("cpu", "meta"):
         with nullcontext() if run.since is None else run.since.loading():
             _load(session.items, run, here)
@@ -275,6 +278,7 @@ def _entries_elsewhere(item: pytest.Function, verdict: Verdict) -> tuple[str, ..
 
     They have perhaps the same cause, or are perhaps too narrow.
     """
+    # Only the report of the first error shows them.
     errors = [failure.error for failure in verdict.failures[:1]]
     modules = dict.fromkeys(getattr(other, "module", None) for other in item.session.items)
     modules.pop(None, None)  # a test outside of modules

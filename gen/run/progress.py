@@ -43,6 +43,7 @@ class Progress:
             self._begin(len(ids))
 
     def _begin(self, total: int) -> None:
+        """Note how many tests there are. The first line comes an interval later."""
         self._total = total
         self._printed = time.monotonic()
 
@@ -89,6 +90,7 @@ class Progress:
 
 
 def _duration(seconds: float) -> str:
+    """Return a duration as text, in seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = seconds / 60

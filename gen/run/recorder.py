@@ -200,9 +200,8 @@ class Recorder:
         if not (self.whole and self._complete):
             return []
         needed = set(chain.from_iterable(cell.entries for cell in self.cells))
-        return [
-            f"{name}: {where}" for name, where in sorted(self.entries.items()) if name not in needed
-        ]
+        unneeded = [entry for entry in sorted(self.entries.items()) if entry[0] not in needed]
+        return [f"{name}: {where}" for name, where in unneeded]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print counts, what proved nothing, what was lacking and the slowest cells."""
@@ -233,6 +232,7 @@ class Recorder:
             out.line(f"nothing passed{self._why_nothing()}", red=True)
 
     def _summarize_failures(self, out: pytest.TerminalReporter) -> None:
+        """Print how severe the failures are, their first causes, and which of them are new."""
         counts = counts_by_severity(self.cells)
         for line in summary_lines(counts, self.cells, _MOST_LINES, self.fail_on):
             out.line(line)

@@ -43,6 +43,7 @@ def why_absent(project: Declared, device: str, *, here: bool) -> str:
         load_backend(name)
         return project.why_absent(name, resolve)
 
+    # without a question there is no process to start
     known = project.devices.get(device.partition(":")[0])
     if known is None or not known.available:
         return ""

@@ -187,7 +187,7 @@ def _warm_up(family: Family, cell: Cell, device: str) -> None:
     key = (cell.op, cell.dtype)
     if "call" not in row or device == "meta" or key in _warm:
         return
-    _warm.add(key)
+    _warm.add(key)  # before the run, so that one that fails is not tried for each cell
     import torch
 
     from gen.samples.samples import STORE, resolve
@@ -236,9 +236,9 @@ def _both_sides(failure: FailedSample) -> tuple[str, str]:
         return error.expected[:_LONGEST], error.actual[:_LONGEST]
     if severity_of_error(error) is Severity.UNASKED:
         return "", ""
-    first = (str(error).strip().splitlines() or [""])[0]
+    lines = str(error).strip().splitlines() or [""]
     expected = "the documented error" if failure.asks_error else "a value"
-    return expected, f"{type(error).__name__}: {first}"[:_LONGEST]
+    return expected, f"{type(error).__name__}: {lines[0]}"[:_LONGEST]
 
 
 def lost(entries: Mapping[str, Known], sample: int | None, description: str, error: Crashed) -> Ran:

@@ -136,6 +136,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def shard_asked_for(option: argparse.Namespace) -> Shard:
+    """Return the part that `--shard` names. Raises UsageError for anything but ``I/N``."""
     try:
         return parse_shard(option.shard)
     except ValueError as error:
@@ -148,7 +149,7 @@ def require_valid_options(option: argparse.Namespace) -> None:
         raise pytest.UsageError(
             "--sample takes one number from 0 up, and not together with --all-samples"
         )
-    # comparisons that NaN does not pass either
+    # comparisons that NaN does not pass either, which argparse takes for a number
     if option.cell_timeout is not None and not 0 <= option.cell_timeout < float("inf"):
         raise pytest.UsageError("--cell-timeout takes seconds, or 0 for no limit")
     if option.progress is not None and not option.progress >= 0:
@@ -174,11 +175,13 @@ def severity_asked_for(option: argparse.Namespace) -> Severity | None:
 def narrowing(config: pytest.Config) -> str:
     """Return why this run does not take every cell of its tier, in words; empty if it does."""
     option = config.option
+    # Each option that leaves out cells, so that a report does not take them for vanished.
     options = {
         "-k": option.keyword,
         "-m": option.markexpr,
         "--deselect": option.deselect,
         "--sample": option.sample is not None,
+        # the option is gone where pytest's plugin for its cache is off
         "--lf": getattr(option, "lf", False),
         "-x": option.maxfail,
         "--level": option.level,

@@ -59,6 +59,7 @@ def attempt(
 
 def _verdict_before_run(entries: Mapping[str, Known], today: datetime.date) -> Verdict | None:
     """Return the verdict of a case that does not run: an entry has expired, or skips it."""
+    # Expired entries first: a skip that is over must not hide that it is.
     for name, entry in entries.items():
         if entry.expired(today):
             return Verdict(
@@ -109,6 +110,7 @@ def settle(
 
 def _verdict_of_pass(xfails: Mapping[str, Known], values: bool) -> Verdict:
     """Return the verdict of a case without failures, of which every sample ran."""
+    # on meta there are no values that could differ, so an entry for every device may not happen
     due = [name for name, entry in xfails.items() if values or entry.device is not None]
     if not due:
         return Verdict("passed")

@@ -123,6 +123,7 @@ def _names(call: Callable[..., object]) -> Sequence[str]:
 def _parameter(sample: Sample, place: int) -> str:
     """Return the name of the parameter that gets the input at `place`, or an empty text."""
     mark: Any = object()
+    # the mark equals nothing but itself, so it shows where the input comes out
     args, kwargs = sample.rebuild(_with(sample, place, mark))
     named = [*kwargs.items(), *zip(_names(sample.op.call), args, strict=False)]
     return next((name for name, value in named if value is mark), "")
@@ -133,6 +134,7 @@ def _probabilities(sample: Sample) -> list[int]:
     that.
     """
     units = [place for place, x in enumerate(sample.inputs) if _is_unit(x)]
+    # ordinary inputs may lie there by chance, so the op itself is asked
     return [place for place in units if _takes_units_alone(sample, place)]
 
 
@@ -153,6 +155,7 @@ def _takes_units_alone(sample: Sample, place: int) -> bool:
 def _takes(sample: Sample, place: int, number: float) -> bool:
     """Return whether the op takes an input with this number everywhere."""
     try:
+        # a random op draws the same numbers for each input
         with seeded(sample.seed):
             sample(*_with(sample, place, torch.full_like(sample.inputs[place], number)))
     except Exception:  # ops refuse numbers by different errors
@@ -240,6 +243,7 @@ def _orders(x: Tensor) -> Iterator[Change]:
     yield "in pairs", x[..., torch.arange(x.shape[-1]) // 2 * 2]
     yield "the first everywhere", torch.full_like(x, int(x.min()))
     yield "the last everywhere", torch.full_like(x, int(x.max()))
+    # the largest index becomes -1, which means the last place of some ops
     yield "negative", x - (int(x.max()) + 1)
     yield "-1 everywhere", torch.full_like(x, -1)
 
@@ -326,10 +330,11 @@ def _number_at_each_place(sample: Sample) -> Iterator[Filling]:
 
 
 def _special_at_each_place(x: Tensor) -> Iterator[Change]:
-    for at in _some_places(x.numel()):
-        infinity = math.inf if at % 2 else -math.inf
+    """Yield an input with NaN at one place, and with an infinity, whose signs take turns."""
+    for place in _some_places(x.numel()):
+        infinity = math.inf if place % 2 else -math.inf
         for number in (math.nan, infinity):
-            yield f"{number} at {at}", _set(x, at, number)
+            yield f"{number} at {place}", _set(x, place, number)
 
 
 def _some_places(count: int) -> list[int]:
@@ -355,6 +360,7 @@ def _with_an_empty_dim(x: Tensor) -> Iterator[Change]:
 
 
 def _emptied(x: Tensor, size: int) -> Tensor:
+    """Return `x` with 0 in place of each dimension of this size."""
     for dim in range(x.ndim):
         if x.shape[dim] == size:
             x = x.narrow(dim, 0, 0)

@@ -90,7 +90,8 @@ def choose(pool: Sequence[Sample], count: int | None, *, largest: int = LARGEST)
     fit = [sample for sample in pool if sample.numel <= largest]
     if not any(map(_is_informative, fit)):
         # One larger sample is better than a cell that proves nothing.
-        fit = sorted(filter(_is_informative, pool), key=lambda sample: sample.numel)[:1] + fit
+        informative = filter(_is_informative, pool)
+        fit = sorted(informative, key=lambda sample: sample.numel)[:1] + fit
     if count is None or len(fit) <= count:
         return fit
     groups: dict[tuple[int, ...], list[Sample]] = {}

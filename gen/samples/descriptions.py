@@ -45,6 +45,7 @@ def called(name: str, function: object, dtype: torch.dtype, device: str) -> list
         pass
     source = function(dtype, device)
     wanted = "expected [{args: [...], kwargs: {...}}, ...]"
+    # texts and mappings can be iterated over too, and give no calls
     if isinstance(source, str | bytes | Mapping) or not isinstance(source, Iterable):
         raise SamplesError(f"{name} returned {source!r:.60}, no list of samples: {wanted}")
     # a generator may yield for ever
@@ -135,6 +136,7 @@ class _Maker:
         if word not in DOMAINS:
             raise ValueError(f"no domain {word!r}; known: {', '.join(DOMAINS)}")
         domain = DOMAINS[word]
+        # the description's own dtype, else the domain's, else that of the samples
         dtype = domain.dtype or self._dtype
         if "dtype" in described:
             dtype = getattr(torch, described["dtype"])
@@ -143,6 +145,7 @@ class _Maker:
         shape = tuple(described.get("shape", ()))
         if len(shape) < domain.dims:
             raise ValueError(f"domain {word} needs {domain.dims} dimensions, not {list(shape)}")
+        # drawn on the CPU, so that each device has the same numbers
         drawn = domain.draw(shape, dtype, described).to(self._device)
         wanted = is_inexact(dtype) and bool(described.get("requires_grad", domain.moves))
         made = arrange(drawn, described.get("layout", "contiguous")).requires_grad_(wanted)
@@ -187,6 +190,7 @@ def arrange(x: Tensor, layout: str) -> Tensor:
     if layout in ("noncontiguous", "strided"):
         if not x.ndim:
             return x
+        # a view of new memory, in which a zero lies behind each number
         return torch.stack([x, torch.zeros_like(x)], dim=-1).select(-1, 0)
     if layout == "expanded":
         if not x.ndim or not x.shape[0]:
@@ -233,6 +237,7 @@ def _from_file(name: str) -> torch.Tensor:
 
 def _tensor_of(path: Path) -> torch.Tensor:
     """Return the tensor of a file. ``SamplesError`` if it has something else."""
+    # neither way of reading runs code of the file: no pickles, and weights alone
     try:
         if path.suffix == ".npy":
             return torch.from_numpy(np.load(path, allow_pickle=False))

@@ -119,6 +119,7 @@ def _permutation(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any])
 def _distinct(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
     count = math.prod(shape)
     values = torch.randperm(count).to(torch.float64)
+    # even steps from -2 to 2, as large as they can be
     if is_inexact(dtype):
         values = values * (4.0 / max(count, 1)) - 2.0
     return values.reshape(shape).to(dtype)
@@ -167,8 +168,12 @@ def _symmetric_part(x: Tensor) -> Tensor:
 
 
 def _spd(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:
-    a = _square("spd", shape, dtype)
-    return (a @ a.mH / max(shape[-1], 1) + torch.eye(shape[-1], dtype=a.dtype)).to(dtype)
+    """Draw Hermitian matrices whose eigenvalues are at least 1."""
+    factor = _square("spd", shape, dtype)
+    size = shape[-1]
+    # divided by the size, so that eigenvalues do not grow with it
+    product = factor @ factor.mH / max(size, 1)
+    return (product + torch.eye(size, dtype=factor.dtype)).to(dtype)
 
 
 def _unitary(shape: Shape, dtype: torch.dtype, described: Mapping[str, Any]) -> Tensor:

@@ -151,6 +151,7 @@ def _small(info: OpInfo, inputs: list[SampleInput]) -> Iterator[SampleInput]:
     if not inputs or not isinstance(info, opinfo_classes.UnaryUfuncInfo):
         return
     first = inputs[0]
+    # the largest part has six elements
     if first.input.numel() < 6:
         return
     flat = first.input.detach().reshape(-1)
@@ -176,6 +177,7 @@ def _without_its_test() -> Iterator[None]:
     """
     from gen.torch_private.test_helpers import common_utils, opinfo_classes
 
+    # `_set_seed` seeds the CPU alone, so torch's own function stays where there is an accelerator
     seeding: dict[str, Any] = {}
     if not has_accelerator():
         seeding["set_rng_seed"] = _set_seed

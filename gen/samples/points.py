@@ -118,6 +118,7 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
         # the result of a reduced loss has another shape
         if outputs[0].shape != torch.broadcast_shapes(*(x.shape for x in sample.inputs)):
             continue
+        # the first entry of a signature has the shapes
         first.setdefault((len(sample.inputs), *sample.signature[1:]), sample)
     return list(first.values())
 
@@ -130,6 +131,7 @@ def fillings(sample: Sample, word: str) -> list[tuple[str, Inputs]]:
         if word in UNARY and len(sample.inputs) > 1:
             return []
         vectors = _vectors(sample.inputs, word)
+        # at `edges` what is beyond the domain has a result too: NaN or an infinity
         if word != "edges":
             vectors = _restrict_to_domain(sample, vectors)
         points_of_word = [(word, vectors)]
@@ -321,6 +323,7 @@ def _dominant(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     for place, x in enumerate(sample.inputs):
         if x.is_floating_point() and x.ndim and x.numel():
             ahead = x.clone()
+            # exp(-40) and exp(-20) are below half a unit of the two dtypes
             ahead[..., -1] += 40 if x.dtype is torch.float64 else 20
             label = f"one large entry in each row of input {place}"
             yield label, _with(sample, place, ahead)
@@ -376,6 +379,7 @@ def _equal_singular_values(sample: Sample) -> Iterator[tuple[str, Inputs]]:
     """Fill in orthogonal matrices, whose singular values tie."""
 
     def orthogonal(x: Tensor) -> Tensor:
+        # the factor Q of a wide matrix is square, so a tall one is factored
         if x.shape[-2] < x.shape[-1]:
             return orthogonal(x.mT).mT
         q: Tensor = torch.linalg.qr(x + _eye(x))[0]

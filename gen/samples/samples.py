@@ -263,15 +263,18 @@ def _observe(sample: Sample) -> Facts:
     return Facts(outputs, tuple(mutated), spy.drew, tuple(warned))
 
 
-def _are_identical(a: Tensor, b: Tensor) -> bool:
+def _are_identical(first: Tensor, second: Tensor) -> bool:
     """Return whether values are equal, and NaN where the other one is.
 
     Versions are not enough: kernels of batch norm write running statistics without incrementing
     them.
     """
-    if a.shape != b.shape:  # what the program has assigned to `data`
+    if first.shape != second.shape:  # what the program has assigned to `data`
         return False
-    return torch.equal(a, b) or bool(((a == b) | ((a != a) & (b != b))).all())
+    if torch.equal(first, second):
+        return True
+    are_nan = (first != first) & (second != second)
+    return bool(((first == second) | are_nan).all())
 
 
 # --- building -------------------------------------------------------------------------------------
@@ -323,6 +326,7 @@ def make_op(name: str, row: Mapping[str, Any]) -> Op:
         call = resolve(row.get("call") or name)
         return Op(name, call, inplace, out, reference, former_name=former)
     numpy_reference = None
+    # the row's own reference comes first
     if info.ref is not None and reference is None:
         numpy_reference = info.ref
     if out is None and info.supports_out:
@@ -370,11 +374,9 @@ def candidates(
             rows = list(source)
             # all are drawn, so that the others do not depend on the version
             calls = list(descriptions.build(rows, dtype, device))
-            others = {
-                index
-                for index, described in enumerate(rows)
-                if not is_for_installed(described.get("torch"))
-            }
+            for index, described in enumerate(rows):
+                if not is_for_installed(described.get("torch")):
+                    others.add(index)
     all_samples = []
     for index, call in enumerate(calls):
         if index in others:
@@ -397,10 +399,10 @@ def first_samples(name: str, info: OpInfo, count: int) -> list[Sample]:
     with seeded_with_numpy(*seed), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sampling itself is not under test
         drawn = opinfo.drawn(info, "cpu", dtype, count)
-    return [
-        from_call(op, index, (one.input, *one.args), dict(one.kwargs))
-        for index, one in enumerate(drawn)
-    ]
+    samples = []
+    for index, sample in enumerate(drawn):
+        samples.append(from_call(op, index, (sample.input, *sample.args), dict(sample.kwargs)))
+    return samples
 
 
 def from_call(op: Op, index: int, args: tuple[object, ...], kwargs: dict[str, object]) -> Sample:
@@ -461,6 +463,7 @@ def _normalise(op: Op, index: int, call: Call, seed: int) -> Sample:
 
 
 def _show(leaf: object) -> str:
+    """Return an argument as text: of a tensor the dtype and the shape, since numbers are many."""
     if isinstance(leaf, Tensor):
         return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
     if callable(leaf) and hasattr(leaf, "__name__"):
@@ -521,6 +524,7 @@ class Store:
         """Return all candidates. `wrapped` selects OpInfo's wrapper for derivatives if the op has
         one, and keeps inputs in their domains.
         """
+        # modules run one after another, and no other one asks for these ops
         if family != self.family:
             self._pools.clear()
             self.family = family
@@ -535,9 +539,10 @@ class Store:
         kept = (*key, "in their domains")
         if kept not in self._pools:
             # `replace` would pass on what was computed without the domains.
-            self._pools[kept] = [
-                replace(sample, keeps_domains=True, memory={}, _facts=None) for sample in pool
-            ]
+            in_domains = []
+            for sample in pool:
+                in_domains.append(replace(sample, keeps_domains=True, memory={}, _facts=None))
+            self._pools[kept] = in_domains
         return self._pools[kept]
 
 

@@ -14,6 +14,7 @@ import torch
 def stable_seed(*parts: object) -> int:
     """Return a seed in [0, 2³¹) from the text of `parts`. Unlike ``hash``, it is the same in every
     process."""
+    # a separator that no name has: ("ab", "c") and ("a", "bc") are two seeds
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
@@ -58,6 +59,7 @@ class Replay:
             self._other = self._module.get_rng_state()
 
     def rewind(self) -> None:
+        """Set the state again that was stored."""
         torch.set_rng_state(self._state)
         if self._module is not None:
             self._module.set_rng_state(self._other)

@@ -65,7 +65,9 @@ def chosen(samples: Sequence[Sample]) -> list[Sample]:
                 rank = None
             first.setdefault((len(sample.inputs), rank, *sample.signature[1:]), sample)
     numbered = list(enumerate(first.values()))
-    return [sample for _, sample in sorted(_evenly(numbered)[:_MOST], key=lambda pair: pair[0])]
+    # spread over all samples, and then in their order again
+    some = sorted(_evenly(numbered)[:_MOST], key=lambda pair: pair[0])
+    return [sample for _, sample in some]
 
 
 def _is_suitable(sample: Sample) -> bool:
@@ -105,9 +107,13 @@ def _vectors(sample: Sample) -> Inputs:
     takes.
     """
     choices = [_choices(x, sample) for x in sample.inputs]
-    every = product(*(range(len(some)) for some in choices))
-    places = [at for at in every if _is_defined(sample, _ones(_row(choices, at)))]
-    rows = [_row(choices, at) for at in _spread(places)]
+    places_of_inputs = [range(len(some)) for some in choices]
+    places = []
+    # Each combination is tried alone: one that a definition refuses would refuse a whole vector.
+    for combination in product(*places_of_inputs):
+        if _is_defined(sample, _ones(_row(choices, combination))):
+            places.append(combination)
+    rows = [_row(choices, combination) for combination in _spread(places)]
     if not rows:
         return ()
     columns = zip(*rows, strict=True)
@@ -130,14 +136,15 @@ def _spread(places: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         return list(places)
     pairs_so_far: set[tuple[tuple[int, int], ...]] = set()
     needed, others = list[tuple[int, ...]](), list[tuple[int, ...]]()
-    for at in _evenly(places):
-        pairs = set(combinations(enumerate(at), 2))
+    for combination in _evenly(places):
+        pairs = set(combinations(enumerate(combination), 2))
         if pairs <= pairs_so_far:
-            others.append(at)
+            others.append(combination)
         else:
-            needed.append(at)
+            needed.append(combination)
         pairs_so_far |= pairs
-    return sorted(needed + others[: max(0, _LARGEST - len(needed))])
+    room = max(0, _LARGEST - len(needed))
+    return sorted(needed + others[:room])
 
 
 def _evenly(some: Sequence[T]) -> list[T]:

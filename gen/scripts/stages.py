@@ -90,6 +90,7 @@ class Written:
 
         def push(tangents: Sequence[object]) -> Values:
             call = f"{pair}[1]({', '.join(map(text_of, tangents))})"
+            # tangents have the shapes and dtypes of the outputs, whose values stand for them here
             return self._outputs(self.tracer.assign(call), outputs)
 
         return self._outputs(f"{pair}[0]", outputs), push
@@ -260,6 +261,7 @@ class Plain(Written):
 
     def word(self, transform: str) -> str:
         """Return the name of the helper that stands for `transform`."""
+        # without transforms both orders are one: a Jacobian row by row
         if transform in ("jacrev", "jacfwd"):
             transform = "jacobian"
         helper = f"engine_{transform.removeprefix('engine_')}"
@@ -301,6 +303,7 @@ def _first_entry(x: Tensor, dim: int | None) -> Tensor:
 
 
 def _plain(value: Any) -> Tensor:
+    """Return a value of the tracer as a tensor of torch, whose ops nobody writes down."""
     tensor: Tensor = value.detach().as_subclass(Tensor)
     return tensor
 

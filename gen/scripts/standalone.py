@@ -104,8 +104,11 @@ def script(case: Case, comparison: Comparison, word: str) -> Script:
     try:
         program = _with(case, comparison, word, inputs)
     except NoScript:
+        # What is right has no text, so its values are written down. These are for `inputs` alone,
+        # and no number can be rounded.
         return _with(case, comparison, word, inputs, in_full=True)
     short = tuple(map(_round, inputs))
+    # Rounded numbers are easier to read, but may lie beside the point where the error shows.
     if program.differs and not all(map(_are_same, short, inputs)):
         with contextlib.suppress(NoScript):
             simpler = _with(case, comparison, word, short)
@@ -121,8 +124,8 @@ def _round(x: Tensor) -> Tensor:
     return x
 
 
-def _are_same(a: Tensor, b: Tensor) -> bool:
-    return torch.equal(a, b) and a.stride() == b.stride()
+def _are_same(first: Tensor, second: Tensor) -> bool:
+    return torch.equal(first, second) and first.stride() == second.stride()
 
 
 def _with(
@@ -151,6 +154,7 @@ def _with(
     lines.append("")
     lines += [f"{name} = {python_values.tensor(x)}" for name, x in zip(names, inputs, strict=True)]
     if comparison.sample.facts.random:
+        # before either of the two, since they are to draw the same numbers
         seed = f"torch.manual_seed({stable_seed(comparison.program.seed)})"
         expected, actual = [seed, *expected], [seed, *actual]
     why = _WHY.get(word, f"the reference {word} of the matrix")
@@ -207,29 +211,32 @@ def _describe_stages(comparison: Comparison, target: str) -> str:
 
 def _worst_result(comparison: Comparison) -> int | None:
     """Return the number of the result that is furthest off, None for all of them."""
-    expected, actual = comparison.expected, comparison.found
-    if expected is None or actual is None:
+    expected_results, found_results = comparison.expected, comparison.found
+    if expected_results is None or found_results is None:
         return None
-    if len(expected) != len(actual) or len(expected) == 1:
+    if len(expected_results) != len(found_results) or len(expected_results) == 1:
         return None
 
     def off(pair: tuple[Tensor, Tensor]) -> float:
         """Return the relative error of a result, infinite if only one of the two has a NaN."""
-        a, e = pair
-        if a.shape != e.shape or a.dtype is not e.dtype:
+        actual, expected = pair
+        if actual.shape != expected.shape or actual.dtype is not expected.dtype:
             return float("inf")
-        if not a.numel():
+        if not actual.numel():
             return 0.0
-        wide = [tensor.to(torch.complex128) for tensor in (a, e)]
-        error = ((wide[0] - wide[1]).abs() / (1e-12 + wide[1].abs())).max().item()
+        # one dtype for all, so that a difference of integers does not wrap around
+        wide_actual, wide_expected = (tensor.to(torch.complex128) for tensor in pair)
+        # the small term keeps a right 0 from being divided by itself
+        errors = (wide_actual - wide_expected).abs() / (1e-12 + wide_expected.abs())
+        error = errors.max().item()
         if error == error:  # it is no NaN
             return error
-        if torch.equal(a.isnan(), e.isnan()):
+        if torch.equal(actual.isnan(), expected.isnan()):
             return 0.0
         return float("inf")
 
-    errors = list(map(off, zip(actual, expected, strict=True)))
-    return max(range(len(errors)), key=errors.__getitem__)
+    errors_of_results = list(map(off, zip(found_results, expected_results, strict=True)))
+    return max(range(len(errors_of_results)), key=errors_of_results.__getitem__)
 
 
 def _assign_results(
@@ -268,6 +275,7 @@ def _actual(
     else:
         results = f(*arguments)
     lines = _assign_results(tracer, results, shown, "actual")
+    # asked only now: which stages the program has is known when it has been written
     if target == "runtime" and (eager := _EAGER.keys() & stages.used):
         raise NoScript(
             f"the stage {_EAGER[min(eager)]} on the runtime needs its drop-in; "
@@ -360,6 +368,7 @@ def run(text: str) -> dict[str, Any]:
             warnings.simplefilter("ignore")
             exec(compile(re.sub(r"^#.*$", "", text, flags=re.MULTILINE), "<script>", "exec"), names)
     except Exception as error:
+        # `expected` comes first, so an error after it is what the target did
         if "expected" not in names:
             raise NoScript(
                 f"the text that was written does not run: {type(error).__name__}: {error}"

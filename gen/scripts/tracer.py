@@ -59,6 +59,7 @@ class Line:
         return f"{self.name} = {self.expression}"
 
     def uses(self, name: str) -> int:
+        """Return how often the expression has a name, as a whole word: x1 is no part of x10."""
         return len(re.findall(rf"\b{name}\b", self.expression))
 
     def insert(self, line: Line) -> None:
@@ -128,6 +129,7 @@ class Tracer:
         self._numbers: dict[str, int] = {}
 
     def name(self, letter: str) -> str:
+        """Return the next name of a letter: y1, y2, …"""
         self._numbers[letter] = self._numbers.get(letter, 0) + 1
         return f"{letter}{self._numbers[letter]}"
 
@@ -219,11 +221,8 @@ class Traced(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         # torch calls this method if an argument is of this class, so there is at least one.
-        traced = [
-            argument
-            for argument in pytree.tree_leaves((args, kwargs))
-            if isinstance(argument, Traced)
-        ]
+        leaves = pytree.tree_leaves((args, kwargs))
+        traced = [leaf for leaf in leaves if isinstance(leaf, Traced)]
         with unseen_by_classes():
             plain_args, plain_kwargs = pytree.tree_map(_plain, (tuple(args), kwargs))
             result = func(*plain_args, **plain_kwargs)
@@ -319,19 +318,19 @@ def _call(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     return f"{path}({', '.join(arguments + named)})"
 
 
-def _index(at: Any) -> str:
+def _index(index: Any) -> str:
     """Return the text of an index."""
-    if isinstance(at, tuple):
-        return ", ".join(map(_index, at)) or "()"
-    if isinstance(at, slice):
-        text = f"{_text_of_bound(at.start)}:{_text_of_bound(at.stop)}"
-        if at.step is not None:
-            text += f":{at.step}"
+    if isinstance(index, tuple):
+        return ", ".join(map(_index, index)) or "()"
+    if isinstance(index, slice):
+        text = f"{_text_of_bound(index.start)}:{_text_of_bound(index.stop)}"
+        if index.step is not None:
+            text += f":{index.step}"
         return text
-    return text_of(at)
+    return text_of(index)
 
 
-def _text_of_bound(at: Any) -> str:
-    if at is None:
+def _text_of_bound(bound: Any) -> str:
+    if bound is None:
         return ""
-    return str(at)
+    return str(bound)

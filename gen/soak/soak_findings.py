@@ -73,7 +73,11 @@ def summary(findings: Sequence[Finding], out: Path) -> Iterator[str]:
     refusals = sum(finding.is_refusal for finding in findings)
     where = f", in {out}" if findings else ""
     yield f"causes: {len(findings) - refusals}, refusals: {refusals}{where}"
-    for finding in sorted(findings, key=lambda one: Severity.of_word(one.severity), reverse=True):
+
+    def severity(finding: Finding) -> Severity:
+        return Severity.of_word(finding.severity)
+
+    for finding in sorted(findings, key=severity, reverse=True):
         others = finding.ops[_SHOWN:]
         ops = ", ".join(finding.ops[:_SHOWN])
         if others:
@@ -84,26 +88,25 @@ def summary(findings: Sequence[Finding], out: Path) -> Iterator[str]:
 def write(out: Path, findings: Sequence[Finding], target: str) -> None:
     """Write `findings.json`, `rows.yaml`, and a program for each finding that has one."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "findings.json").write_text(
-        json.dumps(list(map(asdict, findings)), indent=1), encoding="utf-8"
-    )
-    (out / "rows.yaml").write_text(
-        "\n".join(row(one, target, number) for number, one in enumerate(findings, 1)),
-        encoding="utf-8",
-    )
-    for number, one in enumerate(findings, 1):
-        if one.script is not None:
-            name = re.sub(r"\W+", "_", one.op)
-            (out / f"{number:03}_{name}.py").write_text(one.script, encoding="utf-8")
+    data = json.dumps(list(map(asdict, findings)), indent=1)
+    (out / "findings.json").write_text(data, encoding="utf-8")
+    rows = []
+    for number, finding in enumerate(findings, 1):
+        rows.append(row(finding, target, number))
+        if finding.script is not None:
+            name = re.sub(r"\W+", "_", finding.op)
+            (out / f"{number:03}_{name}.py").write_text(finding.script, encoding="utf-8")
+    (out / "rows.yaml").write_text("\n".join(rows), encoding="utf-8")
 
 
 def row(finding: Finding, target: str, number: int) -> str:
     """Return the YAML of a check that has the finding as a cell. A person writes the reason."""
-    axes = [
-        f"    {name}: {value}"
-        for name, value in (("layout", finding.layout), ("values", finding.values))
-        if value not in _USUAL
-    ]
+    axes = []
+    for name in ("layout", "values"):
+        value = getattr(finding, name)
+        # what is usual is the default of a check
+        if value not in _USUAL:
+            axes.append(f"    {name}: {value}")
     lines = [
         f"# {finding.draw}",
         f"# target {target}: {finding.kind}: {finding.first_line}",

@@ -98,7 +98,8 @@ class Draw:
         """Return the largest tolerance that the matrix allows the op in this dtype, if it has
         one.
         """
-        tolerances = [one.tolerance for one in self.subject.tolerances if self.dtype in one.dtypes]
+        of_dtype = [entry for entry in self.subject.tolerances if self.dtype in entry.dtypes]
+        tolerances = [entry.tolerance for entry in of_dtype]
         if not tolerances:
             return None
         relative, absolute = zip(*tolerances, strict=True)

@@ -177,16 +177,8 @@ def _comparisons(draw: Draw, sample: Sample, target: Target) -> Iterator[tuple[C
     except Exception as error:  # the reference refuses the program, with any error
         raise Rejected(str(error)) from None
     for program, label in programs:
-        comparison = Comparison(
-            target,
-            sample.op.name,
-            sample,
-            program,
-            stages,
-            axes,
-            rule,
-            f"{program.label} {label}".strip(),
-        )
+        shown = f"{program.label} {label}".strip()
+        comparison = Comparison(target, sample.op.name, sample, program, stages, axes, rule, shown)
         for word in _words(draw, sum(map(Tensor.numel, program.inputs))):
             yield comparison, word
 
@@ -210,10 +202,10 @@ def _unless_known(failure: Failure) -> Failure | None:
     if _is_of_torch(failure):
         return None
     draw, error = failure.draw, failure.error
-    for one in draw.subject.known:
-        if one.error is None or not one.covers(draw.dtype, draw.stages):
+    for entry in draw.subject.known:
+        if entry.error is None or not entry.covers(draw.dtype, draw.stages):
             continue
-        if one.error.expects(error):
+        if entry.error.expects(error):
             return None
     return failure
 

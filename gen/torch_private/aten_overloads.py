@@ -91,28 +91,28 @@ def full_name(overload: Overload) -> str:
 
 def outputs_of(overload: Overload) -> list[Argument]:
     """Return the arguments of a schema that are buffers for results, as ``out`` is."""
-    return [one for one in overload._schema.arguments if one.is_out]
+    return [argument for argument in overload._schema.arguments if argument.is_out]
 
 
 def inputs_of(overload: Overload) -> list[Argument]:
     """Return the other arguments: ``self`` and ``other`` of ``add(self, other, *, out)``."""
-    return [one for one in overload._schema.arguments if not one.is_out]
+    return [argument for argument in overload._schema.arguments if not argument.is_out]
 
 
 def kinds_of(overload: Overload) -> list[str]:
     """Return the types of the arguments without buffers: ``["Tensor", "number"]``."""
-    return [str(one.type) for one in inputs_of(overload)]
+    return [str(argument.type) for argument in inputs_of(overload)]
 
 
 def writes_of(overload: Overload) -> list[Argument]:
     """Return the arguments that the schema says are written to, buffers for results too."""
-    infos = [(one, one.alias_info) for one in overload._schema.arguments]
-    return [one for one, info in infos if info is not None and info.is_write]
+    infos = [(argument, argument.alias_info) for argument in overload._schema.arguments]
+    return [argument for argument, info in infos if info is not None and info.is_write]
 
 
 def names_of(arguments: Iterable[Argument]) -> list[str]:
     """Return the names of arguments, such as ``["self", "other", "alpha"]``."""
-    return [one.name for one in arguments]
+    return [argument.name for argument in arguments]
 
 
 def length_of(argument: Argument) -> int | None:
@@ -296,14 +296,10 @@ def observed_calls() -> Iterator[Observed]:
         if not (name.startswith("aten::") or name == MARK):
             continue
         overload = event.overload_name()
-        observed.calls.append(
-            OperatorCall(
-                f"{name}.{overload}" if overload else name,
-                event.start_thread_id(),
-                event.start_ns(),
-                event.end_ns(),
-            )
-        )
+        # the overload `default` has no name in the dispatcher
+        full = f"{name}.{overload}" if overload else name
+        call = OperatorCall(full, event.start_thread_id(), event.start_ns(), event.end_ns())
+        observed.calls.append(call)
 
 
 def marked() -> AbstractContextManager[object]:

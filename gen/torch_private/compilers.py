@@ -89,6 +89,7 @@ class Decomposed(TorchDispatchMode):
         decompose = _table().get(func)
         if decompose is None:
             return func(*args, **options)
+        # Inside of its own method a mode is off. Entered again, it takes apart what this op calls.
         with self:
             result = decompose(*args, **options)
         if result is NotImplemented:

@@ -3,6 +3,7 @@ here, and so through `repr`."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping
 
@@ -30,8 +31,9 @@ def docstring(text: str, indent: str = "") -> str:
         break_on_hyphens=False,
     )
     body = f"\n{indent}".join(lines)
-    # an even number of backslashes before it
-    if body.endswith('"') and (len(body) - len(body[:-1].rstrip("\\"))) % 2:
+    # a quote at the end would close the docstring, unless a backslash escapes it
+    backslashes_and_quote = len(body) - len(body[:-1].rstrip("\\"))
+    if body.endswith('"') and backslashes_and_quote % 2:
         body = body[:-1] + r"\""
     end = f"\n{indent}" if len(lines) > 1 else ""
     return f'{indent}"""{body}{end}"""'
@@ -84,7 +86,8 @@ def _short(value: object) -> str:
         if len(value) == 1:
             return f"({_short(value[0])},)"
         return "(" + ", ".join(map(_short, value)) + ")"
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+    # `repr` writes names that Python does not have
+    if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     if value is None or isinstance(value, bool | int | float):
         return repr(value).replace("e+", "e")  # as formatters write exponents

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gen.checks.tables import GENERATED
 from gen.language.axes import FIXED, USUAL
 from gen.language.selection_specs import TIERS, Known, ToleranceEntry, Xfail
-from gen.plan.expand import Entry, Plan
+from gen.plan.cell_sets import Entry, Plan
 from gen.run.inventory import count_line
 from gen.write.literals import WIDTH, call, docstring, literal, quoted
 
@@ -68,9 +68,11 @@ def _module(plan: Plan, words: _Words, family: str, ops: list[int], source: str)
     checks = []
     for name in plan.loaded.matrix.checks:
         rows = [row for op in ops if (row := words.row(op, name, used))]
+        # a check without a case in this family would be an empty table, which is a mistake
         if rows:
             checks.append(_check(plan, name, rows))
-    own = {plan.ops[op].name: plan.ops[op].row for op in ops if plan.ops[op].row}
+    rows_of_ops = {plan.ops[op].name: plan.ops[op].row for op in ops}
+    own = {name: row for name, row in rows_of_ops.items() if row}
     counts = {}
     for tier, chosen in words.tiers:
         counts[tier] = sum(chosen[op].bit_count() for op in ops)
@@ -211,8 +213,10 @@ class _Words:
         parts = []
         taken = 0
         for (name, _), mask in zip(self.tiers, masks, strict=True):
-            if mask & ~taken:
-                parts.append((name, self._text(check, mask & ~taken)))
+            # a tier has the cells of the smaller ones, which are written under these
+            added = mask & ~taken
+            if added:
+                parts.append((name, self._text(check, added)))
             taken |= mask
         known = []
         for entry in self._entries[op]:
@@ -252,11 +256,13 @@ class _Words:
         words: list[str] = []
         left = hit
         for word in dict.fromkeys(chain.from_iterable(parts)):
-            having = sum(1 << index for index, part in enumerate(parts) if word in part) & taken
+            of_word = sum(1 << index for index, part in enumerate(parts) if word in part)
+            having = of_word & taken
             outside = having & ~hit
             # a word of cells of the entry alone, of which one has no word yet
             if having & left and not outside:
                 words.append(word)
                 left &= ~having
+        # cells that no single word describes are written in full
         words += [column.word for index, column in enumerate(columns) if (left >> index) & 1]
         return " ".join(f"{name}@{word}" for word in words)

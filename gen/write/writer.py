@@ -172,6 +172,7 @@ def untracked(folder: Path, names: Iterable[str]) -> list[str]:
 
 def write(folder: Path, files: Mapping[str, str], changes: Changes) -> None:
     """Write `files` to `folder`. Other files than generated modules stay."""
+    # a link to the folder stays, and what it leads to is replaced
     folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -191,6 +192,7 @@ def _stage(folder: Path, staging: Path, left_out: set[str]) -> None:
     if not folder.is_dir():
         return
     for item in folder.iterdir():
+        # Python's bytecode is of the old modules
         if item.name in left_out or item.name == "__pycache__":
             continue
         if item.is_dir():
@@ -207,6 +209,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _write_through(path: Path, text: str) -> None:
+    """Write a file and wait until the disk has it, so that no power cut leaves an empty one."""
     with path.open("w", encoding="utf-8", newline="\n") as stream:
         stream.write(text)
         stream.flush()
@@ -237,7 +240,7 @@ def _rename_twice(staging: Path, folder: Path) -> None:
     folder.rename(old)
     try:
         staging.rename(folder)
-    except BaseException:
+    except BaseException:  # a KeyboardInterrupt too
         old.rename(folder)
         raise
     shutil.rmtree(old, ignore_errors=True)

@@ -60,6 +60,7 @@ def require_op_of_torch(op: str, row: Mapping[str, Any], dtype: str, pipeline: P
     # A row with samples of its own needs no entry in the database, but torch has to have its op.
     if info is None and (of_database or not opinfo.is_there(op)):
         raise Lacking(f"this torch has no {op}")
+    # samples of a row's own may have dtypes that the database does not claim
     if info is not None and of_database:
         _require_dtype_of_torch(info, op, dtype, pipeline)
 

@@ -445,10 +445,8 @@ class Comparison:
         narrow = self.program.on_reference()
 
         def rounded(change: Callable[[Tensor], Tensor]) -> Outputs:
-            return tuple(
-                wide.to(result.dtype)
-                for wide, result in zip(self.program.on_reference(change), narrow, strict=True)
-            )
+            pairs = zip(self.program.on_reference(change), narrow, strict=True)
+            return tuple(wide.to(result.dtype) for wide, result in pairs)
 
         expected = rounded(widened)
         try:

@@ -40,6 +40,7 @@ def coarsest_dtype(tensors: Sequence[Tensor]) -> torch.dtype | None:
 
 
 def _eps(dtype: torch.dtype) -> float:
+    """Return the distance of 1 to the next number, by which results of the dtype are rounded."""
     return torch.finfo(dtype).eps
 
 
@@ -64,6 +65,7 @@ def by_differences(program: Program, numeric: Numeric) -> Outputs:
     Raises Unsuitable if an input has too many elements for them, see
     :data:`gen.reference.numeric.LIMIT`.
     """
+    # In a narrow dtype a difference is mostly rounding.
     inputs = tuple(map(widened, program.inputs))
     try:
         with seeded(program.seed), warnings.catch_warnings():

@@ -46,6 +46,7 @@ def _inplace(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     variant = _same_inplace_variant(sample)
 
     def call(*values: Any) -> Values:
+        # a leaf that requires grad takes no write, and a copy of it does
         x = values[0].clone()
         sample.raw(variant, (x, *values[1:]))
         return (x,)
@@ -62,6 +63,7 @@ def _inplace_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Pro
         raise Unsuitable(f"{sample.description}: one element overlaps with none")
 
     def call(*values: Any) -> Values:
+        # stride 0 in every dimension
         x = values[0].reshape(-1)[0].clone().expand(values[0].shape)
         sample.raw(variant, (x, *values[1:]))
         return (x.clone(),)

@@ -71,6 +71,7 @@ def _fill_thirds(x: Tensor, number_of: Callable[[torch.finfo], float]) -> Tensor
         return x
     number = number_of(torch.finfo(x.dtype))
     flat = x.reshape(-1).clone()
+    # two thirds stay ordinary, so that a result has numbers beside NaN
     flat[::3] = number
     flat[3::6] = -number
     return flat.reshape(x.shape)
@@ -103,6 +104,7 @@ def laid_out(inputs: tuple[Tensor, ...], layout: str) -> tuple[Tensor, ...]:
     copies = []
     for x in inputs:
         copy = _lay_out(x, layout)
+        # a layout that the input has already makes no copy
         if copy is x:
             copy = clone_with_strides(x)
         copies.append(copy)

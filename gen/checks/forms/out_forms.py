@@ -73,16 +73,12 @@ def _out_view(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
     def plain(*values: Any) -> Values:
         raw_result = sample.raw(sample.op.call, values[:count])
         parts = (raw_result,) if isinstance(raw_result, Tensor) else tuple(raw_result)
-        return tuple(
-            torch.stack([part, base.select(-1, 1)], -1)
-            for part, base in zip(parts, values[count:], strict=True)
-        )
+        pairs = zip(parts, values[count:], strict=True)
+        # the other column of each base stays as it was
+        return tuple(torch.stack([part, base.select(-1, 1)], -1) for part, base in pairs)
 
-    return [
-        as_program(
-            sample, (*inputs, *bases), f"{sample.op.name}(out=a view with gaps)", call, plain
-        )
-    ]
+    label = f"{sample.op.name}(out=a view with gaps)"
+    return [as_program(sample, (*inputs, *bases), label, call, plain)]
 
 
 def _out_overlapping(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
@@ -146,15 +142,8 @@ def _out_small(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:
 
     # Half of it is the buffer. What is written behind that is outside of the view.
     memory = torch.full((raw.numel(),), 1, dtype=raw.dtype, device=raw.device)
-    return [
-        as_program(
-            sample,
-            (*inputs, memory),
-            f"{sample.op.name}(out=a view that is too small)",
-            call,
-            plain,
-        )
-    ]
+    label = f"{sample.op.name}(out=a view that is too small)"
+    return [as_program(sample, (*inputs, memory), label, call, plain)]
 
 
 def _out_lazy(sample: Sample, inputs: tuple[Tensor, ...]) -> list[Program]:

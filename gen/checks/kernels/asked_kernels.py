@@ -73,8 +73,8 @@ def ask(kernel: Kernel, right: Iterable[Arguments]) -> Asked:
     for arguments in right:
         call = KernelCall(kernel, arguments)
         # Descriptions are plain data, so equal calls have equal texts.
-        for one in (call, *wrong_calls(call)):
-            calls.setdefault(repr(one.arguments), one)
+        for asked_call in (call, *wrong_calls(call)):
+            calls.setdefault(repr(asked_call.arguments), asked_call)
     return _ask(list(calls.values()))
 
 
@@ -160,6 +160,7 @@ def assert_no_faults(target: Target, sample: Sample, tally: Tally) -> None:
         texts += [
             f"{kernel.name}: {text}: {_listed(labels)}" for text, labels in asked.by_text().items()
         ]
+    # A cell that asks nothing must not pass.
     if not tally.entries:
         raise Unsuitable(f"no right call of {sample.op.name} is known")
     if texts:
@@ -201,10 +202,10 @@ def _own_kernel(sample: Sample) -> tuple[Kernel, list[Arguments]]:
     call = sample.op.call
     if isinstance(call, OpOverload):
         kernel = Kernel.of_overload(call)
-        names = [one.name for one in kernel.parameters if not one.by_name]
     else:
         kernel = Kernel.of_function(sample.op.name, call, args, kwargs)
-        names = [one.name for one in kernel.parameters if not one.by_name]
+    names = [parameter.name for parameter in kernel.parameters if not parameter.by_name]
+    # A call may leave out the last parameters.
     values = {**dict(zip(names, args, strict=False)), **kwargs}
     try:
         described = {name: describe(value, exact=True) for name, value in values.items()}

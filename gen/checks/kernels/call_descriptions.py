@@ -70,7 +70,7 @@ def describe(value: object, *, exact: bool) -> Described:
     if isinstance(value, Tensor):
         return _describe_tensor(value, exact)
     if isinstance(value, (list, tuple)):
-        return [describe(one, exact=exact) for one in value]
+        return [describe(element, exact=exact) for element in value]
     return _describe_object(value)
 
 
@@ -82,7 +82,7 @@ def _describe_object(value: object) -> Described:
     if isinstance(value, torch.device):
         return {"device": str(value)}
     if isinstance(value, torch.Generator):
-        return {"generator": 0}
+        return {"generator": 0}  # its state, of some thousand bytes, says no more than a seed
     raise Undescribed(f"a {type(value).__name__}")
 
 
@@ -114,18 +114,20 @@ def _describe_nested(x: Tensor) -> Described:
 
 
 def _is_whole(x: Tensor) -> bool:
+    """Return whether the elements are whole numbers or booleans."""
     return not x.dtype.is_floating_point and not x.dtype.is_complex
 
 
 def _numbers(x: Tensor) -> list[Any]:
     """Return the elements of a tensor, those of complex tensors in pairs."""
+    # view_as_real refuses a tensor whose conjugation is still to be done.
     x = x.detach().resolve_conj().resolve_neg()
     if x.is_complex():
         x = torch.view_as_real(x)
     if x.is_floating_point():
         x = x.double()
     flat: list[Any] = x.flatten().tolist()
-    return [describe(one, exact=True) for one in flat]
+    return [describe(number, exact=True) for number in flat]
 
 
 def _name(value: object) -> str:
@@ -148,7 +150,7 @@ def build(described: Described, place: Place, seed: int = 0) -> Any:
     description with the same seed has the same numbers in each call.
     """
     if isinstance(described, list):
-        return [build(one, place, seed + index) for index, one in enumerate(described)]
+        return [build(element, place, seed + index) for index, element in enumerate(described)]
     if not isinstance(described, Mapping):
         return described
     if is_tensor(described):
@@ -200,6 +202,7 @@ def _drawn(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Tensor:
     """Return drawn numbers: normal ones, or zeros and ones."""
     generator = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point or dtype.is_complex:
+        # Not every narrow dtype can be drawn, float8 for one.
         wide = torch.complex64 if dtype.is_complex else torch.float32
         return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
     return torch.randint(0, 2, shape, generator=generator).to(dtype)
@@ -212,7 +215,7 @@ def _filled(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[Any] | f
     """
     if not isinstance(numbers, list):
         return torch.full(shape, build(numbers, _as_it_is), dtype=dtype)
-    flat = [build(one, _as_it_is) for one in numbers]
+    flat = [build(number, _as_it_is) for number in numbers]
     if dtype.is_complex:
         pairs = torch.tensor(flat, dtype=torch.float64).reshape(*shape, 2)
         return torch.view_as_complex(pairs).to(dtype)
@@ -225,4 +228,5 @@ def _filled(shape: Sequence[int], dtype: torch.dtype, numbers: Sequence[Any] | f
 
 
 def _as_it_is(x: Tensor) -> Tensor:
+    """Return the tensor where it lies, for values that are no tensors of a call."""
     return x

@@ -78,14 +78,14 @@ class Kernel:
         parameters = [
             # `real_type` has a dtype as ScalarType, where `type` has an int
             Parameter(
-                one.name,
-                str(one.real_type),
-                one.kwarg_only,
-                one.name in written,
-                one.has_default_value(),
-                length_of(one),
+                argument.name,
+                str(argument.real_type),
+                argument.kwarg_only,
+                argument.name in written,
+                argument.has_default_value(),
+                length_of(argument),
             )
-            for one in overload._schema.arguments
+            for argument in overload._schema.arguments
         ]
         return cls(full_name(overload), overload, parameters)
 
@@ -116,13 +116,13 @@ class Kernel:
         """
         args: list[object] = []
         kwargs: dict[str, object] = {}
-        for one in self.parameters:
-            if one.name not in values:
+        for parameter in self.parameters:
+            if parameter.name not in values:
                 continue
-            if one.by_name:
-                kwargs[one.name] = values[one.name]
+            if parameter.by_name:
+                kwargs[parameter.name] = values[parameter.name]
             else:
-                args.append(values[one.name])
+                args.append(values[parameter.name])
         return self.call(*args, **kwargs)
 
 
@@ -175,7 +175,8 @@ class KernelCall:
     @property
     def _written(self) -> frozenset[str]:
         """Return the names of the arguments that the kernel may write to."""
-        return frozenset(one.name for one in self.kernel.parameters if one.is_written)
+        parameters = self.kernel.parameters
+        return frozenset(parameter.name for parameter in parameters if parameter.is_written)
 
     def _answer(self, memory: _Memory) -> Answer:
         """Return copies of the results of a call, or what it raises.
@@ -190,7 +191,7 @@ class KernelCall:
             try:
                 values = memory.built(self.arguments)
                 results = self.kernel.run(values)
-                return [_copy(one) for one in pytree.tree_leaves(results)]
+                return [_copy(result) for result in pytree.tree_leaves(results)]
             # kernels raise different errors, and there is no tensor of some descriptions
             except Exception as error:
                 return error

@@ -66,7 +66,7 @@ def _all_changes(call: KernelCall) -> Iterator[tuple[str, Arguments]]:
         for label, other in _changes(value, argument, beyond):
             yield f"{argument.name} {label}", {**call.arguments, argument.name: other}
     for label, change in (*_OF_ALL_TENSORS.items(), *_of_equal_shapes(call.arguments)):
-        changed = {name: _each_tensor(one, change) for name, one in call.arguments.items()}
+        changed = {name: _each_tensor(value, change) for name, value in call.arguments.items()}
         yield f"all tensors {label}", changed
 
 
@@ -193,7 +193,9 @@ def _of_sizes(x: Described) -> Changes:
     """
     shape = x["shape"]
     for dim, size in enumerate(shape):
-        for other in sorted({0, 1, size // 2, size - 1, size + 1, 3 * size + 1} - {size, -1}):
+        # without the size itself, and without the -1 of a dimension that is empty
+        others = {0, 1, size // 2, size - 1, size + 1, 3 * size + 1} - {size, -1}
+        for other in sorted(others):
             other_shape = [*shape[:dim], other, *shape[dim + 1 :]]
             yield f"with {other} of {size} in dimension {dim}", _with(x, shape=other_shape)
 
@@ -282,7 +284,7 @@ def _each_tensor(described: Described, change: OfTensor) -> Any:
     if is_tensor(described):
         return change(described)
     if isinstance(described, list):
-        return [_each_tensor(one, change) for one in described]
+        return [_each_tensor(each, change) for each in described]
     return described
 
 
@@ -293,6 +295,7 @@ def _of_equal_shapes(arguments: Arguments) -> Iterator[tuple[str, OfTensor]]:
     """
     counts = Counter(_shapes_in(list(arguments.values())))
     for shape, count in counts.items():
+        # what one tensor alone has is changed argument by argument
         if count == 1:
             continue
         for dim, size in enumerate(shape):

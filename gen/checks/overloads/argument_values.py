@@ -135,7 +135,7 @@ def are_default(call: OverloadCall, arguments: Iterable[Argument]) -> bool:
 
     `add(x, y, alpha=1)` says nothing with `alpha`, and `add(x, y, alpha=2)` does.
     """
-    return all(_is_default(call.values.get(one.name), one) for one in arguments)
+    return all(_is_default(call.values.get(argument.name), argument) for argument in arguments)
 
 
 def _is_default(value: object, argument: Argument) -> bool:
@@ -161,9 +161,11 @@ def categories(values: Iterable[object]) -> list[int]:
     result: list[int] = []
     for value in values:
         if isinstance(value, Tensor):
+            # one with dimensions is no number: torch's promotion counts it before any
             if value.ndim == 0:
                 result.append(category(value.dtype))
         elif isinstance(value, _NUMBERS):
+            # by the type itself: a bool is an int for isinstance
             result.append(_NUMBERS.index(type(value)))
     return result
 

@@ -82,6 +82,7 @@ def empty(x: Tensor) -> Tensor:
 
 def filled(x: Tensor) -> Tensor:
     """Return a buffer of the size and dtype of a result, whose elements are wrong."""
+    # new memory has no indices, which must be valid ones: only the values are wrong
     if x.layout in _COMPRESSED:
         full = x.clone()
         full.values().fill_(1)

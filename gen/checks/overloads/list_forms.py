@@ -114,11 +114,11 @@ def _call_of_lists(call: OverloadCall, overload: Overload) -> _ListCall | None:
         return None
     values: dict[str, object] = {}
     elements: dict[str, Sequence[object]] = {}
-    for source, one in zip(sources, wanted, strict=False):
-        row = _row(call, source, one)
+    for source, argument in zip(sources, wanted, strict=False):
+        row = _row(call, source, argument)
         if row is None:
             return None
-        values[one.name] = row.value
+        values[argument.name] = row.value
         elements[source.name] = row.elements
     if not _keeps_dtypes(values):
         return None
@@ -142,7 +142,7 @@ def _keeps_dtypes(values: dict[str, object]) -> bool:
         else:
             alone.append(value)
     # Without a tensor in a list there is no dtype to keep: then only truths are low enough.
-    tensors = [category(one.dtype) for one in listed if isinstance(one, Tensor)]
+    tensors = [category(element.dtype) for element in listed if isinstance(element, Tensor)]
     return max(categories([*alone, *listed]), default=0) <= min(tensors, default=0)
 
 

@@ -126,6 +126,7 @@ class FormsOfCall:
 
         def run(target: Target) -> object:
             values = copied(values_for(overload, self.call))
+            # a fresh one for each run, since the call writes to it
             wide = spread(whole, 1) if whole is not None else None
             if wide is not None:
                 values[place] = wide[..., ::2]
@@ -196,7 +197,7 @@ def _is_view(overload: Overload) -> bool:
     """Return whether a result is the memory of an argument. In place, such an op changes what its
     argument is, and not the numbers in it.
     """
-    return any(one.alias_info is not None for one in overload._schema.arguments)
+    return any(argument.alias_info is not None for argument in overload._schema.arguments)
 
 
 def _takes(overload: Overload, plain: Overload) -> bool:

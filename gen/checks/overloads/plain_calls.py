@@ -101,19 +101,20 @@ def _call_of(call: OverloadCall, overload: Overload) -> PlainCall | None:
     has no such form, or if the dtype of the result would be another one.
     """
     sources, wanted = inputs_of(call.overload), inputs_of(overload)
-    if not all(one.has_default_value() for one in wanted[len(sources) :]):
+    if not all(argument.has_default_value() for argument in wanted[len(sources) :]):
         return None
     values: dict[str, object] = {}
     originals: dict[str, object] = {}
-    for source, one in zip(sources, wanted, strict=False):
-        if source.name not in call.values and one.has_default_value():
+    for source, argument in zip(sources, wanted, strict=False):
+        if source.name not in call.values and argument.has_default_value():
             continue
-        argument = _argument(call, source, one)
-        if argument is None:
+        converted = _argument(call, source, argument)
+        if converted is None:
             return None
-        values[one.name] = argument.value
-        originals[source.name] = argument.original
+        values[argument.name] = converted.value
+        originals[source.name] = converted.original
     other = OverloadCall(overload, values)
+    # an argument that the other overload lacks must not matter
     if not are_default(call, sources[len(wanted) :]) or not _promotes_alike(call, other):
         return None
     return PlainCall(other, call.with_values(originals))
@@ -123,7 +124,7 @@ def _argument(call: OverloadCall, source: Argument, wanted: Argument) -> Convers
     """Return what a call has for one argument as another one takes it."""
     if source.name not in call.values:
         return None
-    kinds = {without_optional(str(one.type)) for one in (source, wanted)}
+    kinds = {without_optional(str(argument.type)) for argument in (source, wanted)}
     # a schema has one type for whole numbers, layouts and dtypes
     if "int" in kinds and source.name != wanted.name:
         return None
@@ -141,7 +142,7 @@ def _promotes_alike(call: OverloadCall, other: OverloadCall) -> bool:
     known = {id(value) for value in call.values.values()}
     if known.issuperset(map(id, other.values.values())):
         return True
-    if any(str(one.type) != "Tensor" for one in other.overload._schema.returns):
+    if any(str(result.type) != "Tensor" for result in other.overload._schema.returns):
         return False
     numbers = categories([*other.values.values(), *call.values.values()])
     shared = [value for name, value in other.values.items() if call.values.get(name) is value]

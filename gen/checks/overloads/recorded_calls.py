@@ -70,13 +70,13 @@ class OverloadCall:
         """
         args: list[object] = []
         kwargs: dict[str, object] = {}
-        for one in self.overload._schema.arguments:
-            if one.name not in values:
+        for argument in self.overload._schema.arguments:
+            if argument.name not in values:
                 continue
-            if one.kwarg_only:
-                kwargs[one.name] = values[one.name]
+            if argument.kwarg_only:
+                kwargs[argument.name] = values[argument.name]
             else:
-                args.append(values[one.name])
+                args.append(values[argument.name])
         return (call or self.overload)(*args, **kwargs)
 
 
@@ -182,15 +182,15 @@ def _call(
     What is left out has its default: `add(x, y)` is `add(self=x, other=y, alpha=1)`.
     """
     arguments = overload._schema.arguments
-    positional = [one.name for one in arguments if not one.kwarg_only]
+    positional = [argument.name for argument in arguments if not argument.kwarg_only]
     names = set(names_of(arguments))
     if len(args) > len(positional) or not names.issuperset(kwargs):
         return None
     values: dict[str, object] = dict(zip(positional, args, strict=False))
     values.update(kwargs)
-    for one in arguments:
-        if one.has_default_value():
-            values.setdefault(one.name, one.default_value)
+    for argument in arguments:
+        if argument.has_default_value():
+            values.setdefault(argument.name, argument.default_value)
     return OverloadCall(overload, pytree.tree_map_only(Tensor, Tensor.detach, values))
 
 

@@ -159,6 +159,7 @@ def _buffers(sample: Sample) -> Inputs:
     if sample.op.out is None:
         return ()
     raw = sample.raw(sample.op.call, [x.clone() for x in sample.inputs])
+    # a truth, as of `equal`, is no result that a buffer holds
     if isinstance(raw, bool):
         return ()
     results = (raw,) if isinstance(raw, Tensor) else tuple(raw)

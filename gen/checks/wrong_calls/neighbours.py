@@ -91,7 +91,7 @@ def _with_other_index(sample: Sample, x: Tensor) -> Iterator[tuple[str, Tensor]]
     """
     if x.dtype not in (torch.int64, torch.int32) or not x.numel():
         return
-    beyond = max(chain.from_iterable(one.shape for one in sample.inputs), default=0)
+    beyond = max(chain.from_iterable(tensor.shape for tensor in sample.inputs), default=0)
     for index in (beyond, -1 - beyond):
         other = x.clone(memory_format=torch.contiguous_format)
         other.view(-1)[0] = index
@@ -120,6 +120,7 @@ class _Asked:
         for turn in range(2):
             memory = _Memory(call.inputs, turn)
             answers.append(self._answer(call, memory))
+            # one is enough: after a write beside an argument, nothing else of the call counts
             for place in memory.changed():
                 yield f"{call.label}: it writes beside argument {place}"
                 return

@@ -125,6 +125,7 @@ def reciprocal_root(a: Cell) -> Cell:
 
 def positive_part(a: Cell) -> Cell:
     """Return `a` where it is positive, else 0."""
+    # not a plain 0.0: the result depends on `a`, with a derivative of 0
     return same(a) if value_of(a) > 0 else scale(a, 0.0)
 
 

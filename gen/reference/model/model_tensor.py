@@ -60,6 +60,7 @@ class Tensor(Viewed):
     # --- results of their own ---------------------------------------------------------------------
 
     def _each(self, function: Unary) -> Tensor:
+        """Return the function of each number, as a tensor of its own."""
         if self.kind != "real":
             raise Refused("the function is known of real numbers")
         try:
@@ -132,20 +133,19 @@ class Tensor(Viewed):
 
     def gt(self, other: Tensor | Scalar) -> Tensor:
         """Return where the numbers are greater."""
-        one, two = _broadcast(self, _tensor(other))
-        if "complex" in (one.kind, two.kind):
+        left, right = _broadcast(self, _tensor(other))
+        if "complex" in (left.kind, right.kind):
             raise Refused("complex numbers have no order")
-        truths = map(
-            operator.gt, chain_rule.values_of(one.numbers()), chain_rule.values_of(two.numbers())
-        )
-        return Tensor.of(list(map(float, truths)), one.shape, "bool")
+        pairs = zip(left.numbers(), right.numbers(), strict=True)
+        truths = [chain_rule.value_of(one) > chain_rule.value_of(other) for one, other in pairs]
+        return Tensor.of(list(map(float, truths)), left.shape, "bool")
 
     def where(self, condition: Tensor, other: Tensor | Scalar) -> Tensor:
         """Return the numbers where `condition` is true, and those of `other` elsewhere."""
-        one, two, chosen = _broadcast(self, _tensor(other), condition)
-        one, two = _alike(one, two)
-        found = map(_chosen, chosen.elements(), one.elements(), two.elements())
-        return Tensor.of(list(map(copy_of, found)), one.shape, one.kind)
+        mine, theirs, chosen = _broadcast(self, _tensor(other), condition)
+        mine, theirs = _alike(mine, theirs)
+        found = map(_chosen, chosen.elements(), mine.elements(), theirs.elements())
+        return Tensor.of(list(map(copy_of, found)), mine.shape, mine.kind)
 
     def masked_fill(self, mask: Tensor, value: float) -> Tensor:
         """Return the numbers, but `value` where the mask is true."""
@@ -214,6 +214,7 @@ class Tensor(Viewed):
 
     def softmax(self, d: int) -> Tensor:
         """Return exponentials that have the sum 1 in a dimension."""
+        # without a shift by the maximum: numbers that are too large are refused
         whole = self.exp()
         return whole.div(whole.sum(d).unsqueeze(d))
 
@@ -248,6 +249,7 @@ class Tensor(Viewed):
             raise Refused("truths are counted in integers")
 
     def _with_part(self, source: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return a copy of the tensor, of which `source` is written to a part."""
         whole = self.clone()
         written = part(whole)
         if written.shape != source.shape or written.kind != source.kind:
@@ -261,9 +263,9 @@ class Tensor(Viewed):
             raise Refused("truths are computed with numbers alone")
         if self.kind == "bool" and not isinstance(other, Tensor):
             raise Refused("a truth and a plain number give an integer")
-        one, two = _alike(*_broadcast(self, _tensor(other)))
-        found = map(function, one.elements(), two.elements())
-        result = Tensor.of(list(found), one.shape, one.kind)
+        left, right = _alike(*_broadcast(self, _tensor(other)))
+        found = map(function, left.elements(), right.elements())
+        result = Tensor.of(list(found), left.shape, left.kind)
         # torch gives a result the order in memory of its arguments
         result.memory.is_ordered = self.is_in_order and _tensor(other).keeps_order_of(self)
         return result
@@ -452,6 +454,7 @@ def _is_near_zero(tensor: Tensor) -> bool:
 
 
 def _tensor(x: Tensor | Scalar) -> Tensor:
+    """Return a tensor itself, or a number as a tensor without dimensions."""
     if isinstance(x, Tensor):
         return x
     if isinstance(x, complex):
@@ -464,16 +467,17 @@ def _broadcast(*tensors: Tensor) -> list[Tensor]:
     return [tensor.broadcast_to(shape) for tensor in tensors]
 
 
-def _alike(one: Tensor, two: Tensor) -> tuple[Tensor, Tensor]:
+def _alike(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """Return both as complex tensors if one of them is, and numbers in place of truths."""
-    if one.kind == two.kind:
-        return one, two
-    if "complex" not in (one.kind, two.kind):
-        return replace(one, kind="real"), replace(two, kind="real")
-    return _complex(one), _complex(two)
+    if first.kind == second.kind:
+        return first, second
+    if "complex" not in (first.kind, second.kind):
+        return replace(first, kind="real"), replace(second, kind="real")
+    return _complex(first), _complex(second)
 
 
 def _complex(tensor: Tensor) -> Tensor:
+    """Return a tensor with complex elements, of which the imaginary parts are 0 if it has none."""
     if tensor.kind == "complex":
         return tensor
     return Tensor.of([(number, 0.0) for number in tensor.numbers()], tensor.shape, "complex")

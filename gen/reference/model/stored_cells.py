@@ -119,6 +119,7 @@ class Stored:
         return self
 
     def _view(self, geometry: Geometry, **changes: Any) -> Self:
+        """Return a tensor that shows cells of the same memory."""
         if not _RECORDING.on:
             # as in torch, a view that is made under no_grad has no history
             changes = {"history": False, **changes}
@@ -220,6 +221,7 @@ class Stored:
             if other.memory is not self.memory:
                 continue
             theirs = other.geometry.expand(self.shape).places()
+            # the same cell at the same element is read before it is written
             if theirs != mine and set(theirs) & set(mine):
                 raise Refused("cells are read at one element and written at another")
 

@@ -60,8 +60,9 @@ class Viewed(Stored):
     def transpose(self, first: int, second: int) -> Self:
         """Return two dimensions exchanged."""
         dims = list(range(self.dim()))
-        one, two = self.geometry.dim(first), self.geometry.dim(second)
-        dims[one], dims[two] = dims[two], dims[one]
+        # as numbers from 0, since -1 and the last dimension are the same
+        place, other = self.geometry.dim(first), self.geometry.dim(second)
+        dims[place], dims[other] = dims[other], dims[place]
         return self._view(self.geometry.permute(dims))
 
     def permute(self, *dims: Any) -> Self:
@@ -94,9 +95,10 @@ class Viewed(Stored):
     def squeeze(self) -> Self:
         """Return the tensor without dimensions of size 1."""
         geometry = self.geometry
-        for d in reversed(range(self.dim())):
-            if geometry.shape[d] == 1:
-                geometry = geometry.without(d)
+        # from the last one, so that the numbers of those in front stay
+        for dim in reversed(range(self.dim())):
+            if geometry.shape[dim] == 1:
+                geometry = geometry.without(dim)
         return self._view(geometry)
 
     def expand(self, *shape: Any) -> Self:
@@ -110,6 +112,7 @@ class Viewed(Stored):
         if self.dim() < 2:
             raise Refused("a diagonal takes two dimensions")
         first, second = self.shape[:2]
+        # one step along the diagonal is a step in each of the two dimensions
         step = self.geometry.strides[0] + self.geometry.strides[1]
         rest = self.geometry.without(1).without(0)
         return self._view(rest.insert(len(rest.shape), min(first, second), step))
@@ -119,6 +122,7 @@ class Viewed(Stored):
         d = self.geometry.dim(d)
         if not 0 <= size <= self.shape[d]:
             raise Refused("the window is larger than the dimension")
+        # windows that would reach beyond the end are left out
         count = (self.shape[d] - size) // step + 1
         stride = self.geometry.strides[d]
         windows = self.geometry.without(d).insert(d, count, stride * step)
@@ -132,6 +136,7 @@ class Viewed(Stored):
         found = Geometry(tuple(shape), scaled, self.geometry.offset)
         if not self.memory.is_ordered:
             raise Refused("elements that lie in an order of torch's own")
+        # torch allows every element of the storage. The model knows only those of this tensor.
         if not set(found.places()) <= set(self.geometry.places()):
             raise Refused("elements that the tensor does not have")
         if self.conjugate or self.negative:
@@ -142,7 +147,8 @@ class Viewed(Stored):
         """Return parts of a dimension, each of this size."""
         d = self.geometry.dim(d)
         starts = range(0, self.shape[d], size)
-        return tuple(self.narrow(d, s, min(size, self.shape[d] - s)) for s in starts)
+        # the last part is what is left
+        return tuple(self.narrow(d, start, min(size, self.shape[d] - start)) for start in starts)
 
     def unbind(self, d: int = 0) -> tuple[Self, ...]:
         """Return the slices of a dimension."""
@@ -152,6 +158,7 @@ class Viewed(Stored):
     def chunk(self, count: int, d: int = 0) -> tuple[Self, ...]:
         """Return so many parts of a dimension at most, of one size but for the last."""
         size = self.shape[self.geometry.dim(d)]
+        # rounded up, so that there are no more parts than asked for, and 1 for an empty dimension
         return self.split(max(1, -(-size // count)), d)
 
     def detach(self) -> Self:
@@ -202,15 +209,15 @@ class Viewed(Stored):
         keys = keys_of(index)
         if is_gathered(keys):
             return self._gathered(keys)
-        geometry, d = self.geometry, 0
+        geometry, dim = self.geometry, 0
         for key in self._with_all_dimensions(keys):
             if key is None:
-                geometry, d = geometry.insert(d, 1, 1), d + 1
+                geometry, dim = geometry.insert(dim, 1, 1), dim + 1
             elif isinstance(key, slice):
-                geometry, d = geometry.cut(d, key), d + 1
+                geometry, dim = geometry.cut(dim, key), dim + 1
             else:
                 # an integer takes its dimension away, so the next key has the same number
-                geometry = geometry.select(d, key)
+                geometry = geometry.select(dim, key)
         return self._view(geometry)
 
     def _with_all_dimensions(self, keys: tuple[Any, ...]) -> list[Any]:
@@ -221,8 +228,8 @@ class Viewed(Stored):
         whole = [slice(None)] * (self.dim() - given)
         if Ellipsis not in keys:
             return [*keys, *whole]
-        at = keys.index(Ellipsis)
-        return [*keys[:at], *whole, *keys[at + 1 :]]
+        place = keys.index(Ellipsis)
+        return [*keys[:place], *whole, *keys[place + 1 :]]
 
     def _gathered(self, keys: tuple[Any, ...]) -> Self:
         """Return the rows of a list of indices, or the elements of a mask, as a new tensor."""

@@ -77,6 +77,7 @@ class LevelRun:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Put the cells into the order of the levels. Other tests come first."""
+        # a stable sort: cells of one place keep the order of their module
         items.sort(key=lambda item: self._places.get(item.name, (0, 0)))
 
     # --- what came of it --------------------------------------------------------------------------
@@ -97,8 +98,9 @@ class LevelRun:
         """Yield the lines of the summary."""
         ops = list(self._ops(cells))
         for level in self.levels:
-            yield f"{level.title}: {_outcomes(one for one in ops if one.level == level)}"
-        red = [one for one in ops if one.count(*_RED)]
+            of_level = [op for op in ops if op.level == level]
+            yield f"{level.title}: {_outcomes(of_level)}"
+        red = [op for op in ops if op.count(*_RED)]
         if red:
             yield from _red_lines(red)
         else:
@@ -117,7 +119,7 @@ class LevelRun:
     def _green_lines(self, ops: Sequence[OpAtLevel]) -> Iterator[str]:
         """Yield what is left to do where nothing fails."""
         for outcome, said in _LEFT.items():
-            left = [one for one in ops if one.count(outcome)]
+            left = [op for op in ops if op.count(outcome)]
             if left:
                 yield f"{said}: {_named(left)}"
         last = self.levels[-1].number
@@ -127,8 +129,8 @@ class LevelRun:
 
 def _outcomes(ops: Iterable[OpAtLevel]) -> str:
     """Return how many cells of some ops came to each outcome."""
-    counts = Counter(chain.from_iterable(one.outcomes for one in ops))
-    shown = (f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
+    counts = Counter(chain.from_iterable(op.outcomes for op in ops))
+    shown = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
     return " · ".join(shown) or "no cell ran"
 
 
@@ -145,9 +147,11 @@ def _red_lines(red: Sequence[OpAtLevel]) -> Iterator[str]:
 
 def _named(ops: Sequence[OpAtLevel]) -> str:
     """Return the names of some ops, and how many more there are."""
-    names = list(dict.fromkeys(one.op for one in ops))
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
+    names = list(dict.fromkeys(op.op for op in ops))
+    text = ", ".join(names[:_LISTED])
+    if len(names) > _LISTED:
+        text += f" and {len(names) - _LISTED} more"
+    return text
 
 
 def level_run_asked_for(root: Path, text: str | None) -> LevelRun | None:

@@ -122,10 +122,12 @@ class Partition:
 
 
 def _by_op(entry: tuple[str, int, str, Cell]) -> tuple[str, int]:
+    """Return the op of a cell and the place of its check, by which a line is sorted."""
     return entry[:2]
 
 
 def lacks_the_largest_tier(modules: Sequence[Module]) -> bool:
     """Return whether modules have cells, and none beyond the tier full."""
     counts = [module.counts for module in modules if module.counts]
-    return bool(counts) and not any(one.get(TIERS[-1], 0) > one.get(TIERS[-2], 0) for one in counts)
+    has_more = any(of_tiers.get(TIERS[-1], 0) > of_tiers.get(TIERS[-2], 0) for of_tiers in counts)
+    return bool(counts) and not has_more

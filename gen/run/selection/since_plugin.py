@@ -112,11 +112,11 @@ def _environment(options: Sequence[object]) -> str:
 
     digest = hashlib.blake2b(digest_size=8)
     installed = sorted({f"{each.name}=={each.version}" for each in distributions()})
-    settings = {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(("TORCH", "PYTORCH"))
-    }
+    # variables by which torch chooses what it compiles and how
+    settings = {}
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(("TORCH", "PYTORCH")):
+            settings[name] = value
     cpu = torch.backends.cpu.get_cpu_capability()
     words = (platform.python_version(), platform.machine(), cpu, installed, settings, *options)
     digest.update(repr(words).encode())
@@ -204,7 +204,7 @@ class Since:
 
     @property
     def notes(self) -> bool:
-        """Whether this run notes what cells depend on."""
+        """Return whether this run notes what cells depend on."""
         return self.trace is not None
 
     @contextmanager
@@ -230,7 +230,7 @@ class Since:
             yield
 
     def end(self) -> None:
-        """End it."""
+        """Note no more of what runs."""
         if self.trace is not None:
             self.trace.stop()
 

@@ -66,6 +66,7 @@ class Unaffected:
             return False
         if known.outcome not in _SETTLED or known.environment != self._comparison.environment:
             return False
+        # the cheap questions first: the definition is computed anew for each cell
         if not self._stale.isdisjoint(known.facts):
             return False
         definition_now = now()
@@ -125,6 +126,7 @@ def is_generated(path: Path) -> bool:
 
 
 def family_of_table(module: object) -> Family:
+    """Return the table of a generated module. Any other module has an empty one."""
     table = getattr(module, "FAMILY", None)
     return table if isinstance(table, Family) else Family("")
 
