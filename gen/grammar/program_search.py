@@ -193,7 +193,9 @@ def _is_as_wrong(
 def tolerance_of(program: Program, number: int) -> float:
     """Return how far numbers of a call may be apart. A module keeps what earlier calls rounded."""
     calls = program.calls[: number + 1]
-    if any("float32" in text for text in (program.text(), *[call.text() for call in calls])):
+    texts = (program.text(), *[call.text() for call in calls])
+    # the default dtype is float32
+    if any("float32" in text or "default_dtype" in text for text in texts):
         return TOLERANCES["single"]
     return max(TOLERANCES[call.dtype] for call in calls)
 
