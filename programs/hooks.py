@@ -100,7 +100,7 @@ def hooks_of_inner_modules(x: Tensor) -> Results:
 def _pass(f: Callable[[Tensor], Tensor], a: Tensor, w: Tensor) -> list[Any]:
     """Run a backward pass, and return its gradients."""
     a.grad = w.grad = None
-    f(a).sum().backward()  # type: ignore[no-untyped-call]
+    f(a).sum().backward()
     return [a.grad, w.grad]
 
 
@@ -181,7 +181,7 @@ def replaced_members(x: Tensor) -> Results:
     found.append(f(x))
     module.sizes = {"factor": 2.0}
     found.append(f(x))
-    module.inner.forward = lambda t: t * 3  # type: ignore[method-assign]
+    module.inner.forward = lambda x: x * 3  # type: ignore[method-assign]
     found.append(f(x))
     del module.others[0]
     return *found, f(x), f(x * 2)
