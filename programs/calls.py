@@ -164,7 +164,8 @@ def modes_in_turn(x: Tensor) -> Results:
     and in inference mode."""
 
     def g(a: Tensor) -> tuple[Tensor, Tensor]:
-        return a @ a, a.sin() + torch.ones(a.shape[0]) / 3
+        # nothing that rounds: a kernel of the compiler's own may round float32 otherwise
+        return a @ a, a.abs() + torch.ones(a.shape[0]) / 3
 
     f = compiled(g)
     y, before = x.detach().to(torch.float32), torch.get_default_dtype()

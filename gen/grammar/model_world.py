@@ -16,7 +16,17 @@ from typing import Any
 
 import torch
 
-from gen.grammar.prelude import Options, value
+from gen.grammar.model_objects import Arrays, Block, Counter, Layer, Norm
+from gen.grammar.prelude import (
+    Options,
+    closure,
+    doubled,
+    factor_of,
+    halved,
+    rows_until,
+    turned_rows,
+    value,
+)
 from gen.reference.model import chain_rule
 from gen.reference.model.cell_geometry import Refused
 from gen.reference.model.model_tensor import Tensor, joined
@@ -53,6 +63,23 @@ class Names:
 
     float32, float64 = "float32", "float64"
     func = Transforms()
+    get_default_dtype = staticmethod(lambda: "float32")
+
+    @staticmethod
+    def set_default_dtype(dtype: str) -> None:
+        """Take no notice of the dtype: the model has real numbers."""
+
+    @staticmethod
+    def full(shape: tuple[int, ...], number: float, dtype: str) -> Tensor:
+        """Return one number everywhere."""
+        return Tensor.of([number] * math.prod(shape), shape).in_order()
+
+    @staticmethod
+    def from_numpy(array: Tensor) -> Tensor:
+        """Return the tensor that shares the array's memory."""
+        return array
+
+    as_tensor = from_numpy
 
     @staticmethod
     def inference_mode() -> AbstractContextManager[None]:
@@ -159,72 +186,13 @@ def _has_pairs(x: Tensor) -> bool:
     return all(start % 2 == 0 for start in starts)
 
 
-class Layer:
-    """A linear layer: ``x @ weight.t() + bias``."""
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        self.weight, self.bias = weight, bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return x.matmul(self.weight.t()) + self.bias
-
-    def requires_grad_(self, flag: bool) -> None:
-        """Let results have a history by the parameters, or none."""
-        self.weight.history = self.bias.history = flag
-
-
-class Norm:
-    """Batch normalization of three columns, with running statistics.
-
-    The momentum of a tenth and the epsilon of 1e-5 are the defaults of ``torch.nn.BatchNorm1d``.
-    """
-
-    def __init__(self) -> None:
-        self.training = True
-        self.mean = Tensor.of([0.0] * 3, (3,))
-        self.variance = Tensor.of([1.0] * 3, (3,))
-
-    def eval(self) -> None:
-        """Use the running statistics from now on."""
-        self.training = False
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if x.kind != "real" or x.dim() != 2 or x.shape[1] != 3:
-            raise Refused("a batch of three columns")
-        if not self.training:
-            return (x - self.mean) * (self.variance + 1e-5)._each(chain_rule.reciprocal_root)
-        count = x.shape[0]
-        if count < 2:
-            raise Refused("a batch of one has no variance")
-        mean = x.sum(0) * (1.0 / count)
-        variance = (x - mean).square().sum(0) * (1.0 / count)
-        # As torch: the running variance is the unbiased one, but the batch is divided by the other.
-        self._note(mean.detach(), variance.detach() * (count / (count - 1)))
-        return (x - mean) * (variance + 1e-5)._each(chain_rule.reciprocal_root)
-
-    def _note(self, mean: Tensor, variance: Tensor) -> None:
-        """Move the running statistics a tenth of the way."""
-        self.mean = self.mean * 0.9 + mean * 0.1
-        self.variance = self.variance * 0.9 + variance * 0.1
-
-
-class Counter:
-    """A module whose buffer adds up what it has seen."""
-
-    def __init__(self, total: Tensor) -> None:
-        self.total = total
-
-    def __call__(self, x: Tensor) -> Tensor:
-        self.total.add_(x.detach().sum())
-        return x * self.total
-
-
 class ModelWorld:
     """The names of one program, and the leaves that it has made."""
 
     def __init__(self) -> None:
         self.leaves: list[Tensor] = []
         self.options = Options()
+        times, rebind = closure()
         self.names: dict[str, Any] = {
             "torch": Names(),
             "numbers": _numbers,
@@ -240,6 +208,19 @@ class ModelWorld:
             "Named": Tensor,
             "noise": _noise,
             "from_bits": Tensor.from_bits,
+            "np": Arrays(),
+            "block": Block(_numbers(3, seed=36)),
+            "parameter": self._leaf,
+            "doubled": doubled,
+            "halved": halved,
+            "factor_of": factor_of,
+            "rows_until": rows_until,
+            "turned_rows": turned_rows,
+            "unrecorded_product": _recording_of(False, lambda x, y: x * y),
+            "unrecorded_row": _recording_of(False, lambda x: x[0]),
+            "recorded_product": _recording_of(True, lambda x, y: x * y),
+            "times": times,
+            "rebind": rebind,
             "options": self.options,
             "offset": _numbers(3, seed=34),
             "norm": Norm(),
@@ -267,6 +248,16 @@ def _complex_numbers(*shape: int, seed: int = 0) -> Tensor:
     # the seeds of the two parts are those of the prelude
     pairs = [(value(seed, index), value(seed + 7, index)) for index in range(count)]
     return Tensor.of(pairs, shape, "complex").in_order()
+
+
+def _recording_of(flag: bool, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return the function with results that have a history, or none."""
+
+    def call(*args: Tensor) -> Tensor:
+        with recording(flag):
+            return function(*args)
+
+    return call
 
 
 def _with_slopes(x: Tensor, function: Callable[[float], float], slope: float) -> Tensor:

@@ -91,11 +91,11 @@ def of_torch(
     """Return what a call with tensors of torch gives. `versions`: of the arguments, before it."""
     seen = Observation()
     objects = {id(argument): f"argument {name}" for name, argument in arguments.items()}
-    owners: dict[int, str] = {}
+    owners: list[tuple[range, str]] = []
     # The first to have a memory is its owner. A result is told by the argument whose memory it
     # shows.
     for name, x in arguments.items():
-        owners.setdefault(_memory(x), f"argument {name}")
+        _owner(owners, x, f"argument {name}")
         seen.values[f"argument {name} afterwards"] = _numbers(x)
         seen.facts[f"whether argument {name} was written to"] = str(version(x) > versions[name])
         seen.facts[f"geometry of argument {name}"] = _geometry(x)
@@ -103,7 +103,7 @@ def of_torch(
         name = f"result {place[1:]}"
         owner = "none"
         if x.numel():
-            owner = owners.setdefault(_memory(x), name)
+            owner = _owner(owners, x, name)
         seen.values[name] = _numbers(x)
         seen.facts[f"dtype and requires_grad of {name}"] = f"{x.dtype} {x.requires_grad}"
         seen.facts[f"class of {name}"] = type(x).__name__
@@ -137,8 +137,18 @@ def _flat_reals(x: Tensor) -> Tensor:
     return x.reshape(-1)
 
 
-def _memory(x: Tensor) -> int:
-    return int(x.untyped_storage()._cdata)
+def _owner(owners: list[tuple[range, str]], x: Tensor, name: str) -> str:
+    """Return the name of the first whose memory `x` shows, which may be `x` itself.
+
+    By addresses, since a tensor that an array has lent its memory has another storage.
+    """
+    storage = x.untyped_storage()
+    start, size = storage.data_ptr(), storage.nbytes()
+    for memory, owner in owners:
+        if start < memory.stop and memory.start < start + size:
+            return owner
+    owners.append((range(start, start + size), name))
+    return name
 
 
 def _geometry(x: Tensor) -> str:

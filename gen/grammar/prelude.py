@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.checkpoint
 
@@ -108,6 +111,95 @@ class Counter(torch.nn.Module):
         return x * self.total
 
 
+def raised(module: Any, arguments: Any, result: Any) -> Any:
+    """Add one to the result of a module, as a hook."""
+    return result + 1
+
+
+def doubled(module: Any, arguments: Any, result: Any) -> Any:
+    """Double the result of a module, as a hook."""
+    return result * 2
+
+
+def halved(module: Any, arguments: Any) -> Any:
+    """Halve the argument of a module, as a hook."""
+    return (arguments[0] * 0.5,)
+
+
+class Block(torch.nn.Module):
+    """A weight, a function and a number, all of which may be replaced, and a hook."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(weight, requires_grad=False)
+        self.factor = 1.5
+        self.activation = torch.sin
+        self.handle = self.register_forward_hook(raised)
+
+    def forward(self, x: Any) -> Any:
+        return self.activation(x * self.weight) * self.factor
+
+    def plain(self, x: Any) -> Any:
+        """Return what a program may put in place of ``forward``."""
+        return x * self.weight
+
+
+def closure() -> tuple[Callable[[Any], Any], Callable[[float], None]]:
+    """Return a function of a number that it closes over, and one that gives it another number."""
+    factor = 1.5
+
+    def times(x: Any) -> Any:
+        return x * factor
+
+    def rebind(number: float) -> None:
+        nonlocal factor
+        factor = number
+
+    return times, rebind
+
+
+def turned_rows(x: Any) -> Iterator[Any]:
+    """Yield the rows, the last one first, each times its number."""
+    for number, row in enumerate(reversed(list(x))):
+        yield row * (number + 1)
+
+
+def rows_until(x: Any, limit: float) -> Iterator[Any]:
+    """Yield the first row, and the next ones while their sum is less than a limit."""
+    for number, row in enumerate(x):
+        if number and row.sum() > limit:
+            return
+        yield row * 2
+
+
+@contextmanager
+def factor_of(options: Options, factor: float) -> Iterator[None]:
+    """Let the options have another factor inside."""
+    before, options.factor = options.factor, factor
+    try:
+        yield
+    finally:
+        options.factor = before
+
+
+@torch.no_grad()
+def unrecorded_product(x: Any, y: Any) -> Any:
+    """Return a product without a history."""
+    return x * y
+
+
+@torch.no_grad()
+def unrecorded_row(x: Any) -> Any:
+    """Return a view without a history."""
+    return x[0]
+
+
+@torch.enable_grad()
+def recorded_product(x: Any, y: Any) -> Any:
+    """Return a product with a history, also inside of ``no_grad``."""
+    return x * y
+
+
 class Options:
     """Numbers that a program reads, and that change between calls."""
 
@@ -126,6 +218,8 @@ class World:
         layer = torch.nn.Linear(3, 3, dtype=torch.float64)
         layer.weight = torch.nn.Parameter(self._numbers(3, 3, seed=31))
         layer.bias = torch.nn.Parameter(self._numbers(3, seed=32))
+        block = Block(self._numbers(3, seed=36))
+        times, rebind = closure()
         self.leaves += [layer.weight, layer.bias]
         self.names: dict[str, Any] = {
             "torch": torch,
@@ -142,6 +236,19 @@ class World:
             "Named": Named,
             "noise": noise,
             "from_bits": from_bits,
+            "np": np,
+            "block": block,
+            "parameter": self._parameter,
+            "doubled": doubled,
+            "halved": halved,
+            "factor_of": factor_of,
+            "rows_until": rows_until,
+            "turned_rows": turned_rows,
+            "unrecorded_product": unrecorded_product,
+            "unrecorded_row": unrecorded_row,
+            "recorded_product": recorded_product,
+            "times": times,
+            "rebind": rebind,
             "options": self.options,
             "offset": self._numbers(3, seed=34),
             "norm": torch.nn.BatchNorm1d(3, affine=False, dtype=torch.float64),
@@ -158,6 +265,11 @@ class World:
     def _leaf(self, x: torch.Tensor) -> torch.Tensor:
         self.leaves.append(x.requires_grad_())
         return x
+
+    def _parameter(self, x: torch.Tensor) -> torch.nn.Parameter:
+        parameter = torch.nn.Parameter(x)
+        self.leaves.append(parameter)
+        return parameter
 
     def _numbers(self, *shape: int, seed: int = 0) -> torch.Tensor:
         numbers = [value(seed, index) for index in range(math.prod(shape))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -140,7 +140,7 @@ def _by_level(program: Program, level: Level) -> list[Observation | Exception]:
     """Run all calls of a program by a level, up to the first error."""
     seen: list[Observation | Exception] = []
     level.reset()
-    with warnings.catch_warnings(), level.around():
+    with warnings.catch_warnings(), _default_dtype_kept(), level.around():
         warnings.simplefilter("ignore")
         world = World()
         function = level.compiled(_defined(program, world.names))
@@ -157,6 +157,16 @@ def _by_level(program: Program, level: Level) -> list[Observation | Exception]:
         except Exception as error:  # whatever a target raises is what it gives
             seen.append(error)
     return seen
+
+
+@contextmanager
+def _default_dtype_kept() -> Iterator[None]:
+    """Let the next program have the default dtype of this one, which may set another."""
+    before = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _defined(program: Program, names: Mapping[str, Any]) -> Callable[..., Any]:

@@ -195,7 +195,8 @@ def tolerance_of(program: Program, number: int) -> float:
     """Return how far numbers of a call may be apart. A module keeps what earlier calls rounded."""
     calls = program.calls[: number + 1]
     texts = [program.text(), *[call.text() for call in calls]]
-    if any("float32" in text for text in texts):
+    # the default dtype is float32
+    if any("float32" in text or "default_dtype" in text for text in texts):
         return TOLERANCES["single"]
     return max(TOLERANCES[call.dtype] for call in calls)
 

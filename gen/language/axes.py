@@ -72,6 +72,7 @@ Moment = Literal[
 Again = Literal[
     "again", "sizes", "one", "single", "grad", "no_grad", "strides", "types", "inference",
     "options", "frozen", "stepped", "moved", "evaluated", "sharing", "repeated", "written",
+    "hooked", "unhooked", "replaced", "attributes", "forwarded", "rebound", "default_dtype",
 ]  # fmt: skip
 Made = Literal[
     # nested tensors

@@ -101,7 +101,8 @@ class CompiledTarget:
             reset_dynamo()  # here, since parts of one program are compiled beside one another
         if COMPILED in stages or PARTS in stages:
             self._backwards = -1  # counts down, never to 0, so that no `backward` compiles
-            return function
+            # a program that asks for gradients compiles the backward pass of a part there
+            return _quiet(function) if PARTS in stages else function
         self._backwards = stages.count("backward")
         if self._backwards:
             return function

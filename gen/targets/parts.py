@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import torch
+
 __all__ = ["Compile", "Offer", "Part", "compiled", "offered", "parts_compiled"]
 
 Part = Callable[..., Any]
@@ -41,6 +43,9 @@ def compiled(f: Part, *examples: object) -> Part:
     It is called as `f` is. With `examples` `f` is a module that returns a tuple. It is compiled at
     once, and for arguments like these alone.
     """
+    # Where Dynamo compiles the whole program, it compiles `f` with it. It reads no ContextVar.
+    if torch.compiler.is_dynamo_compiling():
+        return f
     make = _compile.get()
     if make is None:
         return f

@@ -201,8 +201,16 @@ class TorchTarget:
         self, function: Callable[..., object], *, partition: str, dynamic: bool
     ) -> Callable[..., Any]:
         """Return `function` compiled by AOTAutograd, whose graphs return lists."""
+        from gen.torch_private.compilers import outside_tensors_as_constants
+
         g = self.part(function, (), partition=partition, dynamic=dynamic, jits=False, cache=None)
-        return lambda *args: tuple(g(*args))
+
+        def call(*args: object) -> tuple[Any, ...]:
+            # A package keeps tables and settings as tensors, which are no arguments of its ops.
+            with outside_tensors_as_constants():
+                return tuple(g(*args))
+
+        return call
 
     def part(
         self,
@@ -214,10 +222,14 @@ class TorchTarget:
         jits: bool,
         cache: object,
     ) -> Callable[..., Any]:
-        """Compile a function or module by AOTAutograd, without a backend."""
+        """Compile a function or module by AOTAutograd, without a backend.
+
+        AOTAutograd refuses a tensor that `f` closes over: as a constant of the graph it would have
+        no gradient, and the numbers of the first call.
+        """
         from functorch import compile as aot
 
-        from gen.torch_private.compilers import functorch_config, outside_tensors_as_constants
+        from gen.torch_private.compilers import functorch_config
 
         cut = aot.min_cut_rematerialization_partition
         if partition == "default":
@@ -235,8 +247,6 @@ class TorchTarget:
             with (
                 warnings.catch_warnings(),
                 functorch_config.patch(activation_memory_budget=budget),
-                # a package keeps tables and settings as tensors, which are no arguments of its ops
-                outside_tensors_as_constants(),
             ):
                 # torch itself reads `.grad` of the arguments
                 warnings.filterwarnings(

@@ -10,4 +10,6 @@ changes, and when.
 
 Each part fits each other part, so each cell is a program. The parts import nothing but Python's
 own library. Start with ``grammar.py``.
+
+``hooks`` has rows of family ``boundaries``, where hooks and members change between calls.
 """

@@ -140,6 +140,18 @@ class Tensor(Viewed):
         truths = [chain_rule.value_of(one) > chain_rule.value_of(other) for one, other in pairs]
         return Tensor.of(list(map(float, truths)), left.shape, "bool")
 
+    def lt(self, other: Tensor | Scalar) -> Tensor:
+        """Return where the numbers are less."""
+        return _tensor(other).gt(self)
+
+    def _with_truths(self, other: Tensor, function: Callable[..., float]) -> Tensor:
+        """Return a function of two truths for each element."""
+        if (self.kind, other.kind) != ("bool", "bool"):
+            raise Refused("truths are joined with truths")
+        one, two = _broadcast(self, other)
+        found = map(function, one.elements(), two.elements())
+        return Tensor.of(list(found), one.shape, "bool")
+
     def where(self, condition: Tensor, other: Tensor | Scalar) -> Tensor:
         """Return the numbers where `condition` is true, and those of `other` elsewhere."""
         mine, theirs, chosen = _broadcast(self, _tensor(other), condition)
@@ -400,6 +412,9 @@ class Tensor(Viewed):
     __neg__ = neg
     __matmul__ = matmul
     __gt__ = gt
+    __lt__ = lt
+    __and__ = functools.partialmethod(_with_truths, function=min)
+    __or__ = functools.partialmethod(_with_truths, function=max)
     __iadd__ = add_
     __imul__ = mul_
 

@@ -165,6 +165,12 @@ class Viewed(Stored):
         """Return the cells without their history."""
         return self._view(self.geometry, history=False)
 
+    def numpy(self) -> Self:
+        """Return the array of these cells: a tensor without a history."""
+        if self.kind != "real" or self.negative or self.history:
+            raise Refused("an array has real numbers without a history")
+        return self._view(self.geometry, history=False)
+
     def detach_(self) -> Self:
         """Forget the history of the tensor itself."""
         self.history = False

@@ -3,6 +3,7 @@ closed form confirms."""
 
 import math
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -491,3 +492,54 @@ def compiled_index_select_at_a_negative_place():
     except IndexError:
         answer = "an error"
     return answer, "an error"
+
+
+@report(
+    "F335.1",
+    compiled=True,
+    raises="one of the variables needed for gradient computation has been modified by an inplace",
+)
+def compiled_write_to_a_part_of_an_argument():
+    """Compiled code that writes to rows of its argument has no backward pass.
+
+    The argument is kept for the backward pass and then written to by the compiled code itself.
+    Eager mode computes the gradient, and so does the backend "aot_eager".
+    """
+
+    def f(a):
+        a[1:].mul_(a[:1].exp())
+        return a.sin().sum()
+
+    def slope(function):
+        x = torch.ones(3, 3, requires_grad=True)
+        function(x * 1).backward()
+        return x.grad
+
+    return slope(torch.compile(f)), slope(f)
+
+
+@report("F336.1", "pytorch#188074", compiled=True)
+def compiled_bernoulli_with_the_draws_of_eager():
+    """Compiled bernoulli draws other numbers with fallback_random.
+
+    This option of Inductor is there to let compiled code draw as eager mode does.
+    """
+    p = torch.full((20,), 0.5, dtype=torch.float64)
+    compiled = torch.compile(torch.bernoulli, options={"fallback_random": True})
+    torch.manual_seed(0)
+    drawn = compiled(p)
+    torch.manual_seed(0)
+    return drawn, torch.bernoulli(p)
+
+
+@report("F337.1", compiled=True)
+def compiled_choice_of_numpy():
+    """Compiled np.where of two plain numbers is float32.
+
+    NumPy makes float64 of a float of Python.
+    """
+
+    def f(x):
+        return torch.as_tensor(np.where(x.numpy() > 0, 1.5, 0.1)).dtype
+
+    return torch.compile(f, backend="eager")(torch.ones(2)) == torch.float64, True
