@@ -128,7 +128,8 @@ class TorchaxTarget:
         return _with_torch(jax.hessian(jax_view(f), argnums))
 
     def jit(self, f: Flat) -> Flat:
-        return interop.jax_jit(f)
+        made: Flat = interop.jax_jit(f)
+        return made
 
 
 def _with_torch(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,7 +150,7 @@ def _conjugates(values: Values) -> Values:
     return tuple(x.conj() if x.dtype.is_complex else x for x in values)
 
 
-def _to_torch(x: Any) -> torch.Tensor:
+def _to_torch(x: Any) -> Any:
     """Return a plain tensor with the numbers of a tensor of torchax, in memory of its own."""
     if not isinstance(x, (Tensor, View)):
         return x
