@@ -54,9 +54,15 @@ class Replay:
         self._state = torch.get_rng_state()
         self._module: Any = None
         self._other: torch.Tensor | None = None
-        if has_accelerator() and hasattr(torch.get_device_module(), "get_rng_state"):
-            self._module = torch.get_device_module()
-            self._other = self._module.get_rng_state()
+        # asked by name: torch finds the module of a backend without hooks in no other way
+        device = torch.accelerator.current_accelerator()
+        if device is None or not has_accelerator():
+            return
+        module: Any = torch.get_device_module(device)
+        state = getattr(module, "get_rng_state", lambda: None)()
+        # a library that names itself a device, as torchax does, keeps its generator elsewhere
+        if isinstance(state, torch.Tensor):
+            self._module, self._other = module, state
 
     def rewind(self) -> None:
         """Set the state again that was stored."""
