@@ -26,6 +26,11 @@ row, which torch asks first, is a condition in the graph.
 Torch reads a Boolean for it. The graph has the question as ``aten::_assert_async``. Where the
 answer is no, the graph raises before it has written anything, and the call that runs in eager mode
 then raises torch's error. So it is with a Boolean that a constraint of the user's reads meanwhile.
+
+*Numbers* that are symbols have no array. NumPy would take them for objects, and make arrays of
+those.
+
+    self.history = np.append(self.history, self.steps)      # NumPy asks the number for its value
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..torch_private.global_settings import name_of_private_device
@@ -49,23 +55,24 @@ Method = Callable[..., Any]
 class ExchangedMethod:
     """A method ``name`` of the class ``owner``.
 
-    ``make``: gives the method that stands in, from torch's and ``captures``.
+    ``make``: gives the method that stands in, from torch's and ``captures``. Torch's is None if it
+    has none.
     """
 
     def __init__(
-        self, owner: type, name: str, make: Callable[[Method, Captures], Method], captures: Captures
+        self, owner: type, name: str, make: Callable[[Any, Captures], object], captures: Captures
     ) -> None:
         self._owner, self._name = owner, name
         self._make, self._captures = make, captures
         self._lock = lock_of(self, "_lock")
         self._running = 0  # captures, in all threads
-        self._torchs: Method = getattr(owner, name)
+        self._torchs: Method | None = getattr(owner, name, None)
 
     def enter(self) -> None:
         """Exchange the method, if no other capture has done so."""
         with self._lock:
             if not self._running:
-                self._torchs = getattr(self._owner, self._name)
+                self._torchs = getattr(self._owner, self._name, None)
                 setattr(self._owner, self._name, self._make(self._torchs, self._captures))
             self._running += 1
 
@@ -73,8 +80,35 @@ class ExchangedMethod:
         """Put torch's method back, if no other capture runs."""
         with self._lock:
             self._running -= 1
-            if not self._running:
+            if self._running:
+                return
+            if self._torchs is None:
+                delattr(self._owner, self._name)
+            else:
                 setattr(self._owner, self._name, self._torchs)
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+def make_array_of(kind: type) -> Callable[[Method | None, Captures], property]:
+    """Return what makes ``__array__`` of numbers that are symbols. ``kind``: the class of Python's
+    whose objects have their values."""
+
+    def make(torchs: Method | None, captures: Captures) -> property:
+        def find(number: Any) -> Method:
+            """Return the method, if this thread captures a program."""
+            if not captures():
+                raise AttributeError(f"{type(number).__name__!r} object has no '__array__'")
+
+            def as_array(dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+                return np.array(kind(number), dtype)
+
+            return as_array
+
+        return property(find)
+
+    return make
 
 
 # --- encoders ------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def value_of(cell: Cell) -> float:
 def computed(value: float, *pairs: tuple[Cell, Slope]) -> Cell:
     """Return a number computed from the cells of `pairs`, each with the slope by it."""
     # most of the time of a model is spent here
-    sources = tuple([pair for pair in pairs if type(pair[0]) is Number])
+    sources = tuple([(cell, slope) for cell, slope in pairs if isinstance(cell, Number)])
     return Number(value, sources) if sources else value
 
 

@@ -26,6 +26,7 @@ import torch
 from ...seam.levels import Value
 from ...torch_private.dispatcher import OpOverload
 from ...torch_private.mode_stacks import TorchDispatchMode
+from ...trace.call_facts import facts_of
 from ...trace.provenance import happened_at, here
 from .code_names import beginning_of, names_of
 from .contents import Cursor, Draws
@@ -50,15 +51,21 @@ class RefusedNumbers(TorchDispatchMode):
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run a call. ``RuntimeError`` for a number of a tensor from outside."""
-        # a value of level 0 is a tensor of the session, and comes from outside as a plain one does
-        takes_number = func is torch.ops.aten._local_scalar_dense.default
-        if takes_number and not (isinstance(args[0], Value) and args[0]._level.number):
+        if facts_of(func).reads and not all(map(_is_of_trace, args)):
             raise RuntimeError(
                 "a custom Function or a hook takes a number from a tensor, by item(), float() or a "
                 "comparison, in the backward pass of a result. A graph would keep it. Compute with "
                 f"the tensor, or let the program run backward() itself.{here()}"
             )
         return func(*args, **(kwargs or {}))
+
+
+def _is_of_trace(argument: object) -> bool:
+    """Return whether an argument is no tensor from outside. A value of level 0 is a tensor of the
+    session, and comes from outside as a plain one does."""
+    if isinstance(argument, Value):
+        return bool(argument._level.number)
+    return not isinstance(argument, torch.Tensor)
 
 
 @contextmanager

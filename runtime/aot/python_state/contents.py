@@ -199,7 +199,7 @@ class Elements(Node):
 
     def _put_layout(self, kind: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
         """Let the array be laid out so. ``RuntimeError`` if it cannot be, in place."""
-        x: np.ndarray[Any, Any] = self.owner
+        x: Any = self.owner  # `dtype` can be assigned, whatever NumPy's types say
         try:
             # of one dimension first, since not every shape can have another dtype or size
             x.shape = (x.size,)

@@ -59,7 +59,11 @@ class DictItems(OneByOne):
         super().__init__(owner, name)
 
     def order(self) -> list[Label]:
-        return list(self.base.__iter__(self.owner))
+        try:
+            return list(self.base.__iter__(self.owner))
+        except TypeError:
+            # a symbol of a trace has no hash, which an `OrderedDict` asks for to find the next key
+            return list(dict.__iter__(self.owner))
 
     def first_order(self) -> Iterable[Label]:
         return self.had
@@ -67,8 +71,16 @@ class DictItems(OneByOne):
     def singles(self) -> Iterable[Any]:
         return self.had
 
+    def _values(self) -> list[Any]:
+        """Return the values in their order, without a hash of a key, as an ``OrderedDict`` asks it
+        for each value."""
+        if self.base is dict:
+            return list(dict.values(self.owner))
+        values = {id(key): value for key, value in dict.items(self.owner)}
+        return [values[id(key)] for key in self.order()]
+
     def look(self) -> dict[Any, Any]:
-        items = list(self.base.items(self.owner))
+        items = list(zip(self.order(), self._values(), strict=True))
         try:
             found = dict(items)
         except TypeError:
@@ -101,7 +113,7 @@ class DictItems(OneByOne):
         if value is not MISSING:
             return value
         # a key with another hash than when it was put in is there, and is not found
-        items = self.base.items(self.owner)
+        items = dict.items(self.owner)
         return next((value for key, value in items if key is label), MISSING)
 
     def assign(self, label: Label, value: Any) -> None:
@@ -115,8 +127,7 @@ class DictItems(OneByOne):
         if len(keys) != len(self.had) or not all(map(same, keys, self.had)):
             return False
         # no look-up: the hash of a key may have changed since
-        now = self.base.values(self.owner)
-        return all(map(same, now, self.had.values())) or not self.differences()
+        return all(map(same, self._values(), self.had.values())) or not self.differences()
 
     def differences(self) -> list[tuple[Label, Any, Any]]:
         try:
@@ -149,7 +160,7 @@ class DictItems(OneByOne):
         if not self.had and not dict.__len__(self.owner):  # as most are, in modules
             return []
         had = self.had
-        keys, values = self.order(), list(self.base.values(self.owner))
+        keys, values = self.order(), self._values()
         if are_identical(keys, had) and are_identical(values, had.values()):
             return []
         items = list(zip(keys, values, strict=True))

@@ -505,6 +505,8 @@ class ProgramState:
         while pending:
             part = pending.pop()
             kind = type(part)
+            if kind is slice:
+                pending += [part.start, part.stop, part.step]
             if kind in SIMPLE or id(part) in seen:
                 continue
             if wanted(part):
