@@ -90,13 +90,19 @@ class Captures:
                     for value, kind in zip(entered.plain, entered.kinds, strict=True)
                 ],
             )
-            kind = (*around, *of_any_size.kinds)
+            # without the values of numbers that change, or a counter would make each call the first
+            opened, numbers = self.any.kinds_of(around, of_any_size)
+            kind = (*around, *opened)
+            kinds = list(entered.kinds)
+            for index in numbers:
+                kinds[index] = opened[index]
+            with_sizes = (*around, *kinds)
             first = self._seen.get(kind)
             # The first call of its kind, one of a kind that has no graph for any sizes, or one with
             # the sizes of the first: no size has changed, and something else has.
-            if first is None or kind in self._bound or first == (*around, *entered.kinds):
+            if first is None or kind in self._bound or first == with_sizes:
                 found = self._captured(self.fixed, around, spec, given, entered)
-                self._seen.setdefault(kind, (*around, *entered.kinds))
+                self._seen.setdefault(kind, with_sizes)
                 return found
             try:
                 return self._captured(self.any, around, spec, given, of_any_size)

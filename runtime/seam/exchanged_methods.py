@@ -55,24 +55,23 @@ Method = Callable[..., Any]
 class ExchangedMethod:
     """A method ``name`` of the class ``owner``.
 
-    ``make``: gives the method that stands in, from torch's and ``captures``. Torch's is None if it
-    has none.
+    ``make``: gives the method that stands in, from torch's and ``captures``.
     """
 
     def __init__(
-        self, owner: type, name: str, make: Callable[[Any, Captures], object], captures: Captures
+        self, owner: type, name: str, make: Callable[[Method, Captures], Method], captures: Captures
     ) -> None:
         self._owner, self._name = owner, name
         self._make, self._captures = make, captures
         self._lock = lock_of(self, "_lock")
         self._running = 0  # captures, in all threads
-        self._torchs: Method | None = getattr(owner, name, None)
+        self._torchs: Method = getattr(owner, name)
 
     def enter(self) -> None:
         """Exchange the method, if no other capture has done so."""
         with self._lock:
             if not self._running:
-                self._torchs = getattr(self._owner, self._name, None)
+                self._torchs = getattr(self._owner, self._name)
                 setattr(self._owner, self._name, self._make(self._torchs, self._captures))
             self._running += 1
 
@@ -80,35 +79,36 @@ class ExchangedMethod:
         """Put torch's method back, if no other capture runs."""
         with self._lock:
             self._running -= 1
-            if self._running:
-                return
-            if self._torchs is None:
-                delattr(self._owner, self._name)
-            else:
+            if not self._running:
                 setattr(self._owner, self._name, self._torchs)
 
 
 # --- numbers -------------------------------------------------------------------------------------
 
 
-def make_array_of(kind: type) -> Callable[[Method | None, Captures], property]:
-    """Return what makes ``__array__`` of numbers that are symbols. ``kind``: the class of Python's
-    whose objects have their values."""
+def give_arrays(captures: Captures) -> None:
+    """Give numbers that are symbols an ``__array__`` for good, which they have for NumPy while
+    their thread captures a program. A method that came and went would be a change of the program's.
+    """
+    for cls, kind in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool)):
+        cls.__array__ = property(_find_array(kind, captures))
 
-    def make(torchs: Method | None, captures: Captures) -> property:
-        def find(number: Any) -> Method:
-            """Return the method, if this thread captures a program."""
-            if not captures():
-                raise AttributeError(f"{type(number).__name__!r} object has no '__array__'")
 
-            def as_array(dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-                return np.array(kind(number), dtype)
+def _find_array(kind: type, captures: Captures) -> Callable[[Any], Method]:
+    """Return what finds ``__array__`` of a number. ``kind``: the class of its values."""
 
-            return as_array
+    def find(number: Any) -> Method:
+        """Return the method. ``AttributeError`` outside of captures, which says that it is not
+        there."""
+        if not captures():
+            raise AttributeError(f"{type(number).__name__!r} object has no attribute '__array__'")
 
-        return property(find)
+        def as_array(dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+            return np.array(kind(number), dtype)
 
-    return make
+        return as_array
+
+    return find
 
 
 # --- encoders ------------------------------------------------------------------------------------

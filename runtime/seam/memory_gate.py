@@ -33,7 +33,7 @@ from ..torch_private.native_tensors import TensorBase
 from .call_types import Arguments, Kernel, Keywords
 from .exchanged_methods import (
     ExchangedMethod,
-    make_array_of,
+    give_arrays,
     make_forward,
     make_validating,
 )
@@ -157,10 +157,8 @@ _EXCHANGED = (
     ExchangedMethod(Distribution, "_validate_sample", make_validating, _is_capturing),
     ExchangedMethod(Geometric, "__init__", make_validating, _is_capturing),
     ExchangedMethod(ContinuousBernoulli, "__init__", make_validating, _is_capturing),
-    ExchangedMethod(torch.SymInt, "__array__", make_array_of(int), _is_capturing),
-    ExchangedMethod(torch.SymFloat, "__array__", make_array_of(float), _is_capturing),
-    ExchangedMethod(torch.SymBool, "__array__", make_array_of(bool), _is_capturing),
 )
+give_arrays(_is_capturing)
 
 
 def _is_outside(tensor: Any) -> bool:

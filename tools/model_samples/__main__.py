@@ -115,6 +115,10 @@ def _as_recorded(calls: Calls) -> Recorded:
     first: dict[str, Any] = {}
     rest = []
     for sample in samples:
+        # a private argument, such as the depth of the stack of a warning, is no part of a call
+        options = sample.get("kwargs", {})
+        for name in [name for name in options if name.startswith("_")]:
+            del options[name]
         kind = json.dumps(_kind(sample))
         if kind in first:
             rest.append(sample)
@@ -153,7 +157,8 @@ def _row(trial: Trial, calls: Calls) -> str:
         facts=facts,
         remarks=(times, *remarks),
     )
-    return whole.text
+    # torch takes a list wherever it takes a tuple of sizes or tensors, and editors know no tuple
+    return whole.text.replace("!tuple [", "[")
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Programs:
             program_and_call = None
             # a capture may need the value of a number, and then the call has another kind
             while program_and_call is None:
-                kinds, unknown = self._kinds_of(around, entered)
+                kinds, unknown = self.kinds_of(around, entered)
                 program_and_call = self._look_up(around, kinds, entered, tracked)
                 if program_and_call is not None:
                     # only now: many programs are called once
@@ -96,13 +96,13 @@ class Programs:
         """Return what :meth:`find` does, but None if there is no program yet."""
         tracked = not _inference()
         with self._lock:
-            kinds, _ = self._kinds_of(around, entered)
+            kinds, _ = self.kinds_of(around, entered)
             program_and_call = self._look_up(around, kinds, entered, tracked)
             if program_and_call is not None:
                 self._remember(around, leaves, kinds, program_and_call[0], tracked)
             return program_and_call
 
-    def _kinds_of(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
+    def kinds_of(self, around: Kind, entered: Call) -> tuple[list[Kind], frozenset[int]]:
         """Return the kinds of the arguments, and which of these are numbers of any value."""
         return self._numbers.opened(around, entered.kinds, self.recipe.before.leading)
 

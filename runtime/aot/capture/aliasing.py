@@ -440,6 +440,21 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return first * tensor.element_size(), (first + last + 1) * tensor.element_size()
 
 
+def _at_risk(memory: Memory, known: list[Memory], results: list[Memory]) -> list[Memory]:
+    """Return those of the arguments and results with which a piece, whose memory this is, would not
+    share it in a graph."""
+    if memory.generation:
+        return [*known, *results]
+    # by way of another piece: a graph returns the whole as that write has made it anew
+    if is_written_in_part(memory.whole):
+        return [*known, *(other for other in results if other.part_of is None)]
+    # a graph splits an intermediate after the write to it
+    if memory.whole.generation:
+        return known
+    # a piece that nobody has written to has the right value in any memory
+    return []
+
+
 def refuse_written_pieces(
     returned: Sequence[FunctionalValue], arguments: Iterable[FunctionalValue]
 ) -> None:
@@ -452,20 +467,10 @@ def refuse_written_pieces(
     results = [value._store.memory for value in returned]
     for value in returned:
         memory = value._store.memory
-        whole = memory.whole
         if memory.part_of is None:
             continue
-        others: list[Memory] = []
-        # a piece that nobody has written to has the right value in any memory
-        if memory.generation:
-            others = [*known, *results]
-        # by way of another piece: a graph returns the whole as that write has made it anew
-        elif is_written_in_part(whole):
-            others = [*known, *(other for other in results if other.part_of is None)]
-        # a graph splits an intermediate after the write to it
-        elif whole.generation:
-            others = known
-        if any(other is not memory and other.whole is whole for other in others):
+        others = _at_risk(memory, known, results)
+        if any(other is not memory and other.whole is memory.whole for other in others):
             inner: Any = value._inner
             raise RuntimeError(
                 "the program writes to memory that an argument or another result shares "

@@ -449,14 +449,17 @@ class _Watcher:
         known = self.known.get(id(frame.f_code)) or self._note_code(frame)
         if known.is_program or id(frame.f_code) in self.libraries:
             self._ask_before(frame, function, owner)
-        if not (known.is_program or known.is_library):
-            return
-        name = _asks(function, owner)
-        if name is None and known.is_program and _is_file(owner) and not self.graph.knows(owner):
-            name = f"{type(owner).__name__}.{_name_of(function)}"  # the program has opened it
-        # a library asks for the time for itself, as that of queues does
-        if name is not None and (known.is_program or not is_kept(name)):
-            self._ask(name, frame)
+        if known.is_program:
+            name = _asks(function, owner)
+            if name is None and _is_file(owner) and not self.graph.knows(owner):
+                name = f"{type(owner).__name__}.{_name_of(function)}"  # the program has opened it
+            if name is not None:
+                self._ask(name, frame)
+        elif known.is_library:
+            name = _asks(function, owner)
+            # a library asks for the time for itself, as that of queues does
+            if name is not None and not is_kept(name):
+                self._ask(name, frame)
 
     def _ask_before(self, frame: FrameType, function: Any, owner: object) -> None:
         """Let the graph ask for state that ``function`` of C, of ``owner``, reads or changes."""

@@ -16,7 +16,6 @@ all objects count."""
 
 from __future__ import annotations
 
-import builtins
 import decimal
 import functools
 import gc
@@ -73,6 +72,7 @@ from .program_code import (
     Code,
     NameIndex,
     ProgramCode,
+    builtins_of,
     computes,
     is_of_ours,
     is_of_user,
@@ -97,15 +97,6 @@ LIMIT = 200_000
 """Objects of one graph."""
 LARGE = 2**24
 """Bytes of an array from which on it is not compared."""
-
-
-def _builtins_of(names: dict[str, Any]) -> dict[str, Any]:
-    """Return where Python looks names up that globals do not have: others than its own functions,
-    if the globals say so."""
-    own = names.get("__builtins__", builtins)
-    if isinstance(own, ModuleType):
-        return vars(own)
-    return own if type(own) is dict else vars(builtins)
 
 
 class ObjectGraph(Snapshot):
@@ -220,7 +211,7 @@ class ObjectGraph(Snapshot):
         found = self.code.add(code, names)
         self._ask(self._globals(names, str(names.get("__name__"))), found.globals)
         of_python = [name for name in found.globals if name not in names]
-        self._ask(self._globals(_builtins_of(names), "builtins"), of_python)
+        self._ask(self._globals(builtins_of(names), "builtins"), of_python)
 
     # --- objects ----------------------------------------------------------------------------------
 

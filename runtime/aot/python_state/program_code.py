@@ -9,6 +9,7 @@ through, any attribute may be asked for."""
 
 from __future__ import annotations
 
+import builtins
 import enum
 import itertools
 import operator
@@ -106,6 +107,15 @@ class BackwardEntries:
             "Pass its items, or let the program run backward() itself."
             f"{happened_at(beginning_of(code))}"
         )
+
+
+def builtins_of(names: dict[str, Any]) -> dict[str, Any]:
+    """Return where Python looks names up that globals do not have: others than its own functions,
+    if the globals say so."""
+    own = names.get("__builtins__", builtins)
+    if isinstance(own, ModuleType):
+        return vars(own)
+    return own if type(own) is dict else vars(builtins)
 
 
 class ProgramCode:

@@ -499,7 +499,8 @@ class ProgramState:
         """Return what is ``wanted`` of ``x`` and of what that holds."""
         # with the objects, whose identities then stay theirs
         seen: dict[int, Any] = {}
-        found, pending = [], [x]
+        found: list[object] = []
+        pending: list[Any] = [x]
         # Without a bound, as the last of many may be a value of the trace. References from what a
         # program makes seldom lead far: they end at classes, modules and what was there before.
         while pending:

@@ -54,7 +54,6 @@ def test_numpy_is_refused_a_number_that_the_program_reads_from_a_tensor() -> Non
     with pytest.raises(RuntimeError, match=r"test_numbers_in_containers\.py:\d+"):
         for i in range(3):
             f(torch.ones(1) * i)
-    assert not hasattr(torch.SymInt, "__array__")
 
 
 class Cache(collections.OrderedDict[Any, Any]):

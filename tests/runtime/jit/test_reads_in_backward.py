@@ -549,3 +549,20 @@ def test_a_layer_that_a_custom_backward_runs_may_not_change_before_the_pass(kind
     change(layer)
     with pytest.raises(RuntimeError, match="that has changed since the call"):
         result.backward()
+
+
+@pytest.mark.parametrize("compare", [torch.equal, torch.allclose])
+def test_a_comparison_of_tensors_in_a_hook_of_a_result_is_refused(compare: Any) -> None:
+    weight, other = torch.ones(2), torch.ones(2)
+
+    def hook(grad: Any) -> Any:
+        return grad * 2 if compare(weight, other) else grad * 5
+
+    @jit
+    def f(x: Any) -> Any:
+        result = x * 1
+        result.register_hook(hook)
+        return result
+
+    with pytest.raises(RuntimeError, match="takes a number from a tensor"):
+        f(torch.ones(1, requires_grad=True))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from runtime import jit
+from runtime.jit import explain
 
 RANGES: dict[str, Callable[[Any], Tensor]] = {
     "end": lambda n: torch.arange(n),
@@ -42,3 +43,20 @@ def test_a_number_of_the_state_has_a_range_of_its_size(name: str) -> None:
 def test_a_number_of_a_tensor_is_refused_with_its_line(name: str) -> None:
     with pytest.raises(RuntimeError, match=r"a size, asks for the value .*test_sizes_of_numbers"):
         jit(lambda x: RANGES[name](x.sum().item()).mean())(torch.ones(3))
+
+
+@pytest.mark.parametrize("count", [lambda x: 1, lambda x: x.size(0)], ids=["steps", "samples"])
+def test_a_counter_does_not_keep_a_program_from_being_one_for_any_sizes(count: Any) -> None:
+    state = SimpleNamespace(seen=0)
+
+    def step(x: Any) -> Any:
+        state.seen += count(x)
+        return x.sin().sum()
+
+    jitted, expected = jit(step), 0
+    for length in range(2, 14):
+        x = torch.ones(length)
+        assert jitted(x).item() == pytest.approx(x.sin().sum().item())
+        expected += count(x)
+    assert state.seen == expected
+    assert len(explain(jitted).programs) <= 3
