@@ -90,7 +90,8 @@ def give_arrays(captures: Captures) -> None:
     """Give numbers that are symbols an ``__array__`` for good, which they have for NumPy while
     their thread captures a program. A method that came and went would be a change of the program's.
     """
-    for cls, kind in ((torch.SymInt, int), (torch.SymFloat, float), (torch.SymBool, bool)):
+    kinds: dict[Any, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    for cls, kind in kinds.items():
         cls.__array__ = property(_find_array(kind, captures))
 
 
