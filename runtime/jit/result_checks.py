@@ -11,6 +11,7 @@ the program was given, and wrong for what the program makes in each call anew.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -53,11 +54,23 @@ class ResultChecks:
                 put the capture's own object there, or a tensor that is no parameter.
         """
         for place, value in zip(places, values, strict=True):
-            for leaf in opened.flatten(value)[0]:
+            for leaf in self._leaves_of(value):
                 if not isinstance(leaf, _OF_RESULTS):
                     self._state.refuse_made(place.what, leaf)
                 if self._is_new_parameter(leaf):
                     self._state.refuse_parameter(place.what)
+
+    def _leaves_of(self, value: object) -> list[object]:
+        """Return the leaves of a tree. Refuse one of a ``defaultdict`` whose factory holds values:
+        it belongs to the structure of the tree, which is that of the capture."""
+        leaves, spec = opened.flatten(value)
+        pending = [spec]
+        while pending:
+            part = pending.pop()
+            if part.type is defaultdict:
+                self._state.refuse_factory(part.context[0])
+            pending += part.children()
+        return list(leaves)
 
     def _is_new_parameter(self, leaf: object) -> bool:
         """Return whether ``leaf`` is a parameter that the program has made."""
@@ -74,7 +87,7 @@ class ResultChecks:
         Raises:
             RuntimeError: for an object that the program has made.
         """
-        for leaf in opened.flatten(contents)[0]:
+        for leaf in self._leaves_of(contents):
             if not isinstance(leaf, _OF_RESULTS) and id(leaf) not in self._given:
                 self._state.refuse_made("a container that it is given", leaf)
 
@@ -88,7 +101,7 @@ class ResultChecks:
             RuntimeError: for an object that the program has made, unless it stays as it is, as
                 constants and members of enumerations do.
         """
-        for leaf in opened.flatten(result)[0]:
+        for leaf in self._leaves_of(result):
             if not isinstance(leaf, _OF_RESULTS) and id(leaf) not in self._given:
                 self._state.refuse_returned(leaf)
 

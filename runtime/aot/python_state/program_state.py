@@ -44,6 +44,7 @@ from .reads import Read, asked_by_name
 from .snapshot import Order, new_order
 from .state_guard import StateGuard
 from .summary import line_naming
+from .trusted import is_importable
 from .values import (
     CONTAINERS_OF_TREES,
     MISSING,
@@ -381,14 +382,31 @@ class ProgramState:
     def refuse_returned(self, x: object) -> None:
         """Refuse a result that may change, if the program has made it: all calls would return one
         object."""
-        if isinstance(x, Enum) or holds_values(x) or not self._may_change(x):
+        if isinstance(x, Enum) or holds_values(x):
             return  # one with tensors is refused where the graph gets its results
+        values = self._values_in(x)
+        if not values and not self._may_change(x):
+            return
+        inside = "which it has made and which may change"
+        if values:
+            inside = "with a tensor or number that it computes inside"
         raise RuntimeError(
-            f"the program returns a {type(x).__name__}, which it has made and which may change. "
+            f"the program returns a {type(x).__name__}, {inside}. "
             "A call would not make it anew. Return tensors and constants, or a tuple, list, "
             "dictionary or data class of these, and make it outside of the program."
             f"{happened_at(self.graph.code.first_line)}"
         )
+
+    @as_door
+    def refuse_factory(self, factory: object) -> None:
+        """Refuse a function that makes what a dictionary lacks, if it holds values of the trace."""
+        values = self._values_in(factory)
+        if values:
+            raise RuntimeError(
+                "the program makes a defaultdict whose factory holds a tensor or number that it "
+                "computes. A call would not make it anew. Put the items in, or make the dictionary "
+                f"outside.{computed_at(values) or happened_at(self.graph.code.first_line)}"
+            )
 
     @as_door
     def refuse_returned_cycle(self, result: object) -> None:
@@ -521,8 +539,10 @@ class ProgramState:
         """Return what an object holds that the program has made. What was there before has nodes of
         its own."""
         kind = type(x)
-        if issubclass(kind, (type, ModuleType)) or self.graph.has(x):
+        if self.graph.has(x):
             return ()
+        if issubclass(kind, (type, ModuleType)):
+            return () if is_importable(x) else vars(x).values()
         # by Python's collector, since the methods of a subclass are the user's code
         if issubclass(kind, (dict, list, tuple, set, frozenset, deque)):
             own = attributes_of(x) or {}
@@ -530,8 +550,7 @@ class ProgramState:
         if self.graph.knows(x):
             return ()
         if kind is FunctionType:
-            cells = x.__closure__ or ()
-            return [*map(look_into, cells), *(x.__defaults__ or ()), *x.__dict__.values()]
+            return [*_parts_of_function(x), *x.__dict__.values()]
         if issubclass(kind, weakref.ref):  # to what a call would make anew
             return [referent_of(x), *gc.get_referents(x)]
         return gc.get_referents(x)

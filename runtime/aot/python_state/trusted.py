@@ -12,7 +12,8 @@ from importlib.util import find_spec
 from types import ModuleType
 
 from ...trace.provenance import is_of_user
-from .values import attributes_of
+from .nodes import qualified_name
+from .values import attributes_of, module_of
 
 _PACKAGES = (
     "functorch",
@@ -85,3 +86,16 @@ def _is_followed_module(name: str) -> bool:
         return not (root in sys.stdlib_module_names or root in _PACKAGES or root in RUNNERS)
     # the file tells, as a module of the user's may have the name of one of Python's
     return root not in RUNNERS and is_followed(file)
+
+
+def is_importable(x: type | ModuleType) -> bool:
+    """Return whether a class or a module is found by its name, as no program has made it."""
+    if isinstance(x, ModuleType):
+        return sys.modules.get(x.__name__) is x
+    found = attributes_of(sys.modules.get(str(module_of(x)))) or {}
+    for name in qualified_name(x).split("."):
+        value = found.get(name)
+        found = vars(value) if isinstance(value, type) else {}
+        if value is x:
+            return True
+    return False
