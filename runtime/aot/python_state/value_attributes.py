@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
+from ...seam.levels import Value
 from ...seam.own_modules import is_own_module
 from ...seam.shells import VALUES
 from .nodes import Change, Label, Named
@@ -30,8 +31,13 @@ def is_own(kind: Any, name: str) -> bool:
 def _of_package(kind: Any) -> frozenset[str]:
     """Return the names that those classes of ``kind`` annotate which are the package's."""
     # each class of the package annotates the attributes that it gives to its values
-    ours = [cls for cls in kind.__mro__ if is_own_module(cls.__module__)]
-    return frozenset().union(*(inspect.get_annotations(cls) for cls in ours))
+    ours = filter(_is_of_package, kind.__mro__)
+    return frozenset().union(*map(inspect.get_annotations, ours))
+
+
+def _is_of_package(cls: Any) -> bool:
+    # under the drop-in the classes of values say that they are torch's
+    return cls is Value or cls in VALUES or is_own_module(cls.__module__)
 
 
 OF_PACKAGE: frozenset[str] = frozenset().union(*(_of_package(kind) for kind in VALUES))

@@ -61,3 +61,11 @@ def test_another_word_is_refused() -> None:
     ):
         dropin.install(compile="trace")
     assert not dropin.is_installed() and runtime.jit is not None
+
+
+def test_an_argument_that_requires_grad_is_returned_under_inference_mode() -> None:
+    with dropin.installed():
+        x = torch.ones(2).requires_grad_()
+        jitted = runtime.jit(lambda a: [a])
+        with torch.inference_mode():
+            assert jitted(x)[0] is x
