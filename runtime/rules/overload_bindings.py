@@ -112,7 +112,7 @@ def functional_overload(func: OpOverload, base: str) -> OpOverload | None:
         f".Tensor_{which}",
         ".Tensor",
         ".int",
-        "functional_overload",
+        "_functional",
     ):
         try:
             candidate = overload(f"{func.namespace}::{name}{suffix}")

@@ -46,12 +46,12 @@ from .state_guard import StateGuard
 from .summary import line_naming
 from .trusted import is_importable
 from .values import (
-    CONTAINERS_OF_TREES,
     MISSING,
     SIMPLE,
     attributes_of,
+    containers_in,
     is_tree,
-    look_into,
+    parts_of_function,
     referent_of,
     slots_of,
 )
@@ -65,25 +65,6 @@ def _is_place(change: Change) -> bool:
     """Return whether what was changed can be assigned by itself. A variable has one value."""
     single = change.label is not None or isinstance(change.node.had, tuple)
     return single and isinstance(change.node, OneByOne)
-
-
-def _parts_of_function(function: FunctionType) -> list[object]:
-    """Return what a function holds that its calls share: variables of closures, and defaults."""
-    held = [*map(look_into, function.__closure__ or ())]
-    held += function.__defaults__ or ()
-    return [*held, *(function.__kwdefaults__ or {}).values()]
-
-
-def _containers_in(value: Any) -> Iterator[object]:
-    """Return the containers that ``value`` is and holds, but tuples, which are as good as equal
-    ones."""
-    pending = [value]
-    while pending:
-        part = pending.pop()
-        if type(part) in CONTAINERS_OF_TREES:
-            pending += part.values() if isinstance(part, dict) else part
-            if type(part) is not tuple:
-                yield part
 
 
 def _is_value(x: Any) -> bool:
@@ -479,7 +460,7 @@ class ProgramState:
         if issubclass(kind, _NOT_MADE) or is_of_ours(kind) or self.graph.knows(x):
             return False
         if kind is FunctionType:
-            held = _parts_of_function(x)
+            held = parts_of_function(x)
             return bool(x.__dict__) or any(map(self._may_change, held))
         row = row_of(x)
         if row is not None:
@@ -496,7 +477,7 @@ class ProgramState:
         would make two of it. ``found``: whether the program has found it, and not made it."""
         owners: dict[int, str] = {}
         for place, value in zip(places, values, strict=True):
-            for x in _containers_in(value):
+            for x in containers_in(value):
                 first = owners.setdefault(id(x), place)
                 if first != place and not (self.graph.has(x) or found(x)):
                     raise RuntimeError(
@@ -550,7 +531,7 @@ class ProgramState:
         if self.graph.knows(x):
             return ()
         if kind is FunctionType:
-            return [*_parts_of_function(x), *x.__dict__.values()]
+            return [*parts_of_function(x), *x.__dict__.values()]
         if issubclass(kind, weakref.ref):  # to what a call would make anew
             return [referent_of(x), *gc.get_referents(x)]
         return gc.get_referents(x)

@@ -8,8 +8,8 @@ import decimal
 import operator
 import threading
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable
-from types import CellType, MemberDescriptorType, MethodType
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import CellType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 from weakref import KeyedRef, WeakKeyDictionary, ref
 
@@ -166,6 +166,25 @@ def look_into(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:
         return MISSING
+
+
+def parts_of_function(function: FunctionType) -> list[object]:
+    """Return what a function holds that its calls share: variables of closures, and defaults."""
+    held = [*map(look_into, function.__closure__ or ())]
+    held += function.__defaults__ or ()
+    return [*held, *(function.__kwdefaults__ or {}).values()]
+
+
+def containers_in(value: Any) -> Iterator[object]:
+    """Return the containers that ``value`` is and holds, but tuples, which are as good as equal
+    ones."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        if type(part) in CONTAINERS_OF_TREES:
+            pending += part.values() if isinstance(part, dict) else part
+            if type(part) is not tuple:
+                yield part
 
 
 def slot_value(slot: MemberDescriptorType, x: object) -> Any:
