@@ -46,6 +46,7 @@ from .state_guard import StateGuard
 from .summary import line_naming
 from .trusted import is_importable
 from .values import (
+    CONTAINERS_OF_TREES,
     MISSING,
     SIMPLE,
     attributes_of,

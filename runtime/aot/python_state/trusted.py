@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from importlib.util import find_spec
 from types import ModuleType
 
@@ -92,7 +93,8 @@ def is_importable(x: type | ModuleType) -> bool:
     """Return whether a class or a module is found by its name, as no program has made it."""
     if isinstance(x, ModuleType):
         return sys.modules.get(x.__name__) is x
-    found = attributes_of(sys.modules.get(str(module_of(x)))) or {}
+    module = sys.modules.get(str(module_of(x)))
+    found: Mapping[str, object] = attributes_of(module) or {}
     for name in qualified_name(x).split("."):
         value = found.get(name)
         found = vars(value) if isinstance(value, type) else {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from types import GenericAlias, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,7 +37,7 @@ MADE: dict[str, Callable[[Any], Any]] = {
     "factory": lambda value: collections.defaultdict(lambda: value),
     "slice": slice,
     "itemgetter": operator.itemgetter,
-    "alias": lambda value: list[value],
+    "alias": lambda value: GenericAlias(list, (value,)),
     "property": property,
     "static method": staticmethod,
     "bound method": lambda value: value.__add__,
