@@ -364,13 +364,12 @@ class ProgramState:
     def refuse_returned(self, x: object) -> None:
         """Refuse a result that may change, if the program has made it: all calls would return one
         object."""
-        if isinstance(x, Enum) or holds_values(x):
+        if isinstance(x, Enum) or is_of_ours(type(x)) or holds_values(x):
             return  # one with tensors is refused where the graph gets its results
-        values = self._values_in(x)
-        if not values and not self._may_change(x):
-            return
         inside = "which it has made and which may change"
-        if values:
+        if not self._may_change(x):
+            if not self._values_in(x):
+                return
             inside = "with a tensor or number that it computes inside"
         raise RuntimeError(
             f"the program returns a {type(x).__name__}, {inside}. "
