@@ -482,3 +482,16 @@ def test_a_row_of_indices_is_the_bag_of_a_sample(mode: str) -> None:
     with per_sample([table]) as grads:
         F.embedding_bag(grads.batch(rows), table, mode=mode).exp().sum().backward()
     torch.testing.assert_close(grads.materialize()[0], torch.stack(expected))
+
+
+@pytest.mark.parametrize("name", ["_embedding_bag", "_embedding_bag_forward_only"])
+def test_an_op_of_bags_is_followed_by_its_own_name(name: str) -> None:
+    rows = torch.tensor([[0, 4, 0], [2, 2, 1]])
+    table = torch.linspace(-1, 1, 10, dtype=torch.float64).reshape(5, 2).requires_grad_()
+    bags = getattr(torch.ops.aten, name)
+    rate = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    expected = [bags(table.detach(), row, torch.tensor([0]))[0].exp() for row in rows]
+    with per_sample([rate]) as grads:
+        indices = grads.batch(rows).reshape(-1)
+        (bags(table.detach(), indices, torch.tensor([0, 3]))[0].exp() * rate).sum().backward()
+    torch.testing.assert_close(grads.materialize()[0], torch.cat(expected))
