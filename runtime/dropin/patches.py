@@ -21,6 +21,24 @@ _TORCH = ("torch", "functorch")
 Table = Mapping[int, tuple[object, object]]
 
 
+def _versions_tell() -> bool:
+    """Return whether each write to a module gives its dictionary a version that none had before.
+    This Python may keep no versions of dictionaries."""
+    module, other, name = ModuleType("module"), ModuleType("other"), "name"
+    versions = [dict_version(vars(other)), dict_version(vars(module))]
+    for value in (None, versions):
+        module.__dict__[name] = value
+        versions.append(dict_version(vars(module)))
+    setattr(module, name, 0)
+    versions.append(dict_version(vars(module)))
+    delattr(module, name)
+    versions.append(dict_version(vars(module)))
+    return len(set(versions)) == len(versions)
+
+
+VERSIONS_TELL = _versions_tell()
+
+
 class Unbound:
     """The modules of which no name is bound to an object of a table, as most of torch's thousands
     are. Installed once more, they are not looked through again.
@@ -131,7 +149,7 @@ class Patches:
             # most modules, and torch has thousands
             if table.keys().isdisjoint(map(id, list(names.values()))):
                 # what is put in the place of the objects is younger, or of this package
-                if table is self._table:
+                if table is self._table and VERSIONS_TELL:
                     unbound.add(version)
                 continue
             for name, value in list(names.items()):
