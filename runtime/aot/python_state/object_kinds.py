@@ -55,7 +55,7 @@ from .contents import (
     Variable,
 )
 from .iterators import iterating_class, position_of
-from .nodes import Change, ClassNames, Node
+from .nodes import Change, ClassNames, Label, Node
 from .reads import QUESTIONS
 from .switches import text_of_decimals
 from .trusted import follows
@@ -89,7 +89,8 @@ def _position(x: object, name: str) -> Node:
 
 # nothing public of `abc` says which classes are registered
 _get_dump: Any = vars(importlib.import_module("_abc"))["_get_dump"]
-_Registered = dict[int, int]  # by identity of a class: which module in the order of imports has it
+# by identity of a class: the class, and which module in the order of imports has it
+_Registered = dict[int, tuple[weakref.ref[type], int]]
 _REGISTERED: weakref.WeakKeyDictionary[type, tuple[object, _Registered]] = (
     weakref.WeakKeyDictionary()
 )
@@ -113,8 +114,11 @@ def _registered_with(abstract: type) -> _Registered:
     registered: _Registered = {}
     for cls in walk([abstract], type.__subclasses__):
         if "_abc_impl" in vars(cls):
-            classes = (reference() for reference in _get_dump(cls)[0])
-            registered |= {id(x): _MODULES.get(str(module_of(x)), 0) for x in classes}
+            classes = [reference() for reference in _get_dump(cls)[0]]
+            for x in classes:
+                if x is not None:
+                    module = _MODULES.get(str(module_of(x)), 0)
+                    registered[id(x)] = (weakref.ref(x), module)
     return registered
 
 
@@ -124,29 +128,57 @@ class Registry(Node):
 
     A class of a module that was imported since is none of them: no object that the program has
     found is one of its. An import of ``sympy``, as programs for any sizes need, registers some with
-    those of ``collections.abc``.
+    those of ``collections.abc``. A class that nobody has any more is none either.
     """
 
-    __slots__ = ("modules",)
+    __slots__ = ("modules", "token")
     puts = False
 
     def __init__(self, owner: type, name: str) -> None:
         self.modules = _number_of_modules()
+        self.token = abc.get_cache_token()
         super().__init__(owner, name)
 
-    def look(self) -> tuple[int, ...]:
-        """Return the identities of the classes. Python's token of all registries changes with each
-        class that somebody registers, wherever."""
+    def holds(self) -> bool:
+        # the token first: with one registry in most programs each call would sort its classes
+        token = abc.get_cache_token()
+        if token == self.token:
+            return True
+        self._drop_the_dead()
+        if not super().holds():
+            return False
+        self.token = token
+        return True
+
+    def differences(self) -> list[tuple[Label, Any, Any]]:
+        self._drop_the_dead()
+        return super().differences()
+
+    def changes(self) -> list[Change]:
+        self._drop_the_dead()
+        return super().changes()
+
+    def look(self) -> tuple[weakref.ref[type], ...]:
+        """Return the classes. Python's token of all registries changes with each class that
+        somebody registers, wherever. Python makes one weak reference of an object, so references
+        are compared by identity."""
         token = abc.get_cache_token()
         known = _REGISTERED.get(self.owner)
         if known is None or known[0] != token:
             known = _REGISTERED[self.owner] = (token, _registered_with(self.owner))
-        return tuple(sorted(x for x, module in known[1].items() if module < self.modules))
+        classes = sorted(known[1].items())
+        return tuple(
+            cls for _, (cls, module) in classes if module < self.modules and cls() is not None
+        )
 
     def renew(self) -> None:
         """Remember the classes of now."""
         self.modules = _number_of_modules()
+        self.token = abc.get_cache_token()
         super().renew()
+
+    def _drop_the_dead(self) -> None:
+        self.had = tuple(cls for cls in self.had if cls() is not None)
 
 
 def _self_of(x: types.BuiltinMethodType) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ import collections
 import collections.abc
 import fractions
 import functools
+import gc
 import importlib.util
 import json
 import math
@@ -479,6 +480,23 @@ def test_a_class_of_a_module_that_is_imported_later_changes_no_answer(
     # a program that comes to an object of the class asks again
     later = jit(lambda x: x * (2.0 + isinstance(new, collections.abc.Sequence)))
     assert later(torch.ones(1)).item() == 3.0
+
+
+def test_a_class_that_nobody_has_any_more_costs_no_program() -> None:
+    """A registry drops such a class by itself, whenever the collector comes to it."""
+    kind, other = (type(name, (), {}) for name in ("OfNobody", "Other"))
+    collections.abc.Sequence.register(kind)
+    box = Box()
+    compiled = jit(lambda x: x * (2.0 + isinstance(box, collections.abc.Sequence)))
+    first = compiled(torch.ones(1))
+    of_kind = weakref.ref(kind)
+    del kind
+    gc.collect()
+    assert of_kind() is None
+    # another registry changes, so that this one is read again
+    Named.register(other)
+    assert compiled(torch.ones(1)).equal(first)
+    assert len(jit.explain(compiled).programs) == 1
 
 
 class Named(abc.ABC):
