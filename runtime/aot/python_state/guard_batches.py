@@ -361,32 +361,47 @@ class Dictionaries(Batch):
 
 
 class Functions(Batch):
-    """The code of functions, and the defaults of their arguments, without those by keyword."""
+    """The code of functions, and the defaults of their arguments."""
 
     def __init__(self, nodes: Sequence[FunctionParts]) -> None:
         self._nodes = nodes
 
     def condition(self, constant: Constant) -> str:
-        if len(self._nodes) <= FEW:
-            return " and ".join(self._of_one(node, constant) for node in self._nodes)
-        functions = constant([node.owner for node in self._nodes])
-        codes, defaults = zip(*(node.had[:2] for node in self._nodes), strict=True)
-        return " and ".join(
-            (
-                _identities(constant, f"map({constant(_code)}, {functions})", codes),
-                _identities(constant, f"map({constant(_defaults)}, {functions})", defaults),
-                f"not any(map({constant(_named_defaults)}, {functions}))",
-            )
+        plain = [node for node in self._nodes if not node.had[2]]
+        named = [node for node in self._nodes if node.had[2]]
+        conditions = [self._of_named(node, constant) for node in named]
+        if len(plain) <= FEW:
+            conditions += [self._of_one(node, constant) for node in plain]
+            return " and ".join(conditions)
+        functions = constant([node.owner for node in plain])
+        codes, defaults = zip(*(node.had[:2] for node in plain), strict=True)
+        conditions += [
+            _identities(constant, f"map({constant(_code)}, {functions})", codes),
+            _identities(constant, f"map({constant(_defaults)}, {functions})", defaults),
+            f"not any(map({constant(_named_defaults)}, {functions}))",
+        ]
+        return " and ".join(conditions)
+
+    @classmethod
+    def _of_one(cls, node: FunctionParts, constant: Constant) -> str:
+        function = constant(node.owner)
+        return f"{cls._of_code(node, constant)} and not {function}.__kwdefaults__"
+
+    @classmethod
+    def _of_named(cls, node: FunctionParts, constant: Constant) -> str:
+        """Return the condition of a function that has defaults by keyword."""
+        now = f"({constant(node.owner)}.__kwdefaults__ or {{}})"
+        names, values = zip(*node.had[2], strict=True)
+        return (
+            f"{cls._of_code(node, constant)} and tuple({now}) == {constant(names)} "
+            f"and {_identities(constant, f'{now}.values()', values)}"
         )
 
     @staticmethod
-    def _of_one(node: FunctionParts, constant: Constant) -> str:
+    def _of_code(node: FunctionParts, constant: Constant) -> str:
         function, code = constant(node.owner), constant(node.had[0])
         defaults = constant(node.had[1])
-        return (
-            f"{function}.__code__ is {code} and {function}.__defaults__ is {defaults} "
-            f"and not {function}.__kwdefaults__"
-        )
+        return f"{function}.__code__ is {code} and {function}.__defaults__ is {defaults}"
 
     def compare(self) -> bool:
         return _all_hold(self._nodes)

@@ -236,8 +236,7 @@ class _Sorted:
 
     def _add_of_one(self, node: Node) -> bool:
         """Add a function, a variable or a class. Return whether it is one that a batch takes."""
-        # not one with defaults by keyword: `Functions` asks that there are none
-        if isinstance(node, FunctionParts) and not node.had[2]:
+        if isinstance(node, FunctionParts):
             self.functions.append(node)
             return True
         if isinstance(node, Cell) and not node.free:
