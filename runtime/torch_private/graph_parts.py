@@ -27,9 +27,7 @@ TracingContext = torch._guards.TracingContext
 """What torch's compilers know of the trace that is running."""
 snake_case = torch.fx.graph._snake_case
 """A name in the form that names of nodes have."""
-COMPILE_FX = "torch._inductor.compile_fx"
-"""The module of Inductor that compiles a graph. Its import is slow."""
 INDUCTOR_OPTIONS = "torch._inductor.config"
-"""The module of its options."""
+"""The module of Inductor's options. Its import is slow."""
 INDUCTOR_DECOMPOSITIONS = "torch._inductor.decomposition"
 """The module with the operators that it writes with simpler ones."""

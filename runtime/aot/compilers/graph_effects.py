@@ -28,7 +28,8 @@ _RAISING = frozenset(
     )
 )
 """Names of ATen's ops that refuse some values: indices out of range, singular matrices."""
-_OF_TORCH = frozenset(("aten", "prims", "prim"))
+_KNOWN = frozenset(("aten", "prims", "prim", "torch_transform_matrix"))
+"""The names of torch's libraries of ops, and of this package's."""
 
 
 def _nodes_of(module: fx.GraphModule) -> Iterator[tuple[fx.GraphModule, fx.Node]]:
@@ -77,4 +78,4 @@ def runs_user_code(module: fx.GraphModule) -> bool:
 def _is_of_another(node: fx.Node) -> bool:
     """Return whether ``node`` calls an op of another library."""
     func = node.target
-    return isinstance(func, OpOverload) and func.namespace not in _OF_TORCH
+    return isinstance(func, OpOverload) and func.namespace not in _KNOWN

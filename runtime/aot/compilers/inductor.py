@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from ...rules.linalg.factored_solve import SOLVE_FACTORED, solve_by_factors
 from ...seam.graph_walks import results_of
 from ...torch_private.dispatcher import below_autograd
-from ...torch_private.graph_parts import COMPILE_FX, INDUCTOR_DECOMPOSITIONS, INDUCTOR_OPTIONS
+from ...torch_private.graph_parts import INDUCTOR_DECOMPOSITIONS, INDUCTOR_OPTIONS
 from ...trace.graph_capture import module_of, trace_flat
 from ...trace.graph_edits import refuses
 from ...trace.provenance import line_of
@@ -30,7 +31,7 @@ from .graph_effects import may_raise
 from .inductor_graphs import NumberTensors, numbers_of, write_at_the_end
 from .inductor_trial import TrialFailed
 from .placing import DESTINATIONS, Destination
-from .trial_process import cause, with_key
+from .trial_process import cause, code_of
 
 ISOLATED = os.name == "posix"
 _INSTEAD = (
@@ -52,7 +53,12 @@ _REASONS = {
 
 
 def inductor(
-    module: fx.GraphModule, inputs: list[object], *, isolated: bool = ISOLATED, limit: float = 600.0
+    module: fx.GraphModule,
+    inputs: list[object],
+    *,
+    isolated: bool = ISOLATED,
+    limit: float = 600.0,
+    cpp_wrapper: bool = False,
 ) -> Boxed:
     """Compile a graph to kernels by ``torch._inductor``.
 
@@ -71,10 +77,16 @@ def inductor(
     ``isolated``: whether another process compiles the graph and runs its code first
     (:mod:`.inductor_trial`). So a crash of Inductor is an error, and so is what takes it longer
     than ``limit`` seconds. ``RuntimeError`` names what it cannot compile.
+
+    ``cpp_wrapper``: whether C++ calls the kernels, and not Python, as the option of Inductor with
+    this name. Small graphs take half the time, and compile for twice as long. An error of a kernel
+    is then a ``RuntimeError``, whatever its class in torch.
     """
     given = [index for index, x in enumerate(inputs) if isinstance(x, (torch.Tensor, *SYMBOLIC))]
     try:
-        run, placed = _compile(module, inputs, given, limit if isolated else None)
+        run, placed = _compile(
+            module, inputs, given, limit if isolated else None, cpp_wrapper=cpp_wrapper
+        )
     except TrialFailed as error:
         raise RuntimeError(
             f"Inductor does not compile {_describe(module)}: "
@@ -85,30 +97,51 @@ def inductor(
             f"Inductor does not compile {_describe(module)}: {cause(error)}. {_INSTEAD}"
         ) from error
 
-    # the arguments that the code writes to, for the first call alone
-    first = [list(placed)]
+    first = [list(placed)]  # the arguments that the code writes to, for the first call alone
+    inner = _inner_code(run)
+    takes_all = given == [*range(len(inputs))]
 
     def boxed(args: list[Any]) -> Any:
         """Run the code below autograd, and empty ``args``."""
-        taken = [args[index] for index in given]
-        uncounted = first.pop() if first else ()
-        # a tensor of inference mode has no version
-        versioned = [index for index in uncounted if not args[index].is_inference()]
-        written = [(index, args[index], args[index]._version) for index in versioned]
+        nonlocal run
+        noted = _versions(args, first.pop()) if first else ()
+        taken = args.copy() if takes_all else [args[index] for index in given]
         args.clear()
         with below_autograd():
             results = run(taken)
         # the first call tells which writes of the code count: those of kernels of ATen
-        for index, tensor, version in written:
+        for index, tensor, version in noted:
             placed[index] -= tensor._version - version
+        run = inner
         return results
 
     boxed._boxed_call, boxed.placed = True, placed  # type: ignore[attr-defined]
     return boxed
 
 
+def _versions(
+    args: Sequence[torch.Tensor], written: Sequence[int]
+) -> list[tuple[int, torch.Tensor, int]]:
+    """List the arguments ``written`` with their positions and versions. A tensor of inference mode
+    has none."""
+    versioned = [index for index in written if not args[index].is_inference()]
+    return [(index, args[index], args[index]._version) for index in versioned]
+
+
+def _inner_code(code: Any) -> Callable[[list[Any]], Any]:
+    """Return the function in the object that Inductor returns. The object itself ends what a first
+    call may store, and asks a profiler, which takes as long as a small kernel."""
+    inner: Callable[[list[Any]], Any] = getattr(code, "current_callable", None) or code
+    return inner
+
+
 def _compile(
-    module: fx.GraphModule, inputs: list[object], given: Sequence[int], limit: float | None
+    module: fx.GraphModule,
+    inputs: list[object],
+    given: Sequence[int],
+    limit: float | None,
+    *,
+    cpp_wrapper: bool,
 ) -> tuple[Callable[[list[Any]], object], dict[int, int]]:
     """Return the code, and the arguments to which it writes with the number of writes.
 
@@ -120,7 +153,6 @@ def _compile(
     # the other process imports torch while this one lowers the graph
     if limit is not None:
         inductor_trial.start()
-    compile_fx: Any = importlib.import_module(COMPILE_FX)
     config: Any = importlib.import_module(INDUCTOR_OPTIONS)
     # else Inductor draws by a generator of its own, and the numbers are not those of eager mode
     with config.patch(fallback_random=True):
@@ -134,9 +166,8 @@ def _compile(
         _mark_results_as_visible(lowered.graph)
         values = [_with_known_sizes(inputs[i]) for i in given]
         if limit is not None:
-            inductor_trial.tried(lowered, values, limit)
-        with with_key(values):
-            run: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(lowered, values)
+            inductor_trial.tried(lowered, values, limit, cpp_wrapper=cpp_wrapper)
+        run = code_of(lowered, values, cpp_wrapper=cpp_wrapper)
     numbers = numbers_of(module)
     if numbers:
         run = _with_numbers(run, numbers)
@@ -224,6 +255,16 @@ _WITH_BOUNDS = (
 """Ops that refuse an index below 0. What Inductor takes for them counts it from the end."""
 
 
+_PRODUCTS = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.baddbmm.default,
+)
+"""Products of matrices. Of small ones Inductor takes sums of products, in which 0 times NaN counts.
+The kernel leaves out what a factor of 0 takes part in."""
+
+
 def _within_bounds(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Return the decomposition ``rule`` of such an op, in which an index below 0 becomes one behind
     the last element, which native code refuses."""
@@ -241,6 +282,9 @@ def decomposed(module: fx.GraphModule, inputs: Sequence[object]) -> fx.GraphModu
     """Return ``module`` in the ops that Inductor lowers, for abstract values ``inputs``."""
     table: Any = dict(importlib.import_module(INDUCTOR_DECOMPOSITIONS).select_decomp_table())
     table |= {op: _within_bounds(table[op]) for op in _WITH_BOUNDS}
+    table[SOLVE_FACTORED] = solve_by_factors
+    for op in _PRODUCTS:
+        table.pop(op, None)
     program = NumberTensors(transformable(module))
 
     def run(_: object, *given: object) -> Sequence[object]:

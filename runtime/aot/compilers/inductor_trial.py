@@ -31,6 +31,8 @@ _PROGRAM = Path(__file__).with_name("trial_process.py")
 # a process uses the folders of its start, so a change of one needs a new process
 _FOLDERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 _START = 300.0  # seconds for the start of the process
+# by the word of an answer, what the process does then
+_NEXT = {"compiled": "running the code", "ran": "compiling"}
 _LONGEST_LINE = 300  # letters of what the process printed last, in an error
 
 
@@ -92,7 +94,7 @@ class _Process:
             word = text = ""
             while word not in ("done", "unread", "error"):
                 word, text = self._answer(doing, limit, until)
-                doing = "running the code"
+                doing = _NEXT.get(word, doing)
         except (EOFError, ConnectionError) as error:
             raise ConnectionError(f"{self._end()} while {doing}{self._last_words()}") from error
         if word != "done":
@@ -210,15 +212,18 @@ def start() -> None:
     _TRIALS.start()
 
 
-def tried(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> None:
+def tried(
+    graph: fx.GraphModule, inputs: Sequence[object], limit: float, *, cpp_wrapper: bool = False
+) -> None:
     """Let Inductor compile ``graph`` for abstract values ``inputs`` and run its code in the other
     process, for ``limit`` seconds at most.
 
+    ``cpp_wrapper``: whether C++ calls the kernels. The code in which Python does is tried before.
     ``TrialFailed`` says what happened to it there.
     """
     # a graph that cannot be pickled is no failure of Inductor
     try:
-        messages = request(graph, inputs, limit)
+        messages = request(graph, inputs, limit, cpp_wrapper=cpp_wrapper)
     except Exception as error:
         raise TrialFailed(cause(error), "unsent") from error
     try:

@@ -57,21 +57,21 @@ _scaled_dot_product_flash_attention_for_cpu.default
 _scaled_dot_product_flash_attention_for_cpu_backward.default
 """
 _KERNELS = frozenset(_KERNELS_NAMES.split())
-"""Ops for which native code calls the kernel, but for some of ``_PRODUCTS``."""
+"""Ops for which native code calls the kernel."""
 
 _PLACES_NAMES = """
 _unsafe_view.default cat.default clone.default constant_pad_nd.default copy.default copy_.default
-empty_like.default flip.default full.default full_like.default lift_fresh_copy.default
-new_zeros.default ones.default ones_like.default repeat.default roll.default
-select_backward.default select_scatter.default slice_backward.default slice_scatter.default
-stack.default tril.default triu.default where.self zeros.default zeros_like.default
+diag_embed.default empty_like.default flip.default full.default full_like.default
+lift_fresh_copy.default new_full.default new_ones.default new_zeros.default ones.default
+ones_like.default repeat.default roll.default select_backward.default select_scatter.default
+slice_backward.default slice_scatter.default stack.default tril.default triu.default where.self
+zeros.default zeros_like.default
 """
 _PLACES = frozenset(_PLACES_NAMES.split())
 """Ops that put elements elsewhere, and change none."""
 
 _PRODUCTS = frozenset(("mm.default", "addmm.default", "bmm.default", "baddbmm.default"))
-"""Kernels in whose place native code multiplies and adds by itself if a matrix has a side of 1. It
-then takes 0 times NaN for the part that a factor of 0 leaves out."""
+"""Kernels with factors, of which only 1 was compared."""
 
 _BOUNDS = frozenset(("clamp.default", "clamp_max.default", "clamp_min.default", "hardtanh.default"))
 """Ops with bounds. At a bound of 0 native code gives a zero of another sign."""
@@ -119,8 +119,7 @@ def _has_compared_values(name: str, node: fx.Node) -> bool:
     """Return whether native code does what the kernel does for the sizes and numbers of a call."""
     numbers = [x for x in (*node.args, *node.kwargs.values()) if isinstance(x, (int, float))]
     if name in _PRODUCTS:
-        sides = [size for x in node.all_input_nodes for size in x.meta["val"].shape[-2:]]
-        return not numbers and min(sides) > 1
+        return not numbers
     if name in _BOUNDS:
         return 0 not in numbers
     if name == "pow.Tensor_Scalar":

@@ -30,8 +30,9 @@ from ...seam.locks import in_child, lock_of
 from ...torch_private.dispatcher import below_autograd
 from ...trace.symbols import SYMBOLIC
 from .boxed import Boxed, nop
-from .graph_effects import draws, runs_user_code
+from .graph_effects import draws, may_raise, runs_user_code
 from .inductor import inductor
+from .inductor_trial import TrialFailed
 from .native_ops import reason_for_kernels
 from .staged import Settling, Staged
 
@@ -83,7 +84,8 @@ class Tiers(Settling):
         self._replay = nop(module, inputs)
         self.placed: dict[int, int] = getattr(self._replay, "placed", {})
         self.writes: dict[int, int] = getattr(self._replay, "writes", {})
-        self._compile: Callable[[], Boxed] | None = partial(inductor, module, inputs, limit=limit)
+        self._compile: Callable[[], Any] | None = partial(_native_code, module, inputs, limit)
+        self._may_raise = may_raise(module)
         self._calls, self._rounds = calls, rounds
         self._count = 0
         self._times: list[tuple[float, float]] = []
@@ -191,7 +193,10 @@ class Tiers(Settling):
             # by how much a call advances the versions of what the graph has written
             self.placed.update(self._native.placed)
             says = f"native code, {native:.1f} µs beside {replay:.1f} of the replay"
-            self._end(self._native, says)
+            serve = self._native
+            if self._may_raise and not self.placed:
+                serve = _with_errors_of(self._replay, serve)
+            self._end(serve, says)
         else:
             self._keep_replay(f"native code takes {native:.1f} µs, and the replay {replay:.1f}")
 
@@ -211,6 +216,40 @@ class Tiers(Settling):
                 _TEXTS[serve] = says
                 self.settled(serve)
                 self.settled = None
+
+
+def _native_code(module: fx.GraphModule, inputs: list[object], limit: float) -> Any:
+    """Return Inductor's code for a graph, in which C++ calls the kernels of the CPU if it can."""
+    if not all(map(_is_on_cpu, inputs)):
+        return inductor(module, inputs, limit=limit)
+    try:
+        return inductor(module, inputs, limit=limit, cpp_wrapper=True)
+    except RuntimeError as error:
+        reason = error.__cause__
+        if not isinstance(reason, TrialFailed) or reason.what != "error":
+            raise
+    # some graphs have no such code
+    return inductor(module, inputs, limit=limit)
+
+
+def _is_on_cpu(value: object) -> bool:
+    return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
+
+
+def _with_errors_of(replay: Boxed, native: Boxed) -> Boxed:
+    """Return native code whose errors are those of the replay: of torch's classes and with its
+    texts. Neither writes to an argument."""
+
+    def run(args: list[Any]) -> Any:
+        """Return the results of the graph, and empty ``args``."""
+        kept = list(args)
+        try:
+            return native(args)
+        except Exception:
+            return replay(kept)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
 
 
 _TEXTS: WeakKeyDictionary[Boxed, str] = WeakKeyDictionary()  # of functions that are settled

@@ -8,6 +8,7 @@ answers are pairs of a word and a text:
 |---|---|
 | ``ready`` | at the start: requests are read from now on |
 | ``compiled`` | the graph is compiled, and its code runs next |
+| ``ran`` | the code has run, and the graph is compiled once more, to code with a wrapper in C++ |
 | ``done`` | the code has run, or has raised an error, as kernels do for some elements |
 | ``unread`` | the graph cannot be read here, as its operators are known in the other one alone |
 | ``error`` | Inductor raised an error, or its code found another layout than it expects |
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import importlib
+import logging
 import pickle
 import pkgutil
 import signal
@@ -41,7 +43,9 @@ _FACTS = ("val", "tensor_meta", "user_visible_output_idxs", "unbacked_bindings")
 _OF_ANOTHER = ("tracked_fakes", "fake_tensor_cache", "events")
 
 
-def request(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> tuple[bytes, bytes]:
+def request(
+    graph: fx.GraphModule, inputs: Sequence[object], limit: float, *, cpp_wrapper: bool = False
+) -> tuple[bytes, bytes]:
     """Return the messages that ask for a trial.
 
     They have facts about tensors, and the elements of constants.
@@ -56,7 +60,12 @@ def request(graph: fx.GraphModule, inputs: Sequence[object], limit: float) -> tu
             target.namespace for target in targets if isinstance(target, torch._ops.OpOverload)
         )
     config = importlib.import_module("torch._inductor.config").get_config_copy()
-    head = {"limit": limit, "operators": sorted(names), "state": _state()}
+    head = {
+        "limit": limit,
+        "operators": sorted(names),
+        "state": _state(),
+        "cpp_wrapper": cpp_wrapper,
+    }
     options = Options(ops_filter=None, node_metadata_key_filter=_FACTS.__contains__)
     return pickle.dumps(head), _pickler().dumps((graph, list(inputs), config), options)
 
@@ -68,6 +77,41 @@ def cause(error: BaseException) -> str:
     if isinstance(inner, BaseException):
         reason = inner
     return f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0].rstrip('.')}"
+
+
+def code_of(
+    graph: fx.GraphModule, values: Sequence[object], *, cpp_wrapper: bool
+) -> Callable[[list[Any]], Any]:
+    """Return the code that Inductor makes of ``graph``, and store it on disk.
+
+    Without a wrapper in C++, Python calls the kernels. Such code asserts the layout of what a
+    kernel returns. A wrapper in C++ does not: that takes it a third of a small call.
+    """
+    compile_fx: Any = importlib.import_module("torch._inductor.compile_fx")
+    config: Any = importlib.import_module("torch._inductor.config")
+    options: dict[str, bool] = {}
+    changes: dict[str, bool] = {}
+    if cpp_wrapper:
+        options = {"cpp_wrapper": True}
+        changes = {"size_asserts": False, **options}
+    with config.patch(changes), with_key(values), _without_remarks():
+        code: Callable[[list[Any]], Any] = compile_fx.compile_fx_inner(graph, values, **options)
+    return code
+
+
+@contextlib.contextmanager
+def _without_remarks() -> Iterator[None]:
+    """Drop a warning of Inductor: that a wrapper in C++ calls some kernels by way of Python."""
+    logger = logging.getLogger("torch._inductor.ir")
+    logger.addFilter(_is_no_warning)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_no_warning)
+
+
+def _is_no_warning(record: logging.LogRecord) -> bool:
+    return record.levelno != logging.WARNING
 
 
 @contextlib.contextmanager
@@ -117,42 +161,52 @@ def main() -> None:
         except EOFError:
             return
         signal.setitimer(signal.ITIMER_REAL, head["limit"] + GRACE)
-        connection.send(_try(head, content, lambda: connection.send(("compiled", ""))))
+        connection.send(_try(head, content, lambda word: connection.send((word, ""))))
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _try(head: dict[str, object], content: bytes, compiled: Callable[[], None]) -> tuple[str, str]:
-    """Carry out one request. Return its answer. ``compiled``: is called before the code runs."""
-    try:
-        graph, inputs, config = _read(head, content)
-    except Exception as error:
-        return "unread", cause(error)
-    try:
-        with config, with_key(inputs):
-            run: Any = importlib.import_module("torch._inductor.compile_fx").compile_fx_inner(
-                graph, inputs
-            )
-    except Exception as error:
-        return "error", cause(error)
-    compiled()
-    # a loop may never end on zeros
-    if not any(map(_has_loop, _graphs(graph))):
+def _try(head: dict[str, object], content: bytes, report: Callable[[str], None]) -> tuple[str, str]:
+    """Carry out one request. Return its answer. ``report``: is called with the words before it."""
+    # the code that asserts layouts first, since the other one would read beyond memory
+    wrappers = [False]
+    if head["cpp_wrapper"]:
+        wrappers = [False, True]
+    for cpp_wrapper in wrappers:
+        if cpp_wrapper:
+            report("ran")
+        # Inductor changes the graph, so it is read anew
         try:
-            with torch._C._AutoDispatchBelowAutograd():
-                run(list(map(_zeros, inputs)))
-        except AssertionError as error:
-            # the code asserts the layout that a kernel returns, which depends on no element
-            return (
-                "error",
-                (
-                    "its code expects another layout than a kernel gives: "
-                    f"{str(error).strip().partition(chr(10))[0]}"
-                ),
-            )
-        # some kernels raise for zeros, which says nothing about the code
-        except Exception:
-            pass
+            graph, inputs, config = _read(head, content)
+        except Exception as error:
+            return "unread", cause(error)
+        try:
+            with config:
+                run = code_of(graph, inputs, cpp_wrapper=cpp_wrapper)
+        except Exception as error:
+            return "error", cause(error)
+        report("compiled")
+        fault = _run_once(run, graph, inputs)
+        if fault:
+            return "error", fault
     return "done", ""
+
+
+def _run_once(run: Callable[[list[Any]], Any], graph: fx.GraphModule, inputs: list[Any]) -> str:
+    """Run code on zeros. Return what is wrong with it, or nothing."""
+    # a loop may never end on zeros
+    if any(map(_has_loop, _graphs(graph))):
+        return ""
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            run(list(map(_zeros, inputs)))
+    except AssertionError as error:
+        # the code asserts the layout that a kernel returns, which depends on no element
+        first = str(error).strip().partition(chr(10))[0]
+        return f"its code expects another layout than a kernel gives: {first}"
+    # some kernels raise for zeros, which says nothing about the code
+    except Exception:
+        pass
+    return ""
 
 
 def _has_loop(graph: fx.Graph) -> bool:

@@ -27,15 +27,18 @@ _LIBRARY.define(
 )
 
 
-def _kernel(A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool) -> Tensor:
+def solve_by_factors(
+    A: Tensor, LU: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool
+) -> Tensor:
+    """Return what the op does, in ATen's ops: it reads the factors, and not the matrix."""
     solution: Tensor = aten.linalg_lu_solve(
         contiguous_stacks(LU), pivots, B, left=left, adjoint=adjoint
     )
     return solution
 
 
-_LIBRARY.impl("solve_factored", _kernel, "CompositeExplicitAutograd")
-_op = torch.ops.torch_transform_matrix.solve_factored.default
+_LIBRARY.impl("solve_factored", solve_by_factors, "CompositeExplicitAutograd")
+SOLVE_FACTORED = torch.ops.torch_transform_matrix.solve_factored.default
 
 
 def solve_factored(
@@ -47,7 +50,7 @@ def solve_factored(
     ``linalg.lu_factor(A)``. B is a matrix, or a stack of matrices whose leading dimensions
     broadcast with those of A.
     """
-    solution: Tensor = _op(A, LU, pivots, B, left, adjoint)
+    solution: Tensor = SOLVE_FACTORED(A, LU, pivots, B, left, adjoint)
     return solution
 
 

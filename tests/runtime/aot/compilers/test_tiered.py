@@ -27,7 +27,7 @@ REPLAYED: dict[str, tuple[Callable[[Tensor], Tensor], dict[str, Any], str]] = {
     "an index, which may be wrong": (lambda x: x[x.long()], {}, "it calls aten._to_copy.default"),
     "a small error": (lambda x: x.erf(), {}, "it calls aten.erf.default, whose kernel was not"),
     "integers": (lambda x: x.argmax(0, True) * 2, {}, "it calls aten.argmax.default"),
-    "a column": (lambda x: x[None] @ x[:, None], {}, "it calls aten.mm.default with sizes"),
+    "a factor": (lambda x: torch.addmm(x, x[None], x.diag(), beta=2), {}, "it calls aten.addmm"),
     "a bound of 0": (lambda x: x.clamp(0, 1), {}, "it calls aten.clamp.default with sizes or num"),
     "an exponent": (lambda x: x**-0.5, {}, "it calls aten.pow.Tensor_Scalar with sizes or num"),
     "half precision": (lambda x: (x.half() + 256) - 256, {}, "a tensor has torch.float16"),
@@ -113,3 +113,21 @@ while "native code takes" not in str(explain(g)) and "native code, " not in str(
     time.sleep(0.01)
 """
     assert _output_of(HEAD + code, kernels) == "True\n"
+
+
+def test_an_error_of_native_code_is_that_of_the_kernel(kernels: Path) -> None:
+    code = """
+def g(a, x):
+    return (torch.linalg.solve(a, x).sin() * 2).cos()
+f = jit(g, compiler=partial(tiers.tiered, calls=2))
+a, x = 2 * torch.eye(3), torch.ones(3)
+while "native code takes" not in str(explain(f)) and "native code, " not in str(explain(f)):
+    assert torch.allclose(f(a, x), (torch.full((3,), 0.5).sin() * 2).cos())
+    time.sleep(0.01)
+try:
+    f(torch.zeros(3, 3), x)
+except torch.linalg.LinAlgError as error:
+    print("singular" in str(error))
+print(torch.allclose(f(a, x), (torch.full((3,), 0.5).sin() * 2).cos()))
+"""
+    assert _output_of(HEAD + code, kernels) == "True\nTrue\n"

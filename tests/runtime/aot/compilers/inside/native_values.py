@@ -169,7 +169,7 @@ def differences(names: Sequence[str]) -> dict[str, str]:
         return [call.run([next(rest) for _ in call.tensors]) for call in calls]
 
     tensors = [tensor for call in calls for tensor in call.tensors]
-    native = inductor(make_fx(program)(*tensors), list(tensors), isolated=False)
+    native = inductor(make_fx(program)(*tensors), list(tensors), isolated=False, cpp_wrapper=True)
     results = zip(calls, program(*tensors), native(list(tensors)), strict=True)
     found = {
         str(call): difference(kernel, result, scale_of(call, kernel))

@@ -73,7 +73,9 @@ class StandIn:
 
         return run
 
-    def trial(self, module: fx.GraphModule, values: list[Any], limit: float) -> None:
+    def trial(
+        self, module: fx.GraphModule, values: list[Any], limit: float, *, cpp_wrapper: bool
+    ) -> None:
         self.events.append("tried")
         self.tried.append((module, values, limit))
 
@@ -137,7 +139,7 @@ def test_in_this_process_nothing_is_tried(stand_in: StandIn) -> None:
 def test_a_trial_that_fails_is_an_error_that_says_what_to_do(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch, what: str, said: str
 ) -> None:
-    def failing(*_: object) -> None:
+    def failing(*_: object, **__: object) -> None:
         raise TrialFailed("no way", what)
 
     monkeypatch.setattr(inductor_trial, "tried", failing)

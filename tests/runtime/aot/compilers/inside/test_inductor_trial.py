@@ -367,7 +367,7 @@ def test_one_thread_at_a_time_has_the_process(trials: _Trials) -> None:
 def test_the_error_of_a_trial_says_what_has_happened(
     trials: _Trials, monkeypatch: pytest.MonkeyPatch, error: BaseException, what: str
 ) -> None:
-    monkeypatch.setattr(inductor_trial, "request", lambda *given: given)
+    monkeypatch.setattr(inductor_trial, "request", lambda *given, **_: given)
     trials.start()
     Fake.made[0].error = error
     with pytest.raises(TrialFailed, match=str(error)) as caught:
@@ -378,7 +378,7 @@ def test_the_error_of_a_trial_says_what_has_happened(
 def test_a_graph_that_cannot_be_sent_asks_no_process(
     trials: _Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_: object) -> Any:
+    def failing(*_: object, **__: object) -> Any:
         raise ValueError("no pickle\nof this")
 
     monkeypatch.setattr(inductor_trial, "request", failing)

@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 
 from runtime import jit
 from runtime.aot.compilers import tiered as tiers
+from runtime.aot.compilers.inductor_trial import TrialFailed
 from runtime.aot.compilers.replay import as_python
 from runtime.jit import explain
 
@@ -179,6 +180,52 @@ def test_what_the_graph_writes_is_written_once_by_each_call(
     for _ in range(3):
         calls += 1
         assert compiled(torch.ones(2)).tolist() == [calls] * 2
+
+
+def test_code_in_which_python_calls_the_kernels_serves_where_there_is_no_other(
+    native: Callable[[Native], None],
+) -> None:
+    asked: list[bool] = []
+
+    def compile_one(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
+        asked.append(options.get("cpp_wrapper", False))
+        if asked[-1]:
+            raise RuntimeError("Inductor does not compile it") from TrialFailed("no", "error")
+        return as_python(module)
+
+    native(compile_one)
+    f = jit(lambda x: x.sin() * 2, compiler=auto)
+    said = _settle(f, torch.ones(3))
+    assert asked == [True, False] and "does not compile" not in said
+
+
+def test_an_error_of_native_code_is_that_of_the_replay(
+    native: Callable[[Native], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = False
+
+    def compile_failing(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
+        right: Any = as_python(module)
+
+        def run(args: list[Any]) -> Any:
+            if fails:
+                args.clear()
+                raise ValueError("index out of bounds")
+            return right(args)
+
+        run.placed = right.placed  # type: ignore[attr-defined]
+        return run
+
+    native(compile_failing)
+    monkeypatch.setattr(tiers, "nop", _changed(_slow))
+    f = jit(torch.linalg.inv, compiler=auto)
+    x = torch.eye(2)
+    assert "native code, " in _settle(f, x)
+    fails = True
+    assert f(x).equal(x)
+    with pytest.raises(RuntimeError, match="singular") as caught:
+        f(torch.zeros(2, 2))
+    assert isinstance(caught.value, vars(torch.linalg)["LinAlgError"])
 
 
 def test_no_graph_is_compiled_when_the_time_is_spent(

@@ -40,7 +40,7 @@ from runtime.aot.compilers.trial_process import (
     with_key,
 )
 
-Compiler = Callable[[fx.GraphModule, list[Any]], Any]
+Compiler = Callable[..., Any]
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_a_request_is_read_as_it_was_made(state: dict[str, Any]) -> None:
     next(iter(graph.graph.nodes)).meta["own"] = object()
     head, content = request(graph, values, 7.5)
     said = importlib.import_module("pickle").loads(head)
-    assert said == {"limit": 7.5, "operators": ["aten"], "state": state}
+    assert said == {"limit": 7.5, "operators": ["aten"], "state": state, "cpp_wrapper": False}
     _set_state({**state, "grad": False})
     read, inputs, config = _read(said, content)
     assert _state() == state
@@ -217,15 +217,13 @@ def tried(
     head, content = request(*graph_of(f, torch.ones(2, 2)), 1.0)
     said: list[str] = []
     answer = _try(
-        {**importlib.import_module("pickle").loads(head), **changes},
-        content,
-        lambda: said.append("compiled"),
+        {**importlib.import_module("pickle").loads(head), **changes}, content, said.append
     )
     return answer, said
 
 
 def _raises(error: BaseException) -> Callable[..., Any]:
-    def run(*_: Any) -> Any:
+    def run(*_: Any, **__: Any) -> Any:
         raise error
 
     return run
@@ -252,9 +250,9 @@ def test_a_trial_compiles_and_runs_on_zeros_below_autograd(
     "compiler, answer, said",
     [
         (_raises(KeyError("no kernel")), ("error", "KeyError: 'no kernel'"), []),
-        (lambda *_: _raises(ValueError("of zeros")), ("done", ""), ["compiled"]),
+        (lambda *_, **__: _raises(ValueError("of zeros")), ("done", ""), ["compiled"]),
         (
-            lambda *_: _raises(AssertionError(" other strides\nat 7")),
+            lambda *_, **__: _raises(AssertionError(" other strides\nat 7")),
             ("error", "its code expects another layout than a kernel gives: other strides"),
             ["compiled"],
         ),
@@ -270,11 +268,32 @@ def test_a_trial_answers_what_has_happened(
     assert tried() == (answer, said)
 
 
+def test_code_with_a_wrapper_in_cpp_is_compiled_of_a_graph_that_was_right_without(
+    stand_in: Callable[[Compiler], None],
+) -> None:
+    compiled: list[tuple[bool, bool, fx.GraphModule]] = []
+    options: Any = importlib.import_module("torch._inductor.config")
+
+    def compiler(graph: fx.GraphModule, inputs: list[Any], *, cpp_wrapper: bool = False) -> Any:
+        assert options.cpp_wrapper == cpp_wrapper
+        compiled.append((cpp_wrapper, options.size_asserts, graph))
+        return lambda given: None
+
+    stand_in(compiler)
+    assert tried(cpp_wrapper=True) == (("done", ""), ["compiled", "ran", "compiled"])
+    assert [kind for *kind, _ in compiled] == [[False, True], [True, False]]
+    # Inductor changes the graph that it compiles
+    assert compiled[0][2] is not compiled[1][2]
+    stand_in(lambda *_, **__: _raises(AssertionError("strides")))
+    answer, said = tried(cpp_wrapper=True)
+    assert answer[0] == "error" and said == ["compiled"]
+
+
 def test_a_loop_is_compiled_and_not_run(stand_in: Callable[[Compiler], None]) -> None:
     def loop(x: torch.Tensor) -> Any:
         return torch.while_loop(lambda y: y.sum() < 3, lambda y: (y + 1,), (x.clone(),))
 
-    stand_in(lambda *_: _raises(AssertionError("it ran")))
+    stand_in(lambda *_, **__: _raises(AssertionError("it ran")))
     assert tried(loop) == (("done", ""), ["compiled"])
 
 
@@ -295,7 +314,7 @@ def test_the_operators_of_a_request_are_looked_for_in_a_library_of_their_name(
         return original(name, package)
 
     monkeypatch.setattr(importlib, "import_module", seeking)
-    stand_in(lambda *_: lambda given: None)
+    stand_in(lambda *_, **__: lambda given: None)
     monkeypatch.setitem(trial_process._MODULES, "a_library_elsewhere", "no.such.place")
     assert tried(operators=["aten", "no_such_library", "a_library_elsewhere"])[0] == ("done", "")
     assert "no_such_library" in sought and "no.such.place" in sought
@@ -309,9 +328,9 @@ def test_the_process_says_when_it_is_ready_and_limits_the_time_of_each_trial(
     filters: list[Any] = []
     seen: list[tuple[Any, bytes]] = []
 
-    def trying(head: Any, content: bytes, compiled: Callable[[], None]) -> tuple[str, str]:
+    def trying(head: Any, content: bytes, report: Callable[[str], None]) -> tuple[str, str]:
         seen.append((head, content))
-        compiled()
+        report("compiled")
         return "done", str(len(timers))
 
     stand_in(_raises(AssertionError()))
