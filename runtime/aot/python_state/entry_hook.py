@@ -20,8 +20,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from importlib.machinery import SourceFileLoader
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
+from zipimport import zipimporter
 
 import torch
 from torch.optim import Optimizer, lr_scheduler
@@ -147,8 +149,18 @@ ONLY_TELL = frozenset(
 )
 """Modules of Python's through which a program tells somebody something. What they ask the system
 for does not come back to the program."""
-_OF_TORCH = {id(torch.save.__code__): "torch.save", id(torch.load.__code__): "torch.load"}
-"""Functions of torch's that read or write files, by identity of their code."""
+_OF_FILES = {
+    id(function.__code__): name
+    for name, function in {
+        "torch.save": torch.save,
+        "torch.load": torch.load,
+        "SourceFileLoader.get_data": SourceFileLoader.get_data,
+        "SourceFileLoader.get_source": SourceFileLoader.get_source,
+        "zipimporter.get_data": zipimporter.get_data,
+    }.items()
+}
+"""Functions that read or write files, by identity of their code: those of torch, and those of
+loaders, whose own calls of Python's functions are imports as well."""
 _LOOKUPS = frozenset(
     id(value.__code__)
     for owner in (inspect, pkgutil, string.Formatter)
@@ -209,7 +221,7 @@ _NOTICED = frozenset(
         *FACTS_OF_PROGRAM,
         *_LOOKUPS,
         *_OF_TENSORS_IN_PYTHON,
-        *_OF_TORCH,
+        *_OF_FILES,
     )
 )
 """Identities of the code of functions that matter by themselves. Most are none of these."""
@@ -394,8 +406,8 @@ class _Watcher:
             self.graph.code.learn((_OF_TENSORS_IN_PYTHON[key],), ())
         if key in _LOOKUPS and self._is_asked_by_program(frame.f_back):
             self.graph.reach_object(getattr, "getattr")
-        if key in _OF_TORCH:
-            self._ask(_OF_TORCH[key], frame.f_back)
+        if key in _OF_FILES:
+            self._ask(_OF_FILES[key], frame.f_back)
 
     def _ask_environment(self, frame: FrameType) -> None:
         """Let variables of the environment count, or what another object of its class has."""

@@ -7,6 +7,7 @@ import contextlib
 import io
 import itertools
 import os
+import pkgutil
 import random
 import sys
 import tempfile
@@ -14,6 +15,7 @@ import tokenize
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +213,9 @@ ASKING: dict[str, Callable[[Path], Any]] = {
     "tensors": lambda file: torch.load(file),
     "to write tensors": lambda file: torch.save({}, file),
     "to write a text": lambda file: file.write_text("a"),
+    "what a loader reads": lambda file: SourceFileLoader("a", str(file)).get_data(str(file)),
+    "the source of a module": lambda file: SourceFileLoader("a", str(file)).get_source("a"),
+    "what is in a package": lambda file: pkgutil.get_data("email", "a"),
 }
 
 
