@@ -19,7 +19,12 @@ from ..rules.record import NestedMeta
 from ..seam.ambient import Ambient
 from ..seam.levels import Level
 from ..seam.user_code import settled, watched
-from ..torch_private.native_autograd import innermost_saved_hooks, pop_saved_hooks, push_saved_hooks
+from ..torch_private.native_autograd import (
+    innermost_saved_hooks,
+    pop_saved_hooks,
+    push_saved_hooks,
+    set_saved_hooks_tracing,
+)
 from .node_names import op_name
 from .node_protocol import History
 
@@ -78,16 +83,19 @@ class _Hooks(Ambient):
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Hide what is saved from all hooks of now, in this block."""
+        """Hide what is saved from all hooks of now, in this block. Those that the block sets see
+        what is saved here, and nothing of torch's own nodes, which the parameters in it make."""
         before, self.stack = self.stack, []
         of_torch: list[tuple[Pack, Unpack]] = []
         # torch shows the innermost pair alone, so the others come up one by one
         while hooks := innermost_saved_hooks(True):
             pop_saved_hooks()
             of_torch.append(hooks)
+        were_left_out = set_saved_hooks_tracing(True)
         try:
             yield
         finally:
+            set_saved_hooks_tracing(were_left_out)
             self.stack = before
             for hooks in reversed(of_torch):
                 push_saved_hooks(*hooks)

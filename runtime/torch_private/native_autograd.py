@@ -26,6 +26,9 @@ pop_saved_hooks = torch._C._autograd._pop_saved_tensors_default_hooks
 """Take the innermost of these hooks away."""
 innermost_saved_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks
 """The innermost of these hooks, or None. Its argument: whether those of torch's traces count."""
+set_saved_hooks_tracing: Any = torch._C._autograd._saved_tensors_hooks_set_tracing
+"""Set whether torch's own nodes leave these hooks out, as in torch's traces. It returns whether
+they did before."""
 is_profiler_enabled = torch._C._autograd._profiler_enabled
 """Whether a profiler is running."""
 ProfilerEvent = torch._C._profiler._RecordFunctionFast

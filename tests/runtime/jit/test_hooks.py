@@ -391,6 +391,33 @@ def test_hooks_of_the_caller_for_what_is_saved_see_a_backward_pass_of_the_progra
             torch.testing.assert_close(compiled(torch.ones(2)), expected)
 
 
+def test_hooks_for_what_is_saved_count_as_often_as_in_eager_mode() -> None:
+    """Torch's own nodes of a parameter in a capture call none."""
+    weight, counts = torch.full((3,), 0.7, requires_grad=True), {"packs": 0, "unpacks": 0}
+
+    def pack(x: Tensor) -> Tensor:
+        counts["packs"] += 1
+        return x * 2
+
+    def unpack(x: Tensor) -> Tensor:
+        counts["unpacks"] += 1
+        return x / 2
+
+    def program(x: Tensor) -> Tensor | None:
+        weight.grad = None
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            loss = (weight * x).sin().sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return weight.grad
+
+    expected = [program(normal(i, 3)) for i in range(3)]
+    eager, compiled = dict(counts), jit(program)
+    counts.update(packs=0, unpacks=0)
+    for i, gradient in enumerate(expected):
+        torch.testing.assert_close(compiled(normal(i, 3)), gradient)
+    assert counts == eager
+
+
 def test_a_program_that_makes_classes_may_register_a_hook_in_each_call() -> None:
     """A class body looks names up, and the number of the next hook is torch's own."""
 
