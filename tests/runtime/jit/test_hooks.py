@@ -407,7 +407,7 @@ def test_hooks_for_what_is_saved_count_as_often_as_in_eager_mode() -> None:
         weight.grad = None
         with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
             loss = (weight * x).sin().sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return weight.grad
 
     expected = [program(normal(i, 3)) for i in range(3)]

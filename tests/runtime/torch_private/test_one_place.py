@@ -28,6 +28,7 @@ OUTSIDE: dict[str, dict[str, str]] = {
         "torch._guards.tracing": _ALONE,
         "torch._inductor.compile_fx": _ALONE,
         "torch._inductor.config": _ALONE,
+        "torch._inductor.ir": _ALONE,
         "torch._ops.OpOverload": _ALONE,
         "torch._subclasses.fake_tensor.FakeTensor": _ALONE,
         "torch._subclasses.fake_tensor.FakeTensorMode": _ALONE,
