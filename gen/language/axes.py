@@ -80,6 +80,8 @@ Made = Literal[
     "joined",
     # masks
     "all_shown", "none_shown", "some_shown", "row_hidden", "one_shown",
+    # lists of tensors
+    "alike", "of_other_shapes", "with_gaps", "empty", "one",
     # sparse layouts
     "coo", "uncoalesced", "hybrid", "csr", "csc", "bsr", "bsc",
     # implementations of an optimizer

@@ -86,6 +86,7 @@ OF_ENGINE = tuple(
         "schedules",
         "module_calls",
         "library",
+        "lists",
         "registration",
         "small_models",
     )

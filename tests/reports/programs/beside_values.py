@@ -99,8 +99,8 @@ def product_into_the_memory_of_a_factor():
 
     Elementwise operators refuse such a buffer.
     """
-    memory = torch.arange(10.0)
-    a, b, out = memory[:4].view(2, 2), torch.ones(2, 2), memory[1:5].view(2, 2)
+    memory = torch.arange(1700.0)
+    a, b, out = memory[:1600].view(40, 40), torch.ones(40, 40), memory[1:1601].view(40, 40)
     expected = torch.mm(a.clone(), b)
     torch.mm(a, b, out=out)
     return out, expected

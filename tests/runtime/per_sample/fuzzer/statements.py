@@ -126,19 +126,19 @@ FIRST = (  # layouts with the samples in dimension 0: s, f, r, c, i
     "h = h.index_select(0, torch.arange(len(h))) * <P 1>",
     "w = torch.arange(len(h)).flip(0); h = (h[w] * <P 1>)[w.argsort()]",
     (
-        "o = torch.zeros_like(h); w = h.flatten(1).sum(1) > 0; o[w] = h[w] * <P 1>; "
+        "o = torch.zeros_like(h); w = h.flatten(1)[:, 0] > 0; o[w] = h[w] * <P 1>; "
         "o[~w] = h[~w].sin(); h = o"
     ),
-    "o = torch.zeros_like(h); w = h.flatten(1).sum(1) > 0; o[w] += h[w] * <P 1>; h = o + h",
-    "w = (h.flatten(1).sum(1) > 0).nonzero()[:, 0]; h = h.index_add(0, w, h[w] * <P 1>)",
-    "w = (h.flatten(1).sum(1) > 0).nonzero()[:, 0]; h = h.index_copy(0, w, h[w] * <P 1>)",
+    "o = torch.zeros_like(h); w = h.flatten(1)[:, 0] > 0; o[w] += h[w] * <P 1>; h = o + h",
+    "w = (h.flatten(1)[:, 0] > 0).nonzero()[:, 0]; h = h.index_add(0, w, h[w] * <P 1>)",
+    "w = (h.flatten(1)[:, 0] > 0).nonzero()[:, 0]; h = h.index_copy(0, w, h[w] * <P 1>)",
     (
-        "w = (h.flatten(1).sum(1) > 0).nonzero(as_tuple=True)[0]; "
+        "w = (h.flatten(1)[:, 0] > 0).nonzero(as_tuple=True)[0]; "
         "h = torch.zeros_like(h).index_add_(0, w, h.index_select(0, w) * <P 1>) + h"
     ),
-    "w = h.flatten(1).sum(1) > 0; h = torch.where(w.view(-1, *[1] * (h.dim() - 1)), h * <P 1>, h)",
+    "w = h.flatten(1)[:, 0] > 0; h = torch.where(w.view(-1, *[1] * (h.dim() - 1)), h * <P 1>, h)",
     (
-        "w = (h.flatten(1).sum(1) > 0).double().view(-1, *[1] * (h.dim() - 1)); "
+        "w = (h.flatten(1)[:, 0] > 0).double().view(-1, *[1] * (h.dim() - 1)); "
         "h = w * (h * <P 1>) + (1 - w) * h"
     ),
     "h = h.reshape(len(h), -1).mul(<P 1>).view(h.shape)",
