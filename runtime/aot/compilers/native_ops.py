@@ -18,7 +18,7 @@ from torch import fx
 
 from ...torch_private.dispatcher import OpOverload
 
-__all__ = ["ELEMENTWISE", "SUMS", "reason_for_kernels"]
+__all__ = ["ELEMENTWISE", "SUMS", "calls_kernels", "reason_for_kernels"]
 
 _ELEMENTWISE_NAMES = """
 abs.default acos.default add.Scalar add.Tensor addcdiv.default addcmul.default asin.default
@@ -95,6 +95,13 @@ def reason_for_kernels(module: fx.GraphModule) -> str:
         if reason:
             return reason
     return ""
+
+
+def calls_kernels(module: fx.GraphModule) -> bool:
+    """Return whether native code of a graph calls kernels of torch, and not only loops of its
+    own."""
+    called = (node.target for node in module.graph.nodes if isinstance(node.target, OpOverload))
+    return any(_name_of(func) in _KERNELS | _OWN for func in called)
 
 
 def _reason_of(node: fx.Node) -> str:

@@ -33,7 +33,7 @@ from .boxed import Boxed, nop
 from .graph_effects import draws, may_raise, runs_user_code
 from .inductor import inductor
 from .inductor_trial import TrialFailed
-from .native_ops import reason_for_kernels
+from .native_ops import calls_kernels, reason_for_kernels
 from .staged import Settling, Staged
 
 CALLS = 100
@@ -219,8 +219,11 @@ class Tiers(Settling):
 
 
 def _native_code(module: fx.GraphModule, inputs: list[object], limit: float) -> Any:
-    """Return Inductor's code for a graph, in which C++ calls the kernels of the CPU if it can."""
-    if not all(map(_is_on_cpu, inputs)):
+    """Return Inductor's code for a graph, in which C++ calls the kernels of the CPU if it can.
+
+    Without kernels Python calls one loop or two, which takes less than to enter C++ with tensors.
+    """
+    if not calls_kernels(module) or not all(map(_is_on_cpu, inputs)):
         return inductor(module, inputs, limit=limit)
     try:
         return inductor(module, inputs, limit=limit, cpp_wrapper=True)

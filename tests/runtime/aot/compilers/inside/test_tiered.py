@@ -194,9 +194,22 @@ def test_code_in_which_python_calls_the_kernels_serves_where_there_is_no_other(
         return as_python(module)
 
     native(compile_one)
-    f = jit(lambda x: x.sin() * 2, compiler=auto)
-    said = _settle(f, torch.ones(3))
+    f = jit(lambda x: x @ x, compiler=auto)
+    said = _settle(f, torch.ones(3, 3))
     assert asked == [True, False] and "does not compile" not in said
+
+
+def test_python_calls_the_code_of_a_graph_without_kernels(native: Callable[[Native], None]) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def compile_one(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
+        asked.append(options)
+        return as_python(module)
+
+    native(compile_one)
+    for f in (lambda x: x.sin() * 2, lambda x: x @ x):
+        _settle(jit(f, compiler=auto), torch.ones(3, 3))
+    assert [options.get("cpp_wrapper", False) for options in asked] == [False, True]
 
 
 def test_an_error_of_native_code_is_that_of_the_replay(
