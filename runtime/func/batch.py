@@ -88,7 +88,7 @@ class BatchedValue(Value):
     def __bool__(self) -> bool:
         """Return the truth on which all elements agree. Raise if they differ."""
         if self.numel() != 1:
-            return super().__bool__()  # raises torch's error about the number of values
+            return bool(super().__bool__())  # raises torch's error about the number of values
         # a check of torch's raises for one bad element, so the elements need not agree
         if self._inner.dtype is torch.bool and (check := check_of_torch()) is not None:
             return bool(check.of_batch(self._inner))

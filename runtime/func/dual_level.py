@@ -18,6 +18,7 @@ from ..seam.call_types import Arguments
 from ..seam.containers import rewrapped
 from ..seam.keys import uncounted
 from ..seam.levels import Level, Value
+from ..seam.literals import READ_OF_NUMBER, refuse_taken_number
 from ..seam.scope import is_floating
 from ..seam.shells import same_shape
 from ..seam.surgery import GEOMETRY, change_geometry, detach_inner
@@ -129,6 +130,8 @@ class DualLevel(Level):
             primals, tangents, any_tangent = self._split(op, args)
             kwargs = self.lowered_kwargs(kwargs)
             # no argument has a tangent, or no result can have one
+            if any_tangent and op.func is READ_OF_NUMBER:
+                refuse_taken_number()
             if not any_tangent or len(op.nondiff) >= max(op.n_results, 1):
                 return self._wrap(op, args, kwargs, op.run(primals, kwargs), None)
             return self._push(op, args, kwargs, primals, tangents)

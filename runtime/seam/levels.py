@@ -42,7 +42,7 @@ from .containers import rewrapped, targets_by_alias, with_arguments
 from .dispatch import hand_over, innermost
 from .escapes import is_outlived
 from .keys import CONJUGATE, NEGATIVE, VIEWS, ZERO, uncounted
-from .literals import has_values, readable, stacked
+from .literals import has_values, readable, reading_method, stacked
 from .memory import guard_methods, place, refuse_access
 from .nested_views import VIEW_OPS, leaves_unmarked, note_views, root_of
 from .scope import SCOPE, is_floating, lifted
@@ -444,6 +444,13 @@ class Value(torch.Tensor):
     def swapdims_(self, dim0: int, dim1: int) -> torch.Tensor:
         """Swap two dimensions, as ``torch.Tensor.swapdims_``, see :meth:`swapaxes_`."""
         return self.transpose_(dim0, dim1)
+
+    item = reading_method("item")
+    __float__ = reading_method("__float__")
+    __int__ = reading_method("__int__")
+    __bool__ = reading_method("__bool__")
+    __index__ = reading_method("__index__")
+    __complex__ = reading_method("__complex__")
 
     def tolist(self) -> Any:
         """Return the elements, as ``torch.Tensor.tolist``. A value of a trace has none, and raises

@@ -20,6 +20,7 @@ import torch
 
 from ..facts.lock import probe
 from ..rules.ops import Op, op_of
+from ..seam.literals import reading_method
 from ..seam.scope import SCOPE
 from ..seam.transforms_of_torch import innermost_of_torch
 from ..seam.user_code import settled
@@ -271,12 +272,13 @@ def _clone(self: object, **kwargs: object) -> object:
 
 def _reader_of(native: Callable[..., object]) -> Callable[[Any], object]:
     """Return a method that reads the number in a tensor."""
+    read = reading_method(native.__name__)
 
     @functools.wraps(native)
     def answer(self: object) -> object:
         if type(self) is Tensor and unseen():
             return native(self._inner)
-        return native(self)
+        return read(self)
 
     return answer
 

@@ -26,6 +26,7 @@ from ..rules.ops import (
 from ..seam.call_types import Arguments
 from ..seam.containers import items_of, rewrapped, tensors_of
 from ..seam.levels import Value
+from ..seam.literals import READ_OF_NUMBER, refuse_taken_number
 from ..seam.user_code import settled
 from ..torch_private.dispatcher import OpOverload
 from ..torch_private.native_autograd import innermost_saved_hooks
@@ -129,6 +130,8 @@ class GradLevel(Tape):
             return self.run_inside(op.func.decompose, args, kwargs)
         if record is None or record.nondiff is not True:
             return NotImplemented
+        if op.func is READ_OF_NUMBER and self._any_with_history(args):
+            refuse_taken_number()
         outs = self.outward(op, self.lowered_args(args), self.lowered_kwargs(kwargs))
         return self._wrap_plain(op, args, kwargs, outs)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import runtime.func
 from runtime.autograd import Function
@@ -493,3 +494,32 @@ def test_a_pass_frees_what_it_has_used_if_it_is_the_last_one(
         _, pull = vjp(f, X)
         (found,) = pull(torch.ones(()), retain_graph=what == "a pullback")
     assert Asks.there is (what == "a pullback") and found.tolist() == [2.0, 2.0, 2.0]
+
+
+AS_A_NUMBER: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "a factor": lambda x, y: torch.add(x, x, alpha=y),
+    "a slope": lambda x, y: torch.nn.functional.leaky_relu(x, y),
+    "a bound": lambda x, y: torch.nn.functional.hardtanh(x, -1.0, y),
+    "elements": lambda x, y: torch.full((2,), y) + x,
+    "a summand of a list": lambda x, y: torch._foreach_add([x], y)[0],
+}
+
+
+@pytest.mark.parametrize("name", AS_A_NUMBER)
+def test_a_tensor_with_a_derivative_is_no_number_for_a_function_of_torch(name: str) -> None:
+    function, x = AS_A_NUMBER[name], torch.tensor([-1.0, 2.0])
+    y, refusal = torch.tensor(3.0), "takes a number here.*would be lost"
+    expected = function(x, 3.0)
+    for transform in (jacrev, jacfwd):
+        with pytest.raises(TypeError, match=refusal):
+            transform(lambda y: function(x, y))(y)
+        # a number that the program reads is a constant, and so is a tensor without a derivative
+        assert not transform(lambda y: function(x, float(y)))(y).any()
+        assert not transform(lambda y: function(x, y.item()))(y).any()
+        torch.testing.assert_close(transform(lambda x: function(x, y))(x).shape, (2, 2))
+    torch.testing.assert_close(vjp(lambda x: function(x, y), x)[0], expected)
+    leaf = runtime.wrap(y, requires_grad=True)
+    with pytest.raises(TypeError, match=refusal):
+        function(x, leaf)
+    with torch.no_grad():
+        torch.testing.assert_close(runtime.unwrap(function(x, leaf)), expected)
