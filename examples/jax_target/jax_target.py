@@ -15,44 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy
 import torch
+from jax_ops import OPS
 
 __all__ = ["JaxTarget"]
 
 jax.config.update("jax_enable_x64", True)
 
 Flat = Callable[..., tuple[Any, ...]]
-OPS: dict[str, Callable[..., Any]] = {
-    "torch.acos": jnp.arccos,
-    "torch.acosh": jnp.arccosh,
-    "torch.add": lambda x, y, alpha=1: x + alpha * y,
-    "torch.asinh": jnp.arcsinh,
-    "torch.atan": jnp.arctan,
-    "torch.cos": jnp.cos,
-    "torch.cumsum": lambda x, dim: jnp.cumsum(x, dim),
-    "torch.erf": jax.scipy.special.erf,
-    "torch.exp": jnp.exp,
-    "torch.expm1": jnp.expm1,
-    "torch.linalg.det": jnp.linalg.det,
-    "torch.linalg.inv": jnp.linalg.inv,
-    "torch.log": jnp.log,
-    "torch.log1p": jnp.log1p,
-    "torch.logsumexp": lambda x, dim, keepdim=False: jax.scipy.special.logsumexp(
-        x, dim, keepdims=keepdim
-    ),
-    "torch.matmul": jnp.matmul,
-    "torch.mul": lambda x, y: x * y,
-    "torch.nn.functional.silu": jax.nn.silu,
-    "torch.nn.functional.softplus": lambda x, beta=1, threshold=20: (
-        jax.nn.softplus(beta * x) / beta
-    ),
-    "torch.outer": jnp.outer,
-    "torch.sigmoid": jax.nn.sigmoid,
-    "torch.sin": jnp.sin,
-    "torch.sinh": jnp.sinh,
-    "torch.sqrt": jnp.sqrt,
-    "torch.tan": jnp.tan,
-    "torch.tanh": jnp.tanh,
-}
 
 
 class JaxTarget:
@@ -84,7 +53,8 @@ class JaxTarget:
 
     def op(self, name: str) -> Callable[..., Any] | None:
         """The implementation of an op of the matrix; None if there is none."""
-        return OPS.get(name)
+        implementation: Callable[..., Any] | None = OPS.get(name)
+        return implementation
 
     def flat(self, result: Any) -> tuple[Any, ...]:
         """The arrays of an op's result."""

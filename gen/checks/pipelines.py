@@ -24,7 +24,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from gen.devices.place import Place
-from gen.outcomes import Unsuitable
+from gen.outcomes import Lacking, Unsuitable
 from gen.reference import Loop
 from gen.reference.loop import sum_of_squares
 from gen.samples.domains import is_inexact
@@ -356,6 +356,8 @@ def _corner(program: Program) -> Program:
             full = list(values)
             for place in large:
                 x = program.inputs[place]
+                if not isinstance(values[place], torch.Tensor):
+                    raise Lacking("a large Jacobian is that of a corner, which torch.cat puts back")
                 # The other elements are constants: what is batched outside differs in the corner
                 # alone.
                 rest = x.reshape(-1)[CORNER:].to(values[place].device)
