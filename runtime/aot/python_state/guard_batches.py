@@ -21,6 +21,7 @@ from typing import Any
 from ...native.noted import Question
 from ...torch_private.graph_parts import dict_version
 from .nodes import (
+    FUNCTION_LABELS,
     Attributes,
     Cell,
     ClassParts,
@@ -361,7 +362,7 @@ class Dictionaries(Batch):
 
 
 class Functions(Batch):
-    """The code of functions, and the defaults of their arguments."""
+    """The code of functions, the defaults of their arguments, and what they say of themselves."""
 
     def __init__(self, nodes: Sequence[FunctionParts]) -> None:
         self._nodes = nodes
@@ -380,6 +381,13 @@ class Functions(Batch):
             _identities(constant, f"map({constant(_defaults)}, {functions})", defaults),
             f"not any(map({constant(_named_defaults)}, {functions}))",
         ]
+        for place, label in enumerate(FUNCTION_LABELS, 3):
+            had = [node.had[place] for node in plain]
+            conditions.append(
+                _identities(
+                    constant, f"map({constant(operator.attrgetter(label))}, {functions})", had
+                )
+            )
         return " and ".join(conditions)
 
     @classmethod
@@ -401,7 +409,12 @@ class Functions(Batch):
     def _of_code(node: FunctionParts, constant: Constant) -> str:
         function, code = constant(node.owner), constant(node.had[0])
         defaults = constant(node.had[1])
-        return f"{function}.__code__ is {code} and {function}.__defaults__ is {defaults}"
+        labels = (
+            f"{function}.{label} is {constant(had)}"
+            for label, had in zip(FUNCTION_LABELS, node.had[3:], strict=True)
+        )
+        parts = (f"{function}.__code__ is {code}", f"{function}.__defaults__ is {defaults}")
+        return " and ".join((*parts, *labels))
 
     def compare(self) -> bool:
         return _all_hold(self._nodes)

@@ -647,8 +647,12 @@ class Cell(OneByOne):
         return [] if same(now, self.had[0]) else [Change(self, None, self.had[0], now)]
 
 
+FUNCTION_LABELS = ("__name__", "__qualname__", "__doc__", "__module__")
+"""What a function says of itself."""
+
+
 class FunctionParts(Node):
-    """The code of a function, and the defaults of its arguments."""
+    """The code of a function, the defaults of its arguments, and what it says of itself."""
 
     __slots__ = ()
 
@@ -660,20 +664,23 @@ class FunctionParts(Node):
             function.__code__,
             function.__defaults__,
             None if named is None else tuple(named.items()),
+            *(getattr(function, label) for label in FUNCTION_LABELS),
         )
 
     def put(self, values: tuple[Any, ...]) -> None:
-        code, defaults, named = values
+        code, defaults, named, *labels = values
         function: FunctionType = self.owner
         function.__code__, function.__defaults__ = code, defaults
         function.__kwdefaults__ = None if named is None else dict(named)
+        for label, value in zip(FUNCTION_LABELS, labels, strict=True):
+            setattr(function, label, value)
 
     def own_dictionary(self) -> dict[str, Any] | None:
         named: dict[str, Any] | None = self.owner.__kwdefaults__
         return named
 
     def singles(self) -> Iterable[Any]:
-        _, defaults, named = self.had
+        _, defaults, named, *_ = self.had
         return (*(defaults or ()), *(value for _, value in named or ()))
 
     def below(self) -> Iterable[tuple[Any, str]]:

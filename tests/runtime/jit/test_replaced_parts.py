@@ -59,6 +59,28 @@ def of_function_attributes() -> tuple[Callable[[Any], Any], States]:
     ]
 
 
+def of_what_functions_say() -> tuple[Callable[[Any], Any], States]:
+    """The names and the documentation of functions, of one and of many."""
+    functions = list(map(_made, range(12)))
+
+    def length(x: Any) -> Any:
+        words = [(f.__name__, f.__qualname__, f.__doc__, f.__module__) for f in functions]
+        return x * sum(len(word or "") for labels in words for word in labels)
+
+    return length, [
+        functools.partial(setattr, functions[7], "__name__", "longer"),
+        functools.partial(setattr, functions[3], "__doc__", "Return nothing."),
+        functools.partial(setattr, functions[9], "__qualname__", "another_name"),
+    ]
+
+
+def _made(number: int) -> Callable[[], None]:
+    def made() -> None: ...
+
+    made.__name__ = f"made_{number}"
+    return made
+
+
 def of_class_names() -> tuple[Callable[[Any], Any], States]:
     """A name comes and another one goes, so that there are as many names, and the last one is the
     same."""
@@ -143,6 +165,7 @@ def of_a_module_of_builtins() -> tuple[Callable[[Any], Any], States]:
         of_dictionary,
         of_dictionary_with_numbers,
         of_function_attributes,
+        of_what_functions_say,
         of_class_names,
         of_metaclass,
         of_partial,
