@@ -13,7 +13,7 @@ Python. Of few nodes each is asked by itself, which takes less time than ``map``
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from types import GetSetDescriptorType
 from typing import Any
@@ -59,9 +59,8 @@ FEW = 10
 _is = operator.is_
 _own = operator.attrgetter("__dict__")
 _LOOK_UP: Any = object.__getattribute__
-_code, _defaults, _named_defaults, _content, _bases = map(
-    operator.attrgetter,
-    ("__code__", "__defaults__", "__kwdefaults__", "cell_contents", "__bases__"),
+_named_defaults, _content, _bases = map(
+    operator.attrgetter, ("__kwdefaults__", "cell_contents", "__bases__")
 )
 
 
@@ -373,22 +372,20 @@ class Functions(Batch):
         conditions = [self._of_named(node, constant) for node in named]
         if len(plain) <= FEW:
             conditions += [self._of_one(node, constant) for node in plain]
-            return " and ".join(conditions)
-        functions = constant([node.owner for node in plain])
-        codes, defaults = zip(*(node.had[:2] for node in plain), strict=True)
-        conditions += [
-            _identities(constant, f"map({constant(_code)}, {functions})", codes),
-            _identities(constant, f"map({constant(_defaults)}, {functions})", defaults),
-            f"not any(map({constant(_named_defaults)}, {functions}))",
-        ]
-        for place, label in enumerate(FUNCTION_LABELS, 3):
-            had = [node.had[place] for node in plain]
-            conditions.append(
-                _identities(
-                    constant, f"map({constant(operator.attrgetter(label))}, {functions})", had
-                )
-            )
+        else:
+            conditions += self._of_many(plain, constant)
         return " and ".join(conditions)
+
+    @staticmethod
+    def _of_many(nodes: Sequence[FunctionParts], constant: Constant) -> Iterator[str]:
+        """Yield conditions of functions without defaults by keyword, each of all of them."""
+        functions = constant([node.owner for node in nodes])
+        yield f"not any(map({constant(_named_defaults)}, {functions}))"
+        places = (0, 1, *range(3, 3 + len(FUNCTION_LABELS)))
+        labels = ("__code__", "__defaults__", *FUNCTION_LABELS)
+        for place, label in zip(places, labels, strict=True):
+            now = f"map({constant(operator.attrgetter(label))}, {functions})"
+            yield _identities(constant, now, [node.had[place] for node in nodes])
 
     @classmethod
     def _of_one(cls, node: FunctionParts, constant: Constant) -> str:
