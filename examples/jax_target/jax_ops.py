@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 from jax import nn
 from jax.scipy import special
 
@@ -51,19 +52,31 @@ def _along(f: Op) -> Op:
     return run
 
 
-def _cumsum(x: Any, dim: int) -> Any:
-    return jnp.cumsum(_counted(x), dim)
+def _cumsum(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    return jnp.cumsum(_counted(x, dtype), dim)
 
 
-def _cumprod(x: Any, dim: int) -> Any:
-    return jnp.cumprod(_counted(x), dim)
+def _cumprod(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
+    return jnp.cumprod(_counted(x, dtype), dim)
 
 
-def _counted(x: Any) -> Any:
-    """Return integers as int64, in which torch adds and multiplies them."""
+def _counted(x: Any, dtype: torch.dtype | None = None) -> Any:
+    """Return integers as int64, in which torch adds and multiplies them, or in a given dtype."""
+    if dtype is not None:
+        return x.astype(str(dtype).removeprefix("torch."))
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     return x.astype(jnp.int64)
+
+
+def _square(x: Any) -> Any:
+    """Return squares: of truths int64, as in torch."""
+    return jnp.square(_counted(x) if x.dtype == bool else x)
+
+
+def _sign(x: Any) -> Any:
+    """Return signs. A truth is its own sign."""
+    return x if x.dtype == bool else jnp.sign(x)
 
 
 def _logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
@@ -179,9 +192,9 @@ _PLAIN: dict[str, Op] = {
     "torch.nn.functional.silu": nn.silu,
     "torch.nn.functional.softplus": _softplus,
     "torch.outer": jnp.outer,
-    "torch.sgn": jnp.sign,
-    "torch.sign": jnp.sign,
-    "torch.square": jnp.square,
+    "torch.sgn": _sign,
+    "torch.sign": _sign,
+    "torch.square": _square,
     "torch.sub": _subtract,
     "torch.trunc": jnp.trunc,
 }
