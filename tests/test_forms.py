@@ -31,8 +31,8 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "aot/python_state/closed_over.py": {"frames": _LINE},
     "aot/python_state/entry_hook.py": {
-        "frames": "the optimizer that a program makes, which a function that is entered has; the "
-        "objects that functions of a backward pass have when they begin",
+        "frames": "the optimizer that a program makes or zeroes, which a function that is entered "
+        "has; the objects that functions of a backward pass have when they begin",
     },
     "aot/python_state/python_hooks.py": {
         "frames": "that of the function that is entered, which sys.monitoring does not give",
@@ -50,10 +50,6 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     },
     "aot/capture/global_state.py": {
         "the collector": "it is off during a capture, as its callbacks are no code of the program"
-    },
-    "aot/capture/leaf_gradients.py": {
-        "frames": "zero_grad of torch only asks whether there is a gradient. Unrecognized, the "
-        "gradient would be a further argument"
     },
     "trace/torch_checks.py": {
         "frames": "a check of torch's that reads an element. Unrecognized, it is refused"

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import wraps
+from functools import partial, wraps
 from typing import ParamSpec, TypeVar
 
 from .ambient import Ambient
@@ -200,8 +200,10 @@ def is_user_code_watched() -> bool:
 def mark_state() -> Callable[[], bool]:
     """Return a function that says whether the program has changed Python's state since. It never
     has without a capture, which would not put the state back either."""
-    # `bool()` is False
-    return bool if _CAPTURE.mark is None else _CAPTURE.mark()
+    if _CAPTURE.mark is None:
+        return bool  # `bool()` is False
+    # a comparison asks random generators for their states, which no program does here
+    return partial(unwatched, unwatched(_CAPTURE.mark))
 
 
 def repeated_by_pass(function: object) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ class of this kind.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
@@ -47,6 +48,10 @@ class CapturedGradients(Protocol):
 
     def assign(self, tensor: torch.Tensor, g: object) -> None:
         """Do ``tensor.grad = g``."""
+        ...
+
+    def drop(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Assign None to the gradients of ``tensors`` that nobody has read yet."""
         ...
 
     def retain(self, tensor: Any) -> None:

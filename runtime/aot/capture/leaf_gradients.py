@@ -14,11 +14,9 @@ If the program reads another one, it is captured once more.
 
 from __future__ import annotations
 
-import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -58,11 +56,6 @@ _plain_grad = _grad.__get__
 _requires_grad: Any = TensorBase.requires_grad
 HOOKS = (
     "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
-)
-# of the frames that read a gradient for a program
-_BETWEEN = (__file__, inspect.getfile(unwatched), inspect.getfile(Tensor))
-_ZEROING = tuple(
-    inspect.unwrap(f).__code__ for f in (torch.optim.Optimizer.zero_grad, torch.nn.Module.zero_grad)
 )
 
 
@@ -175,23 +168,18 @@ class LeafGradients:
         entry = self._entry_of(tensor)
         if entry is not None:
             if not entry.known:
-                self.read(entry, _is_read_by_zero_grad())
+                self.read(entry)
             return entry.value
         # a computed value has a gradient only by retain_grad()
         if isinstance(tensor, Value):
             return tensor.__dict__.get("_grad")
         return self.plain_gradient(tensor)
 
-    def read(self, entry: KeptGradient, dropped: bool) -> None:
-        """Find the gradient from before the call.
-
-        ``dropped``: the program only asks for it to assign None. So it is no argument of the graph.
-        """
+    def read(self, entry: KeptGradient) -> None:
+        """Find the gradient from before the call."""
         entry.known = True
         # the call has it as an argument already, or asks for it as a further one
-        if dropped:
-            entry.changed = True
-        elif entry.leaf is not None:
+        if entry.leaf is not None:
             is_tensor = isinstance(entry.leaf, torch.Tensor)
             key = id(entry.leaf) if is_tensor else entry.leaf
             if key in self.given:
@@ -199,6 +187,15 @@ class LeafGradients:
                 return
             self.asked.append(entry.leaf)
             entry.value = self.as_value(self._gradient_of_leaf(entry.leaf))
+
+    def drop(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Assign None to the gradients of ``tensors`` that nobody has read yet. Their gradients
+        from before the call are no arguments of the graph."""
+        with unseen_by_handlers():
+            entries = [self._entry_of(tensor) for tensor in tensors]
+        for entry in entries:
+            if entry is not None and not entry.known:
+                entry.known = entry.changed = True
 
     def _gradient_of_leaf(self, leaf: object) -> object:
         """Return the gradient that ``leaf`` has now; None for the key of an argument."""
@@ -401,7 +398,7 @@ class LeafGradients:
         self.added_at = self.added_at or here()
         self.check_leaf(entry, node)
         if not entry.known:
-            self.read(entry, False)
+            self.read(entry)
         # as the tape accumulates: in place, but for a gradient with a history
         if entry.value is None:
             if not create_graph:
@@ -528,17 +525,6 @@ def _as_gradient(grad: torch.Tensor, like: object, others: set[int]) -> Any:
         grad = laid_out(grad, like)
     others.add(_memory(grad))
     return grad
-
-
-def _is_read_by_zero_grad() -> bool:
-    """Return whether the frame that reads a gradient is torch's ``zero_grad``, which only asks
-    whether there is one before it assigns None."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename in _BETWEEN:
-        frame = frame.f_back
-    if frame is None or frame.f_code not in _ZEROING:
-        return False
-    return frame.f_locals.get("set_to_none") is True
 
 
 class _GradFunctions(TorchFunctionMode):

@@ -10,6 +10,7 @@ see :mod:`runtime.seam.user_code`."""
 from __future__ import annotations
 
 import functools
+import importlib.machinery
 import inspect
 import io
 import os
@@ -17,20 +18,20 @@ import pkgutil
 import random
 import string
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from importlib.machinery import SourceFileLoader
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
-from zipimport import zipimporter
 
 import torch
+from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 
 from ...seam.levels import Value
 from ...seam.own_modules import is_own_module
 from ...seam.user_code import LeftErrors, capturing, watched
+from ...session.captures import CAPTURE
 from ...torch_private.native_functions import call_of_layer
 from ...torch_private.symbolic_shapes import modules_of_symbols
 from ...trace.provenance import Line, happened_at, here, is_of_package, is_of_user
@@ -53,6 +54,10 @@ from .values import attributes_of
 _OF_SCHEDULERS = lr_scheduler.__file__
 _MAKES_OPTIMIZER = Optimizer.__init__.__code__
 _RUNS_LAYER = call_of_layer.__code__
+_ZEROES_OF_OPTIMIZER = inspect.unwrap(Optimizer.zero_grad).__code__
+_ZEROES_OF_LAYER = inspect.unwrap(nn.Module.zero_grad).__code__
+_LISTS_PARAMETERS = ("parameters", "named_parameters", "named_modules", "_named_members")
+"""Methods of a layer by which ``zero_grad`` finds parameters."""
 _CACHE = functools._lru_cache_wrapper
 
 TRUSTED = frozenset(
@@ -144,23 +149,15 @@ TRUSTED = frozenset(
 has, or that the capture follows itself."""
 CLOCKS = frozenset(("time",))
 """Modules that are mostly asked for what a log says, so that a warning is enough."""
-ONLY_TELL = frozenset(
-    ("importlib", "inspect", "linecache", "logging", "tokenize", "traceback", "warnings")
-)
-"""Modules of Python's through which a program tells somebody something. What they ask the system
-for does not come back to the program."""
-_OF_FILES = {
-    id(function.__code__): name
-    for name, function in {
-        "torch.save": torch.save,
-        "torch.load": torch.load,
-        "SourceFileLoader.get_data": SourceFileLoader.get_data,
-        "SourceFileLoader.get_source": SourceFileLoader.get_source,
-        "zipimporter.get_data": zipimporter.get_data,
-    }.items()
-}
-"""Functions that read or write files, by identity of their code: those of torch, and those of
-loaders, whose own calls of Python's functions are imports as well."""
+ONLY_TELL = frozenset(("importlib", "inspect", "logging", "traceback", "warnings"))
+"""Modules of Python's through which a program tells somebody something, or imports. What they ask
+the system for does not come back to the program."""
+_GIVES_FILES = ("importlib._bootstrap_external", "importlib.readers", "importlib.resources")
+"""Modules of ``importlib`` by which a program reads files."""
+_LOADS_MODULE = importlib.machinery.SourceFileLoader.exec_module.__code__
+"""The code of a loader's that runs a module, for which alone it reads the file."""
+_OF_TORCH = {id(torch.save.__code__): "torch.save", id(torch.load.__code__): "torch.load"}
+"""Functions of torch's that read or write files, by identity of their code."""
 _LOOKUPS = frozenset(
     id(value.__code__)
     for owner in (inspect, pkgutil, string.Formatter)
@@ -173,7 +170,7 @@ _PURE = frozenset(("posix.fspath", "posix._path_normpath", "posix._path_splitroo
 """Functions of the system's modules that ask for nothing but their arguments."""
 _IMPURE: dict[str, frozenset[str]] = {
     "builtins": frozenset(("open", "input")),
-    "io": frozenset(("open",)),
+    "io": frozenset(("open", "open_code")),
     "numpy": frozenset(("fromfile", "tofile")),
     "datetime": frozenset(("now", "utcnow", "today")),
     "sys": frozenset(
@@ -215,13 +212,15 @@ _NOTICED = frozenset(
         id(FIND_MODULE),
         id(_MAKES_OPTIMIZER),
         id(_RUNS_LAYER),
+        id(_ZEROES_OF_LAYER),
+        id(_ZEROES_OF_OPTIMIZER),
         id(_SEED),
         *CODES_OF_ENVIRONMENT,
         *FACTS_OF_CODE,
         *FACTS_OF_PROGRAM,
         *_LOOKUPS,
         *_OF_TENSORS_IN_PYTHON,
-        *_OF_FILES,
+        *_OF_TORCH,
     )
 )
 """Identities of the code of functions that matter by themselves. Most are none of these."""
@@ -391,6 +390,8 @@ class _Watcher:
         # `a` is what `Random.seed` calls its argument; None asks the system for a seed
         if code is _SEED and frame.f_locals.get("a") is None:
             self._ask(_SEEDS[code], frame.f_back)
+        if code is _ZEROES_OF_LAYER or code is _ZEROES_OF_OPTIMIZER:
+            _drop_gradients(frame.f_locals)
         self._notice_question(frame)
 
     def _notice_question(self, frame: FrameType) -> None:
@@ -406,8 +407,8 @@ class _Watcher:
             self.graph.code.learn((_OF_TENSORS_IN_PYTHON[key],), ())
         if key in _LOOKUPS and self._is_asked_by_program(frame.f_back):
             self.graph.reach_object(getattr, "getattr")
-        if key in _OF_FILES:
-            self._ask(_OF_FILES[key], frame.f_back)
+        if key in _OF_TORCH:
+            self._ask(_OF_TORCH[key], frame.f_back)
 
     def _ask_environment(self, frame: FrameType) -> None:
         """Let variables of the environment count, or what another object of its class has."""
@@ -544,6 +545,25 @@ class _Watcher:
         return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
 
+def _drop_gradients(names: Mapping[str, Any]) -> None:
+    """Drop the gradients to which ``zero_grad`` of torch, with the variables ``names``, is about to
+    assign None. So its question whether there are some makes them no arguments of the graph."""
+    gradients, owner = CAPTURE.gradients, names["self"]
+    if gradients is None or names["set_to_none"] is not True:
+        return
+    if isinstance(owner, nn.Module):
+        # a list of the user's own may come from code with effects
+        if all(_is_of_torch(owner, name) for name in _LISTS_PARAMETERS):
+            gradients.drop(owner.parameters())
+    else:
+        gradients.drop([p for group in owner.param_groups for p in group["params"]])
+
+
+def _is_of_torch(layer: nn.Module, name: str) -> bool:
+    """Return whether method ``name`` of ``layer`` is that of all layers."""
+    return name not in vars(layer) and getattr(type(layer), name) is getattr(nn.Module, name)
+
+
 def _is_of_cache(cache: Any, frame: FrameType) -> bool:
     """Return whether the function of ``frame`` is the one behind ``cache``."""
     return getattr(cache.__wrapped__, "__code__", None) is frame.f_code
@@ -573,6 +593,8 @@ def _is_of_library(frame: FrameType) -> bool:
     module = frame.f_globals.get("__name__")
     if type(module) is not str:
         return False
+    if module.startswith(_GIVES_FILES):
+        return frame.f_code is not _LOADS_MODULE
     root = module.partition(".")[0]
     return root == "numpy" or (root in sys.stdlib_module_names and root not in ONLY_TELL)
 

@@ -81,7 +81,7 @@ from .program_code import (
 from .reads import FACTS as FACTS_OF_TENSOR
 from .reads import Read, facts
 from .snapshot import PLAIN_VALUES, Snapshot
-from .switches import FACTS_OF_NAMES, Facts, facts_of
+from .switches import FACTS_OF_ALL, FACTS_OF_NAMES, Facts, facts_of
 from .trusted import RUNNERS, follows, is_followed, is_followed_module
 from .value_attributes import ValueAttributes
 from .values import (
@@ -136,6 +136,8 @@ class ObjectGraph(Snapshot):
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in self.roots]
         for x, name in GENERATORS_OF_ALL if budget is None else ():
             self._add(Draws(x, name))  # of its attributes, if the program comes to it
+        if budget is None:
+            self.ask(FACTS_OF_ALL)
         self._drain()
         for code, names in (*map(first_code, self.roots), *ahead):
             if code is not None:

@@ -36,6 +36,8 @@ from ...torch_private.global_settings import library_in_c, print_options
 from ...torch_private.native_tensors import printed
 from .values import SIMPLE, module_of
 
+_SMALLEST_NORMAL = sys.float_info.min
+
 Facts = dict[str, Callable[[], object]]
 """Questions without arguments, by name."""
 
@@ -101,6 +103,12 @@ def settings_of_texts() -> tuple[object, ...]:
     return tuple(print_options().items())
 
 
+def drops_denormals() -> bool:
+    """Return whether this thread takes denormal numbers for 0, in Python as in kernels:
+    ``torch.set_flush_denormal``, which torch tells by no function."""
+    return _SMALLEST_NORMAL * 0.5 == 0
+
+
 def warnings_that_raise() -> tuple[object, ...]:
     """Return the filters up to the last one by which a warning is an error. Behind that they only
     tell what people see."""
@@ -149,6 +157,8 @@ _INVARIANTS: Facts = {
 }
 FACTS_OF_NAMES: Facts = {"sys.modules": lambda: frozenset(sys.modules)}
 """What is to be asked where code has a name."""
+FACTS_OF_ALL: Facts = {"torch.set_flush_denormal": drops_denormals}
+"""What each program asks, as its arithmetic with Python's numbers does."""
 _TEXTS: Facts = {"torch.set_printoptions": settings_of_texts}
 _ENVIRONMENT: Facts = {"os.environ": lambda: tuple(os.environ.items())}
 _LEVELS: Facts = {"logging levels": levels_of_loggers}

@@ -436,3 +436,55 @@ def test_a_program_that_makes_classes_may_register_a_hook_in_each_call() -> None
         return [run(normal(i, 2)) for i in range(4)]
 
     both(program)
+
+
+@pytest.mark.parametrize("has_pass", [False, True])
+def test_a_hook_for_what_is_saved_is_called_as_often_as_in_eager_mode(has_pass: bool) -> None:
+    weight, packed = nn.Parameter(torch.ones(3)), []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tuple(tensor.shape))
+        return tensor * 1
+
+    def step(x: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            y = (weight * x).sin()
+        if has_pass:
+            y.sum().backward()
+        return y.detach()
+
+    step(torch.ones(3))
+    eager, compiled = list(packed), jit(step)
+    packed.clear()
+    for calls in range(1, 4):
+        compiled(torch.ones(3))
+        assert packed == eager * calls
+
+
+def test_a_pair_of_hooks_of_the_caller_packs_beside_that_of_the_program() -> None:
+    weight, packed = nn.Parameter(torch.ones(3)), []
+
+    def pack(name: str) -> Callable[[Tensor], Tensor]:
+        def note(tensor: Tensor) -> Tensor:
+            packed.append(name)
+            return tensor * 1
+
+        return note
+
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    inner, outer = pack("inner"), pack("outer")
+
+    def step(x: Tensor) -> Tensor:
+        with hooks(outer, lambda tensor: tensor):
+            y = (weight * x).sin()
+            with hooks(inner, lambda tensor: tensor):
+                y = y.exp()
+            y = y.cos()
+        y.sum().backward()
+        return y.detach()
+
+    step(torch.ones(3))
+    eager = list(packed)
+    packed.clear()
+    jit(step)(torch.ones(3))
+    assert packed == eager

@@ -1,10 +1,12 @@
 """Refusals that are raised when the program has returned name a line of it."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import runtime
 
@@ -47,3 +49,16 @@ def test_a_lazy_module() -> None:
 
     with pytest.raises(RuntimeError, match=r"lazy module.*It happened at .*test_lines"):
         runtime.jit(program)(torch.ones(2, 4))
+
+
+def _drawing(x: Any) -> Any:
+    return x * random.random()  # the line of the draw
+
+
+def test_a_draw_in_a_checkpointed_function() -> None:
+    def program(x: Any) -> Any:
+        return checkpoint(_drawing, x, use_reentrant=False)
+
+    line = _drawing.__code__.co_firstlineno + 1
+    with pytest.raises(RuntimeError, match=rf"draws from random.*test_lines_of_refusals.py:{line}"):
+        runtime.jit(program)(torch.ones(2, requires_grad=True))

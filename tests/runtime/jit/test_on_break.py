@@ -4,8 +4,11 @@ once, from the state before the call. What a capture cannot undo is an error."""
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.resources
 import io
 import itertools
+import linecache
 import os
 import pkgutil
 import random
@@ -213,12 +216,16 @@ ASKING: dict[str, Callable[[Path], Any]] = {
     "tensors": lambda file: torch.load(file),
     "to write tensors": lambda file: torch.save({}, file),
     "to write a text": lambda file: file.write_text("a"),
-    "what a loader reads": lambda file: SourceFileLoader("a", str(file)).get_data(str(file)),
+    "a text in an encoding of its own": lambda file: tokenize.open(file).close(),
+    "a line": lambda file: linecache.getline(str(file), 1),
+    "bytes of a loader": lambda file: SourceFileLoader("a", str(file)).get_data(str(file)),
     "the source of a module": lambda file: SourceFileLoader("a", str(file)).get_source("a"),
-    "what is in a package": lambda file: pkgutil.get_data("email", "a"),
+    "data of a package": lambda file: pkgutil.get_data("json", "decoder.py"),
+    "a resource of a package": lambda file: importlib.resources.read_text("json", "decoder.py"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("what", ASKING)
 def test_a_library_that_asks_the_system_is_refused_before_it_does(
     what: str, tmp_path: Path
@@ -236,7 +243,7 @@ def test_a_library_that_asks_the_system_is_refused_before_it_does(
     assert str(np.random.get_state(legacy=False)) == str(before)
 
 
-@pytest.mark.parametrize("opened", [io.FileIO, tokenize.open])
+@pytest.mark.parametrize("opened", [io.FileIO, functools.partial(open)])
 def test_a_file_is_refused_that_no_function_of_c_opens(opened: Any, tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("3")

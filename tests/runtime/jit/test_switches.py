@@ -58,6 +58,7 @@ RATIO, NOTHING = np.array([1.0]), np.array([0.0])
 RATE: contextvars.ContextVar[float] = contextvars.ContextVar("rate")
 RATE.set(2.0)
 CONTEXT = contextvars.copy_context()
+SMALLEST_NORMAL = sys.float_info.min
 LOGGER = logging.getLogger("tests.switches")
 CUDA = backends.cuda
 FUTURE = torch.__future__
@@ -98,6 +99,9 @@ SWITCHES: dict[str, tuple[Ask, Set, Set]] = {
         False,
     ),
     "threads": _set_by(torch.get_num_threads, torch.set_num_threads, 2, 1),
+    "denormal numbers": _set_by(
+        lambda: SMALLEST_NORMAL * 0.5 == 0, torch.set_flush_denormal, True, False
+    ),
     "printed digits": (
         lambda: torch._tensor_str.PRINT_OPTS.precision,
         lambda: torch.set_printoptions(precision=2),
