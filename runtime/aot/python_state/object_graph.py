@@ -136,8 +136,7 @@ class ObjectGraph(Snapshot):
         self._pending += [(x, getattr(x, "__name__", type(x).__name__)) for x in self.roots]
         for x, name in GENERATORS_OF_ALL if budget is None else ():
             self._add(Draws(x, name))  # of its attributes, if the program comes to it
-        if budget is None:
-            self.ask(FACTS_OF_ALL)
+        self.ask(FACTS_OF_ALL if budget is None else {})
         self._drain()
         for code, names in (*map(first_code, self.roots), *ahead):
             if code is not None:
