@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..seam.levels import Value
+from ..seam.scope import SCOPE
 from ..seam.user_code import settled
 from ..session.session import Session
 from ..tape import inplace, view_history
@@ -42,18 +43,20 @@ def _record(
     level: GradLevel, cls: FunctionClass, args: tuple[object, ...]
 ) -> tuple[object, object]:
     """Run the Function at the next outer level, and record a node on this level's tape."""
-    old_style = level.runs_ctx_forward and not definition_of(cls).has_setup
-    if not old_style:
+    has_setup = definition_of(cls).has_setup
+    if not level.runs_ctx_forward:
         require_setup_context(cls)
     ctx, recording = _new_node(level, cls, args)
     inner_args = tuple(lowered(level, argument) for argument in args)
+    # once, as in eager mode: each further level would call `setup_context` once more
+    runs_here = level.runs_ctx_forward and not (has_setup and _is_transformed_outside())
     containers = RebuiltContainers(args, inner_args)
     # `forward` runs at the next outer level, whose grad mode may be off
     grad_mode = _grad_enabled()
     set_grad_enabled(grad_mode and level.outer_mode)
     try:
         with level.shown_to_forward(ctx, args, inner_args):
-            if old_style:
+            if runs_here:
                 output, _ = run_forward(cls, inner_args, ctx)
             else:
                 output = _restore_written_arguments(dispatch(cls, inner_args)[0])
@@ -66,6 +69,12 @@ def _record(
     wrapped = application.outputs()
     ctx.forget_marks()
     return as_returned(wrapped, output), ctx
+
+
+def _is_transformed_outside() -> bool:
+    """Return whether a level outside differentiates or batches, and needs the Function as a
+    whole."""
+    return any(level.keeps_history or level.hidden for level in SCOPE.levels)
 
 
 def _restore_written_arguments(output: object) -> object:

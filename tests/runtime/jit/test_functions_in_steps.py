@@ -1,0 +1,75 @@
+"""What a custom Function does in a jitted step happens as often as in eager mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runtime import jit
+
+CALLS: Counter[str] = Counter()
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor, rate: float) -> Any:
+        CALLS["forward"] += 1
+        return x * rate
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        CALLS["setup_context"] += 1
+        ctx.save_for_backward(output)
+        ctx.rate = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        CALLS["backward"] += 1
+        return g * ctx.rate + 0 * ctx.saved_tensors[0], None
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Any:
+        CALLS["forward"] += 1
+        return x.mul_(2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        CALLS["setup_context"] += 1
+        ctx.mark_dirty(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        CALLS["backward"] += 1
+        return g * 2
+
+
+def _scale(x: Tensor) -> Any:
+    return Scaled.apply(x, 3.0)
+
+
+def _double(x: Tensor) -> Any:
+    return Doubled.apply(x * 1)
+
+
+@pytest.mark.parametrize("apply", [_scale, _double])
+def test_each_method_is_called_as_often_as_in_eager_mode(apply: Any) -> None:
+    weight = nn.Parameter(torch.ones(3))
+
+    def step(x: Tensor) -> Tensor:
+        weight.grad = None
+        apply(weight * x).sum().backward()
+        assert weight.grad is not None
+        return weight.grad.clone()
+
+    CALLS.clear()
+    expected, eager, compiled = step(torch.ones(3)), Counter(CALLS), jit(step)
+    CALLS.clear()
+    for calls in range(1, 4):
+        assert torch.equal(compiled(torch.ones(3)), expected)
+        assert {name: eager[name] * calls for name in eager} == CALLS
