@@ -18,6 +18,9 @@ import jax.numpy as jnp
 import torch
 from jax import nn
 from jax.scipy import special
+from jax_arrays import ARRAY_OPS
+from jax_dtypes import as_counted, as_floats, in_dtype, together
+from jax_reductions import REDUCTIONS
 
 __all__ = ["OPS"]
 
@@ -29,15 +32,20 @@ def _of_floats(f: Op) -> Op:
 
     @wraps(f)
     def run(*args: Any, **options: Any) -> Any:
-        return f(*map(_as_floats, args), **options)
+        return f(*map(as_floats, args), **options)
 
     return run
 
 
-def _as_floats(x: Any) -> Any:
-    if isinstance(x, jax.Array) and not jnp.issubdtype(x.dtype, jnp.inexact):
-        return x.astype(jnp.float32)
-    return x
+def _of_two(f: Op, floats: bool = False) -> Op:
+    """Return ``f`` of two arrays in the dtype in which torch computes with them."""
+
+    @wraps(f)
+    def run(x: Any, y: Any, **options: Any) -> Any:
+        pair = together(x, y)
+        return f(*(map(as_floats, pair) if floats else pair), **options)
+
+    return run
 
 
 def _along(f: Op) -> Op:
@@ -53,25 +61,16 @@ def _along(f: Op) -> Op:
 
 
 def _cumsum(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
-    return jnp.cumsum(_counted(x, dtype), dim)
+    return jnp.cumsum(as_counted(x) if dtype is None else in_dtype(x, dtype), dim)
 
 
 def _cumprod(x: Any, dim: int, dtype: torch.dtype | None = None) -> Any:
-    return jnp.cumprod(_counted(x, dtype), dim)
-
-
-def _counted(x: Any, dtype: torch.dtype | None = None) -> Any:
-    """Return integers as int64, in which torch adds and multiplies them, or in a given dtype."""
-    if dtype is not None:
-        return x.astype(str(dtype).removeprefix("torch."))
-    if jnp.issubdtype(x.dtype, jnp.inexact):
-        return x
-    return x.astype(jnp.int64)
+    return jnp.cumprod(as_counted(x) if dtype is None else in_dtype(x, dtype), dim)
 
 
 def _square(x: Any) -> Any:
     """Return squares: of truths int64, as in torch."""
-    return jnp.square(_counted(x) if x.dtype == bool else x)
+    return jnp.square(as_counted(x) if x.dtype == bool else x)
 
 
 def _sign(x: Any) -> Any:
@@ -80,7 +79,7 @@ def _sign(x: Any) -> Any:
 
 
 def _logsumexp(x: Any, dim: Any, keepdim: bool = False) -> Any:
-    return special.logsumexp(_as_floats(x), dim, keepdims=keepdim)
+    return special.logsumexp(as_floats(x), dim, keepdims=keepdim)
 
 
 def _softplus(x: Any, beta: float = 1, threshold: float = 20) -> Any:
@@ -100,11 +99,35 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
 
 
 def _add(x: Any, y: Any, alpha: Any = 1) -> Any:
-    return x + alpha * y
+    return x + y if alpha == 1 else _plus_scaled(x, y, alpha)
 
 
 def _subtract(x: Any, y: Any, alpha: Any = 1) -> Any:
-    return x - alpha * y
+    return x - y if alpha == 1 else _plus_scaled(x, y, -alpha)
+
+
+def _plus_scaled(x: Any, y: Any, alpha: Any) -> Any:
+    """Return ``x + alpha * y``, rounded once: a number of 16 bits is one of 32 in between."""
+    is_half = x.dtype in (jnp.float16, jnp.bfloat16)
+    dtype = jnp.float32 if is_half else x.dtype
+    total = x.astype(dtype) + jnp.asarray(alpha, dtype) * y.astype(dtype)
+    return total.astype(x.dtype)
+
+
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
+    """Bound from below, then from above: torch's order where the bounds cross."""
+    for bound, nearer in ((min, jnp.maximum), (max, jnp.minimum)):
+        if bound is not None:
+            x = nearer(*together(x, bound))
+    return x
+
+
+def _round(x: Any, *, decimals: int = 0) -> Any:
+    return jnp.round(x, decimals)
+
+
+def _divide(x: Any, y: Any, rounding_mode: None = None) -> Any:
+    return jnp.true_divide(x, y)
 
 
 def _softmax(x: Any, dim: int) -> Any:
@@ -143,6 +166,7 @@ _OF_FLOATS: dict[str, Op] = {
     "torch.logaddexp2": jnp.logaddexp2,
     "torch.nn.functional.softsign": nn.soft_sign,
     "torch.rad2deg": jnp.rad2deg,
+    "torch.reciprocal": jnp.reciprocal,
     "torch.rsqrt": jax.lax.rsqrt,
     "torch.sigmoid": nn.sigmoid,
     "torch.sin": jnp.sin,
@@ -164,22 +188,18 @@ _OF_FLOATS: dict[str, Op] = {
 """Functions whose results have a point."""
 
 _PLAIN: dict[str, Op] = {
-    "torch.add": _add,
+    "torch.abs": jnp.abs,
     "torch.ceil": jnp.ceil,
-    "torch.copysign": jnp.copysign,
+    "torch.clamp": _clamp,
     "torch.dot": jnp.dot,
     "torch.floor": jnp.floor,
-    "torch.fmax": jnp.fmax,
-    "torch.fmin": jnp.fmin,
-    "torch.hypot": jnp.hypot,
     "torch.kron": jnp.kron,
     "torch.linalg.det": jnp.linalg.det,
     "torch.linalg.inv": jnp.linalg.inv,
+    "torch.logical_and": jnp.logical_and,
+    "torch.logical_not": jnp.logical_not,
     "torch.matmul": jnp.matmul,
-    "torch.maximum": jnp.maximum,
-    "torch.minimum": jnp.minimum,
     "torch.mm": jnp.matmul,
-    "torch.mul": jnp.multiply,
     "torch.mv": jnp.matmul,
     "torch.neg": jnp.negative,
     "torch.nn.functional.celu": nn.celu,
@@ -192,13 +212,30 @@ _PLAIN: dict[str, Op] = {
     "torch.nn.functional.silu": nn.silu,
     "torch.nn.functional.softplus": _softplus,
     "torch.outer": jnp.outer,
+    "torch.round": _round,
     "torch.sgn": _sign,
     "torch.sign": _sign,
     "torch.square": _square,
-    "torch.sub": _subtract,
     "torch.trunc": jnp.trunc,
 }
 """Functions whose results have the dtype of their arguments."""
+
+_OF_TWO: dict[str, Op] = {
+    "torch.add": _add,
+    "torch.copysign": jnp.copysign,
+    "torch.eq": jnp.equal,
+    "torch.fmax": jnp.fmax,
+    "torch.fmin": jnp.fmin,
+    "torch.gt": jnp.greater,
+    "torch.hypot": jnp.hypot,
+    "torch.lt": jnp.less,
+    "torch.maximum": jnp.maximum,
+    "torch.minimum": jnp.minimum,
+    "torch.mul": jnp.multiply,
+    "torch.pow": jnp.power,
+    "torch.sub": _subtract,
+}
+"""Functions of two arrays, or an array and a number."""
 
 _ALONG: dict[str, Op] = {
     "torch.cumprod": _cumprod,
@@ -212,6 +249,10 @@ _ALONG: dict[str, Op] = {
 OPS: dict[str, Op] = {
     **{name: _of_floats(f) for name, f in _OF_FLOATS.items()},
     **_PLAIN,
+    **{name: _of_two(f) for name, f in _OF_TWO.items()},
+    "torch.div.no_rounding_mode": _of_two(_divide, floats=True),
     **{name: _along(f) for name, f in _ALONG.items()},
+    **ARRAY_OPS,
+    **REDUCTIONS,
 }
 """By the name of an op in the matrix."""

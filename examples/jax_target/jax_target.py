@@ -29,27 +29,30 @@ class JaxTarget:
 
     name = "jax"
     lacks = frozenset(
-        (
+        {
             "backward",
-            "grad",
-            "functionalize",
-            "trace",
-            "joint",
+            "checkpoint",
             "compiled",
+            "cuts",
+            "dual",
             "export",
-            "saved",
+            "fake",
+            "functional",
+            "functionalize",
+            "grad",
+            "joint",
+            "overload",
+            "part",
             "per_sample",
-        )
-    ) | {
-        "dual",
-        "checkpoint",
-        "functional",
-        "session",
-        "part",
-        "state",
-        "training",
-        "fake",
-    }
+            "per_sample_answer",
+            "refusal",
+            "saved",
+            "session",
+            "state",
+            "trace",
+            "training",
+        }
+    )
 
     def op(self, name: str) -> Callable[..., Any] | None:
         """The implementation of an op of the matrix; None if there is none."""
