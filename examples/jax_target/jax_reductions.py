@@ -72,7 +72,7 @@ def _spread(
     correction: float | None = None,
 ) -> Any:
     if isinstance(dim, bool):  # var(x, unbiased)
-        dim, unbiased = None, dim
+        return _spread(f, x, None, dim, keepdim, correction=correction)
     less = int(unbiased) if correction is None else correction
     return f(x, axis=_axis(x, dim), ddof=less, keepdims=keepdim)
 
