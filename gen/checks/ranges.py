@@ -1,9 +1,11 @@
-"""Replace an argument by one out of range: an index beyond its dimension, a negative one, a
-probability above 1. Or by the points of a word, such as masks that hide all.
+"""Replace an argument by one out of range, and compare what the target does with the plain op.
 
-A target must refuse what the plain op refuses, and give what it gives. An index below or above the
-whole dimension must be refused whatever the plain op does; checks of that name the ops that take
-indices.
+Such arguments are an index beyond its dimension, a negative index, or a probability above 1. The
+points of a word may stand for them, such as masks that hide everything.
+
+A target must refuse what the plain op refuses, and return what the plain op returns. The word
+``no_index`` asks for more. An index far outside of its dimension must be refused, even if the plain
+op accepts it. Only checks of ops that take indices have this word.
 """
 
 from __future__ import annotations
@@ -31,18 +33,18 @@ Answer = tuple[Tensor, ...] | Exception
 
 @dataclass(frozen=True)
 class Variant:
-    """Inputs with one entry of one of them replaced. `never`: no op may take it."""
+    """The inputs of a sample with one entry of one tensor replaced."""
 
     label: str
     place: int
     inputs: Inputs
-    never: bool = False
+    never: bool = False  # whether no op may accept the entry
 
 
 def _variants(sample: Sample) -> Iterator[Variant]:
     """Yield the sample with its first index or number replaced, for each tensor input."""
     numbers = [leaf for leaf in sample.numbers if type(leaf) is int]
-    # no dimension is as large, nor are all of an input
+    # No dimension is that large, nor is any input as a whole.
     beyond = max([1, *(x.numel() for x in sample.inputs), *numbers])
     sizes = chain.from_iterable(x.shape for x in sample.inputs)
     largest_size = max([1, *sizes, *numbers])
@@ -50,18 +52,18 @@ def _variants(sample: Sample) -> Iterator[Variant]:
         if not x.numel():
             continue
         if x.dtype is torch.int64:
-            yield _with(sample, place, -1)
-            # in memory, the next element
-            yield _with(sample, place, largest_size)
-            yield _with(sample, place, beyond, never=True)
-            yield _with(sample, place, -beyond - 1, never=True)
-        # A probability is from 0 to 1. Other numbers the plain op takes as well.
+            yield _replace_first(sample, place, -1)
+            # An op that does not check it may read the next element in memory.
+            yield _replace_first(sample, place, largest_size)
+            yield _replace_first(sample, place, beyond, never=True)
+            yield _replace_first(sample, place, -beyond - 1, never=True)
+        # Both are no probability. An op that takes other numbers accepts them on both sides.
         elif x.is_floating_point():
-            yield _with(sample, place, 1.5)
-            yield _with(sample, place, -0.5)
+            yield _replace_first(sample, place, 1.5)
+            yield _replace_first(sample, place, -0.5)
 
 
-def _with(sample: Sample, place: int, number: float, never: bool = False) -> Variant:
+def _replace_first(sample: Sample, place: int, number: float, never: bool = False) -> Variant:
     """Return the variant whose tensor at `place` begins with `number`."""
     changed = sample.inputs[place].clone(memory_format=torch.contiguous_format)
     changed.view(-1)[0] = number
@@ -70,25 +72,26 @@ def _with(sample: Sample, place: int, number: float, never: bool = False) -> Var
 
 
 def assert_in_range(target: Target, sample: Sample, word: str, batched: bool, tally: Tally) -> None:
-    """Raise Mismatch unless the target agrees with the plain op on every variant, under vmap with a
-    loop if `batched`.
+    """Raise Mismatch unless the target agrees with the plain op on every variant.
 
-    `word` of the axis ``values`` names the variants; those of ``no_index`` no op may take, so they
-    must be refused. Raises Unsuitable if the sample has no such arguments, and Lacking if torch
-    would be compared with itself.
+    If `batched`, the target runs under vmap, and the plain op runs in a loop. `word` of the axis
+    ``values`` names the variants. Those of ``no_index`` must be refused.
+
+    Raises Unsuitable if the sample has no such arguments, and Lacking if torch would be compared
+    with itself.
     """
-    absolute = word == "no_index"
-    if target.name == "torch" and not (absolute or batched):
+    must_refuse = word == "no_index"
+    if target.name == "torch" and not (must_refuse or batched):
         raise Lacking("target torch would be compared with itself")
     variants = _variants_to_try(sample, word)
-    expect, answer = _ways_to_run(target, sample, batched)
+    run_plain, run_target = _ways_to_run(target, sample, batched)
     failures: list[str] = []
     for variant in variants:
-        expected, actual = expect(variant), answer(variant)
-        # each variant counts as a comparison, also where both sides refuse it
+        expected, actual = run_plain(variant), run_target(variant)
+        # Each variant counts as a comparison, even if both sides refuse it.
         tally.entries += 1
         tally.nonzero += 1
-        failures += _difference(variant, expected, actual, absolute, sample.facts.random)
+        failures += _difference(variant, expected, actual, must_refuse, sample.facts.random)
     if failures:
         raise Mismatch("; ".join(failures))
 
@@ -113,29 +116,30 @@ def _variants_to_try(sample: Sample, word: str) -> list[Variant]:
 def _ways_to_run(
     target: Target, sample: Sample, batched: bool
 ) -> tuple[Callable[[Variant], Answer], Callable[[Variant], Answer]]:
-    """Return how the plain op answers a variant, and how the target does.
+    """Return one function that runs a variant on the plain op, and one that runs it on the target.
 
-    In a batch the variant lies next to the sample, which vmap has to take as it is.
+    In a batch the variant lies next to the sample itself, so vmap has to accept that.
     """
     if not batched:
-        expect = partial(_run_alone, sample, sample)
-        return expect, partial(_run_alone, sample, target.forward(sample))
+        run_plain = partial(_run_alone, sample, sample)
+        return run_plain, partial(_run_alone, sample, target.forward(sample))
     if _is_refusal(_map(target, sample, Variant("as it is", 0, sample.inputs))):
         raise Unsuitable(f"{sample.description}: vmap refuses it as it is")
     return partial(_loop, sample), partial(_map, target, sample)
 
 
 def _difference(
-    variant: Variant, expected: Answer, actual: Answer, absolute: bool, random: bool
+    variant: Variant, expected: Answer, actual: Answer, must_refuse: bool, random: bool
 ) -> Iterator[str]:
-    """Yield a text if the target does not do with a variant what it should."""
+    """Yield one text if the target's answer to a variant is wrong, and nothing otherwise."""
     if isinstance(actual, Exception):
         if not isinstance(expected, Exception):
             yield f"{variant.label} is refused ({said(actual)}), and the plain op takes it"
-        return
-    if absolute or isinstance(expected, Exception):
-        why = "no dimension has it" if absolute else f"the plain op raises {said(expected)}"
-        yield f"{variant.label} is taken, but {why}"
+    elif must_refuse:
+        yield f"{variant.label} is taken, but no dimension has it"
+    elif isinstance(expected, Exception):
+        yield f"{variant.label} is taken, but the plain op raises {said(expected)}"
+    # Two draws of random numbers have nothing in common that could be compared.
     elif not random:
         try:
             compare(actual, expected, Rule(), Tally())
@@ -154,21 +158,22 @@ def _loop(sample: Sample, variant: Variant) -> Answer:
     for row in rows:
         if isinstance(row, Exception):
             return row
-    # the sizes of results may depend on values: then a loop has no batch of them
+    # Sizes of results may depend on values. Then stack raises, and that is the answer.
     return attempt(sample, lambda: map(torch.stack, zip(*rows, strict=True)))
 
 
 def _map(target: Target, sample: Sample, variant: Variant) -> Answer:
-    """Return the variant and the sample as a batch of two, in memory one after the other."""
+    """Return the results of the variant and of the sample as a batch of two under vmap.
+
+    The sample follows the variant in memory, so an index that is not checked reads from it.
+    """
     neighbour = _neighbour(sample, variant)
     batch = tuple(map(torch.stack, zip(variant.inputs, neighbour, strict=True)))
     return attempt(sample, lambda: target.vmap(sample, (0,) * len(batch))(*batch))
 
 
 def _neighbour(sample: Sample, variant: Variant) -> Inputs:
-    """Return what stands next to the variant in a batch: the sample, or the variant itself if the
-    shapes differ.
-    """
+    """Return the second row of the batch: the sample, or the variant again if shapes differ."""
     pairs = zip(variant.inputs, sample.inputs, strict=True)
     if all(x.shape == y.shape for x, y in pairs):
         return sample.inputs
@@ -176,7 +181,10 @@ def _neighbour(sample: Sample, variant: Variant) -> Inputs:
 
 
 def _try(sample: Sample, function: Callable[..., object], inputs: Inputs) -> Answer:
-    """Return what becomes of `function` on copies of `inputs`: see :func:`.illformed.attempt`."""
+    """Return the results of `function` on copies of `inputs`, or its exception.
+
+    See :func:`.illformed.attempt`.
+    """
     return attempt(sample, lambda: function(*_copies(inputs)))
 
 

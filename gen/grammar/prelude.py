@@ -1,4 +1,9 @@
-"""What a program calls by name, for tensors of torch. A script of a finding has this file."""
+"""Define the functions, layers and inputs that a program calls by name, for tensors of torch.
+
+A program is text such as ``rounded(leaf(numbers(3)))``, which runs with the names of a
+:class:`World`. The script of a finding contains this file, so the file imports nothing of the
+project.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,14 @@ import torch.utils.checkpoint
 DTYPES = {"double": (torch.float64, torch.complex128), "single": (torch.float32, torch.complex64)}
 
 
-def value(seed: int, i: int) -> float:
-    """Return number `i` of an input."""
-    # An eighth off the quarters: exact in single precision, and never 0.
-    return ((seed * 7 + i * 5 + 3) % 17 - 8) / 4 + 0.125
+def value(seed: int, index: int) -> float:
+    """Return the number at an index of an input: one of -1.875, -1.625, …, 2.125."""
+    # Quarters plus an eighth are exact in single precision, and never 0.
+    return ((seed * 7 + index * 5 + 3) % 17 - 8) / 4 + 0.125
 
 
 class Rounded(torch.autograd.Function):
-    """Rounds, with a backward that passes the gradient on."""
+    """Round, with a backward that passes the gradient on."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -33,7 +38,7 @@ class Rounded(torch.autograd.Function):
 
 
 class Tripled(torch.autograd.Function):
-    """Doubles, with a backward that triples."""
+    """Double, with a backward that triples."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -45,7 +50,7 @@ class Tripled(torch.autograd.Function):
 
 
 class Same(torch.autograd.Function):
-    """Returns its argument, with a backward that doubles."""
+    """Return a view of the argument, with a backward that doubles."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -57,7 +62,7 @@ class Same(torch.autograd.Function):
 
 
 class Scaled(torch.autograd.Function):
-    """Doubles its argument in place, with a backward that triples."""
+    """Double the argument in place, with a backward that triples."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -70,7 +75,7 @@ class Scaled(torch.autograd.Function):
 
 
 class Pair(torch.autograd.Function):
-    """Returns two results, with a backward that weighs them otherwise."""
+    """Return two results, with a backward whose weights are not their derivatives."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -82,7 +87,7 @@ class Pair(torch.autograd.Function):
 
 
 class Halted(torch.autograd.Function):
-    """Returns a result that has no gradient, and one whose backward is not its derivative."""
+    """Return a result without a gradient, and one whose backward is not its derivative."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:
@@ -140,12 +145,12 @@ class Block(torch.nn.Module):
         return self.activation(x * self.weight) * self.factor
 
     def plain(self, x: Any) -> Any:
-        """Return what a program may put in place of ``forward``."""
+        """Return the product alone. A program may put this method in place of ``forward``."""
         return x * self.weight
 
 
 def closure() -> tuple[Callable[[Any], Any], Callable[[float], None]]:
-    """Return a function of a number that it closes over, and one that gives it another number."""
+    """Return a function that multiplies by a number of its closure, and one that sets it."""
     factor = 1.5
 
     def times(x: Any) -> Any:
@@ -159,13 +164,13 @@ def closure() -> tuple[Callable[[Any], Any], Callable[[float], None]]:
 
 
 def turned_rows(x: Any) -> Iterator[Any]:
-    """Yield the rows, the last one first, each times its number."""
+    """Yield the rows from the last to the first. Multiply the first by 1, the second by 2, …"""
     for number, row in enumerate(reversed(list(x))):
         yield row * (number + 1)
 
 
 def rows_until(x: Any, limit: float) -> Iterator[Any]:
-    """Yield the first row, and the next ones while their sum is less than a limit."""
+    """Yield the double of each row, up to the first later row whose sum exceeds a limit."""
     for number, row in enumerate(x):
         if number and row.sum() > limit:
             return
@@ -174,7 +179,7 @@ def rows_until(x: Any, limit: float) -> Iterator[Any]:
 
 @contextmanager
 def factor_of(options: Options, factor: float) -> Iterator[None]:
-    """Let the options have another factor inside."""
+    """Give the options another factor until the block ends."""
     before, options.factor = options.factor, factor
     try:
         yield
@@ -215,6 +220,7 @@ class World:
         self.leaves: list[torch.Tensor] = []
         self.dtypes = DTYPES["double"]
         self.options = Options()
+        # The seeds of the layers differ from those of a program's inputs, which are smaller.
         layer = torch.nn.Linear(3, 3, dtype=torch.float64)
         layer.weight = torch.nn.Parameter(self._numbers(3, 3, seed=31))
         layer.bias = torch.nn.Parameter(self._numbers(3, seed=32))
@@ -273,7 +279,7 @@ class World:
 
     def _numbers(self, *shape: int, seed: int = 0) -> torch.Tensor:
         numbers = [value(seed, index) for index in range(math.prod(shape))]
-        # a copy, since a reshaped tensor is a view
+        # A reshaped tensor is a view of another one, but an input has to own its memory.
         return torch.tensor(numbers, dtype=self.dtypes[0]).reshape(shape).clone()
 
     def _complex_numbers(self, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -281,18 +287,18 @@ class World:
 
 
 def checkpoint(function: Any, *arguments: Any) -> Any:
-    """Compute the function again in the backward pass."""
+    """Call a function without saving its intermediate results. Backward computes it again."""
     return torch.utils.checkpoint.checkpoint(function, *arguments, use_reentrant=False)
 
 
 def inferred(x: torch.Tensor) -> torch.Tensor:
-    """Return a copy that is a tensor of inference mode."""
+    """Return a copy that is an inference tensor."""
     with torch.inference_mode():
         return x.clone()
 
 
 def from_bits(x: torch.Tensor) -> torch.Tensor:
-    """Return a view of the bits as integers, seen as numbers again."""
+    """Return a view of the numbers through a view of their bits as integers."""
     integers = {torch.float64: torch.int64, torch.float32: torch.int32}[x.dtype]
     return x.view(integers).view(x.dtype)
 
@@ -303,6 +309,6 @@ def noise(x: torch.Tensor) -> torch.Tensor:
 
 
 def hook(x: torch.Tensor, factor: float) -> None:
-    """Multiply the gradient of `x`."""
+    """Multiply the gradient of `x` by a factor, with a hook."""
     if x.requires_grad:
         x.register_hook(lambda gradient: gradient * factor)

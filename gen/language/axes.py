@@ -108,10 +108,10 @@ Made = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The word of a cell on each axis. An axis that the check neither varies nor fixes has its
-    default here; None if no word is like its absence.
+    """The word of a cell on each axis.
 
-    `docs/matrix.md` says what each word does.
+    An axis that the check neither varies nor fixes has its default. The default is None where no
+    word means "nothing special". `docs/matrix.md` says what each word does.
     """
 
     form: Form = "functional"
@@ -123,69 +123,69 @@ class Axes:
     shapes: Literal["static", "dynamic"] = "static"
     partition: Literal["default", "min_cut", "budget"] = "default"
     by: Literal["aot", "jit"] = "aot"
-    """What compiles the parts of an op."""
+    """The compiler for the parts of an op."""
     cuts: Literal["searched", "loaded"] = "searched"
-    """Where the partitions of the parts come from."""
+    """The source of the partitions: a search, or a file."""
     loss_reduction: Literal["sum", "mean"] = "sum"
     input_grad: Literal["with_input_grad", "without_input_grad"] = "without_input_grad"
     of: Answer | None = None
-    """What is asked of per-sample gradients instead of the gradients themselves."""
+    """The quantity to compute from per-sample gradients. None: the gradients themselves."""
     cotangents: Cotangents = "contiguous"
-    """The layout of what the backward pass gives to the op."""
+    """The memory layout of the cotangents that the backward pass passes to the op."""
     run_on: Literal["batch", "sample"] = "batch"
-    """What the target calls the op on, for an answer."""
+    """Whether the target calls the op on the whole batch or on one sample, for an answer."""
     reentrant: Literal["reentrant", "not_reentrant"] = "not_reentrant"
     """The kind of a checkpoint."""
     batch: Batch = "ordinary"
     under: Mode | None = None
     """The mode of torch around the program."""
     reach: Reach | None = None
-    """What a program that reads or writes memory reaches for."""
+    """The kind of memory that a program reads or writes."""
     refusal: Literal["named"] | None = None
-    """Whether an error with a line of the program is right, too."""
+    """``named``: an error that names a line of the program is right, too."""
     optimizer: OptimizerName = "sgd"
     step: StepKind = "plain"
     trains: Trains = "eagerly"
-    """Who runs the steps of training."""
+    """The way in which the steps of training run."""
     moment: Moment | None = None
-    """When a program's state in Python changes."""
+    """The moment at which a program's state in Python changes."""
     again: Again | None = None
-    """How a later call of a program that is drawn differs from the first one."""
+    """The difference between the first call of a random program and a later one."""
     made: Made | None = None
-    """How the values of a program are made: the samples with this word as argument ``made``."""
+    """The construction of a program's values: selects samples with this argument ``made``."""
     run: Literal["plain", "jitted"] = "plain"
     varied: tuple[str, ...] = ()
     """The axes that the check varies, in the order of the words of its ids."""
 
     @classmethod
     def varying(cls, words: Mapping[str, str]) -> Axes:
-        """Return the axes of a cell whose check varies those of `words`, in their order.
+        """Return the axes of a cell whose check varies the axes of `words`, in their order.
 
-        Raises ValueError for an axis or a word that there is not.
+        Raises ValueError if an axis or a word is unknown.
         """
         return _varying(tuple(words), tuple(words.values()))
 
     def fixed(self, *, form: str, layout: str, values: str) -> Axes:
-        """Return the axes of a cell whose check fixes these words. What varies stays.
+        """Return these axes with the words that the check fixes. An axis that varies keeps its own.
 
-        Raises ValueError for a word that there is not.
+        Raises ValueError if a word is unknown.
         """
         words = {"form": form, "layout": layout, "values": values}
         fixed = {axis: word for axis, word in words.items() if axis not in self.varied}
         return replace(self, **_validate(fixed))
 
     def by_name(self) -> dict[str, str]:
-        """Return the words of the axes that vary."""
+        """Map each axis that varies to its word."""
         return {name: getattr(self, name) for name in self.varied}
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Return the words of the axes that vary, with ``plain``."""
+        """Return the words of the axes that vary, with ``plain`` if it is one of them."""
         return tuple(getattr(self, name) for name in self.varied)
 
     @property
     def spoken(self) -> tuple[str, ...]:
-        """Return the words of the axes that vary, as ids and generated modules have them."""
+        """Return the words as ids and generated modules write them: without ``plain``."""
         if self.varied[-1:] == (RUN,) and not self.jitted:
             return self.words[:-1]
         return self.words
@@ -205,16 +205,17 @@ class Axes:
 
 
 def complete(spoken: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of an id or of a line of a module, one for each axis of `names`.
+    """Add ``plain`` to the words of an id, if that is the only word that `names` lacks.
 
-    A number of words that does not fit stays so, and it is the caller who says what is wrong.
+    Any other difference in number stays. The caller says what is wrong with it.
     """
-    if names[-1:] and names[-1] == RUN and len(spoken) == len(names) - 1:
+    ends_with_run = bool(names) and names[-1] == RUN
+    if ends_with_run and len(spoken) == len(names) - 1:
         return (*spoken, PLAIN)
     return tuple(spoken)
 
 
-# The cells of a matrix are hundreds of thousands, and their axes some hundreds.
+# A matrix has hundreds of thousands of cells, but only some hundreds of different axes.
 @cache
 def _varying(names: tuple[str, ...], words: tuple[str, ...]) -> Axes:
     return Axes(**_validate(dict(zip(names, words, strict=True))), varied=names)
@@ -232,26 +233,25 @@ def _validate(words: Mapping[str, str]) -> dict[str, Any]:
 
 def _words_by_axis() -> dict[str, tuple[str, ...]]:
     types = get_type_hints(Axes)
-    return {
-        axis.name: _words_of(types[axis.name]) for axis in fields(Axes) if axis.name != "varied"
-    }
+    names = [axis.name for axis in fields(Axes) if axis.name != "varied"]
+    return {name: _words_of(types[name]) for name in names}
 
 
-def _words_of(kind: object) -> tuple[str, ...]:
-    """Return the words of a Literal, or of one that may be None."""
-    parts = get_args(kind)
-    if NoneType not in parts:
-        return parts
-    (literal,) = (part for part in parts if part is not NoneType)
+def _words_of(annotation: object) -> tuple[str, ...]:
+    """Return the words of ``Literal["a", "b"]`` or ``Literal["a", "b"] | None``."""
+    members = get_args(annotation)
+    if NoneType not in members:
+        return members
+    (literal,) = (member for member in members if member is not NoneType)
     return get_args(literal)
 
 
 USUAL = Axes()
-"""The axes of a check that says nothing of them."""
+"""The axes of a check that neither varies nor fixes any."""
 FIXED = ("form", "layout", "values")
 """The axes that a check may fix."""
 AXES = _words_by_axis()
 """The words of each axis."""
 DEGENERATE: tuple[str, ...] = get_args(Degenerate)
 OF_ARGUMENTS: tuple[str, ...] = get_args(OfArguments)
-"""The words of `values` for points by the kind of an argument."""
+"""The words of `values` that choose points by the kind of an argument."""

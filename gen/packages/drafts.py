@@ -1,9 +1,9 @@
-"""Learn what a function can do from calls of it: recorded ones, or those that somebody writes.
+"""Learn from calls of a function what it can do. The calls are recorded, or somebody writes them.
 
     attempt_given(Given("torch.sqrt", "function", "torch.sqrt", [{"args": [{"shape": [512]}]}]))
     # Trial("torch.sqrt", samples=[{"args": [{"shape": [4], "domain": "positive"}]}], ...)
 
-Domains are learned by trying: the first one for which most calls have finite gradients.
+Domains are learned by trial. The first one counts under which most calls have finite gradients.
 """
 
 from __future__ import annotations
@@ -44,14 +44,12 @@ Function = Callable[..., object]
 Forms = Callable[[Sample], Iterator[Sample]]
 DOMAINS = ("any", "positive", "unit", "nonzero", "spd", "symmetric", "distinct")
 LAYOUTS = ("transposed", "noncontiguous", "expanded")
+# Maps `keeps_flags` to the trials in their order, and each says whether the recorded
+# `requires_grad` counts. If it does not, every floating tensor requires grad.
 _FLAGS = {False: (False, True), True: (True,)}
-"""Whether each recorded `requires_grad` counts, in the order in which it is tried."""
-MOST_SAMPLES = 4
-"""Samples of one row."""
-MOST_REASONS = 2
-"""Calls of which it is said why none is a sample."""
-MOST_ELEMENTS = 2_000
-"""Elements of the largest tensor of a sample."""
+MOST_SAMPLES = 4  # of one row
+MOST_REASONS = 2  # the last calls whose refusal an error reports
+MOST_ELEMENTS = 2_000  # of the largest tensor of a sample
 
 
 @dataclass(frozen=True)
@@ -59,18 +57,18 @@ class Given:
     """A function, and calls of it as a recorder describes them."""
 
     name: str
-    kind: str  # as of an Entry, or op
-    expression: str  # Python text of what is called, or of the class of a module
+    kind: str  # that of an Entry, or "op"
+    expression: str  # the function, or the class of a module, as Python text
     samples: list[Sample]
-    more_shapes: bool = False  # also try other shapes
-    keeps_sizes: bool = False  # somebody has chosen them
+    more_shapes: bool = False  # whether to try other shapes too
+    keeps_sizes: bool = False  # somebody has chosen the sizes, so they are tried first
     keeps_flags: bool = False  # a floating tensor that did not require grad has no derivative
     remarks: list[str] = field(default_factory=list)
-    writes: bool = False  # to an argument
+    writes: bool = False  # the function writes to an argument
 
 
 def attempt_given(given: Given) -> Trial:
-    """Try the calls, and return what was learned of the function."""
+    """Try the calls, and return what they show of the function."""
     trial = Trial(given.name, call=given.expression, remarks=list(given.remarks))
     try:
         function, samples = resolve(given.expression), given.samples
@@ -79,10 +77,10 @@ def attempt_given(given: Given) -> Trial:
         elif given.writes:
             function = OnCopies(function)
             trial.call = f"OnCopies({given.expression})"
-        forms = _with_sizes if given.keeps_sizes else smaller
-        fitting = list(_fitting(function, samples, forms, trial))
-        calls = _best(function, fitting, trial, _FLAGS[given.keeps_flags])
-        # a cell that compares zeros alone proves nothing
+        forms = _given_sizes_first if given.keeps_sizes else smaller
+        accepted = list(_accepted_samples(function, samples, forms, trial))
+        calls = _calls_of_best_domain(function, accepted, trial, _FLAGS[given.keeps_flags])
+        # A cell that compares only zeros proves nothing.
         if all(map(is_zero, calls)):
             raise NotUsableError("its result is zero")
     except NotUsableError as error:
@@ -90,20 +88,21 @@ def attempt_given(given: Given) -> Trial:
         return trial
     if given.more_shapes and not calls[0].keywords:
         learn_shapes(trial, calls[0])
-        others = trial.samples
-        trial.samples = list(map(_sample, calls))
-        trial.samples += [{"args": each} for each in others if {"args": each} not in trial.samples]
+        other_arguments = trial.samples
+        trial.samples = list(map(_sample_of, calls))
+        others = [{"args": arguments} for arguments in other_arguments]
+        trial.samples += [sample for sample in others if sample not in trial.samples]
     else:
-        trial.samples = list(map(_sample, calls))
+        trial.samples = list(map(_sample_of, calls))
         if len(calls) == 1:
-            trial.samples *= 2  # two draws: the first may have gradients of zero
+            trial.samples *= 2  # two draws, as the first may have gradients of zero
     learn_facts(trial, calls[0], Entry(given.name, given.kind, (), has_jvp=_has_jvp(given)))
     _learn_limits(trial, given, calls[0])
     return trial
 
 
 def _learn_limits(trial: Trial, given: Given, call: Call) -> None:
-    """Learn what no cell can ask of the function."""
+    """Learn which layouts and transforms no cell can ask of the function."""
     if call.makes_tensors:
         trial.takes_layouts = trial.takes_vmap = False
         trial.remarks.append("no layout and no vmap: it takes no tensor")
@@ -144,7 +143,7 @@ def _has_jvp(given: Given) -> bool:
 def _module_and_samples(given: Given, trial: Trial) -> tuple[Function, list[Sample]]:
     """Return a module as a function of inputs and parameters, and its samples."""
     constructor = given.samples[0].get("constructor") or {"args": []}
-    text = _arguments(constructor)
+    text = _argument_text(constructor)
     make = functools.partial(
         resolve(given.expression), *constructor["args"], **constructor.get("kwargs", {})
     )
@@ -160,29 +159,30 @@ def _module_and_samples(given: Given, trial: Trial) -> tuple[Function, list[Samp
         is_alike = sample.get("constructor", constructor) == constructor
         if is_alike and not sample.get("kwargs"):
             samples.append({"args": [*sample["args"], *parameters]})
-    if len(samples) < len(given.samples):
-        left = len(given.samples) - len(samples)
-        _remark(trial, f"kinds of calls left out, by keywords or of another constructor: {left}")
+    omitted = len(given.samples) - len(samples)
+    if omitted:
+        _remark(trial, f"kinds of calls left out, by keywords or of another constructor: {omitted}")
     if not samples:
         raise NotUsableError("a module is called with its inputs by position")
     return module, samples
 
 
-def _arguments(constructor: Sample) -> str:
-    """Return the arguments of a constructor as Python text."""
-    plain = (bool, int, float, str, type(None))
+def _argument_text(constructor: Sample) -> str:
+    """Return the arguments of a constructor as Python text: "3, bias=False"."""
+    keywords = constructor.get("kwargs", {})
     words = list(map(repr, constructor["args"]))
-    values = [*constructor["args"], *constructor.get("kwargs", {}).values()]
-    words += [f"{name}={each!r}" for name, each in constructor.get("kwargs", {}).items()]
-    if not all(isinstance(each, plain) for each in values):
+    words += [f"{name}={value!r}" for name, value in keywords.items()]
+    # The text of other objects does not make them again.
+    plain = (bool, int, float, str, type(None))
+    if not all(isinstance(value, plain) for value in (*constructor["args"], *keywords.values())):
         raise NotUsableError(f"its constructor is called with more than numbers and texts: {words}")
     return ", ".join(words)
 
 
-def _fitting(
+def _accepted_samples(
     function: Function, samples: Sequence[Sample], forms: Forms, trial: Trial
 ) -> Iterator[Sample]:
-    """Yield the samples in the first of their forms that a forward pass takes, each once."""
+    """Yield each sample in the first of its forms that a forward pass accepts, without repeats."""
     seen: set[str] = set()
     for sample in samples:
         if len(seen) == MOST_SAMPLES:
@@ -193,21 +193,21 @@ def _fitting(
             continue
         if form != dict(sample):
             _remark(trial, "sizes are smaller than those of the calls")
-        # as text, since a mapping is no member of a set
+        # A mapping cannot be in a set, but its text can.
         text = json.dumps(form)
         if text not in seen:
             seen.add(text)
             yield form
 
 
-def _with_sizes(sample: Sample) -> Iterator[Sample]:
+def _given_sizes_first(sample: Sample) -> Iterator[Sample]:
     """Yield a sample as it is, and then smaller forms of it."""
     yield dict(sample)
     yield from smaller(sample)
 
 
 def _first_form(function: Function, sample: Sample, forms: Forms, trial: Trial) -> Sample | None:
-    """Return the first form of a sample that a forward pass takes. None if it takes none."""
+    """Return the first form of a sample that a forward pass accepts, or None."""
     errors = []
     for form in forms(sample):
         if elements(form) > MOST_ELEMENTS:
@@ -219,10 +219,11 @@ def _first_form(function: Function, sample: Sample, forms: Forms, trial: Trial) 
     if elements(sample) <= MOST_ELEMENTS:
         _remark(trial, f"a call is no sample: {errors[-1]}")
     else:
-        why = ""
+        error_when_smaller = ""
         if errors:
-            why = f"; made smaller: {errors[0]}"
-        _remark(trial, f"a call is no sample: a tensor has {elements(sample):,} elements{why}")
+            error_when_smaller = f"; made smaller: {errors[0]}"
+        size = f"a tensor has {elements(sample):,} elements"
+        _remark(trial, f"a call is no sample: {size}{error_when_smaller}")
     return None
 
 
@@ -233,88 +234,89 @@ def _remark(trial: Trial, text: str) -> None:
 
 
 def _error_of_all_domains(function: Function, sample: Sample) -> str:
-    """Return the first error of a forward pass, empty if it works for some domain."""
-    first = ""
+    """Return the first error of a forward pass. Empty if some domain has none."""
+    first_error = ""
     for domain in DOMAINS:
         error = error_of(run_forward, _call(function, sample, domain, flags=True))
         if error is None:
             return ""
-        first = first or error
-    return first
+        first_error = first_error or error
+    return first_error
 
 
-def _best(
+def _calls_of_best_domain(
     function: Function, samples: Sequence[Sample], trial: Trial, flags: Sequence[bool]
 ) -> list[Call]:
-    """Return the calls of the domain for which most work.
+    """Return the calls in the domain in which most of them work.
 
-    First each floating tensor requires grad, then those that did in the recorded calls. Without a
-    backward pass, a forward pass is enough.
+    A call works if its gradients are finite. If no call has such gradients, it works if its
+    forward pass does.
     """
     if not samples:
         raise NotUsableError("; ".join(trial.remarks[-MOST_REASONS:]) or "there is no call of it")
-    first = ""
+    first_error = ""
     for require in (require_finite, run_forward):
-        best, error = _most(require, function, samples, flags)
-        first = first or error
+        best, error = _working_calls(require, function, samples, flags)
+        first_error = first_error or error
         if best:
-            if first:
-                _remark(trial, f"with domain any, and gradients of all inputs: {first}")
+            if first_error:
+                _remark(trial, f"with domain any, and gradients of all inputs: {first_error}")
             return best
-    raise NotUsableError(first)
+    raise NotUsableError(first_error)
 
 
-def _most(
+def _working_calls(
     require: Callable[[Call], None],
     function: Function,
     samples: Sequence[Sample],
     flags: Sequence[bool],
 ) -> tuple[list[Call], str]:
-    """Return the most calls of one domain that work, and the first error of any."""
+    """Return the calls that work in the domain in which most do, and the first error of all."""
     best: list[Call] = []
-    first = ""
-    for kept, domain in itertools.product(flags, DOMAINS):
-        calls = [_call(function, sample, domain, flags=kept) for sample in samples]
+    first_error = ""
+    for flags_count, domain in itertools.product(flags, DOMAINS):
+        calls = [_call(function, sample, domain, flags=flags_count) for sample in samples]
         errors = [error_of(require, call) for call in calls]
-        first = first or next(filter(None, errors), "")
+        first_error = first_error or next(filter(None, errors), "")
         working = [call for call, error in zip(calls, errors, strict=True) if error is None]
-        # of equals the earlier domain stays, which is the more general one
+        # max returns the first of equals: the earlier domain, which is the more general one.
         best = max(best, working, key=len)
         if len(best) == len(samples):
             break
-    return best, first
+    return best, first_error
 
 
 def _call(function: Function, sample: Sample, domain: str, *, flags: bool) -> Call:
-    """Return the call of a sample. ``flags``: the recorded `requires_grad` counts."""
+    """Return the call of a sample. `flags`: the recorded `requires_grad` of each tensor counts."""
     keywords = sample.get("kwargs", {})
-    described = [*sample["args"], *keywords.values()]
-    arguments = _language(described, domain, flags)
-    return Call(function, arguments, tuple(keywords), makes_tensors=not has_tensor(sample))
+    recorded = [*sample["args"], *keywords.values()]
+    described = _describe_value(recorded, domain, flags)
+    return Call(function, described, tuple(keywords), makes_tensors=not has_tensor(sample))
 
 
-def _sample(call: Call) -> Sample:
-    """Return the sample of a call, as a matrix has it."""
-    cut = len(call.described) - len(call.keywords)
-    sample: Sample = {"args": call.described[:cut]}
+def _sample_of(call: Call) -> Sample:
+    """Return a call as a sample of a matrix. The last of its arguments are the keywords' values."""
+    positional_count = len(call.described) - len(call.keywords)
+    sample: Sample = {"args": call.described[:positional_count]}
     if call.keywords:
-        sample["kwargs"] = dict(zip(call.keywords, call.described[cut:], strict=True))
+        by_keyword = zip(call.keywords, call.described[positional_count:], strict=True)
+        sample["kwargs"] = dict(by_keyword)
     return sample
 
 
-def _language(value: Any, domain: str, flags: bool) -> Any:
-    """Return a recorded description as a sample has it."""
+def _describe_value(value: Any, domain: str, flags: bool) -> Any:
+    """Translate a recorded value into the language of samples."""
     if isinstance(value, list):
-        return [_language(each, domain, flags) for each in value]
+        return [_describe_value(item, domain, flags) for item in value]
     if not isinstance(value, dict):
         return value
     if "shape" in value:
-        return _tensor(value, domain, flags)
-    return {key: _language(each, domain, flags) for key, each in value.items()}
+        return _describe_tensor(value, domain, flags)
+    return {key: _describe_value(item, domain, flags) for key, item in value.items()}
 
 
-def _tensor(recorded: Sample, domain: str, flags: bool) -> Sample:
-    """Return a tensor as a sample has it: a floating one has the dtype of the case."""
+def _describe_tensor(recorded: Sample, domain: str, flags: bool) -> Sample:
+    """Translate a recorded tensor. A floating one gets the dtype of the cell instead of its own."""
     tensor = dict(recorded)
     requires_grad = tensor.pop("requires_grad", True)
     if "float" not in tensor.get("dtype", "float"):
@@ -323,7 +325,7 @@ def _tensor(recorded: Sample, domain: str, flags: bool) -> Sample:
     shape = tensor["shape"]
     is_square = len(shape) > 1 and shape[-1] == shape[-2]
     needs_square = domain in ("spd", "symmetric")
-    # other tensors of the call have the domain all the same
+    # A matrix that is not square cannot have such a domain. The call's other tensors still do.
     if domain != "any" and (is_square or not needs_square):
         tensor["domain"] = domain
     if flags and not requires_grad:

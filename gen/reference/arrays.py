@@ -1,9 +1,10 @@
-"""Differentiate functions of arrays in arbitrary precision, by differences whose steps are too
-small to matter.
+"""Differentiate functions of arrays in arbitrary precision.
 
-Values are NumPy arrays of mpmath's numbers. An op is its definition in
-:mod:`gen.reference.definitions`. A first derivative takes two evaluations for each entry of an
-input, a second one the square of that: samples are small.
+Derivatives are differences whose steps are too small to matter. Values are NumPy arrays of
+mpmath's numbers. An op is its definition in :mod:`gen.reference.definitions`.
+
+A first derivative evaluates the function twice for each entry of an input. A second derivative
+takes the square of that. So samples have to be small.
 
     target = Definite(lambda x: (softmax(x, 0),))
     _, pullback = target.vjp(target.root, exactly(torch.tensor([40.0, 0.0])))
@@ -26,46 +27,47 @@ __all__ = ["Array", "Definite", "bits", "exactly"]
 Array = Any
 """A ``numpy.ndarray`` of mpf or mpc, or of integers."""
 Flat = Callable[..., tuple[Array, ...]]
-# bits of a step of the outermost derivative, and by how many those inside are smaller
+# The outermost derivative takes steps of 2**-100. Each derivative inside it takes steps that are
+# smaller by a factor of 2**-200.
 FIRST, DEEPER = 100, 200
 FINER = 40  # bits by which the second of two steps is smaller
-AGREE = mpf(2) ** -60  # of the size: a double has 53 bits
+AGREE = mpf(2) ** -60  # relative difference. A double has 53 bits, so equal doubles agree
 
 
 def exactly(x: torch.Tensor) -> Array:
-    """Return the numbers of a tensor, none rounded; integers and booleans as NumPy has them."""
+    """Return the numbers of a tensor without rounding. Integers and booleans keep their dtype."""
     if not (x.is_floating_point() or x.is_complex()):
         return x.numpy()
     if x.is_complex():
-        numbers = [
-            mp.mpc(value.real, value.imag) for value in x.to(torch.complex128).reshape(-1).tolist()
-        ]
+        values = x.to(torch.complex128).reshape(-1).tolist()
+        numbers = [mp.mpc(value.real, value.imag) for value in values]
     else:
         numbers = list(map(mpf, x.to(torch.float64).reshape(-1).tolist()))
-    # numpy.array would make an empty list one of float64
+    # numpy.array would turn an empty list into an array of float64.
     array = numpy.empty(len(numbers), dtype=object)
     array[:] = numbers
     return array.reshape(tuple(x.shape))
 
 
 def bits(inputs: Sequence[torch.Tensor], derivatives: int, far: int = 0) -> int:
-    """Return how many bits of precision make every step and every sum of the inputs exact.
+    """Count the bits of precision with which every step and every sum of the inputs is exact.
 
-    `far`: the bits of what stands for infinity.
+    `far`: the bits of the number that stands for infinity.
     """
     spread = max(map(_spread, inputs), default=0.0)
-    return int(160 + 2 * spread + derivatives * (FIRST + DEEPER + FINER + spread) + 2 * far)
+    per_derivative = FIRST + DEEPER + FINER + spread
+    return int(160 + 2 * spread + derivatives * per_derivative + 2 * far)
 
 
 def _spread(x: torch.Tensor) -> float:
-    """Return by how many bits the sizes of numbers differ from 1, at most."""
+    """Return the largest magnitude of an exponent: 10 for the numbers 1024 and 0.25."""
     if not (x.is_floating_point() or x.is_complex()):
         return 0.0
     sizes = x.abs()
     sizes = sizes[sizes.isfinite() & (sizes > 0)].to(torch.float64)
     if sizes.numel() == 0:
         return 0.0
-    # the least double is 2**-1074
+    # The smallest double is 2**-1074.
     return float(sizes.log2().abs().clamp(max=1100).max())
 
 
@@ -95,7 +97,8 @@ class Definite:
             outputs = f(*primals)
 
         def pullback(cotangents: Sequence[Array]) -> tuple[Array, ...]:
-            return tuple(self._gradient(f, primals, k, cotangents) for k in range(len(primals)))
+            numbers = range(len(primals))
+            return tuple(self._gradient(f, primals, number, cotangents) for number in numbers)
 
         return outputs, pullback
 
@@ -116,9 +119,9 @@ class Definite:
 
         def g(*args: Array) -> tuple[tuple[Array, ...], ...]:
             blocks: list[list[Array]] = []
-            for k in argnums:
-                shape = args[k].shape
-                units = [_unit(args, k, index, mpf(1)) for index in numpy.ndindex(shape)]
+            for argument in argnums:
+                shape = args[argument].shape
+                units = [_unit(args, argument, index, mpf(1)) for index in numpy.ndindex(shape)]
                 columns = [self.along(f, args, unit) for unit in units]
                 by_output = zip(*columns, strict=True)
                 blocks.append([_join_columns(of_output, shape) for of_output in by_output])
@@ -127,19 +130,23 @@ class Definite:
         return g
 
     def _gradient(
-        self, f: Flat, primals: Sequence[Array], k: int, cotangents: Sequence[Array]
+        self, f: Flat, primals: Sequence[Array], argument: int, cotangents: Sequence[Array]
     ) -> Array:
-        """Return the gradient of input `k`, entry by entry: of a complex one, in two directions."""
+        """Return the gradient of one argument, entry by entry.
 
-        def slope(index: tuple[int, ...], way: object) -> Any:
-            tangents = self.along(f, primals, _unit(primals, k, index, way))
+        A complex entry takes two derivatives: along 1, and along i.
+        """
+        primal = primals[argument]
+
+        def slope(index: tuple[int, ...], direction: object) -> Any:
+            tangents = self.along(f, primals, _unit(primals, argument, index, direction))
             pairs = zip(cotangents, tangents, strict=True)
             return sum((_inner(cotangent, tangent) for cotangent, tangent in pairs), mpf(0))
 
-        gradient = numpy.empty(primals[k].shape, dtype=object)
-        # The dtype is object either way, so the numbers themselves tell.
-        is_complex = any(isinstance(x, mp.mpc) for x in primals[k].flat)
-        for index in numpy.ndindex(primals[k].shape):
+        gradient = numpy.empty(primal.shape, dtype=object)
+        # The dtype is object either way, so only the numbers show whether they are complex.
+        is_complex = any(isinstance(number, mp.mpc) for number in primal.flat)
+        for index in numpy.ndindex(primal.shape):
             gradient[index] = slope(index, mpf(1))
             if is_complex:
                 gradient[index] = mp.mpc(gradient[index], slope(index, mp.mpc(0, 1)))
@@ -148,19 +155,21 @@ class Definite:
     def along(
         self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None]
     ) -> tuple[Array, ...]:
-        """Return the derivative of each output along `directions`, one for each primal. None: it
-        stays.
+        """Return the derivative of each output along `directions`.
+
+        Each primal has a direction. None: the primal does not change.
         """
         numbers = chain.from_iterable(primal.flat for primal in primals)
-        # a small part of the least number, so that every number changes by a small part
+        # The step is a small part of the smallest number, so every number changes by a small part.
         sizes = [abs(number) for number in numbers if not isinstance(number, int) and number != 0]
-        # The step of an outer derivative must be far larger than those inside of it.
+        # The step of an outer derivative must be far larger than those of derivatives inside it.
         step = min(sizes, default=mpf(1)) * mp.ldexp(1, -FIRST - DEEPER * self._depth)
         ahead, behind = self._slopes(f, primals, directions, step)
         if all(map(_agree, ahead, behind)):
             pairs = zip(ahead, behind, strict=True)
             return tuple(_array((one + other) / 2) for one, other in pairs)
-        # A steep function agrees with itself once the step is smaller; a kink never does.
+        # The slopes of a steep function agree once the step is small enough. At a kink they never
+        # do.
         finer_step = step * mp.ldexp(1, -FINER)
         nearer_ahead, nearer_behind = self._slopes(f, primals, directions, finer_step)
         smooth = numpy.frompyfunc(_smooth, 4, 1)
@@ -170,7 +179,7 @@ class Definite:
     def _slopes(
         self, f: Flat, primals: Sequence[Array], directions: Sequence[Array | None], step: Any
     ) -> tuple[list[Array], list[Array]]:
-        """Return differences by `step` ahead and behind, over the step."""
+        """Return the forward and the backward difference quotients of each output."""
         with self._inside():
             centre = f(*primals)
             up = f(*_move(primals, directions, step))
@@ -181,7 +190,7 @@ class Definite:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """Count what runs inside as one derivative deeper."""
+        """Count evaluations inside as part of a derivative, so that theirs take smaller steps."""
         self._depth += 1
         try:
             yield
@@ -190,18 +199,19 @@ class Definite:
 
 
 def _array(x: Any) -> Array:
-    return numpy.asarray(x, dtype=object)  # arithmetic of arrays without dimensions gives numbers
+    # Arithmetic of arrays without dimensions returns plain numbers.
+    return numpy.asarray(x, dtype=object)
 
 
 def _join_columns(columns: Sequence[Array], shape: tuple[int, ...]) -> Array:
-    """Return the block of a Jacobian whose columns are these, one for each entry of `shape`."""
+    """Return the block of a Jacobian with these columns, one for each entry of `shape`."""
     return numpy.stack(columns, axis=-1).reshape(*columns[0].shape, *shape)
 
 
 def _move(
     primals: Sequence[Array], directions: Sequence[Array | None], step: object
 ) -> list[Array]:
-    """Return the primals, a step along their directions."""
+    """Return the primals, each moved by `step` along its direction."""
     points = list(primals)
     for index, direction in enumerate(directions):
         if direction is not None:
@@ -210,38 +220,40 @@ def _move(
 
 
 def _agree(ahead: Array, behind: Array) -> bool:
-    return all(
-        abs(a - b) <= AGREE * max(abs(a), abs(b))
-        for a, b in zip(ahead.flat, behind.flat, strict=True)
-    )
+    return all(map(_nearly_equal, ahead.flat, behind.flat))
+
+
+def _nearly_equal(number: Any, other: Any) -> bool:
+    return bool(abs(number - other) <= AGREE * max(abs(number), abs(other)))
 
 
 def _smooth(ahead: Any, behind: Any, nearer_ahead: Any, nearer_behind: object) -> object:
-    """Return the slope between differences that agree, or that come together as the step shrinks;
-    NaN at a kink."""
+    """Return the slope of a smooth function, and NaN at a kink.
+
+    A function is smooth if the slopes on both sides agree, or approach each other as the step
+    shrinks.
+    """
     gap, nearer_gap = abs(ahead - behind), abs(nearer_ahead - nearer_behind)
-    are_equal = gap <= AGREE * max(abs(ahead), abs(behind))
-    # The gap of a smooth function shrinks as the step does.
-    come_together = nearer_gap <= gap * mp.ldexp(1, -FINER // 2)
-    if are_equal or come_together:
+    # The gap of a smooth function shrinks as the step does. At a kink it stays as it is.
+    approach_each_other = nearer_gap <= gap * mp.ldexp(1, -FINER // 2)
+    if _nearly_equal(ahead, behind) or approach_each_other:
         return (nearer_ahead + nearer_behind) / 2
     return mp.nan
 
 
 def _unit(
-    primals: Sequence[Array], k: int, index: tuple[int, ...], way: object
+    primals: Sequence[Array], argument: int, index: tuple[int, ...], size: object
 ) -> list[Array | None]:
-    """Return the direction that moves one entry of primal `k`, by `way`."""
-    direction = numpy.full(primals[k].shape, mpf(0), dtype=object)
-    direction[index] = way
+    """Return directions that move one entry of one argument by `size`, and nothing else."""
+    direction = numpy.full(primals[argument].shape, mpf(0), dtype=object)
+    direction[index] = size
     directions: list[Array | None] = [None] * len(primals)
-    directions[k] = direction
+    directions[argument] = direction
     return directions
 
 
-def _inner(c: Array, d: Array) -> Any:
-    """Return the real part of Σ conj(c)·d. A zero cotangent leaves out an entry without a
-    derivative."""
-    return sum(
-        ((mp.conj(a) * b).real for a, b in zip(c.flat, d.flat, strict=True) if a != 0), mpf(0)
-    )
+def _inner(cotangent: Array, tangent: Array) -> Any:
+    """Return the real part of Σ conj(c)·t over the entries of both."""
+    pairs = zip(cotangent.flat, tangent.flat, strict=True)
+    # An entry without a derivative is NaN. A zero cotangent says that it does not count.
+    return sum(((mp.conj(c) * t).real for c, t in pairs if c != 0), mpf(0))

@@ -1,7 +1,7 @@
-"""Compare two runs, cell by cell: of the same target, of two versions of torch, or of two targets.
+"""Compare two runs, cell by cell. They may be of two targets, or of two versions of torch.
 
 found = changes(before, now)
-found.of("broken")      # cells that fail, and did not
+found.of("broken")      # cells that fail now, and did not before
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ KINDS = {
     "samples": "have another number of samples",
     "entries": "meet other known entries",
 }
-"""What can have happened to a cell, the most important first."""
+"""The kinds of changes of a cell, the most important first."""
 DETAILS = ("failing", "values", "samples", "entries")
-"""What else a cell says of itself, in addition to its outcome, why, and what refused it."""
-Key = tuple[str, str]
-Lacking = tuple[str, str, Sequence[CellResult]]
+"""The attributes of a cell that a report compares, besides its outcome, reason and refusal."""
+Key = tuple[str, str]  # check and id of a cell
+Lacking = tuple[str, str, Sequence[CellResult]]  # ("A", "was cut", the cells)
 
 
 @dataclass(frozen=True)
 class Change:
-    """A cell of both runs. ``kind``: one of :data:`KINDS`."""
+    """A cell of both runs that changed. ``kind`` is one of :data:`KINDS`."""
 
     kind: str
     before: CellResult
@@ -57,41 +57,37 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """What one run changed since another one.
-
-    ``headers``: of both runs. ``common``: how many cells both have. ``new_ops`` and
-    ``vanished_ops``: ops of one run alone, with the numbers of their cells. ``new_cells`` and
-    ``vanished_cells``: cells of one run alone, of ops that both have. ``new_failing`` and
-    ``vanished_failing``: the cells of one run alone that fail, of any op.
-
-    ``without_result`` has ``(run, why, cells)`` for a run that has no result of some cells because
-    it was cut, say: these cells are neither new nor vanished.
-    """
+    """The differences between two runs."""
 
     headers: tuple[Mapping[str, Any], Mapping[str, Any]]
-    common: int
+    common: int  # how many cells both runs have
     cells: Sequence[Change]
+    # Ops of one run alone, with the numbers of their cells.
     new_ops: Mapping[str, int]
     vanished_ops: Mapping[str, int]
+    # Cells of one run alone, if both runs have their op.
     new_cells: Sequence[CellResult]
     vanished_cells: Sequence[CellResult]
+    # Cells of one run alone that fail, of any op.
     new_failing: Sequence[CellResult]
     vanished_failing: Sequence[CellResult]
+    # Cells of which a run may have no result, for example because it was cut. They are neither
+    # new nor vanished.
     without_result: Sequence[Lacking]
 
     def of(self, kind: str) -> list[Change]:
-        """Return the changes of one kind, of :data:`KINDS`. Empty if there are none."""
+        """Return the changes of one of :data:`KINDS`. Empty if there are none."""
         return [change for change in self.cells if change.kind == kind]
 
     @property
     def by_kind(self) -> dict[str, list[Change]]:
-        """Return the changes of each kind that happened."""
+        """Map each kind that happened to its changes."""
         changes_by_kind = {kind: self.of(kind) for kind in KINDS}
         return {kind: some for kind, some in changes_by_kind.items() if some}
 
     @property
     def alone(self) -> bool:
-        """Return whether a run has cells that the other one has not."""
+        """Return whether one of the runs has cells that the other one does not have."""
         of_one_run = (
             self.new_ops,
             self.new_cells,
@@ -103,12 +99,12 @@ class Changes:
 
     @property
     def worse(self) -> bool:
-        """Return whether a cell fails that did not, or that was not there."""
+        """Return whether a cell fails now that did not fail before, or did not exist."""
         return bool(self.of("broken") or self.new_failing)
 
     @property
     def settings(self) -> list[tuple[str, str, str]]:
-        """Return (name, before, now) of what the headers say otherwise, but for dates."""
+        """Return (name, before, now) of each setting that differs between the headers."""
         old, new = self.headers
         settings = []
         for name in {**old, **new}:
@@ -118,7 +114,7 @@ class Changes:
         return settings
 
 
-# what differs between any two runs, or says nothing of how the cells ran
+# These differ between any two runs, or do not influence how the cells ran.
 _NO_SETTINGS = ("date", "began", "event", "rules", "parts")
 
 
@@ -128,14 +124,12 @@ def fails(cell: CellResult) -> bool:
 
 
 def by_key(run: Results) -> dict[Key, CellResult]:
-    """Return the cells by what they are. Of a cell that stands twice the worse outcome counts, as
-    it happened.
-    """
+    """Map check and id to the cell. If a cell has two results, the worse one counts."""
     cells: dict[Key, CellResult] = {}
     for cell in run.cells:
         key = (cell.check, cell.id)
-        before = cells.get(key, cell)
-        if _badness(cell) >= _badness(before):
+        earlier = cells.get(key, cell)
+        if _badness(cell) >= _badness(earlier):
             cells[key] = cell
     return cells
 
@@ -145,25 +139,25 @@ def _badness(cell: CellResult) -> int:
 
 
 def once(run: Results) -> Results:
-    """Return the run with each cell once."""
+    """Return the run with one result per cell, as :func:`by_key` chooses it."""
     return replace(run, cells=tuple(by_key(run).values()))
 
 
 def twice(run: Results) -> list[str]:
-    """Return the cells that stand in a run more than once."""
+    """Return the nodes of cells that have several results in a run."""
     counts = Counter(cell.node for cell in run.cells)
     return [node for node, count in counts.items() if count > 1]
 
 
 def lacks(run: Results, other: Results) -> str:
-    """Return why a run may have no result of a cell that it is of. Empty if it has all.
+    """Return why a run may lack the result of a cell. Empty if it has all results.
 
-    What narrows `other` too is no reason.
+    An option that narrows `other` likewise is no reason.
     """
     if run.cut:
         return "was cut"
     shard = str(run.header.get("shard", "1/1"))
-    # a run that is joined of shards names each: "1/4, 2/4"
+    # A run that was joined from shards names each one: "1/4, 2/4".
     shards = shard.split(", ")
     count = int(shards[0].partition("/")[2] or 1)
     if len(shards) < count and shard != other.header.get("shard"):
@@ -181,29 +175,31 @@ def changes(
     *,
     whole_before: bool = False,
 ) -> Changes:
-    """Return what ``new`` changed since ``old``.
+    """Compare a run with an older one.
 
-    ``before``: what each cell was the last time, if that is of several runs, and ``whole_before``
-    whether one of them has all cells.
+    ``before``: the last result of each cell, if these come from several older runs.
+    ``whole_before``: whether one of those runs has all cells.
 
-    The result has each cell of both runs that is not as before, under the first of :data:`KINDS`
-    that fits it. Cells of one run alone are new or vanished if the other run is whole. Otherwise
-    they are listed as without a result.
+    The result lists each cell of both runs that changed, under the first of :data:`KINDS` that
+    fits it. A cell of one run alone is new or vanished if the other run is complete. Otherwise it
+    is listed as without a result.
     """
     cells_before = by_key(old) if before is None else before
-    now = by_key(new)
-    common_keys = sorted(cells_before.keys() & now.keys())
-    added = _Unmatched.of(now, cells_before, "" if whole_before else lacks(old, new))
-    gone = _Unmatched.of(cells_before, now, lacks(new, old))
+    cells_now = by_key(new)
+    common_keys = sorted(cells_before.keys() & cells_now.keys())
+    pairs = [(cells_before[key], cells_now[key]) for key in common_keys]
+    why_lacking = "" if whole_before else lacks(old, new)
+    added = _Unmatched.of(cells_now, cells_before, why_lacking)
+    gone = _Unmatched.of(cells_before, cells_now, lacks(new, old))
     return Changes(
         headers=(old.header, new.header),
         common=len(common_keys),
-        cells=list(_compare((cells_before[key], now[key]) for key in common_keys)),
+        cells=list(_compare(pairs)),
         new_ops=added.ops(),
         vanished_ops=gone.ops(),
         new_cells=added.cells_of_common_ops(),
         vanished_cells=gone.cells_of_common_ops(),
-        # a cell that fails counts, also where the older run may have had no result of it
+        # A failure counts as new even if the older run may only lack its result.
         new_failing=list(filter(fails, added.cells)),
         vanished_failing=list(filter(fails, gone.comparable)),
         without_result=[*added.without_result("A"), *gone.without_result("B")],
@@ -212,15 +208,11 @@ def changes(
 
 @dataclass(frozen=True)
 class _Unmatched:
-    """The cells that one run has and the other one has not.
-
-    ``why``: the reason why the other run may have no result of them; ``other_ops``: the ops that
-    the other run has.
-    """
+    """The cells that only one of the runs has."""
 
     cells: list[CellResult]
-    why: str
-    other_ops: frozenset[str]
+    why: str  # why the other run may lack their results; empty if it is complete
+    other_ops: frozenset[str]  # the ops of the other run
 
     @classmethod
     def of(
@@ -233,12 +225,13 @@ class _Unmatched:
 
     @property
     def comparable(self) -> list[CellResult]:
-        """Return the cells that are new or vanished: none if the other run is not whole."""
+        """Return the cells that are new or vanished: none if the other run is not complete."""
         return [] if self.why else self.cells
 
     def without_result(self, other_run: str) -> list[Lacking]:
-        """Return the cells of which the other run may have no result, with its name. One entry, or
-        none if the other run is whole.
+        """Return one entry with the cells whose result the other run may lack.
+
+        Empty if the other run is complete.
         """
         if not self.why or not self.cells:
             return []
@@ -255,7 +248,7 @@ class _Unmatched:
 
 
 def _compare(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]:
-    """Yield what happened to cells of both runs, but for those to which nothing did."""
+    """Yield a change for each cell of both runs that changed."""
     for before, now in pairs:
         kind = _kind(before, now)
         if kind:
@@ -263,10 +256,10 @@ def _compare(pairs: Iterable[tuple[CellResult, CellResult]]) -> Iterator[Change]
 
 
 def _kind(before: CellResult, now: CellResult) -> str:
-    """Return what happened to a cell. Empty if nothing did."""
+    """Return the kind of a cell's change. Empty if it did not change."""
+    # The order is that of KINDS: a cell is listed once, under the most important kind.
     if fails(now) != fails(before):
         return "broken" if fails(now) else "fixed"
-    # the kinds in the order of KINDS: a cell is listed once, by the worst that happened to it
     if fails(now) and _failure(before, now) != _failure(now, before):
         return "failures"
     if before.outcome != now.outcome:
@@ -275,7 +268,7 @@ def _kind(before: CellResult, now: CellResult) -> str:
 
 
 def _kind_of_detail(before: CellResult, now: CellResult) -> str:
-    """Return what is different in a cell whose outcome is as before. Empty if nothing is."""
+    """Return the kind of change of a cell whose outcome is the same. Empty if nothing changed."""
     details = {
         "refusals": (_without_answer(before), _without_answer(now)),
         "values": (_values(before, now), _values(now, before)),
@@ -289,16 +282,16 @@ def _kind_of_detail(before: CellResult, now: CellResult) -> str:
 
 
 def _failure(cell: CellResult, other: CellResult) -> tuple[object, ...]:
-    """Return how a cell fails, for a comparison."""
+    """Return the facts of a failure that a comparison is about."""
     return (cell.outcome, cell.why, cell.refusal, cell.failing, _values(cell, other))
 
 
 def _values(cell: CellResult, other: CellResult) -> str | None:
-    """Return the digest of a cell's values, if both have one: an older file has none."""
+    """Return the digest of a cell's values if both runs have one. Older files have none."""
     return None if other.values is None else cell.values
 
 
 def _without_answer(cell: CellResult) -> tuple[str, str]:
-    """Return what refused a cell, and why it has no answer. Both are empty if it has one."""
+    """Return the refusal of a cell, and the reason why it has no answer. Empty if it has one."""
     has_none = cell.outcome in ("lacking", "skipped", "xfailed")
     return cell.refusal, cell.why if has_none else ""

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -20,6 +20,7 @@ __all__ = ["as_json", "as_junit", "changes_as_json", "command"]
 
 # XML 1.0 has no form for these characters, not even an escaped one.
 _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# JUnit tells failures of a test from errors of what runs it, and both from skipped tests.
 _ERRORS = ("error", "timed out", "crashed")
 _SKIPPED = ("skipped", "lacking", "not covered")
 
@@ -39,90 +40,99 @@ def as_junit(runs: Sequence[Results]) -> str:
     """Return a test suite for each run, and a test case for each cell."""
     root = Xml.Element("testsuites")
     for run in runs:
-        counts = run.counts()
-        suite = Xml.SubElement(
-            root,
-            "testsuite",
-            name=_text(title(run)),
-            tests=str(len(run.cells)),
-            # JUnit tells failures of a test from errors of what runs it
-            failures=str(sum(counts[outcome] for outcome in FAILURES if outcome not in _ERRORS)),
-            errors=str(sum(counts[outcome] for outcome in _ERRORS)),
-            skipped=str(sum(counts[outcome] for outcome in _SKIPPED)),
-            time=f"{sum(cell.seconds for cell in run.cells):.3f}",
-        )
-        for cell in by_severity(run.cells):
-            _case(suite, cell, run.header)
+        _add_suite(root, run)
     Xml.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + Xml.tostring(root, "unicode") + "\n"
 
 
-def _case(suite: Xml.Element, cell: CellResult, header: Mapping[str, object]) -> None:
+def _add_suite(root: Xml.Element, run: Results) -> None:
+    """Add the test suite of a run, with its totals and its cells."""
+    counts = run.counts()
+    failures = set(FAILURES).difference(_ERRORS)
+
+    def total(outcomes: Iterable[str]) -> str:
+        return str(sum(counts[outcome] for outcome in outcomes))
+
+    suite = Xml.SubElement(
+        root,
+        "testsuite",
+        name=_valid_text(title(run)),
+        tests=str(len(run.cells)),
+        failures=total(failures),
+        errors=total(_ERRORS),
+        skipped=total(_SKIPPED),
+        time=f"{sum(cell.seconds for cell in run.cells):.3f}",
+    )
+    for cell in by_severity(run.cells):
+        _add_case(suite, cell, run.header)
+
+
+def _add_case(suite: Xml.Element, cell: CellResult, header: Mapping[str, object]) -> None:
     """Add the test case of a cell to its suite."""
     names = {
-        "classname": _text(f"{cell.family}.{cell.check}"),
-        "name": _text(cell.id),
+        "classname": _valid_text(f"{cell.family}.{cell.check}"),
+        "name": _valid_text(cell.id),
         "time": f"{cell.seconds:.5f}",
     }
     case = Xml.SubElement(suite, "testcase", names)
     if cell.outcome in FAILURES:
         kind = "error" if cell.outcome in _ERRORS else "failure"
-        failure = Xml.SubElement(case, kind, type=cell.outcome, message=_text(cell.why))
-        failure.text = _text(command(cell, header))
+        failure = Xml.SubElement(case, kind, type=cell.outcome, message=_valid_text(cell.why))
+        failure.text = _valid_text(command(cell, header))
         properties = Xml.SubElement(case, "properties")
-        Xml.SubElement(properties, "property", name="severity", value=_severity(cell))
+        Xml.SubElement(properties, "property", name="severity", value=_severity_word(cell))
     elif cell.outcome in _SKIPPED:
-        Xml.SubElement(case, "skipped", message=_text(f"{cell.outcome}: {cell.why}"))
+        Xml.SubElement(case, "skipped", message=_valid_text(f"{cell.outcome}: {cell.why}"))
 
 
-def _severity(cell: CellResult) -> str:
-    """Return the word for how severe a failure is."""
+def _severity_word(cell: CellResult) -> str:
+    """Return the word for the severity of a failed cell."""
     severity = severity_of_row(cell.outcome, cell.severity)
     assert severity is not None, "the cell has failed"
     return severity.word
 
 
-def _text(text: str) -> str:
+def _valid_text(text: str) -> str:
+    """Replace the characters that XML cannot have."""
     return _NOT_IN_XML.sub("�", text)
 
 
 def as_json(runs: Sequence[Results]) -> str:
     """Return the counts and failures of each run."""
-    return _json({"runs": list(map(_run, runs))})
+    return _dump({"runs": list(map(_describe_run, runs))})
 
 
 def changes_as_json(past: History) -> str:
-    """Return what the last of several runs changed, and what became of cells in all of them."""
-    changes_of_last_run = past.changes
-    return _json(
+    """Return the changes in the last of several runs, and the slower and flaky cells of all."""
+    last = past.changes
+    slower = [
+        {"node": cell.node, "seconds": cell.seconds, "usual": usual} for cell, usual in past.slower
+    ]
+    flaky = [{"node": cell.node, "outcomes": list(outcomes)} for cell, outcomes in past.flaky]
+    without_result = [
+        {"run": run, "why": why, "nodes": _nodes(cells)} for run, why, cells in last.without_result
+    ]
+    return _dump(
         {
-            "runs": list(map(_settings, changes_of_last_run.headers)),
+            "runs": list(map(_settings, last.headers)),
             "notes": list(past.notes),
-            "steps": list(map(_step_as_json, past.steps)),
-            "common": changes_of_last_run.common,
-            **_changes(changes_of_last_run),
-            "new_ops": dict(changes_of_last_run.new_ops),
-            "vanished_ops": dict(changes_of_last_run.vanished_ops),
-            "new_cells": _nodes(changes_of_last_run.new_cells),
-            "vanished_cells": _nodes(changes_of_last_run.vanished_cells),
-            "new_failing": list(map(_failing, changes_of_last_run.new_failing)),
-            "vanished_failing": list(map(_failing, changes_of_last_run.vanished_failing)),
-            "without_result": [
-                {"run": run, "why": why, "nodes": _nodes(cells)}
-                for run, why, cells in changes_of_last_run.without_result
-            ],
-            "slower": [
-                {"node": cell.node, "seconds": cell.seconds, "usual": usual}
-                for cell, usual in past.slower
-            ],
-            "flaky": [
-                {"node": cell.node, "outcomes": list(outcomes)} for cell, outcomes in past.flaky
-            ],
+            "steps": list(map(_describe_step, past.steps)),
+            "common": last.common,
+            **_changes_by_kind(last),
+            "new_ops": dict(last.new_ops),
+            "vanished_ops": dict(last.vanished_ops),
+            "new_cells": _nodes(last.new_cells),
+            "vanished_cells": _nodes(last.vanished_cells),
+            "new_failing": list(map(_describe_failing, last.new_failing)),
+            "vanished_failing": list(map(_describe_failing, last.vanished_failing)),
+            "without_result": without_result,
+            "slower": slower,
+            "flaky": flaky,
         }
     )
 
 
-def _step_as_json(step: Step) -> dict[str, object]:
+def _describe_step(step: Step) -> dict[str, object]:
     return {
         "began": step.began,
         "cells": step.cells,
@@ -135,12 +145,12 @@ def _nodes(cells: Sequence[CellResult]) -> list[str]:
     return [cell.node for cell in cells]
 
 
-def _changes(changes_of_run: Changes) -> dict[str, object]:
-    """Return the changed cells of each kind, with both results."""
-    return {kind: list(map(_change, changes_of_run.of(kind))) for kind in KINDS}
+def _changes_by_kind(changes_of_run: Changes) -> dict[str, object]:
+    """Map each kind to the cells that changed so."""
+    return {kind: list(map(_describe_change, changes_of_run.of(kind))) for kind in KINDS}
 
 
-def _change(change: Change) -> dict[str, object]:
+def _describe_change(change: Change) -> dict[str, object]:
     """Return a changed cell with both of its results."""
     return {
         "node": change.now.node,
@@ -151,7 +161,7 @@ def _change(change: Change) -> dict[str, object]:
 
 
 def _differing_facts(cell: CellResult, other: CellResult) -> dict[str, object]:
-    """Return what a run says of a cell, and what else is not as in the other run."""
+    """Return the outcome of a cell, its reasons, and each detail that differs in the other run."""
     facts: dict[str, object] = {"outcome": cell.outcome}
     if cell.why:
         facts["why"] = cell.why
@@ -164,23 +174,23 @@ def _differing_facts(cell: CellResult, other: CellResult) -> dict[str, object]:
     return facts
 
 
-def _failing(cell: CellResult) -> dict[str, object]:
+def _describe_failing(cell: CellResult) -> dict[str, object]:
     return {"node": cell.node, "op": cell.op, "outcome": cell.outcome, "why": cell.why}
 
 
 def _settings(header: Mapping[str, object]) -> dict[str, object]:
+    # The event tells the lines of a results file apart. It is no setting of the run.
     return {key: value for key, value in header.items() if key != "event"}
 
 
-def _json(data: Mapping[str, object]) -> str:
-    return (
-        json.dumps(_without_infinities(data), ensure_ascii=False, indent=1, allow_nan=False) + "\n"
-    )
+def _dump(data: Mapping[str, object]) -> str:
+    finite = _without_infinities(data)
+    return json.dumps(finite, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
 
 
 def _without_infinities(data: object) -> object:
-    """Return data with null for numbers that JSON does not have."""
-    # json.dumps would write NaN and Infinity, which other readers of JSON refuse
+    """Replace NaN and infinities by None, which JSON writes as null."""
+    # json.dumps would write NaN and Infinity, which other readers of JSON refuse.
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
@@ -190,24 +200,24 @@ def _without_infinities(data: object) -> object:
     return data
 
 
-def _run(run: Results) -> dict[str, object]:
+def _describe_run(run: Results) -> dict[str, object]:
     """Return the settings, counts and failures of a run."""
     counts = run.counts()
-    failing = [cell for cell in by_severity(run.cells) if cell.outcome in FAILURES]
+    by_outcome = {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]}
+    severities = counts_by_severity(run.cells)
+    failed = [cell for cell in by_severity(run.cells) if cell.outcome in FAILURES]
     return {
         **_settings(run.header),
         "complete": bool(run.end.get("complete")),
         "cells": len(run.cells),
-        "counts": {outcome: counts[outcome] for outcome in OUTCOMES if counts[outcome]},
-        "severities": {
-            severity.word: count for severity, count in counts_by_severity(run.cells).items()
-        },
-        "findings": list(map(_finding, group_failures(run.cells))),
-        "failures": [_failure(cell, run) for cell in failing],
+        "counts": by_outcome,
+        "severities": {severity.word: count for severity, count in severities.items()},
+        "findings": list(map(_describe_finding, group_failures(run.cells))),
+        "failures": [_describe_failure(cell, run) for cell in failed],
     }
 
 
-def _finding(finding: FailureGroup) -> dict[str, object]:
+def _describe_finding(finding: FailureGroup) -> dict[str, object]:
     """Return a cause of failures, with the cells that fail by it."""
     return {
         "severity": finding.severity.word,
@@ -220,12 +230,12 @@ def _finding(finding: FailureGroup) -> dict[str, object]:
     }
 
 
-def _failure(cell: CellResult, run: Results) -> dict[str, object]:
+def _describe_failure(cell: CellResult, run: Results) -> dict[str, object]:
     """Return a cell that failed, with the command that runs it again."""
     return {
         "node": cell.node,
         "outcome": cell.outcome,
-        "severity": _severity(cell),
+        "severity": _severity_word(cell),
         "why": cell.why,
         "sample": cell.failing,
         "expected": cell.expected,

@@ -35,23 +35,20 @@ __all__ = [
     "without_numbers",
 ]
 
-# a number, a list in brackets, or one of the floats that are written as words
+# Matches a number, a list in brackets, or one of the floats that are written as words.
 _NUMBERS = re.compile(r"-?\d[\d.e+-]*|\[[^\]]*\]|\b(?:nan|inf)\b")
 
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """A cause of failures, and the cells that fail by it, in the order of their nodes.
-
-    `why` and `outcome` are of the first.
-    """
+    """A cause of failures, and the cells that fail by it."""
 
     severity: Severity
     outcome: str
     op: str
-    why: str
-    frame: str
-    cells: Sequence[CellResult]
+    why: str  # the first cell's: those of the others may have other numbers in it
+    frame: str  # the line of user code, "ops.py:12 in scale", or empty
+    cells: Sequence[CellResult]  # in the order of their nodes
 
     @property
     def nodes(self) -> list[str]:
@@ -78,31 +75,34 @@ class FailureGroup:
 
 
 def group_failures(cells: Iterable[CellResult]) -> list[FailureGroup]:
-    """Return the causes of the failed cells: the most severe first, and the most frequent of
-    these."""
+    """Group the failed cells by their cause.
+
+    The most severe cause comes first. Of two equally severe ones, the more frequent comes first.
+    """
     grouped: dict[tuple[Severity, str, str, str, str], list[CellResult]] = {}
     for cell in sorted(cells, key=lambda cell: cell.node):
         severity = severity_of_row(cell.outcome, cell.severity)
         if severity is not None:
+            # Older results files have no cause.
             cause = cell.cause or cell.why
             key = severity, cell.outcome, cell.op, cause, cell.frame
             grouped.setdefault(key, []).append(cell)
-    causes = []
-    for (severity, outcome, op, _, frame), alike in grouped.items():
-        causes.append(FailureGroup(severity, outcome, op, alike[0].why, frame, alike))
+    groups = []
+    for (severity, outcome, op, _, frame), members in grouped.items():
+        groups.append(FailureGroup(severity, outcome, op, members[0].why, frame, members))
 
-    def rank(cause: FailureGroup) -> tuple[int, int, str, str]:
+    def rank(group: FailureGroup) -> tuple[int, int, str, str]:
         """Sort by severity and number, and equal ones by name, so that reports can be compared."""
-        return -cause.severity, -len(cause.cells), cause.op, cause.why
+        return -group.severity, -len(group.cells), group.op, group.why
 
-    return sorted(causes, key=rank)
+    return sorted(groups, key=rank)
 
 
 def by_severity(cells: Iterable[CellResult]) -> list[CellResult]:
-    """Return the failed cells, the most severe first, and then the others in their order."""
+    """Sort the failed cells to the front, the most severe first. The others stay in order."""
 
     def rank(cell: CellResult) -> int:
-        """Put cells that did not fail behind all severities, which are at most 0 here."""
+        """Rank a failure at 0 or below, by its severity, and everything else at 1."""
         severity = severity_of_row(cell.outcome, cell.severity)
         return 1 if severity is None else -severity
 
@@ -110,7 +110,7 @@ def by_severity(cells: Iterable[CellResult]) -> list[CellResult]:
 
 
 def counts_by_severity(cells: Iterable[CellResult]) -> Counter[Severity]:
-    """Return how many cells fail how severely, the most severe first."""
+    """Count the failed cells of each severity, the most severe first."""
     severities = [severity_of_row(cell.outcome, cell.severity) for cell in cells]
     failed = [severity for severity in severities if severity is not None]
     return Counter(sorted(failed, reverse=True))
@@ -119,20 +119,20 @@ def counts_by_severity(cells: Iterable[CellResult]) -> Counter[Severity]:
 def summary_lines(
     counts: Counter[Severity], failed: Sequence[CellResult], listed: int, fail_on: Severity | None
 ) -> list[str]:
-    """Return what the summary of a run says of its failures, if there are any: how severe they are,
-    the first `listed` of their causes, and what ``--fail-on`` makes of them.
+    """Return the lines of a run's summary that tell of failures. None if no cell failed.
 
-    `counts` is of all failed cells; `failed` may be a part of them.
+    They count the failures by severity, show the first `listed` findings, and say which failures
+    ``--fail-on`` counts. `counts` has all failed cells. `failed` may have a part of them.
     """
     if not counts:
         return []
     worst_first = sorted(counts, reverse=True)
-    shown = " · ".join(f"{counts[severity]} {severity.word}" for severity in worst_first)
-    causes = group_failures(failed)
-    lines = [f"failed, the most severe first: {shown}", f"findings ({len(causes)}):"]
-    lines += [f"  {finding.line()}" for finding in causes[:listed]]
-    if len(causes) > listed:
-        lines.append(f"  … and {len(causes) - listed} more, in the results file")
+    by_word = " · ".join(f"{counts[severity]} {severity.word}" for severity in worst_first)
+    findings = group_failures(failed)
+    lines = [f"failed, the most severe first: {by_word}", f"findings ({len(findings)}):"]
+    lines += [f"  {finding.line()}" for finding in findings[:listed]]
+    if len(findings) > listed:
+        lines.append(f"  … and {len(findings) - listed} more, in the results file")
     if fail_on is not None:
         severe = count_severe(counts, fail_on)
         lines.append(
@@ -143,11 +143,12 @@ def summary_lines(
 
 
 def count_severe(counts: Counter[Severity], fail_on: Severity | None) -> int:
-    """Return how many failed cells ``--fail-on`` is about. All are without it."""
-    return sum(count for severity, count in counts.items() if severity >= (fail_on or 0))
+    """Count the failed cells that are at least as severe as ``--fail-on``, by default all."""
+    least = fail_on or 0
+    return sum(count for severity, count in counts.items() if severity >= least)
 
 
-# --- where a failure is made ----------------------------------------------------------------------
+# --- the cause and the place of an error ----------------------------------------------------------
 
 
 def cause_of(error: BaseException) -> str:
@@ -157,6 +158,7 @@ def cause_of(error: BaseException) -> str:
     """
     if isinstance(error, Mismatch) and error.cause:
         return f"{type(error).__name__}: {error.cause}"
+    # The first line says what went wrong. Further ones are details that differ from cell to cell.
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {without_numbers(lines[0])}"[:300]
 
@@ -191,6 +193,6 @@ def _module(frame: FrameType) -> str:
 
 
 def _is_library(module: str) -> bool:
-    """Return whether a module is no code of the user: of the runtime, of torch, or of Python."""
+    """Return whether a module belongs to the runtime, torch or Python, and not to the user."""
     package = module.partition(".")[0]
     return is_inside(module, RUNTIME) or package == "torch" or package in sys.stdlib_module_names
