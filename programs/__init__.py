@@ -8,6 +8,7 @@ ops of torch.
 ``control_flow``, ``flows``                 branches, loops and scans, by torch or by the target
 ``boundaries``, ``calls``, ``parts``        what compiled parts share with their caller
 ``graphs``, ``exports``, ``partitions``     programs that capture, export and cut graphs
+``pictures``                                claims about the picture of a cut
 ``jits``                                    jitted functions, modules and training steps with state
 ``state``                                   a grammar of programs with a state in Python
 ``eager``, ``engines``, ``sessions``        hooks, flags, accumulation and the engine, in eager code

@@ -4,17 +4,15 @@ target has such cuts: the reference has the numbers and facts that are written h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gen.targets.parts import offered
+from programs.pictures.drawing import boxes_of, claims
 from programs.tools import Results, beside, own, own_refused, plain
 
 F = nn.functional
@@ -22,7 +20,7 @@ aten = torch.ops.aten
 
 
 def explained(x: Tensor) -> Results:
-    """What cuts save and run again, in bytes, and why."""
+    """Ask what cuts save and run again, in bytes, and why."""
     explain = own("aot.explain")
     if explain is None:
         return beside(x, *[True] * 13)
@@ -39,171 +37,64 @@ def explained(x: Tensor) -> Results:
     )
     of_module = explain(own("aot.aot_module")(model, own("aot.nop")), y)
     drawn = explain(lambda a: a * torch.rand_like(a), y)
-    text = str(report)
-    flags = [
-        [(v.source, v.bytes, v.why.name, v.shares) for v in report.saved]
-        == [("args[1]", 72, "ARGUMENT", None), ("aten.mm.default", 72, "EXPENSIVE", None)],
-        [(r.op, r.name) for r in report.recomputed]
-        == [("aten.sin.default", "sin"), ("aten.exp.default", "exp")],
+    return beside(
+        x,
+        *_saved_and_recomputed(report),
+        *_differences_of_cuts(report, default, least),
+        *_sources(of_module, drawn),
+        *_text_claims(report),
+        [value.shape for value in report.saved] == [(3, 3), (3, 3)]
+        and all(value.dtype is torch.float64 for value in report.saved),
+    )
+
+
+def _saved_and_recomputed(report: Any) -> list[bool]:
+    """Return whether the product is saved, and the cheap calls after it run again."""
+    saved = [(value.source, value.bytes, value.why.name, value.shares) for value in report.saved]
+    recomputed = [(call.op, call.name) for call in report.recomputed]
+    return [
+        saved == [("args[1]", 72, "ARGUMENT", None), ("aten.mm.default", 72, "EXPENSIVE", None)],
+        recomputed == [("aten.sin.default", "sin"), ("aten.exp.default", "exp")],
         (report.saved_bytes, report.new_bytes) == (144, 72),
-        [v.why.name for v in default.saved].count("FORWARD") == 1 and default.recomputed == (),
+    ]
+
+
+def _differences_of_cuts(report: Any, default: Any, least: Any) -> list[bool]:
+    """Return whether the default cut saves more, and a budget of 0 saves less."""
+    reasons = [value.why.name for value in default.saved]
+    return [
+        reasons.count("FORWARD") == 1 and default.recomputed == (),
         default.saved_bytes == 216 and default.new_bytes == 144,
         least.peak_bytes <= report.peak_bytes <= default.peak_bytes,
         "mm.default" in str(least) or least.saved_bytes <= report.saved_bytes,
-        {v.source for v in of_module.saved} >= {"args[0]", "aten.tanh.default"}
-        or "0.weight" in str(of_module),
-        [(v.source, v.why.name) for v in drawn.saved] == [("aten.rand_like.default", "DRAW")],
-        text.startswith(
-            "2 values saved, 144 B, of which 72 B beside arguments; 2 calls run again; peak about "
-        ),
-        "run again: aten.sin.default, aten.exp.default" in text and "partitions.py" in text,
-        [len(line.split()) > 0 for line in text.splitlines()].count(True) == 5,
-        [v.shape for v in report.saved] == [(3, 3), (3, 3)]
-        and all(v.dtype is torch.float64 for v in report.saved),
     ]
-    return beside(x, *flags)
+
+
+def _sources(of_module: Any, drawn: Any) -> list[bool]:
+    """Return whether saved values name their source: an argument, a call or a draw."""
+    sources = {value.source for value in of_module.saved}
+    return [
+        sources >= {"args[0]", "aten.tanh.default"} or "0.weight" in str(of_module),
+        [(value.source, value.why.name) for value in drawn.saved]
+        == [("aten.rand_like.default", "DRAW")],
+    ]
+
+
+def _text_claims(report: Any) -> list[bool]:
+    """Return whether the text of a report has a summary, the calls and the user's line."""
+    text = str(report)
+    summary = (
+        "2 values saved, 144 B, of which 72 B beside arguments; 2 calls run again; peak about "
+    )
+    filled_lines = [line for line in text.splitlines() if line.split()]
+    return [
+        text.startswith(summary),
+        "run again: aten.sin.default, aten.exp.default" in text and "partitions.py" in text,
+        len(filled_lines) == 5,
+    ]
 
 
 # --- drawings -------------------------------------------------------------------------------------
-
-
-def _boxes(text: str) -> list[Any]:
-    """Boxes and saved values: class, note, left, top, width, lines."""
-    found = re.findall(
-        (
-            r'<g><title>([^<]*)</title><rect class="([^"]*)" x="([-\d.]+)" '
-            r'y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)" rx="[\d.]+"/><text[^>]* '
-            r'x="([-\d.]+)" y="([-\d.]+)">([^<]*)</text><text[^>]* x="([-\d.]+)" '
-            r'y="([-\d.]+)">([^<]*)</text></g>'
-        ),
-        text,
-    )
-    return [
-        SimpleNamespace(
-            note=note,
-            kind=kind.removeprefix("box "),
-            x=float(x),
-            y=float(y),
-            width=float(w),
-            height=float(h),
-            lines=(a, b),
-            at=[float(n) for n in (ax, ay, bx, by)],
-        )
-        for note, kind, x, y, w, h, ax, ay, a, bx, by, b in found
-    ]
-
-
-def _ends(text: str, kind: str) -> list[list[float]]:
-    """Where each line of this class begins and where it ends: x, y, x, y."""
-    numbers = [
-        list(map(float, re.findall(r"[-\d.]+", d)))
-        for d in re.findall(rf'<path class="{kind}" d="([^"]*)"/>', text)
-    ]
-    return [[*n[:2], *n[-2:]] for n in numbers]
-
-
-def _on(x: float, y: float, boxes: list[Any], side: str) -> bool:
-    """Whether a point is in the middle of that side of a box."""
-    for b in boxes:
-        middle = {"top": (b.x + b.width / 2, b.y), "bottom": (b.x + b.width / 2, b.y + b.height)}
-        middle |= {"left": (b.x, b.y + b.height / 2), "right": (b.x + b.width, b.y + b.height / 2)}
-        if abs(middle[side][0] - x) < 0.2 and abs(middle[side][1] - y) < 0.2:
-            return True
-    return False
-
-
-def _apart(boxes: list[Any], gap: float) -> bool:
-    """Whether boxes of one height stand apart from one another."""
-    rows: dict[float, list[Any]] = {}
-    for b in boxes:
-        rows.setdefault(b.y, []).append(b)
-    ordered = [sorted(row, key=lambda b: b.x) for row in rows.values()]
-    return all(a.x + a.width + gap - 0.2 <= b.x for row in ordered for a, b in pairwise(row))
-
-
-def _drawn_well(text: str, report: Any) -> list[bool]:
-    boxes = _boxes(text)
-    width, height = map(float, re.findall(r'viewBox="0 0 (\d+) (\d+)"', text)[0])
-    pills = [b for b in boxes if b.kind in ("saved", "shared")]
-    forward = [b for b in boxes if b not in pills and b.x + b.width < pills[0].x]
-    backward = [b for b in boxes if b not in pills and b.x > pills[0].x + pills[0].width]
-    edges, savings = _ends(text, "edge"), _ends(text, "saving")
-    left, right = [e for e in edges if e[0] < pills[0].x], [e for e in edges if e[0] > pills[0].x]
-    rows = sorted(pills, key=lambda b: b.y)
-    cut = list(
-        map(
-            float,
-            re.findall(r'<line class="cut" x1="(\d+)" y1="(\d+)" x2="(\d+)" y2="(\d+)"/>', text)[0],
-        )
-    )
-    legend = [
-        float(x)
-        for x in re.findall(
-            r'<rect class="[^"]*" x="(\d+)" y="36" width="20" height="12" rx="[36]"/>', text
-        )
-    ]
-    heads = [
-        (float(h), word)
-        for h, word in re.findall(r'<text class="head" x="(\d+)" y="\d+">(\w+)', text)
-    ]
-    into, out = [e for e in savings if e[2] < cut[0]], [e for e in savings if e[0] > cut[0]]
-    return [
-        len(boxes) == len(pills) + len(forward) + len(backward) and len(pills) == len(report.saved),
-        all(
-            b.x >= 0 and b.x + b.width <= width and b.y > 60 and b.y + b.height <= height
-            for b in boxes
-        ),
-        _apart(forward, 16.0) and _apart(backward, 16.0) and min(b.x for b in forward) >= 24,
-        len(left) + len(right) == len(edges) and all(b.height == 34 for b in boxes),
-        all(
-            any(abs(e[2] - b.x - b.width / 2) < 0.2 and abs(e[3] - b.y) < 0.2 for e in left)
-            for b in forward
-            if b.kind != "argument"
-        ),
-        all(
-            e[1] < e[3] and _on(e[0], e[1], forward, "bottom") and _on(e[2], e[3], forward, "top")
-            for e in left
-        ),
-        all(
-            e[1] > e[3] and _on(e[0], e[1], backward, "top") and _on(e[2], e[3], backward, "bottom")
-            for e in right
-        ),
-        all(a.y + 40 <= b.y + 0.2 for a, b in pairwise(rows))
-        and len({b.width for b in pills}) == 1,
-        len(into) == len(pills)
-        and all(_on(e[0], e[1], forward, "right") and _on(e[2], e[3], pills, "left") for e in into),
-        all(_on(e[0], e[1], pills, "right") and _on(e[2], e[3], backward, "left") for e in out)
-        and {e[1] for e in out} == {e[3] for e in into},
-        [b.lines[0] for b in pills]
-        == ["shared" if v.shares else f"{v.bytes} B" for v in report.saved],
-        all(
-            b.note.split("\n")[:3] == [v.name, v.source, v.why.value]
-            for b, v in zip(pills, report.saved, strict=True)
-        ),
-        sum(b.kind.startswith("again") for b in backward) == len(report.recomputed),
-        all(
-            (b.kind == "saved") is (not v.shares) for b, v in zip(pills, report.saved, strict=True)
-        ),
-        cut[0] == cut[2]
-        and abs(cut[0] - pills[0].x - pills[0].width / 2) < 1
-        and cut[1] < min(b.y for b in boxes),
-        cut[3] > max(b.y + b.height for b in boxes)
-        and len(legend) == 7
-        and all(a + 60 < b for a, b in pairwise(legend)),
-        all(
-            abs(b.at[0] - b.x - b.width / 2) < 0.2
-            and b.at[0] == b.at[2]
-            and b.y < b.at[1] < b.at[3] < b.y + 34
-            for b in boxes
-        ),
-        all(b.width >= 34 and b.width >= 6.4 * max(map(len, b.lines)) for b in boxes),
-        len({(b.x, b.y) for b in boxes}) == len(boxes) and report.summary in text,
-        [word for _, word in heads] == ["forward", "saved", "backward"] and heads[1][0] == cut[0],
-        all(
-            abs(h - (min(b.x for b in side) + max(b.x + b.width for b in side)) / 2) < 60
-            for (h, _), side in zip(heads[::2], (forward, backward), strict=True)
-        ),
-    ]
 
 
 def drawings(x: Tensor) -> Results:
@@ -219,27 +110,38 @@ def drawings(x: Tensor) -> Results:
         q, r = torch.linalg.qr(h)
         return ((q @ r).sin() * h.t().exp() + h[:, :1]).sum(), h.cumsum(0), a[0].exp()
 
+    def products(a: Tensor) -> Tensor:
+        exponential = a.exp()
+        return (exponential * exponential.t()).cumprod(0) * a[1:2]
+
     chain, wide = explain(lambda a: a.sin().exp().tanh(), y), explain(branches, y, w)
-    views = explain(
-        own("aot.aot_function")(
-            lambda a: ((b := a.exp()) * b.t()).cumprod(0) * a[1:2], own("aot.nop")
-        ),
-        y,
-    )
-    found = [flag for report in (chain, wide, views) for flag in _drawn_well(report.svg(), report)]
-    column = [b for b in _boxes(chain.svg()) if b.kind.startswith("forward")]
-    kinds = [b.kind for b in _boxes(wide.svg())]
-    return beside(
-        x,
-        *found,
-        len({b.x + b.width / 2 for b in column}) == 1
-        and [b.lines[0] for b in column] == ["sin", "exp", "tanh"],
-        [b.lines[1] for b in column] == ["3×3 f64"] * 3 and column[-1].kind == "forward result",
+    views = explain(own("aot.aot_function")(products, own("aot.nop")), y)
+    found = [flag for report in (chain, wide, views) for flag in claims(report.svg(), report)]
+    return beside(x, *found, *_chain_claims(chain.svg()), *_branch_claims(wide.svg()))
+
+
+def _chain_claims(text: str) -> list[bool]:
+    """Return whether the calls of a chain stand below one another, with their results."""
+    column = [box for box in boxes_of(text) if box.kind.startswith("forward")]
+    names, types = [box.lines[0] for box in column], [box.lines[1] for box in column]
+    return [
+        len({box.centre for box in column}) == 1 and names == ["sin", "exp", "tanh"],
+        types == ["3×3 f64"] * 3 and column[-1].kind == "forward result",
+    ]
+
+
+def _branch_claims(text: str) -> list[bool]:
+    """Return whether results, arguments and calls with several results are drawn as such."""
+    boxes = boxes_of(text)
+    kinds = [box.kind for box in boxes]
+    other_results = [kind for kind in kinds if kind.endswith("result") and kind != "forward result"]
+    qr = [box for box in boxes if box.lines[0] == "linalg_qr"]
+    return [
         kinds.count("forward result") == 3 and kinds.count("argument") == 5,
-        sum(kind.endswith("result") and kind != "forward result" for kind in kinds) == 2,
-        [b.lines[1] for b in _boxes(wide.svg()) if b.lines[0] == "linalg_qr"] == ["2 tensors"],
-        any(b.lines[0] == "args[0]" for b in _boxes(wide.svg())),
-    )
+        len(other_results) == 2,
+        [box.lines[1] for box in qr] == ["2 tensors"],
+        any(box.lines[0] == "args[0]" for box in boxes),
+    ]
 
 
 # --- cuts -----------------------------------------------------------------------------------------
