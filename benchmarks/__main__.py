@@ -7,6 +7,7 @@ interleaved rounds are meaningful and absolute times are not.
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -79,67 +80,94 @@ def _options() -> argparse.Namespace:
 def main() -> int:
     options = _options()
     torch.set_num_threads(1)
-
-    def wanted(suite: str) -> bool:
-        return options.suite in (None, suite) and (options.size is None or suite == "transforms")
-
-    cells: list[Cell] = []
-    if wanted("transforms"):
-        cells += transforms.cells((options.size,) if options.size else SIZES)
-    if wanted("jit"):
-        cells += jitted.cells()
-    if wanted("captures"):
-        cells += jitted.captures()
-    if wanted("steps"):
-        cells += steps.cells()
-    if wanted("engine"):
-        cells += engine.cells()
-    if wanted("compiled"):
-        cells += compiled.cells()
-    if wanted("calls"):
-        cells += calls.cells()
-    if wanted("per_sample"):
-        cells += per_sample.cells()
-    if options.suite == "per_sample_peers":
-        cells += per_sample_peers.cells()
-    cells = [c for c in cells if options.only.lower() in c.name.lower()]
     console = Console(width=None if sys.stdout.isatty() else 140)
-    outcomes: list[Outcome] = []
-    if cells:
-        each = track(cells, description="comparing", console=Console(stderr=True))
-        outcomes = [run(c, seconds=options.seconds) for c in each]
-        report.show(outcomes, console)
-    imported = calls.imports() if wanted("calls") and not options.only else {}
-    for name, taken in imported.items():
-        console.print(
-            f"{name}: {taken:.2f} s of processor time beyond import torch (goal: at most 1)"
-        )
-    asked = guards.report(console, options.only, options.seconds) if wanted("guards") else None
-    kept = memory.report(console, options.only, options.iterations) if wanted("memory") else None
-    if kept is not None:
-        kept["compiled"] = partitions.tables(console, options.only)
-        kept["steps"] = steps.tables(console, options.only)
-        kept["steps resident"] = (
-            steps.residents(console, options.iterations) if options.iterations else {}
-        )
-        kept["per_sample"] = per_sample_memory.report(console, options.only)
-    beside = (
-        peers.report(console, options.only, options.seconds)
-        if options.suite == "compilers"
-        else None
-    )
+    outcomes = _compare(_cells(options), console, options.seconds)
+    results = {
+        "times": report.as_data(outcomes),
+        "imports": _import_times(console, options),
+        "guards": _guards(console, options),
+        "memory": _memory(console, options),
+        "compilers": _compilers(console, options),
+    }
     if options.json:
-        report.write(
-            options.json,
-            {
-                "times": report.as_data(outcomes),
-                "imports": imported,
-                "guards": asked,
-                "memory": kept,
-                "compilers": beside,
-            },
+        report.write(options.json, results)
+    has_failed = any(o.error.startswith(("runtime:", "the sides")) for o in outcomes)
+    return int(has_failed)
+
+
+def _is_wanted(suite: str, options: argparse.Namespace) -> bool:
+    if suite in _ASKED:
+        return bool(options.suite == suite)
+    # Only the transforms have sizes, so `--size` asks for them alone.
+    has_size = options.size is None or suite == "transforms"
+    return options.suite in (None, suite) and has_size
+
+
+def _cells(options: argparse.Namespace) -> list[Cell]:
+    """Return the comparisons that the options ask for, in the order in which they run."""
+    sizes = (options.size,) if options.size else SIZES
+    makers: dict[str, Callable[[], Iterable[Cell]]] = {
+        "transforms": lambda: transforms.cells(sizes),
+        "jit": jitted.cells,
+        "captures": jitted.captures,
+        "steps": steps.cells,
+        "engine": engine.cells,
+        "compiled": compiled.cells,
+        "calls": calls.cells,
+        "per_sample": per_sample.cells,
+        "per_sample_peers": per_sample_peers.cells,
+    }
+    cells: list[Cell] = []
+    for suite, make in makers.items():
+        if _is_wanted(suite, options):
+            cells += make()
+    return [cell for cell in cells if options.only.lower() in cell.name.lower()]
+
+
+def _compare(cells: list[Cell], console: Console, seconds: float) -> list[Outcome]:
+    if not cells:
+        return []
+    progress = track(cells, description="comparing", console=Console(stderr=True))
+    outcomes = [run(cell, seconds=seconds) for cell in progress]
+    report.show(outcomes, console)
+    return outcomes
+
+
+def _import_times(console: Console, options: argparse.Namespace) -> dict[str, float]:
+    if options.only or not _is_wanted("calls", options):
+        return {}
+    seconds_of_imports = calls.imports()
+    for name, seconds in seconds_of_imports.items():
+        console.print(
+            f"{name}: {seconds:.2f} s of processor time beyond import torch (goal: at most 1)"
         )
-    return int(any(o.error.startswith(("runtime:", "the sides")) for o in outcomes))
+    return seconds_of_imports
+
+
+def _guards(console: Console, options: argparse.Namespace) -> object:
+    if not _is_wanted("guards", options):
+        return None
+    return guards.report(console, options.only, options.seconds)
+
+
+def _memory(console: Console, options: argparse.Namespace) -> object:
+    """Report the memory of both sides: allocated, resident, of steps and of gradients."""
+    if not _is_wanted("memory", options):
+        return None
+    measured = memory.report(console, options.only, options.iterations)
+    measured["compiled"] = partitions.tables(console, options.only)
+    measured["steps"] = steps.tables(console, options.only)
+    measured["steps resident"] = {}
+    if options.iterations:
+        measured["steps resident"] = steps.residents(console, options.iterations)
+    measured["per_sample"] = per_sample_memory.report(console, options.only)
+    return measured
+
+
+def _compilers(console: Console, options: argparse.Namespace) -> object:
+    if not _is_wanted("compilers", options):
+        return None
+    return peers.report(console, options.only, options.seconds)
 
 
 if __name__ == "__main__":
