@@ -63,81 +63,88 @@ FIRST = 3.0  # seconds of tests
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     os.environ["OMP_NUM_THREADS"] = "1"
-    drawn = draw(
-        [m for source in args.sources for m in _of_folder(source)],
-        args.mutants,
-        args.seed,
-        args.only or (),
-    )
+    mutants = [mutant for source in args.sources for mutant in _of_folder(source)]
+    drawn = draw(mutants, args.mutants, args.seed, args.only or ())
     if args.list:
         print(*drawn, sep="\n")
         return 0
-    test_files = [
-        path for tests in args.tests for path in _test_files(tests) if path not in args.without
-    ]
     reasons = _reasons(EQUIVALENT)
-    found: dict[Mutant, Outcome] = {}
-    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
-        options = [
-            "--target",
-            "runtime",
-            "--tier",
-            args.tier,
-            "--in-process",
-            *(f"--deselect={one}" for one in args.without),
-        ]
-        workers = Workers([Copy(ROOT, Path(folder, str(i)), options) for i in range(args.workers)])
-        known = Map(CACHE / f"{args.tier}.json", ROOT, args.fresh)
-        stale = known.stale(test_files)
-        for i, (test_file, trace) in enumerate(
-            workers.map(lambda copy, path: copy.trace(path, SOURCES), stale), 1
-        ):
-            known.learn(test_file, trace, SOURCES)
-            seen = sum(bool(facts["lines"]) for test, facts in trace.items() if test != IMPORT)
-            print(
-                (
-                    f"which tests run which lines: {i} of {len(stale)}: "
-                    f"{test_file}, {seen} of {len(trace) - 1} tests run some"
-                ),
-                flush=True,
-            )
-
-        def one(copy: Copy, mutant: Mutant) -> Outcome:
-            tests = known.tests(mutant.path, mutant.lines, test_files)
-            near = known.near(mutant.path, tests)
-            outcome = Outcome(False, "no test runs it")
-            for some in stages(within_budget(nearest_first(tests, near), args.budget), near):
-                outcome = copy.trial(mutant, some)
-                if outcome.killed:
-                    break
-            return outcome
-
-        start = time.monotonic()
-        asked = [mutant for mutant in drawn if identity(mutant) not in reasons]
-        for mutant, outcome in workers.map(one, asked):
-            found[mutant] = outcome
-            fate = f"killed by {outcome.by}" if outcome.killed else f"SURVIVED {outcome.by}"
-            print(
-                f"[{len(found)}/{len(asked)} {time.monotonic() - start:.0f} s] {mutant}  {fate}",
-                flush=True,
-            )
-    killed = sum(outcome.killed for outcome in found.values())
-    _summarise(
-        found,
-        [(mutant, reasons[identity(mutant)]) for mutant in drawn if identity(mutant) in reasons],
-    )
-    share = 100 * killed / len(found) if found else 100.0
+    asked = [mutant for mutant in drawn if identity(mutant) not in reasons]
+    equivalent = [
+        (mutant, reasons[identity(mutant)]) for mutant in drawn if identity(mutant) in reasons
+    ]
+    outcomes = _try_all(asked, args)
+    killed = sum(outcome.killed for outcome in outcomes.values())
+    _summarise(outcomes, equivalent)
+    share = 100 * killed / len(outcomes) if outcomes else 100.0
     print(
-        f"{killed} of {len(found)} mutants killed ({share:.1f}%), "
-        f"{len(drawn) - len(found)} more are equivalent; seed {args.seed}"
+        f"{killed} of {len(outcomes)} mutants killed ({share:.1f}%), "
+        f"{len(drawn) - len(outcomes)} more are equivalent; seed {args.seed}"
     )
     if args.report:
         rows = [
             {"mutant": str(m), "identity": identity(m), "killed": o.killed, "by": o.by}
-            for m, o in found.items()
+            for m, o in outcomes.items()
         ]
         args.report.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
     return 0 if share >= args.at_least else 1
+
+
+def _try_all(mutants: Sequence[Mutant], args: argparse.Namespace) -> dict[Mutant, Outcome]:
+    """Run the tests of each mutant in a copy of the tree, and print each outcome."""
+    test_files = [
+        path for tests in args.tests for path in _test_files(tests) if path not in args.without
+    ]
+    options = [
+        "--target",
+        "runtime",
+        "--tier",
+        args.tier,
+        "--in-process",
+        *(f"--deselect={one}" for one in args.without),
+    ]
+    outcomes: dict[Mutant, Outcome] = {}
+    with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
+        workers = Workers([Copy(ROOT, Path(folder, str(i)), options) for i in range(args.workers)])
+        known = Map(CACHE / f"{args.tier}.json", ROOT, args.fresh)
+        _learn_lines(known, test_files, workers)
+
+        def try_one(copy: Copy, mutant: Mutant) -> Outcome:
+            return _try(copy, mutant, known, test_files, args.budget)
+
+        start = time.monotonic()
+        for mutant, outcome in workers.map(try_one, mutants):
+            outcomes[mutant] = outcome
+            fate = f"killed by {outcome.by}" if outcome.killed else f"SURVIVED {outcome.by}"
+            seconds = time.monotonic() - start
+            print(f"[{len(outcomes)}/{len(mutants)} {seconds:.0f} s] {mutant}  {fate}", flush=True)
+    return outcomes
+
+
+def _learn_lines(known: Map, test_files: list[str], workers: Workers) -> None:
+    """Trace the test files that have changed, to know which lines each test runs."""
+    stale = known.stale(test_files)
+    traces = workers.map(lambda copy, path: copy.trace(path, SOURCES), stale)
+    for number, (test_file, trace) in enumerate(traces, 1):
+        known.learn(test_file, trace, SOURCES)
+        count = sum(bool(facts["lines"]) for test, facts in trace.items() if test != IMPORT)
+        print(
+            f"which tests run which lines: {number} of {len(stale)}: "
+            f"{test_file}, {count} of {len(trace) - 1} tests run some",
+            flush=True,
+        )
+
+
+def _try(copy: Copy, mutant: Mutant, known: Map, test_files: list[str], budget: float) -> Outcome:
+    """Run the tests that cover a mutant, the nearest first, until one of them fails."""
+    tests = known.tests(mutant.path, mutant.lines, test_files)
+    near = known.near(mutant.path, tests)
+    outcome = Outcome(False, "no test runs it")
+    for stage in stages(within_budget(nearest_first(tests, near), budget), near):
+        outcome = copy.trial(mutant, stage)
+        if outcome.killed:
+            break
+    return outcome
 
 
 def draw(

@@ -89,19 +89,19 @@ class _Finder:
         for statement in body:
             self._statement(statement)
 
+    @property
+    def _is_in_function(self) -> bool:
+        return any(is_function for _, is_function in self._names)
+
     def _add(self, node: ast.expr | ast.stmt, kind: str, new: str, lines: tuple[int, int]) -> None:
         assert node.end_lineno is not None and node.end_col_offset is not None
         start = self._starts[node.lineno - 1] + node.col_offset
         end = self._starts[node.end_lineno - 1] + node.end_col_offset
-        within = (
-            ".".join(name for name, _ in self._names)
-            if any(function for _, function in self._names)
-            else ""
-        )
-        old, text = (
-            self.source[start:end].decode(),
-            self.source.splitlines()[node.lineno - 1].decode().strip(),
-        )
+        within = ""
+        if self._is_in_function:
+            within = ".".join(name for name, _ in self._names)
+        old = self.source[start:end].decode()
+        text = self.source.splitlines()[node.lineno - 1].decode().strip()
         self.found.append(
             Mutant(self.path, node.lineno, kind, start, old, new, lines, within, text)
         )
@@ -109,54 +109,55 @@ class _Finder:
     def _statement(self, node: ast.stmt) -> None:
         if _only_for_readers(node):
             return
-        body = getattr(node, "body", None)
-        last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-        lines = (
-            (node.lineno, max(node.lineno, last))
-            if any(function for _, function in self._names)
-            else (0, 0)
-        )
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            if isinstance(node, ast.FunctionDef):
-                lines = (node.lineno, node.end_lineno or node.lineno)
-            for one in node.decorator_list:
-                self._expressions(one, lines)
-            if isinstance(node, ast.FunctionDef):
-                self._expressions(node.args, lines)
-            self._names.append((node.name, isinstance(node, ast.FunctionDef)))
-            self.block(node.body)
-            self._names.pop()
+            self._definition(node)
             return
-        binds = isinstance(node, ast.Assign) and any(
-            isinstance(target, ast.Name | ast.Tuple) for target in node.targets
-        )
-        if isinstance(node, REMOVED) or (isinstance(node, ast.Assign) and not binds):
-            self._add(node, "statement removed", "pass", lines)
-        if isinstance(node, ast.Return) and node.value is not None and not _is_false(node.value):
-            self._add(node, "returns None", "return None", lines)
-        if isinstance(node, ast.If | ast.While):
-            self._add(node.test, "condition negated", f"not ({ast.unparse(node.test)})", lines)
-        if isinstance(node, ast.If):
-            self._add(
-                node.test, "branch never taken", f"False and ({ast.unparse(node.test)})", lines
-            )
-        if (
-            isinstance(node, ast.With)
-            and len(node.items) == 1
-            and node.items[0].optional_vars is None
-        ):
-            self._add(
-                node.items[0].context_expr,
-                "context dropped",
-                "__import__('contextlib').nullcontext()",
-                lines,
-            )
+        lines = self._own_lines(node)
+        self._whole_statement(node, lines)
         if not isinstance(node, ast.Raise):  # the text of an error is not behaviour
             self._expressions(node, lines)
         for name in ("body", "orelse", "finalbody"):
             self.block(getattr(node, name, []))
         for part in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
             self.block(part.body)
+
+    def _own_lines(self, node: ast.stmt) -> tuple[int, int]:
+        """Return the lines of a statement without those of its body; (0, 0) at import."""
+        if not self._is_in_function:
+            return 0, 0
+        body = getattr(node, "body", None)
+        last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+        return node.lineno, max(node.lineno, last)
+
+    def _definition(self, node: ast.FunctionDef | ast.ClassDef) -> None:
+        """Add the mutants of the decorators, of the defaults and of the body."""
+        lines = self._own_lines(node)
+        is_function = isinstance(node, ast.FunctionDef)
+        if is_function:
+            lines = (node.lineno, node.end_lineno or node.lineno)
+        for decorator in node.decorator_list:
+            self._expressions(decorator, lines)
+        if isinstance(node, ast.FunctionDef):
+            self._expressions(node.args, lines)
+        self._names.append((node.name, is_function))
+        self.block(node.body)
+        self._names.pop()
+
+    def _whole_statement(self, node: ast.stmt, lines: tuple[int, int]) -> None:
+        """Add the mutants that remove a statement, or change whether its body runs."""
+        if _is_removable(node):
+            self._add(node, "statement removed", "pass", lines)
+        match node:
+            case ast.Return(value=ast.expr() as value) if not _is_false(value):
+                self._add(node, "returns None", "return None", lines)
+            case ast.If(test=test) | ast.While(test=test):
+                condition = ast.unparse(test)
+                self._add(test, "condition negated", f"not ({condition})", lines)
+                if isinstance(node, ast.If):
+                    self._add(test, "branch never taken", f"False and ({condition})", lines)
+            case ast.With(items=[ast.withitem(context_expr=context, optional_vars=None)]):
+                nothing = "__import__('contextlib').nullcontext()"
+                self._add(context, "context dropped", nothing, lines)
 
     def _expressions(self, node: ast.AST, lines: tuple[int, int]) -> None:
         """Add the mutants of the expressions in ``node``, except those in its statements."""
@@ -184,48 +185,59 @@ class _Finder:
         self._expressions(node, lines)
 
 
+def _is_removable(node: ast.stmt) -> bool:
+    """Return whether a program without the statement still has all of its names."""
+    if isinstance(node, ast.Assign):
+        return not any(isinstance(target, ast.Name | ast.Tuple) for target in node.targets)
+    return isinstance(node, REMOVED)
+
+
 def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
-    """The replacements of an expression, each with its kind of change."""
+    """Yield the replacements of an expression, each with its kind of change."""
     match node:
-        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
-            yield "comparison", _with(node, ops=[COMPARISONS[type(operator)]()])
-        case ast.BoolOp(op=operator):
-            yield "and/or", _with(node, op=ast.Or() if isinstance(operator, ast.And) else ast.And())
-        case ast.UnaryOp(op=ast.Not()):
-            yield "not dropped", node.operand
-        case ast.UnaryOp(op=ast.USub()):
-            yield "sign", node.operand
-        case ast.BinOp(op=operator) if (
-            type(operator) in ARITHMETIC and not _is_text(node.left) and not _is_text(node.right)
-        ):
-            yield "arithmetic", _with(node, op=ARITHMETIC[type(operator)]())
+        case ast.Compare() | ast.BoolOp() | ast.UnaryOp() | ast.BinOp():
+            yield from _changes_of_operator(node)
         case ast.Constant(value=bool(value)):
             yield "constant", ast.Constant(not value)
         case ast.Constant(value=int(value) | float(value)):
             yield "constant", ast.Constant(value + 1)
             yield "constant", ast.Constant(value - 1)
-        case ast.Slice(lower=lower, upper=upper) if lower is None or upper is None:
-            yield (
-                "slice",
-                _with(
-                    node,
-                    **(
-                        {"lower": ast.Constant(1)} if lower is None else {"upper": ast.Constant(-1)}
-                    ),
-                ),
-            )
+        case ast.Slice(lower=None):
+            yield "slice", _with(node, lower=ast.Constant(1))
+        case ast.Slice(upper=None):
+            yield "slice", _with(node, upper=ast.Constant(-1))
         case ast.IfExp():
             yield "branches exchanged", _with(node, body=node.orelse, orelse=node.body)
         case ast.Call() if _called(node) not in MESSAGES | TYPES_ONLY:
-            match node.args:
-                case [first, second, *rest] if _exchangeable(node, first, second):
-                    yield "arguments exchanged", _with(node, args=[second, first, *rest])
-            for i, keyword in enumerate(node.keywords):
-                if keyword.arg is not None and not _asserts(node, keyword):
-                    yield (
-                        "keyword dropped",
-                        _with(node, keywords=node.keywords[:i] + node.keywords[i + 1 :]),
-                    )
+            yield from _changes_of_call(node)
+
+
+def _changes_of_operator(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    match node:
+        case ast.Compare(ops=[operator]) if type(operator) in COMPARISONS:
+            yield "comparison", _with(node, ops=[COMPARISONS[type(operator)]()])
+        case ast.BoolOp(op=ast.And()):
+            yield "and/or", _with(node, op=ast.Or())
+        case ast.BoolOp(op=ast.Or()):
+            yield "and/or", _with(node, op=ast.And())
+        case ast.UnaryOp(op=ast.Not()):
+            yield "not dropped", node.operand
+        case ast.UnaryOp(op=ast.USub()):
+            yield "sign", node.operand
+        case ast.BinOp(op=operator) if type(operator) in ARITHMETIC:
+            # Texts are only joined, and a text minus another one raises.
+            if not (_is_text(node.left) or _is_text(node.right)):
+                yield "arithmetic", _with(node, op=ARITHMETIC[type(operator)]())
+
+
+def _changes_of_call(node: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    match node.args:
+        case [first, second, *rest] if _exchangeable(node, first, second):
+            yield "arguments exchanged", _with(node, args=[second, first, *rest])
+    for index, keyword in enumerate(node.keywords):
+        if keyword.arg is not None and not _asserts(node, keyword):
+            others = [*node.keywords[:index], *node.keywords[index + 1 :]]
+            yield "keyword dropped", _with(node, keywords=others)
 
 
 def _exchangeable(call: ast.Call, first: ast.expr, second: ast.expr) -> bool:
