@@ -15,14 +15,12 @@ If the program reads another one, it is captured once more.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ...functionalize.functional_value import FunctionalValue
 from ...seam.call_types import Arguments, Kernel, Keywords
 from ...seam.containers import tensors_of
 from ...seam.graph_walks import nodes_before
@@ -35,7 +33,6 @@ from ...session.leaf import plain_of
 from ...session.subclasses import NATIVE
 from ...session.tensor import Tensor
 from ...tape import hooks
-from ...tape.accumulate import has_required_layout, laid_out
 from ...tape.gradient_edges import GradientEdge
 from ...tape.nodes import Edge, Input, Node, nodes_after, nodes_at
 from ...tape.values import GradValue, edge_of
@@ -44,9 +41,8 @@ from ...torch_private.global_settings import without_autocast
 from ...torch_private.mode_stacks import unseen_by_handlers
 from ...torch_private.native_tensors import TensorBase, other_name_of_grad
 from ...torch_private.pytrees import pytree
-from ...trace.outside import address
 from ...trace.provenance import here
-from ...trace.trace_value import TracedValue
+from .kept_gradients import KeptGradient, as_gradient, memory_of, refuse_misfit
 from .leaves import LeafIndex, edge_of_value, end_of, mode_of_program, nodes_of, reachable
 from .program_tape import Argument, ProgramTape
 
@@ -57,24 +53,6 @@ _requires_grad: Any = TensorBase.requires_grad
 HOOKS = (
     "which a graph would not call. Do in the program what the hooks do, or call backward() outside."
 )
-
-
-@dataclass
-class KeptGradient:
-    """Store the gradient of one leaf.
-
-    ``leaf``: the tensor from outside, or the key of an argument; None for a leaf of the program
-    itself. ``like``: the value that stands for the leaf. ``known``: whether ``value`` is the
-    gradient, else nobody has read it yet. ``changed``: whether a call is to assign it. ``added``:
-    whether a backward pass has added to it.
-    """
-
-    leaf: object
-    like: object = None
-    value: Any = None
-    known: bool = False
-    changed: bool = False
-    added: bool = False
 
 
 class LeafGradients:
@@ -208,7 +186,7 @@ class LeafGradients:
     def assign(self, tensor: torch.Tensor, g: object) -> None:
         """Do ``tensor.grad = g``."""
         if g is not None:
-            _refuse_misfit(g, tensor)
+            refuse_misfit(g, tensor)
         entry = self._entry_of(tensor)
         if entry is None:
             raise RuntimeError(
@@ -316,7 +294,7 @@ class LeafGradients:
             *(entry.value for entry in self._kept.values()),
             *session.listed(cotangents),
         ]
-        return set(map(_memory, shown))
+        return set(map(memory_of, shown))
 
     def grad(
         self,
@@ -402,7 +380,7 @@ class LeafGradients:
         # as the tape accumulates: in place, but for a gradient with a history
         if entry.value is None:
             if not create_graph:
-                g = _as_gradient(g.detach(), entry.like, others)
+                g = as_gradient(g.detach(), entry.like, others)
             entry.value, entry.changed = g, True
         elif create_graph:
             entry.value, entry.changed = entry.value + g, True
@@ -478,53 +456,10 @@ def has_tensor_hooks(leaf: object) -> bool:
     return bool(getattr(leaf, "_backward_hooks", None))
 
 
-def _refuse_misfit(g: object, tensor: torch.Tensor) -> None:
-    """Raise if ``g`` is no gradient for ``tensor``: no tensor, or one of another shape or dtype."""
-    if not isinstance(g, torch.Tensor):
-        what = type(g).__name__
-    elif g.shape != tensor.shape or g.dtype is not tensor.dtype:
-        what = f"{g.dtype}{list(g.shape)}"
-    else:
-        return
-    raise settled(
-        RuntimeError(
-            f"the program assigns a gradient to a tensor {tensor.dtype}{list(tensor.shape)} "
-            f"that is a {what}.{here()}"
-        )
-    )
-
-
 def _stays(retain_graph: bool | None, create_graph: bool) -> bool:
     """Return whether a backward pass with these options leaves its graph for another pass."""
     # torch takes create_graph for retain_graph where that is None
     return create_graph if retain_graph is None else retain_graph
-
-
-def _memory(value: object) -> int:
-    """Return a number for the memory of ``value``, 0 if it is no value of a program."""
-    while isinstance(value, Value) and not isinstance(value, (FunctionalValue, TracedValue)):
-        value = value._inner
-    if isinstance(value, FunctionalValue):
-        return id(value._store.memory)
-    # in a trace without functionalization memory is that of the real or fake tensor below
-    if isinstance(value, TracedValue) and value.layout is torch.strided:
-        return address(value)
-    return 0
-
-
-def _as_gradient(grad: torch.Tensor, like: object, others: set[int]) -> Any:
-    """Return ``grad`` in memory of its own, with the strides of the gradient of a leaf ``like``
-    this.
-
-    Its memory joins ``others``.
-    """
-    if like is None:
-        like = grad
-    # a later pass adds to the gradient in place, and would change whatever shares its memory
-    if not has_required_layout(grad, like) or _memory(grad) in others:
-        grad = laid_out(grad, like)
-    others.add(_memory(grad))
-    return grad
 
 
 class _GradFunctions(TorchFunctionMode):

@@ -35,7 +35,8 @@ from ...torch_private.mode_stacks import unseen_by_handlers, without_modes
 from ...trace.provenance import here
 from ...trace.trace_level import Trace
 from ..python_state.closed_over import ClosedOver
-from .leaf_gradients import KeptGradient, LeafGradients
+from .kept_gradients import KeptGradient
+from .leaf_gradients import LeafGradients
 from .program_tape import ProgramTape
 
 
