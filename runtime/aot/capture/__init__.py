@@ -4,6 +4,5 @@
 what the program does to each argument and where each result comes from. ``primals`` and
 ``outputs`` determine that. ``pullback`` captures a backward pass of its own, for second
 derivatives. The package imports ``control_flow`` and ``python_state``, and no other room of
-``aot``. Start with
-``joint.py``.
+``aot``. Start with ``joint.py``.
 """

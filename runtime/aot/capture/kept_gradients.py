@@ -26,9 +26,8 @@ from ...trace.trace_value import TracedValue
 class KeptGradient:
     """Store the gradient of one leaf."""
 
-    leaf: (
-        object  # the tensor from outside, or the key of an argument; None for a leaf of the program
-    )
+    # The tensor from outside, or the key of an argument. None for a leaf of the program itself.
+    leaf: object
     like: object = None  # the value that stands for the leaf
     value: Any = None
     known: bool = False  # whether `value` is the gradient. If not, nobody has read it yet
@@ -67,8 +66,8 @@ def memory_of(value: object) -> int:
 def as_gradient(grad: torch.Tensor, like: object, others: set[int]) -> Any:
     """Return ``grad`` in memory of its own, with the strides that the gradient of ``like`` has.
 
-    ``like``: the value of a leaf. ``others``: the memories that the gradient must not share. Its own
-    joins them.
+    ``like``: the value of a leaf. ``others``: the memories that the gradient must not share. Its
+    own joins them.
     """
     if like is None:
         like = grad

@@ -58,8 +58,8 @@ HOOKS = (
 class LeafGradients:
     """Store the gradients that one run of a program sees.
 
-    ``given``: those that are arguments of the graph, by id of the leaf or by key of an argument.
-    ``arguments``: the values that the program has in place of tensors that it is given, by key.
+    ``given``: the gradients that are arguments of the graph, by id of the leaf or by key of an
+    argument. ``arguments``: the values that stand for the program's tensor arguments, by key.
     """
 
     def __init__(self, given: Mapping[object, object], arguments: Mapping[object, object]) -> None:
@@ -89,7 +89,7 @@ class LeafGradients:
 
     def __exit__(self, *exc: object) -> None:
         self._mode.__exit__(*exc)
-        # a capture leaves the tensors outside as they were
+        # A capture computes nothing, so it leaves the tensors outside as they were.
         for tensor, flag in self._flags.values():
             _set_flag(tensor, flag)
         CAPTURE.gradients = self._before
@@ -128,7 +128,7 @@ class LeafGradients:
 
     def inside(self, tree: object) -> Any:
         """Return ``tree`` with the values of the program in place of tensors from outside."""
-        # a fake tensor copies the `.grad` of its tensor: that is to be the one of torch
+        # A fake tensor copies the `.grad` of its tensor, and that has to be torch's own.
         before, self.entering = self.entering, True
         try:
             return pytree.tree_map(mode_of_program().value, tree)
@@ -228,7 +228,7 @@ class LeafGradients:
         else:
             value.requires_grad_()
             entry, node = self._kept.pop(id(tensor), None), end_of(value)
-            # the program has read or assigned its gradient before
+            # The program read or assigned its gradient before it became a leaf.
             if entry is not None and node is not None:
                 entry.like, self._kept[node] = value, entry
         return _set_flag(tensor, flag)
@@ -252,7 +252,7 @@ class LeafGradients:
         edges = list(map(edge_of_value, outputs))
         _refuse_other_levels(edges)
         cotangents = session.cotangents_of(outputs, edges, grad_outputs)
-        # one pass for the gradients of all leaves that it reaches
+        # A single pass computes the gradients of all leaves that it reaches.
         reached = reachable(nodes_at(edges))
         leaves = self._leaves_of(reached, inputs)
         ends = [GradientEdge(node, 0) for node in leaves]
@@ -260,7 +260,7 @@ class LeafGradients:
             _, grads = session.run_pass(edges, cotangents, ends, retain_graph, create_graph, False)
         if not _stays(retain_graph, create_graph):
             self.spent |= reached.keys() - set(leaves)
-        # the gradients go to the leaves, each in memory of its own
+        # Each gradient gets memory of its own, as a later pass adds to it in place.
         others = self._memories_shown(grad_outputs)
         for node, grad in zip(leaves, grads, strict=True):
             if grad is not None:
@@ -315,7 +315,7 @@ class LeafGradients:
             gradients = session.gradients_of(
                 outputs, inputs, self.inside(grad_outputs), retain_graph, create_graph, **options
             )
-        # what the pass has run has freed what it saved, and cannot run again
+        # Nodes that the pass has run have freed their saved tensors, and cannot run again.
         if not _stays(retain_graph, create_graph):
             self.spent |= nodes_before(nodes_of(inputs), reached, nodes_after)
         return gradients
@@ -328,7 +328,7 @@ class LeafGradients:
         A leaf that does not require grad is included: it may still have an old gradient.
         """
         if id(tensor) in self._frozen:
-            # it has a history
+            # Its value with a history has the node. The value that the program sees is detached.
             return self._entry_of_node(edge_of(self._frozen[id(tensor)][1])[0])  # type: ignore[index]
         if not tensor.requires_grad:
             return self._entry_without_grad(tensor)
@@ -377,7 +377,7 @@ class LeafGradients:
         self.check_leaf(entry, node)
         if not entry.known:
             self.read(entry)
-        # as the tape accumulates: in place, but for a gradient with a history
+        # The tape accumulates likewise: in place, except for a gradient with a history.
         if entry.value is None:
             if not create_graph:
                 g = as_gradient(g.detach(), entry.like, others)
@@ -443,8 +443,7 @@ def _set_flag(tensor: torch.Tensor, flag: bool) -> object:
 
 
 def hooked(leaf: object) -> bool:
-    """Return whether hooks are to be called when a backward pass adds to the gradient of
-    ``leaf``."""
+    """Return whether a backward pass calls hooks when it adds to the gradient of ``leaf``."""
     if has_tensor_hooks(leaf) or getattr(leaf, "_post_accumulate", None):
         return True
     # a leaf of the session may stand for a plain tensor, which has the hooks
@@ -452,13 +451,13 @@ def hooked(leaf: object) -> bool:
 
 
 def has_tensor_hooks(leaf: object) -> bool:
-    """Return whether hooks are to be called with the gradient of ``leaf``, by whatever pass."""
+    """Return whether every pass calls hooks with the gradient of ``leaf``."""
     return bool(getattr(leaf, "_backward_hooks", None))
 
 
 def _stays(retain_graph: bool | None, create_graph: bool) -> bool:
     """Return whether a backward pass with these options leaves its graph for another pass."""
-    # torch takes create_graph for retain_graph where that is None
+    # Without a retain_graph, torch uses create_graph in its place.
     return create_graph if retain_graph is None else retain_graph
 
 
@@ -486,15 +485,15 @@ class _GradFunctions(TorchFunctionMode):
         if handler in _ITERATING:
             args = tuple(map(_as_tuple, args))
             kwargs = {name: _as_tuple(value) for name, value in kwargs.items()}
-        # on again, for hooks and custom Functions of a backward pass
+        # Torch turns a mode off inside its handler. Hooks and custom Functions need it on.
         with self:
             return unwatched(handler, self.gradients, *args, **kwargs)
 
 
 def _handler_of(func: object, entering: bool) -> Callable[..., object] | None:
-    """Return the function that a capture runs in place of ``func``; None if that runs itself.
+    """Return the function that a capture runs in place of ``func``, or None to run ``func``.
 
-    ``entering``: a tensor from outside becomes a value, and its attributes are torch's own.
+    ``entering``: a tensor from outside is becoming a value, and its attributes are torch's own.
     """
     if not entering:
         handler = _HANDLERS.get(func) or _HANDLERS.get(NATIVE.get(func))
@@ -515,15 +514,17 @@ def _refuse_other_levels(edges: Sequence[Edge | None]) -> None:
 
 
 def _as_tuple(value: object) -> object:
-    """Return ``value``, or its items if it is a generator or another iterable of the user."""
+    """Return ``value``, or a tuple of its items if it is a generator or another iterable."""
     if isinstance(value, (torch.Tensor, list, tuple, dict, str)) or not isinstance(value, Iterable):
         return value
     return tuple(value)
 
 
 def _is_of_functorch(args: Arguments) -> bool:
-    """Return whether the first argument of a call is a tensor of a transform of torch.func, or a
-    list of them. Torch has the gradients of these."""
+    """Return whether the first argument has tensors of a transform of torch.func.
+
+    Torch itself has the gradients of these.
+    """
     return any(map(is_functorch_wrapped, tensors_of(args[:1])))
 
 
